@@ -173,3 +173,19 @@ def test_a_server_that_fails_is_no_error_of_usage(
 ) -> None:
     proxy.fault = lambda method, path, count: (503, "SlowDown")
     assert flagbench(*command, "--store", f"s3://{bucket}").returncode == ExitCode.ENGINE
+
+
+@pytest.mark.parametrize(
+    ("variables", "code"),
+    [
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, ExitCode.ENGINE),
+        ({"AWS_PROFILE": "there-is-none"}, ExitCode.USAGE),
+        ({"AWS_SECRET_ACCESS_KEY": "another"}, ExitCode.USAGE),
+    ],
+)
+def test_what_keeps_a_listing_back_decides_the_code(
+    flagbench: Any, bucket: str, monkeypatch: Any, variables: dict[str, str], code: ExitCode
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert flagbench("results", "ls", "--store", f"s3://{bucket}").returncode == code

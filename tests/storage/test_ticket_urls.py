@@ -143,6 +143,15 @@ def test_a_server_of_an_unknown_kind_has_a_ticket_if_one_of_several_writers_wins
     with pytest.raises(FlagbenchError) as caught:
         issue(store, RUN, 1, timedelta(hours=1))
     assert ("--allow-overwrite" in caught.value.remedy, caught.value.code) == (True, ExitCode.USAGE)
+    broken = StoreError("the server did not answer", remedy="try again")
+
+    def fail(*args: Any) -> bool:
+        raise broken
+
+    monkeypatch.setattr(BucketBlobs, "put_if_absent", fail)
+    with pytest.raises(StoreError) as failed:
+        issue(store, RUN, 1, timedelta(hours=1))
+    assert failed.value is broken
     assert issue(open_store(f"s3://{bucket}/{PREFIX}?profile=ceph"), RUN, 1, timedelta(hours=1)).nodes == 1
 
 

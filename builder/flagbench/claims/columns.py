@@ -122,14 +122,9 @@ _RATE_UNIT = re.compile(
 )
 
 
-_CELL_UNIT = re.compile(r"(?<=[\d.])\s*([A-Za-z%\u4e00-\u9fff]+)")
-
-
-def scale_in_cell(field: str, text: str) -> float | None:
+def scale_of_unit(field: str, unit: str) -> float | None:
     """What a number is multiplied by for the unit behind it, which counts more than the header's: `1.2 h` is 4320 s,
-    `33400 MiB` 32.6 GiB, `1.9k` 1900. None where there is no such unit."""
-    match = _CELL_UNIT.search(unicodedata.normalize("NFKC", text))
-    unit = match[1] if match else ""
+    `33400 MiB` 32.6 GiB, `1.9k` 1900. None where that is no unit of the field."""
     if field == "e2e_time":
         return _SECONDS.get(unit.lower())
     if field in ("mem_peak", "memory_total"):

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from flagbench.catalog.model import Case, Catalog
 from flagbench.claims.cards import Card, cards, find_cards
 from flagbench.claims.claims_file import row_of_claim
-from flagbench.claims.columns import METRICS, PER_DEVICE, RATES, THROUGHPUT, Column, column, scale_in_cell
+from flagbench.claims.columns import METRICS, PER_DEVICE, RATES, THROUGHPUT, Column, column, scale_of_unit
 from flagbench.claims.finding import Finding
 from flagbench.claims.labels import Shape, find_case, read_label, read_layout, read_precision, read_settings
-from flagbench.claims.numbers import Cell, is_blank, is_unstated, plain, read_number, uses_decimal_comma
+from flagbench.claims.numbers import Cell, is_blank, is_unstated, plain, read_number, unit_of, uses_decimal_comma
 from flagbench.claims.rows import Publication, Row
 from flagbench.claims.table import RawRow, Table
 from flagbench.terminal import brief
@@ -254,14 +254,14 @@ def _metrics(
         scale = found.scale
         if found.scale == 0.01 and text.rstrip().endswith("%"):
             scale = 1.0
-        scale = scale_in_cell(found.field, text) or scale
+        scale = scale_of_unit(found.field, unit_of(text)) or scale
         cell = cell if scale == 1.0 else cell.scaled(scale)
         if found.field == "memory_total":
             total = cell
             continue
         if found.field == "mem_peak" and (match := re.search(r"[/|]\s*(\d.*)$", text)):
             of = read_number(match[1], decimal_comma=comma)
-            total = None if of is None else of.scaled(scale_in_cell(found.field, match[1]) or found.scale)
+            total = None if of is None else of.scaled(scale_of_unit(found.field, unit_of(match[1])) or found.scale)
         _place(metrics, cell, found, case, devices)
     return metrics, total
 

@@ -31,6 +31,7 @@ _NUMBER = re.compile(r"[+-]?(?:\d[\d\s,.'_\u2019]*\d|\d|\.\d+|\d+\.)(?:[eE][+-]?
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 _GROUPED_DOTS = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?")
 _SPREAD = re.compile(r"(?:\u00b1|\+/-|\+-)\s*([\d.,]+)\s*(%?)")
+_UNIT = re.compile(r"(?:[/|]\s*[\d.,]+)?\s*([^\W\d_]+)")
 _PLACES = re.compile(r"^[~\u2248<>\u2264\u2265=*\u2020\u2021\s]+")
 
 
@@ -92,6 +93,19 @@ def uses_decimal_comma(texts: list[str]) -> bool:
     )
     points = any(re.fullmatch(r"[+-]?\d+\.\d+", text) and not _GROUPED_DOTS.fullmatch(text) for text in found)
     return has_comma and sure and not points
+
+
+def unit_of(text: str) -> str:
+    """The word behind the number that a cell starts with; empty if there is none.
+
+    It is `MiB` in `3.3e4 MiB`, `33.4/40.0 MiB` and `33.4 +- 0.1 MiB`.
+    """
+    shown = _PLACES.sub("", plain(text))
+    match = _NUMBER.match(shown)
+    rest = shown[match.end() :].lstrip() if match else ""
+    spread = _SPREAD.match(rest)
+    behind = _UNIT.match(rest[spread.end() :] if spread else rest)
+    return behind[1] if behind else ""
 
 
 def read_number(text: str, *, decimal_comma: bool = False) -> Cell | None:

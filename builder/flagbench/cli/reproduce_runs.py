@@ -9,7 +9,7 @@ import typer
 from msgspec.structs import replace
 
 from flagbench.cli import run_keep, run_turns
-from flagbench.cli.reproduce_verdict import series_verdict
+from flagbench.cli.reproduce_verdict import NO_SAMPLE, series_verdict
 from flagbench.cli.run_keep import Finished
 from flagbench.cli.run_series import Side
 from flagbench.cli.run_target import Target
@@ -72,14 +72,9 @@ def run_all(side: Side, plan: Plan, limits: LimitOptions, store: Store, *, given
             ending = "failed"
             return True
         if count in limits.looks and side.series is not None:
-            try:
-                _, result = series_verdict(side.series, plan.claim, case)
-            except FlagbenchError as error:  # the runs are no sample; further ones change nothing of that
-                _say(f"run {count} of at most {limits.looks[-1]}: {error.message}")
-                ending = "failed"
-                return True
+            _, result = series_verdict(side.series, plan.claim, case)
             _say(f"run {count} of at most {limits.looks[-1]}: {result.verdict.value} so far, {clock.text}")
-            if is_decided(result):
+            if is_decided(result) or result.reason.startswith(NO_SAMPLE):
                 ending = "decided"
                 return True
         else:

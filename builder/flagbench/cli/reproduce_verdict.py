@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from flagbench.catalog.model import Case, Claim
 from flagbench.cli.series import Runs
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.stores.series import Series
 from flagbench.verify import Verdict, VerifyResult, verify_claim
 from flagbench.verify.provenance import with_provenance
 from flagbench.verify.result import Against
 
+NO_SAMPLE = "the runs are not one sample"
+"""Begins the reason of a verdict that further runs do not change."""
+
 
 def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Record], VerifyResult]:
     """The records that the verdict is on, and the verdict.
 
-    A series with problems is INVALID. Raises FlagbenchError: data where no run left a record, and as `verify_claim`.
+    A series with problems is INVALID, one of runs that are not one sample INCONCLUSIVE. Raises FlagbenchError (data)
+    where no run left a record.
     """
     runs = Runs([*series.records], [series])
     held = runs.to_verify()
+    against = Against("claim", claim.id)
     if held:
-        result = verify_claim(held, claim, case)
+        try:
+            result = verify_claim(held, claim, case)
+        except FlagbenchError as error:
+            ids = tuple(record.record_id for record in held)
+            reason = f"{NO_SAMPLE}: {error.message}"
+            result = VerifyResult(Verdict.INCONCLUSIVE, (), reason, case.gate, against, ids, (), ())
     else:  # problems, which with_provenance makes the reason
-        result = VerifyResult(Verdict.INVALID, (), "", case.gate, Against("claim", claim.id), (), (), ())
+        result = VerifyResult(Verdict.INVALID, (), "", case.gate, against, (), (), ())
     return held, with_provenance(result, held, runs.summaries("runs"), runs.in_series)

@@ -50,12 +50,14 @@ def compared(bundle: Path, record: Record, node: int | None) -> tuple[set[int], 
     try:
         section = read_section(record.raw["evidence"])
     except (EvidenceError, OverflowError):
-        return set(), []  # the verdict says so
-    own = [rank.rank for rank in record.ranks if rank.node == node and rank.rank < section.world]
+        section = None  # the verdict says so
+    own = [rank.rank for rank in record.ranks if rank.node == node and (section is None or rank.rank < section.world)]
     with tarfile.open(bundle, "r:gz") as archive:
         files = {member.name: member for member in archive.getmembers()}
         ranks = own if any(f"rank-{rank:05d}.steps" in files for rank in own) else []
-        found = []
+        found: list[str] = []
+        if section is None:
+            return set(ranks), found
         for rank in ranks:
             steps, facts = (
                 _content(archive, files.get(f"rank-{rank:05d}.{kind}"), most)

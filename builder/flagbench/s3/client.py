@@ -97,7 +97,10 @@ def explained(error: BaseException, what: str = "") -> S3Error:
     if isinstance(error, exceptions.ClientError):
         words = " ".join(str(word) for word in (status, code, told.get("Message")) if word and word != str(status))
         remedy = _REMEDIES.get(code, "see the server's answer, or use another bucket")
-        return S3Error(f"{begins}the server answers {redact(words)}", remedy, code=code, status=status)
+        failed = status is not None and (status >= 500 or status == 429)
+        return S3Error(
+            f"{begins}the server answers {redact(words)}", remedy, code=code, status=status, network=failed
+        )
     remedy = NETWORK
     if isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError)):
         remedy = f"set {KEYS}"
@@ -105,7 +108,9 @@ def explained(error: BaseException, what: str = "") -> S3Error:
         remedy = f"log in again (as with `aws sso login`), correct ~/.aws/config, or set {KEYS}"
     elif isinstance(error, exceptions.SSLError):
         remedy = "set AWS_CA_BUNDLE to the certificates of the server's authority"
-    return S3Error(f"{begins}{redact(str(error))}", remedy)
+    connections = (exceptions.HTTPClientError, exceptions.ConnectionError)
+    failed = isinstance(error, connections) and not isinstance(error, exceptions.SSLError)
+    return S3Error(f"{begins}{redact(str(error))}", remedy, network=failed)
 
 
 def _translate(request: Any, profile: Profile) -> None:

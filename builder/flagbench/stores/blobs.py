@@ -109,7 +109,8 @@ class Blobs(Protocol):
     def list(self, prefix: str) -> Iterator[Blob]:
         """Everything whose key begins with `prefix`, a path that ends in a slash. Opens nothing.
 
-        Raises StoreError (USAGE) where the address cannot be a store; one that does not exist yet is empty.
+        Raises StoreError: (USAGE) where the address cannot be a store, (ENGINE) where the network fails. One that
+        does not exist yet is empty.
         """
 
     def read_index(self) -> bytes:

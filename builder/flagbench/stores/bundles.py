@@ -38,7 +38,7 @@ class Bundles:
         self._blobs = blobs
 
     def of(self, record_id: str) -> list[Bundle]:
-        """The bundles of a record, by node. One listing. Raises StoreError (USAGE)."""
+        """The bundles of a record, by node. One listing. Raises StoreError as `Blobs.list`."""
         return sorted(self._list(bundles_prefix(check_record_id(record_id))), key=lambda found: found.place.node)
 
     def all(self) -> dict[str, list[Bundle]]:

@@ -61,9 +61,9 @@ def issue(store: Store, run_id: str, nodes: int, life: timedelta, *, overwriting
         ticket = sign(bucket, run_id, nodes, seconds)
         if not overwriting:
             try_promises(bucket)
-    if not overwriting and not bucket.profile.known and not (promise := race(blobs)).kept:
+    if not overwriting and not bucket.profile.known and (broken := race(blobs)):
         raise FlagbenchError(
-            f"{store.url} does not keep what a ticket promises: {promise.detail}",
+            f"{store.url} does not keep what a ticket promises: {broken}",
             remedy="use another server, or accept with --allow-overwrite that uploads can be replaced",
         )
     return ticket

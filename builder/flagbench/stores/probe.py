@@ -43,13 +43,16 @@ def probe(blobs: Blobs) -> Iterator[Promise]:
     yield removed
 
 
-def race(blobs: Blobs) -> Promise:
-    """Whether one of several writers wins, tried alone; what was written is removed."""
+def race(blobs: Blobs) -> str | None:
+    """How several writers of one key may win; None if one does. What was written is removed. Raises StoreError."""
     folder = f"{PREFIX}{secrets.token_hex(8)}/"
     try:
-        return _tried("one of several writers wins", partial(_one_wins, blobs, folder))
+        _one_wins(blobs, folder)
+    except _Broken as broken:
+        return str(broken)
     finally:
         _tried("removes", lambda: _removes(blobs, folder))
+    return None
 
 
 def _tried(name: str, attempt: Callable[[], str]) -> Promise:

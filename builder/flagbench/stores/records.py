@@ -149,7 +149,7 @@ class Store:
         """The records of a case and a stack, or of all, newest first; then what else is found where records are.
 
         Opens only records that the index does not know, and of them only those of the days that are asked for.
-        Raises StoreError (USAGE) where the address cannot be a store; one that does not exist yet has no records.
+        Raises StoreError as `Blobs.list`; a store that does not exist yet has no records.
         """
         found = [*self._objects(case, stack)]
         index = Index(self.blobs)

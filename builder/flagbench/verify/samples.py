@@ -64,7 +64,7 @@ def same_run(a: Record, b: Record) -> str | None:
         if len(x) == len(y) >= _FEWEST_STEPS and (why := _copied(x, y)):
             return f"{why} of their {len(x)} step times are equal"
     together = min(_end(a), _end(b)) - max(_start(a), _start(b))
-    if together <= max(_CLOCK, min(_MOVED, min(_end(each) - _start(each) for each in (a, b)) / 2)):
+    if together <= max(_CLOCK, min(_MOVED, min(map(_lasted, (a, b))) / 2)):
         return None
     if shared := sorted(_uuids(a) & _uuids(b)):
         return f"they ran at the same time on the device {shared[0]}"
@@ -102,14 +102,19 @@ def _step_times(record: Record) -> Iterator[Sequence[Any]]:
 
 
 def _end(record: Record) -> datetime:
-    """A record is assembled when its run has ended; by the clock as it was when the run began."""
-    made = datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ")
-    return made - timedelta(seconds=max(-_YEAR, min(record.system.clock_set_seconds or 0.0, _YEAR)))
+    """A record is assembled when its run has ended."""
+    return datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ")
 
 
 def _start(record: Record) -> datetime:
+    # By the clock as it was then: the clock may have been set during the run.
+    moved = max(-_YEAR, min(record.system.clock_set_seconds or 0.0, _YEAR))
+    return _end(record) - timedelta(seconds=moved) - _lasted(record)
+
+
+def _lasted(record: Record) -> timedelta:
     # A record may say anything: no run has taken longer than a year.
-    return _end(record) - timedelta(seconds=min(record.duration or 0.0, _YEAR))
+    return timedelta(seconds=min(record.duration or 0.0, _YEAR))
 
 
 def _uuids(record: Record) -> set[str]:

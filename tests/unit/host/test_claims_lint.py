@@ -388,7 +388,15 @@ def test_a_proportional_copy_of_what_is_no_measurement_is_not_looked_for() -> No
 
 @pytest.mark.parametrize(
     ("header", "cell", "seconds"),
-    [("e2e_time", "1.2 h", 4320.0), ("e2e_time (min)", "90 s", 90.0), ("e2e_time (min)", "1.5", 90.0)],
+    [
+        ("e2e_time", "1.2 h", 4320.0),
+        ("e2e_time (min)", "90 s", 90.0),
+        ("e2e_time (min)", "1.5", 90.0),
+        ("e2e_time (min)", "1.5e3 s", 1500.0),
+        ("e2e_time", "3600 (1 h)", 3600.0),
+        ("e2e_time", "1.2小时", 4320.0),
+        ("e2e_time", "1:02:03", 3723.0),
+    ],
 )
 def test_a_unit_in_a_cell_counts_more_than_the_header_s(header: str, cell: str, seconds: float) -> None:
     (row,) = interpret(read_table(f"{A100},{header}\n{ONE},{cell}\n".encode(), "table"), CATALOG).rows
@@ -401,6 +409,10 @@ def test_a_unit_in_a_cell_counts_more_than_the_header_s(header: str, cell: str, 
         ("mem_peak (MiB);33400 MiB", "mem_peak", 33400 / 1024),
         ("mem_peak (MiB);33400", "mem_peak", 33400 / 1024),
         ("mem_peak;32.7 GiB", "mem_peak", 32.7),
+        ("mem_peak;3.34e4 MiB", "mem_peak", 33400 / 1024),
+        ("mem_peak;33400/40960 MiB", "mem_peak", 33400 / 1024),
+        ("mem_peak;33.4/40.0", "mem_peak", 33.4),
+        ("p_core;1942.6 (1.9k)", "p_core", 1942.6),
         ("p_core;1.9k", "p_core", 1900.0),
         ("p_core;1942.6 samples/s", "p_core", 1942.6),
         ("p_core,throughput;1942.6,1800", "p_core", 1942.6),
@@ -429,6 +441,8 @@ def test_rows_of_different_software_or_division_say_nothing_of_each_other(column
         '{"rows": [{"case": "distilbert", "metrics": {"p_core": {"value": -1}}}]}',
         "# case,device,p_core\ndistilbert,A100,-1\n",
         "#,case,device,p_core\n1,distilbert,A100,-1\n",
+        "- {case: distilbert, device: A100, p_core: {value: -1, unit: samples/s}, e2e_time: {value: 5, unit: s}}",
+        "rows: [{case: distilbert, p_core: -1}]\nsources: [{name: one, url: x}, {name: two, url: y}]",
     ],
 )
 def test_no_part_of_a_table_is_left_out(text: str) -> None:
@@ -451,3 +465,24 @@ def test_no_part_of_a_table_is_left_out(text: str) -> None:
 def test_long_numbers_are_read_or_refused(header: str, cell: str, case: str) -> None:
     line = ONE.replace("distilbert", case)
     lint_content(f"{A100},p_core,{header}\n{line},1942.6,{cell}\n".encode(), "table", CATALOG)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# case,device,p_core,p_train\ncase,device,p_core\ndistilbert,A100,1942.6\n",
+        "case,device,p_core\ndistilbert,A100,1942.6\n# case,device,p_core\n# nodes, gpus, precision as printed\n",
+        "rows: [{case: distilbert, p_core: 1942.6}]\nsources: [{name: one, url: x}]",
+        "case;p_core\ndistilbert;1942.6\n",
+    ],
+)
+def test_comments_and_lists_of_other_things_are_no_rows(text: str) -> None:
+    (row,) = interpret(read_table(text.encode(), "table"), CATALOG).rows
+    assert row.metrics["p_core"].value == 1942.6
+
+
+def test_a_speed_whose_spread_reaches_zero_is_compared_with_others() -> None:
+    header = f"{A100},p_core,p_train,p_whole,e2e_time,acc"
+    other = ONE.replace("NVIDIA A100-SXM4-40GB", "MetaX C500")
+    rows = f"{ONE},10 +- 20,100.1,90.1,2000.5,0.915\n{other},10 +- 20,200.2,180.2,1000.25,0.915\n"
+    lint_content(f"{header}\n{rows}".encode(), "table", CATALOG)

@@ -14,7 +14,7 @@ _DELIMITERS = (",", ";", "\t", "|")
 
 
 _HEADER = 3
-"""Known columns that a line has at least, if it is no comment although it starts with `#`."""
+"""Known columns that a comment has at least, if it is the header of a table without another one."""
 _PREAMBLE = 10
 """Lines among which the header is looked for: exports put a title above it."""
 
@@ -26,10 +26,12 @@ def read_csv(text: str, name: str) -> Table:
 
     Raises TableError if a row has more cells than the header, or the header has a name twice.
     """
-    lines = [line for line in text.splitlines() if line.strip()]
-    if all(line.startswith("#") for line in lines):
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if not lines:
         raise TableError(f"{name} has only comments")
-    first = [line for line in lines if not line.startswith("#") or _is_header(line)][:_PREAMBLE]
+    first = lines[:_PREAMBLE]
+    if not any(_known_columns(line, one)[0] for line in first for one in _DELIMITERS):
+        text, first = _with_header(text, first)
     delimiter = max(_DELIMITERS, key=lambda one: max(_known_columns(line, one) for line in first))
     rows = _read(text, name, delimiter)
     # The header has most known columns; of several such lines it is the first.
@@ -52,10 +54,7 @@ def _read(text: str, name: str, delimiter: str) -> list[tuple[int, list[str]]]:
     line = 1
     try:
         for cells in reader:
-            comment = bool(cells) and cells[0].startswith("#")
-            if comment and _known([cells[0].lstrip("# "), *cells[1:]]) >= _HEADER:
-                comment, cells = False, [cells[0].lstrip("# "), *cells[1:]]
-            if any(cell.strip() for cell in cells) and not comment:
+            if any(cell.strip() for cell in cells) and not cells[0].startswith("#"):
                 rows.append((line, cells))
             line = reader.line_num + 1
     except csv.Error as error:
@@ -63,9 +62,13 @@ def _read(text: str, name: str, delimiter: str) -> list[tuple[int, list[str]]]:
     return rows
 
 
-def _is_header(line: str) -> bool:
-    """Whether a line that begins with `#` has the names of columns."""
-    return any(_known_columns(line.lstrip("# "), one)[0] >= _HEADER for one in _DELIMITERS)
+def _with_header(text: str, first: list[str]) -> tuple[str, list[str]]:
+    """The text, and its first lines, with the first comment that has the names of columns as a line of its own."""
+    for line in text.splitlines():
+        header = line[1:].lstrip(" ")
+        if line.startswith("#") and any(_known_columns(header, one)[0] >= _HEADER for one in _DELIMITERS):
+            return text.replace(line, header, 1), [header, *first]
+    return text, first
 
 
 def _known(cells: Sequence[str]) -> int:

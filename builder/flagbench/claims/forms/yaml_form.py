@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from flagbench.catalog.documents import nested_too_deeply
+from flagbench.claims.columns import METRICS, column
 from flagbench.claims.table import RawRow, Table, TableError, of_records
 
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -57,6 +58,8 @@ def _entries(data: Any) -> list[Mapping[str, Any]] | None:
     if isinstance(data, dict):
         lists = [value for value in data.values() if isinstance(value, list) and value]
         lists = [value for value in lists if all(isinstance(entry, dict) for entry in value)]
+        # Lists of sources or of notes are no rows, unless there is nothing else.
+        lists = [value for value in lists if any(map(_has_metric, value))] or lists[:1]
         if lists:
             shared = {key: text for key, text in data.items() if isinstance(text, str)}
             return [{**shared, **entry} for value in lists for entry in value]
@@ -68,12 +71,20 @@ def _entries(data: Any) -> list[Mapping[str, Any]] | None:
     return None
 
 
+def _has_metric(entry: Mapping[Any, Any]) -> bool:
+    """Whether an entry has a column of a metric, or of metrics by name."""
+    found = (column(header) for header in _flat(entry))
+    return any(each is not None and each.field in (*METRICS, "metric") for each in found)
+
+
 def _flat(entry: Mapping[Any, Any]) -> dict[str, str]:
     """One level of nesting opened: `conditions: {batch_size: 96}` is a column `batch_size`."""
     cells: dict[str, str] = {}
     for key, value in entry.items():
         if key == "precision" and isinstance(value, dict):
             cells |= {"precision": str(value.get("label", "")), "executed": str(value.get("executed", ""))}
+        elif isinstance(value, dict) and "value" in value and column(str(key)) is not None:
+            cells |= [_metric({**value, "name": key})]
         elif isinstance(value, dict):
             cells |= {str(inner): str(text) for inner, text in value.items() if not isinstance(text, dict | list)}
             metrics = [(inner, of) for inner, of in value.items() if isinstance(of, dict) and "value" in of]

@@ -84,7 +84,7 @@ def _proportional(one: Row, other: Row) -> Finding | None:
     elif len(same) < 2:
         return None
     low, high = max(low for low, _ in ratios), min(high for _, high in ratios)
-    if low > high or low <= 0 or any(most / least - 1 > _NARROW for least, most in ratios):
+    if low > high or low <= 0 or any(least <= 0 or most / least - 1 > _NARROW for least, most in ratios):
         return None
     return other.finding(
         names[0],

@@ -21,6 +21,7 @@ class S3Error(Exception):
         status: int | None = None,
         usage: bool = False,
         damaged: bool = False,
+        network: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -33,6 +34,8 @@ class S3Error(Exception):
         """Whether the address, the settings or a missing library are at fault, and not the server or the network."""
         self.damaged = damaged
         """Whether an object is there with other bytes than it was put with."""
+        self.network = network
+        """Whether the network or the server failed, so that the same request may succeed later."""
 
     @property
     def missing(self) -> bool:
@@ -43,12 +46,6 @@ class S3Error(Exception):
     def taken(self) -> bool:
         """Whether a create-only put found an object under its key."""
         return self.code in _TAKEN or self.status == HTTPStatus.PRECONDITION_FAILED
-
-    @property
-    def network(self) -> bool:
-        """Whether the network or the server failed, so that the same request may succeed later."""
-        failed = self.status is None or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        return not (self.usage or self.damaged) and (failed or self.status == HTTPStatus.TOO_MANY_REQUESTS)
 
     @property
     def denied(self) -> bool:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from flagbench.cli import reproduce, reproduce_runs
+from flagbench.cli import reproduce, reproduce_runs, reproduce_verdict
 from flagbench.devices import Device, Machine
-from flagbench.errors import ExitCode
+from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.describe import describe
 from flagbench.record.model import Record
 from flagbench.reproduce import archive
@@ -114,6 +115,23 @@ def test_it_repeats_until_the_verdict_is_decided(
     assert (ended.code, len(runs.requests)) == (0, 3)
     assert [request.options.seed for request in runs.requests] == [seed_of("mine", run) for run in (1, 2, 3)]
     assert "run 2 of at most 8: INCONCLUSIVE" in ended.err
+
+
+def test_runs_that_are_no_sample_end_it_and_are_bundled(
+    runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = reproduce_verdict.verify_claim
+
+    def verify(records: list[Record], claim: Any, case: Any) -> VerifyResult:
+        if len(records) > 1:
+            raise FlagbenchError("they ran at the same time", remedy="give one of the two")
+        return replace(real(records, claim, case), verdict=Verdict.INCONCLUSIVE)
+
+    monkeypatch.setattr(reproduce_verdict, "verify_claim", verify)
+    ended = flagbench(f"{ON_CPU} -o b.tar.gz --json")
+    assert (ended.code, len(runs.requests)) == (ExitCode.INCONCLUSIVE, 2)
+    assert "they ran at the same time" in json.loads(ended.out)["verdict"]["reason"]
+    assert sum(name.startswith("records/") for name in unpacked("b.tar.gz")) == 2
 
 
 def test_it_looks_only_where_a_look_was_planned(

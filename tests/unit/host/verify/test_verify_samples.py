@@ -106,6 +106,15 @@ def test_a_clock_that_was_set_back_makes_no_two_runs_one(overlap: int, clock_set
         assert len(held(first, second).records) == 2
 
 
+def test_a_clock_that_was_set_back_in_the_first_run_makes_it_no_other_one() -> None:
+    first = timed("fixture-one", **SAME_TIME)
+    assert first.duration is not None
+    first = device(replace(first, system=replace(first.system, clock_set_seconds=-100.0)), "GPU-1")
+    ended = datetime(2026, 3, 1, 12) + timedelta(seconds=first.duration or 0.0)
+    second = device(timed("fixture-two", OTHER, created_at=f"{ended:%Y-%m-%dT%H:%M:%SZ}"), "GPU-1")
+    assert len(held(first, second).records) == 2
+
+
 def machine(record: Record, **fields: Any) -> Record:
     """The record of a machine with other parts."""
     return edit(record, system=replace(record.system, **fields))
