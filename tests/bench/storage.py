@@ -22,7 +22,7 @@ import uuid
 from pathlib import Path
 
 FILE_BYTES, QUICK_BYTES = 2**30, 2**28
-ROUNDS = 3
+ROUNDS, IMAGE_ROUNDS = 3, 2
 SPEED, REPUSH_SECONDS, SECOND_CASE, PEAK_BYTES = 0.9, 2.0, 0.01, 300 * 10**6
 SERVER = "FLAGBENCH_TEST_S3"
 # As a bundle is stored, whose sha256 is known since it was written.
@@ -158,6 +158,18 @@ def flagbench(*words):
     return seconds, peak, json.loads(printed)
 
 
+def docker_push():
+    """The seconds of `docker push` to a registry that has nothing."""
+    with fresh_registry() as host:
+        name = f"{host}/flagbench/distilbert:cpu"
+        subprocess.run(["docker", "tag", "flagbench/distilbert:cpu", name], check=True)
+        os.sync()
+        try:
+            return run("docker", "push", "--quiet", name)[0]
+        finally:
+            subprocess.run(["docker", "rmi", "--no-prune", name], check=True, stdout=subprocess.DEVNULL)
+
+
 def images(bucket):
     """Whether images go there as fast, and as rarely, as they should."""
     cases, to = ("distilbert:cpu", "glm:cpu"), ("--to", f"s3://{bucket}")
@@ -165,27 +177,28 @@ def images(bucket):
         os.environ["XDG_DATA_HOME"] = data
         flagbench("build", *cases)
         flagbench("push", cases[0], "--to", f"s3://{other}")  # normalises the image, which the engine keeps since
+    ours, theirs = [], []
+    for _ in range(IMAGE_ROUNDS):
+        with tempfile.TemporaryDirectory() as data, fresh_bucket() as new:
+            os.environ["XDG_DATA_HOME"] = data  # no push is remembered
+            os.sync()  # the image that was loaded back is still on its way to the disk
+            ours.append(flagbench("push", cases[0], "--to", f"s3://{new}")[0])
+        theirs.append(docker_push())
     with tempfile.TemporaryDirectory() as data:
-        os.environ["XDG_DATA_HOME"] = data  # no push is remembered
-        first, peak, pushed = flagbench("push", cases[0], *to)
+        os.environ["XDG_DATA_HOME"] = data
+        _, peak, pushed = flagbench("push", cases[0], *to)
         again, _, repeated = flagbench("push", cases[0], *to)
         _, peak_of_second, second = flagbench("push", cases[1], *to)
-    with fresh_registry() as host:
-        name = f"{host}/flagbench/distilbert:cpu"
-        subprocess.run(["docker", "tag", "flagbench/distilbert:cpu", name], check=True)
-        try:
-            theirs, _, _ = run("docker", "push", "--quiet", name)
-        finally:
-            subprocess.run(["docker", "rmi", "--no-prune", name], check=True, stdout=subprocess.DEVNULL)
+    first, docker = min(ours), min(theirs)
     share = second["bytes_sent"] / pushed["bytes_sent"]
     sent_again = sum(blob["how"] != "present" for blob in repeated["blobs"])
     peak = max(peak, peak_of_second)
     print(
         "storage: image to a bucket: %.1f s, docker push %.1f s (at most as long); again %.2f s (at most %.0f), "
         "%d blobs sent (0); second case %.4f of the bytes (at most %.2f); peak memory %d MB (at most %d)"
-        % (first, theirs, again, REPUSH_SECONDS, sent_again, share, SECOND_CASE, peak // 10**6, PEAK_BYTES // 10**6)
+        % (first, docker, again, REPUSH_SECONDS, sent_again, share, SECOND_CASE, peak // 10**6, PEAK_BYTES // 10**6)
     )
-    held = first <= theirs and again < REPUSH_SECONDS and not sent_again and share <= SECOND_CASE
+    held = first <= docker and again < REPUSH_SECONDS and not sent_again and share <= SECOND_CASE
     return held and peak <= PEAK_BYTES
 
 
