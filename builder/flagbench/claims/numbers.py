@@ -96,7 +96,7 @@ def uses_decimal_comma(texts: list[str]) -> bool:
 
 
 def unit_of(text: str) -> str:
-    """The word behind the number that a cell starts with; empty if there is none.
+    """The unit after the number that a cell starts with, as one word; empty without one.
 
     It is `MiB` in `3.3e4 MiB`, `33.4/40.0 MiB` and `33.4 +- 0.1 MiB`.
     """

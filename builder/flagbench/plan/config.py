@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flagbench.catalog.model import Case
+from flagbench.catalog.settings import preset_of
 from flagbench.errors import FlagbenchError
 from flagbench.plan.model import Model, Step
 
@@ -92,7 +92,7 @@ def splits(case: Case) -> bool:
 
 def planned(case: Case, preset: str, precision: str | None, settings: Sequence[str]) -> Planned:
     """The configuration of a case that is split; `settings` are NAME=VALUE, already checked."""
-    config = _overlaid(case.presets["reference"], {} if preset == "reference" else case.presets[preset])
+    config = preset_of(case, preset, "faithful")
     asked = set()
     for setting in settings:
         name, _, raw = setting.partition("=")
@@ -103,15 +103,6 @@ def planned(case: Case, preset: str, precision: str | None, settings: Sequence[s
         section[key] = _typed(raw, case.settable[name]["type"])
         asked.add(name)
     return Planned(case, config, precision or case.raw["default_precision"], frozenset(asked))
-
-
-def _overlaid(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of `base` with the keys of `changed` replaced, section by section."""
-    found = copy.deepcopy(dict(base))
-    for key, value in changed.items():
-        both = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = _overlaid(found[key], value) if both else copy.deepcopy(value)
-    return found
 
 
 def _typed(raw: str, kind: str) -> Any:

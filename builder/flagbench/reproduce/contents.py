@@ -65,7 +65,10 @@ class Contents:
     records: Mapping[str, bytes]
     """The bytes of each record by its id."""
     without_raw: tuple[str, ...]
-    """For each record, whose raw events are not in it: then nothing shows where its evidence comes from."""
+    """A clause for each record whose raw events, or those of some ranks, are missing.
+
+    Nothing shows where the evidence of such a record comes from.
+    """
     contradicted: tuple[str, ...] = ()
     """Where the evidence of a record is not that of its raw events."""
 

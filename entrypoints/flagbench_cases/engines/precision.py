@@ -11,7 +11,7 @@ def set_switches(precision: str) -> None:
     """Enable TF32 for the precision `tf32` and disable it otherwise, for matrix products and convolutions."""
     if hasattr(torch, "set_float32_matmul_precision"):
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    else:  # a build of torch 1.12 that is older than its release, as those in vendors' images
+    else:  # a build from before the release of 1.12, as NVIDIA's image of April 2022 may have
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 

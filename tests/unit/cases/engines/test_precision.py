@@ -118,7 +118,7 @@ def test_environment_and_code_agree_in_a_fresh_process(asked: str, inherited: st
 
 @pytest.mark.parametrize("asked", ["tf32", "fp32"])
 def test_a_torch_older_than_1_12_has_another_switch(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the build in NVIDIA's image of April 2022, where TF32 is on."""
+    """As the build in NVIDIA's image of April 2022 may be; there TF32 is on by default."""
     monkeypatch.delattr(torch, "set_float32_matmul_precision")
     matmul = SimpleNamespace(allow_tf32=asked != "tf32")
     monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
