@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import pytest
 
 from faults import fault
 from flagbench_cases.cases import distilbert
+from flagbench_cases.node.network import free_port
 from running import ENDLESS, CaseRun, alive, need, need_megatron, wait_until
 
 pytestmark = pytest.mark.image
@@ -29,12 +29,6 @@ NAN = """
 import flagbench_cases.cases.distilbert.workload as w
 w.DistilBertWorkload.step = lambda self, batch, real=w.DistilBertWorkload.step: real(self, batch) * float("nan")
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Nodes:

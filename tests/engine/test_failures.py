@@ -12,6 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+from flagbench_cases.node.network import free_port
 from running import ENDLESS, CaseRun, alive, need, run_case, wait_until
 
 pytestmark = pytest.mark.image
@@ -196,7 +197,7 @@ def test_a_run_under_nohup_outlives_its_terminal(tmp_path, check):
 
 
 def test_interrupted_while_it_waits_for_node_0(tmp_path, check):
-    nowhere = ["--nodes", "2", "--node-rank", "0", "--master", "no-such-node.invalid:29400"]
+    nowhere = ["--nodes", "2", "--node-rank", "0", "--master", "no-such-node.invalid:%d" % free_port()]
     run = CaseRun(tmp_path, ["--preset", "tiny", *nowhere])
     wait_until(lambda: b"no-such-node" in open("/proc/%d/cmdline" % run.process.pid, "rb").read(), 10)
     wait_until(lambda: handles(run.process.pid, signal.SIGTERM), 30)

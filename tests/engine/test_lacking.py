@@ -8,6 +8,7 @@ import uuid
 
 import pytest
 
+from flagbench_cases.node.network import free_port
 from running import CaseRun, need, run_case, wait_until
 
 pytestmark = pytest.mark.image
@@ -58,8 +59,8 @@ def test_out_of_processes(tmp_path, few_processes, limit, phase):
 
 def test_out_of_threads_while_it_looks_for_node_0(tmp_path, few_processes):
     """The resolver is asked in a thread."""
-    job = ["--nodes", "2", "--node-rank", "0", "--master", "127.0.0.1:1"]
-    ended = CaseRun(tmp_path, [*RUN, *job[:-1], "no-such.invalid:29411"], command=few_processes(1)).wait()
+    job = ["--nodes", "2", "--node-rank", "0", "--master", "no-such.invalid:%d" % free_port()]
+    ended = CaseRun(tmp_path, [*RUN, *job], command=few_processes(1)).wait()
     ended_with(ended, 4, "launch", "processes")
 
 
@@ -109,9 +110,7 @@ def test_a_full_disk_at_the_start(small_disk, options):
 
 def test_a_full_disk_of_another_node_is_the_jobs_cause(tmp_path, small_disk):
     """Node 1 has none for its plan, once both have met."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        job = ["--nodes", "2", "--master", "127.0.0.1:%d" % probe.getsockname()[1]]
+    job = ["--nodes", "2", "--master", "127.0.0.1:%d" % free_port()]
     first = CaseRun(tmp_path, [*RUN, *job, "--node-rank", "0"])
     other = CaseRun(small_disk("nr_inodes=3"), [*RUN, *job, "--node-rank", "1"]).wait()
     ended = first.wait()

@@ -11,6 +11,7 @@ import time
 import jsonschema
 import pytest
 
+from flagbench_cases.node.network import free_port
 from flagbench_cases.shared import processes
 from running import ENDLESS, CaseRun, alive, need, wait_until
 
@@ -183,7 +184,8 @@ ASKING = [
 @pytest.mark.parametrize("number", [*ASKING, signal.SIGRTMIN + 3])
 def test_every_signal_that_would_end_the_process_leaves_a_record(tmp_path, number):
     """While node 0 waits for its own name, which costs no start of torch."""
-    job = ["--preset", "tiny", "--nodes", "2", "--node-rank", "0", "--master", "no-such-node.invalid:29400"]
+    nowhere = "no-such-node.invalid:%d" % free_port()  # its own: node 0 listens, and other tests run beside
+    job = ["--preset", "tiny", "--nodes", "2", "--node-rank", "0", "--master", nowhere]
     run = CaseRun(tmp_path, job)
     wait_until(lambda: os.listdir(str(tmp_path)) or run.process.poll() is not None, 60)
     run.process.send_signal(number)
