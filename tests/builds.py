@@ -10,7 +10,7 @@ from running import need
 NEEDED = "a Docker Engine whose builds reach a base image and packages"
 BASE = "debian:bookworm-slim"
 PROBE = """FROM %s
-RUN apt-get -o Acquire::Retries=0 -o Acquire::http::Timeout=15 -o APT::Update::Error-Mode=any update
+RUN apt-get -o Acquire::Retries=3 -o Acquire::http::Timeout=30 -o APT::Update::Error-Mode=any update
 """
 
 

@@ -2,8 +2,10 @@
 
 import glob
 import importlib.util
+import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -121,6 +123,23 @@ class CaseRun:
 def run_case(folder: str, *arguments: str, isolated: bool = False, **options: Any) -> Ended:
     """Run to the end."""
     return CaseRun(folder, list(arguments), isolated=isolated, **options).wait()
+
+
+# Below those that the kernel gives to sockets that ask for any (32768 and up), so that it gives them to nobody else.
+_PORTS = range(20000, 32000)
+_tried = itertools.count(os.getpid() * 97)
+
+
+def free_port() -> int:
+    """A port for a process that listens on it some time later, while other workers' tests look for ports, too."""
+    while True:
+        port = _PORTS[next(_tried) % len(_PORTS)]
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        return port
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:

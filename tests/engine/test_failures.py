@@ -12,8 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from flagbench_cases.node.network import free_port
-from running import ENDLESS, CaseRun, alive, need, run_case, wait_until
+from running import ENDLESS, CaseRun, alive, free_port, need, run_case, wait_until
 
 pytestmark = pytest.mark.image
 
@@ -129,7 +128,7 @@ def test_rank_stopped(tmp_path, check):
     os.kill(pids[0], signal.SIGSTOP)
     stopped = time.monotonic()
     check(run.wait(60), 6, "train", "no progress for 5 s", "rank 0 (process %d) is stopped" % pids[0])
-    assert time.monotonic() - stopped < 5 + 6
+    assert time.monotonic() - stopped < 5 + 15
     assert not any(alive(pid) for pid in pids)
 
 

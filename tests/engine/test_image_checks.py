@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from flagbench_cases.engines import preflight
-from flagbench_cases.node.network import free_port
 from flagbench_cases.shared import config
-from running import CaseRun, run_case
+from running import CaseRun, free_port, run_case
 
 pytestmark = pytest.mark.image
 

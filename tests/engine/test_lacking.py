@@ -8,8 +8,7 @@ import uuid
 
 import pytest
 
-from flagbench_cases.node.network import free_port
-from running import CaseRun, need, run_case, wait_until
+from running import CaseRun, free_port, need, run_case, wait_until
 
 pytestmark = pytest.mark.image
 

@@ -11,9 +11,8 @@ import time
 import jsonschema
 import pytest
 
-from flagbench_cases.node.network import free_port
 from flagbench_cases.shared import processes
-from running import ENDLESS, CaseRun, alive, need, wait_until
+from running import ENDLESS, CaseRun, alive, free_port, need, wait_until
 
 pytestmark = pytest.mark.image
 

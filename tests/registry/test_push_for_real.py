@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -108,9 +107,7 @@ def test_a_second_push_reads_nothing_and_sends_nothing(
     image = build_case(bench, base)
     first = bench.push(image)
     monkeypatch.setattr(bench.engine, "save", lambda *names: pytest.fail("the image was read"))
-    started = time.monotonic()
     again = bench.push(image)
-    assert time.monotonic() - started < 2
     assert {each.how for each in again.blobs} == {"present"}
     assert (again.digest, again.replaced, again.sent) == (first.digest, None, 0)
     assert Known().pushed_as(bench.engine.inspect(image).id) == first.reference

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import os
-import socket
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 from deliveries import waiting
 from flagbench.errors import ExitCode
 from flagbench.stores import open_store
-from running import CaseRun, Ended, run_case
+from running import CaseRun, Ended, free_port, run_case
 from storage.tickets import make_ticket, secrets_of
 
 pytestmark = [pytest.mark.s3, pytest.mark.image]
@@ -50,9 +49,7 @@ def inside(bundle: bytes) -> dict[str, bytes]:
 
 def two_nodes(folder: Path, arguments: list[str], **environment: str) -> list[Ended]:
     """Both nodes of a job, to their end."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        master = "127.0.0.1:%d" % probe.getsockname()[1]
+    master = "127.0.0.1:%d" % free_port()
     runs = []
     for node in range(2):
         (folder / f"node-{node}").mkdir()

@@ -103,7 +103,8 @@ def test_an_upload_that_lost_its_answer_is_complete(bucket: str, proxy: Any, lar
 CHILD = """
 import sys
 from pathlib import Path
-from flagbench.s3 import Bucket, get_file, parse_address, put_file
+from flagbench.s3 import Bucket, get_file, parse_address, put_file, threads
+threads._GRACE = 0.2
 address, what, key, path, sha256, size = sys.argv[1:]
 place = Bucket(parse_address(address))
 if what == "put":
@@ -113,23 +114,39 @@ else:
 """
 
 
-def killed(
-    bucket: str, proxy: Any, what: str, key: str, path: Path, sha256: str, size: int, kept: Callable[[], int]
+ENDINGS = pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+
+
+def ended(
+    ending: signal.Signals,
+    bucket: str,
+    proxy: Any,
+    what: str,
+    key: str,
+    path: Path,
+    sha256: str,
+    size: int,
+    kept: Callable[[], int],
 ) -> int:
-    """A transfer in a process of its own, killed when a part is kept and others are held back; how many are kept."""
+    """A transfer in a process of its own, ended when a part is kept and others are held back; how many are kept."""
     held = proxy.hold(what.upper(), past=1)
     words = [f"s3://{bucket}", what, key, str(path), sha256, str(size)]
     child = subprocess.Popen([sys.executable, "-c", CHILD, *words])
     try:
         wait_until(lambda: held.is_set() and kept() > 0, 30)
+        child.send_signal(ending)
+        child.wait(30)  # the server is still silent
     finally:
-        child.send_signal(signal.SIGKILL)
+        child.kill()
         child.wait()
         proxy.release()
     return kept()
 
 
-def test_an_upload_that_was_killed_is_resumed(bucket: str, place: Bucket, proxy: Any, large: Path) -> None:
+@ENDINGS
+def test_an_upload_that_was_ended_is_resumed(
+    ending: signal.Signals, bucket: str, place: Bucket, proxy: Any, large: Path
+) -> None:
     key, sha256 = key_of(large), sha256_of(large)
 
     def kept() -> int:
@@ -137,7 +154,7 @@ def test_an_upload_that_was_killed_is_resumed(bucket: str, place: Bucket, proxy:
         parts = (place.ask("list_parts", Key=key, UploadId=upload["UploadId"]).get("Parts", ()) for upload in found)
         return sum(map(len, parts))
 
-    count = killed(bucket, proxy, "put", key, large, sha256, 0, kept)
+    count = ended(ending, bucket, proxy, "put", key, large, sha256, 0, kept)
     through = Bucket(parse_address(f"s3://{bucket}"))
     assert through.head(key) is None, "it is not half there"
     proxy.requests.clear()
@@ -155,7 +172,10 @@ def test_a_part_with_other_bytes_is_sent_again(bucket: str, place: Bucket, large
     assert hashlib.sha256(place.read(key, large.stat().st_size)[0]).hexdigest() == sha256
 
 
-def test_a_download_that_was_killed_is_resumed(bucket: str, proxy: Any, large: Path, tmp_path: Path) -> None:
+@ENDINGS
+def test_a_download_that_was_ended_is_resumed(
+    ending: signal.Signals, bucket: str, proxy: Any, large: Path, tmp_path: Path
+) -> None:
     key, sha256, size = key_of(large), sha256_of(large), large.stat().st_size
     through = Bucket(parse_address(f"s3://{bucket}"))
     put_file(through, key, large, sha256)
@@ -163,7 +183,7 @@ def test_a_download_that_was_killed_is_resumed(bucket: str, proxy: Any, large: P
     def kept() -> int:
         return sum(len(json.loads(journal.read_bytes())["parts"]) for journal in tmp_path.glob(".*.json"))
 
-    count = killed(bucket, proxy, "get", key, tmp_path / "back", sha256, size, kept)
+    count = ended(ending, bucket, proxy, "get", key, tmp_path / "back", sha256, size, kept)
     assert not (tmp_path / "back").exists()
     proxy.requests.clear()
     get_file(through, key, tmp_path / "back", size=size, sha256=sha256)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from flagbench.oci.model import Blob, Descriptor, OciImage, Place, Progress, Put
+from flagbench.s3.threads import run_all
 
 _THREADS = 4
-_GRACE = 5.0
-"""Seconds for the layers under way to end after an error."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +51,7 @@ def push(image: OciImage, place: Place, tags: Sequence[str], show: Progress = la
 
     # A layer that an image has twice is sent once.
     blobs = {blob.descriptor.digest: blob for blob in (*image.layers, image.config)}
-    running = _start([partial(put, blob) for blob in blobs.values()])
-    try:
-        done, _ = wait(running, return_when=FIRST_EXCEPTION)
-        for each in done:
-            each.result()
-        results = [each.result() for each in running]
-    finally:
-        # Otherwise an error, or Ctrl-C, would wait for every other layer.
-        stopped.set()
-        wait([each for each in running if not each.cancel()], _GRACE)
+    results = run_all((partial(put, blob) for blob in blobs.values()), _THREADS, stopped)
     place.put_manifest(image.manifest, image.media_type, tuple(tags))
     return results
 
@@ -74,28 +63,6 @@ def offered(place: Place, blob: Blob) -> bool:
     except NotHere:
         return False
     return True
-
-
-def _start(tasks: Sequence[Callable[[], Pushed]]) -> list[Future[Pushed]]:
-    """Run tasks on several threads.
-
-    They are daemons, unlike those of a ThreadPoolExecutor: a registry may take minutes to answer, and the end of the
-    process waits for none of them.
-    """
-    futures: list[Future[Pushed]] = [Future() for _ in tasks]
-    waiting = iter([*zip(tasks, futures, strict=True)])  # of a list, so threads may share it
-
-    def work() -> None:
-        for task, future in waiting:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(task())
-                except BaseException as error:
-                    future.set_exception(error)
-
-    for _ in range(min(_THREADS, len(tasks))):
-        threading.Thread(target=work, daemon=True).start()
-    return futures
 
 
 class _Stopped(Exception):

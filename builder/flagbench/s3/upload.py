@@ -14,7 +14,8 @@ from typing import Any
 
 from flagbench.s3.bucket import Bucket
 from flagbench.s3.errors import S3Error
-from flagbench.s3.parts import PART_BYTES, Show, md5, part_bytes, run_all
+from flagbench.s3.parts import PART_BYTES, Show, md5, part_bytes
+from flagbench.s3.threads import run_all
 
 _ATTEMPTS = 3
 """Of an upload that another writer of the same file ends."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
 from flagbench.errors import FlagbenchError
+from flagbench.s3.threads import run_all
 from flagbench.stores.blobs import Blobs
 
 WRITERS = 16
@@ -105,11 +105,8 @@ def _one_wins(blobs: Blobs, folder: str) -> str:
     for round_ in range(ROUNDS):
         key = f"{folder}race-{round_}"
 
-        def put(writer: int, key: str = key) -> bool:
-            return blobs.put_if_absent(key, _content(writer))
-
-        with ThreadPoolExecutor(WRITERS) as pool:
-            won = [writer for writer, kept in enumerate(pool.map(put, range(WRITERS))) if kept]
+        puts = [partial(blobs.put_if_absent, key, _content(writer)) for writer in range(WRITERS)]
+        won = [writer for writer, kept in enumerate(run_all(puts, WRITERS)) if kept]
         if len(won) != 1 or blobs.get(key, _BYTES) != _content(won[0]):
             raise _Broken(f"{len(won)} of {WRITERS} writers of one key at the same time were told that they had won")
     return f"of {WRITERS} at the same time, {ROUNDS} times"

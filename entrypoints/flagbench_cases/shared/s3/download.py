@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from flagbench_cases.shared.s3.bucket import Bucket
 from flagbench_cases.shared.s3.client import ATTEMPTS, NETWORK, explained
 from flagbench_cases.shared.s3.errors import S3Error
-from flagbench_cases.shared.s3.parts import Show, part_bytes, run_all, sha256_of
+from flagbench_cases.shared.s3.parts import Show, part_bytes, sha256_of
+from flagbench_cases.shared.s3.threads import run_all
 
 
 def get_file(
@@ -29,17 +31,17 @@ def get_file(
     Raises S3Error, of which `damaged` where the object has other bytes, and OSError where the file cannot be written.
     """
     download = _Download(bucket, key, path, size)
-    with _locked(download.part) as descriptor:
+    with _locked(download.part) as file:
         if path.is_file() and path.stat().st_size == size and sha256_of(path) == sha256:
             download.forget()  # another process has read it meanwhile
             show(size)
             return
-        resumed = download.receive(descriptor, show)
+        resumed = download.receive(file, show)
         found = sha256_of(download.part)
         if found != sha256 and resumed:
             # Of what was there before, a crash of the machine may have lost some bytes, and not the note of them.
             download.journal.unlink(missing_ok=True)
-            download.receive(descriptor, lambda count: None)
+            download.receive(file, lambda count: None)
             found = sha256_of(download.part)
         if found == sha256:
             download.part.replace(path)
@@ -80,39 +82,46 @@ def download(bucket: Bucket, key: str, path: Path) -> None:
         def task(begin: int) -> Callable[[], None]:
             def receive() -> None:
                 content = _read_part(bucket, key, begin, min(step, size - begin), etag)
-                _write(file.fileno(), content, begin)
+                _write(file, content, begin)
 
             return receive
 
         run_all(task(begin) for begin in range(0, size, step))
 
 
-def _write(descriptor: int, content: bytes, begin: int) -> None:
-    """Write all of it: on a disk that is full after some of it, a single call writes that and is no error."""
+def _write(file: BinaryIO, content: bytes, begin: int) -> None:
+    """Write all of it: on a disk that is full after some of it, a single call writes that and is no error.
+
+    Raises OSError, and ValueError for a file that was closed since, as after Ctrl-C.
+    """
     left = memoryview(content)
     while left:
-        count = os.pwrite(descriptor, left, begin)
+        count = os.pwrite(file.fileno(), left, begin)
         left, begin = left[count:], begin + count
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """An open file for reading and writing, created where it is missing, that one process has at a time."""
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    """An open file for reading and writing, created where it is missing, that one process has at a time.
+
+    Closed at the end, and no longer written to by threads that then still wait for a server.
+    """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with open(path, "r+b", buffering=0, opener=_create) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             # The process that had it before may have given the file its final name meanwhile.
-            if _is_at(descriptor, path):
-                yield descriptor
+            if _is_at(file, path):
+                yield file
                 return
-        finally:
-            os.close(descriptor)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def _create(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT, 0o644)
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
 
@@ -126,7 +135,7 @@ class _Download:
         self.journal = path.with_name(f".{path.name}.part.json")
         self.step = part_bytes(size)
 
-    def receive(self, descriptor: int, show: Show) -> bool:
+    def receive(self, file: BinaryIO, show: Show) -> bool:
         """Read what is missing into the open file. Whether something was there."""
         head = self.bucket.head(self.key)
         if head is None:
@@ -139,12 +148,12 @@ class _Download:
             )
         done = self._done(head.etag)
         resumed, lock = bool(done), threading.Lock()
-        os.ftruncate(descriptor, self.size)
+        file.truncate(self.size)
 
         def receive_part(begin: int) -> None:
             length = min(self.step, self.size - begin)
             if begin not in done:
-                _write(descriptor, _read_part(self.bucket, self.key, begin, length, head.etag), begin)
+                _write(file, _read_part(self.bucket, self.key, begin, length, head.etag), begin)
             with lock:
                 done.add(begin)
                 self._note(head.etag, done)
@@ -154,7 +163,7 @@ class _Download:
             return lambda: receive_part(begin)
 
         run_all(task(begin) for begin in range(0, self.size, self.step))
-        os.fsync(descriptor)
+        os.fsync(file.fileno())
         return resumed
 
     def forget(self) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 PART_BYTES = 8 * 2**20
 MOST_PARTS = 9_000
 """S3 allows 10,000."""
-WORKERS = 8
-"""Parts under way: with PART_BYTES of each in memory, 64 MB."""
 _CHUNK = 2**20
 _NOT_FOR_SECURITY: dict[str, Any] = {"usedforsecurity": False} if sys.version_info >= (3, 9) else {}
 
@@ -52,17 +49,3 @@ def md5_sum(pieces: Iterable[bytes]) -> bytes:
     for piece in pieces:
         found.update(piece)
     return found.digest()
-
-
-def run_all(tasks: Iterable[Callable[[], None]], workers: int = WORKERS) -> None:
-    """Run tasks on several threads; the first error ends those that have not begun, and is raised."""
-    with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(task) for task in tasks]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-        finally:
-            for future in futures:
-                future.cancel()
-    for future in futures:
-        if not future.cancelled():
-            future.result()

@@ -15,7 +15,8 @@ from typing import Any
 
 from flagbench_cases.shared.s3.bucket import Bucket
 from flagbench_cases.shared.s3.errors import S3Error
-from flagbench_cases.shared.s3.parts import PART_BYTES, Show, md5, part_bytes, run_all
+from flagbench_cases.shared.s3.parts import PART_BYTES, Show, md5, part_bytes
+from flagbench_cases.shared.s3.threads import run_all
 
 _ATTEMPTS = 3
 """Of an upload that another writer of the same file ends."""

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from flagbench_cases.node import peers, rendezvous, rendezvous_client, rendezvous_protocol, rendezvous_server
-from flagbench_cases.node.network import free_port
 from flagbench_cases.node.peers import Peers
 from flagbench_cases.node.rendezvous_protocol import NodeInfo
 from flagbench_cases.shared.interruption import Interruption
+from running import free_port
 from unit.cases.node.nodes import SAME, Node, placement, together
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from flagbench_cases.node import cli, main, request, supervisor
-from flagbench_cases.node.network import free_port
 from flagbench_cases.record import evidence
 from flagbench_cases.shared import config
 from flagbench_cases.shared.errors import ExitCode, UsageError
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import option_names, redact
+from running import free_port
 
 pytestmark = pytest.mark.image
 

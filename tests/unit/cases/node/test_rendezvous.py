@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from flagbench_cases.node import rendezvous, rendezvous_client, rendezvous_server, wire
-from flagbench_cases.node.network import free_port
 from flagbench_cases.node.peers import Peers
 from flagbench_cases.node.rendezvous_protocol import NodeInfo
 from flagbench_cases.shared.errors import CaseError, ExitCode
 from flagbench_cases.shared.interruption import Interruption
+from running import free_port
 from unit.cases.node.nodes import DATA, KILLED, SAME, Node, placement, together
 
 pytestmark = [pytest.mark.image, pytest.mark.usefixtures("quick")]

@@ -61,7 +61,7 @@ def test_the_manifest_comes_last(tmp_path: Path) -> None:
 
 
 def test_a_failure_ends_the_other_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flagbench.oci.push._GRACE", 0.01)
+    monkeypatch.setattr("flagbench.s3.threads._GRACE", 0.01)
     begun, failed, ended, answered = (threading.Event() for _ in range(4))
 
     def download(show: Progress) -> Path:
