@@ -254,9 +254,9 @@ def _steps(claim: Claim, request: Request, pace: Pace, count: int) -> dict[int, 
     # A row without a speed: a second, or as long as its devices need.
     host = units / core if core else max(1.0, needed * units / layout.world / (UTILISATION * _peak(request)))
     wait = max(units / train - host, 0.0) if train else 0.02 * host
-    flops = UTILISATION * _peak(request) * layout.ranks_per_replica * host
     drawn = random.Random(pace.seed)
     executed = int(batch * pace.partial) * config["data"]["sequence_length"]
+    flops = needed * (executed if request.unit == "tokens" else int(batch * pace.partial))
     counting, other = [], []
     for number in range(count):
         factor = pace.slower * (1 + drawn.gauss(0, pace.noise)) * (1 + pace.drift * number / count)

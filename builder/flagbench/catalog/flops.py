@@ -22,7 +22,18 @@ def flops_of_unit(case: Case, model: Sizes, length: int) -> dict[str, float] | N
     that lacks a size.
     """
     count = _FORMULAS.get(str(case.raw["flops"]["formula"]))
-    return None if count is None else count(model, length)
+    return None if count is None else count(_numbers(model), length)
+
+
+def _numbers(model: Sizes) -> dict[str, Any]:
+    """The sizes that are numbers; a record may have a list, which a product would repeat."""
+    found: dict[str, Any] = {}
+    for name, value in model.items():
+        if isinstance(value, Mapping):
+            found[name] = _numbers(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[name] = value
+    return found
 
 
 def _distilbert(model: Sizes, length: int) -> dict[str, float]:

@@ -6,8 +6,14 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-_FLAGS = frozenset({"--full", "--describe", "--version", "--help", "-h"})
-"""Options of an image that take no value."""
+ANSWERS = frozenset({"--describe", "--version", "--help", "-h"})
+"""Options of an image with which it runs nothing."""
+_FLAGS = ANSWERS | {"--full"}
+"""Those that take no value."""
+
+
+_LONGEST = 20
+"""Characters of an integer."""
 
 
 class Arguments(Struct, frozen=True):
@@ -24,7 +30,10 @@ class Arguments(Struct, frozen=True):
     def integer(self, name: str) -> int | None:
         """The value of an option as an integer; None if it is not given or not one."""
         text = self.last(name)
-        return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 20 else None
+        try:
+            return None if text is None or len(text) > _LONGEST else int(text)
+        except ValueError:
+            return None
 
     @property
     def settings(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from flagbench.record.model import Metric, Record
 from flagbench.stats.compare import compare_sides
 from flagbench.verify.conditions import Agreement, ConditionResult, compare_conditions
 from flagbench.verify.interval import Estimate, Ratio, half_widths, quotient, within_run
-from flagbench.verify.samples import same_run
+from flagbench.verify.samples import same_run, same_steps
 from flagbench.verify.validity import examine, no_evidence
 
 ABSENT = object()
@@ -93,7 +93,7 @@ def compare_records(a: Record, b: Record, case: Case) -> Comparison:
     invalid = [f"{label}: {what}" for label, each in found.items() for what in each.problems]
     unproven = [f"{label}: {why}" for label, each in found.items() if (why := no_evidence(each.record))]
     a, b = (each.record for each in found.values())
-    once = same_run(a, b) if a.record_id != b.record_id else None
+    once = (same_run(a, b) or same_steps(a, b)) if a.record_id != b.record_id else None
     names = dict.fromkeys((*a.conditions, *b.conditions))
     conditions = compare_conditions(names, b.conditions, a.conditions)
     return Comparison(

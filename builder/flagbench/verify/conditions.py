@@ -10,6 +10,7 @@ from typing import TypeGuard
 from msgspec import Struct
 
 from flagbench.catalog.model import NOT_PUBLISHED, Case, MetricSpec, Scalar
+from flagbench.record.model import Record
 
 _RELATIVE_TOLERANCE = 1e-9
 """Wide enough for rounding in decimal text, far too narrow for a different setting."""
@@ -61,6 +62,11 @@ def agreement(here: Scalar | None, expected: Scalar | None) -> Agreement:
     else:
         same = type(here) is type(expected) and here == expected
     return Agreement.EQUAL if same else Agreement.DIFFERS
+
+
+def known_conditions(record: Record) -> dict[str, Scalar | None]:
+    """The conditions of a run; it may not know one, but none is merely not published."""
+    return {name: None if value == NOT_PUBLISHED else value for name, value in record.conditions.items()}
 
 
 def alike(a: Scalar | None, b: Scalar | None) -> bool:

@@ -13,8 +13,9 @@ from typing import Any
 
 from flagbench._version import __version__
 from flagbench.catalog.settings import preset_of
+from flagbench.verify.arguments import ANSWERS
 from flagbench.verify.derivation import Unknown, count, leaves, look_up, same, schedule
-from flagbench.verify.subject import Subject, differ
+from flagbench.verify.subject import Subject, differ, text
 
 _ADDED = frozenset(
     ("case", "division", "preset", "precision", "nodes", "gpus", "seed", "weights", "data.source", "data.default")
@@ -27,15 +28,31 @@ def contradictions(subject: Subject) -> Iterator[str]:
     """Every contradiction between a configuration and the preset and command line it came from, one clause each."""
     if not subject.config:
         return
+    yield from _names(subject)
     yield from _command_line(subject)
     yield from _preset(subject)
+
+
+def _names(subject: Subject) -> Iterator[str]:
+    """No name in a configuration has a dot, which would make it the path of another value."""
+    yield from (f"config has a value with the name {name!r}" for name in map(text, _dotted(subject.config)))
+
+
+def _dotted(config: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in config.items():
+        if not name or "." in name:
+            yield name
+        if isinstance(value, Mapping):
+            yield from _dotted(value)
 
 
 def _command_line(subject: Subject) -> Iterator[str]:
     """What the command line asked for, and what the configuration has."""
     record, config, asked = subject.record, subject.config, subject.arguments
-    if len(asked.words) == 1 and asked.words[0] != record.case:
-        yield differ("case", record.case, "its command line says", asked.words[0])
+    if record.argv and asked.words != (record.case,):
+        yield differ("case", record.case, "its command line says", " ".join(asked.words) or "none")
+    for option in sorted(ANSWERS & set(asked.options)):
+        yield f"its command line says {option}, with which nothing runs"
     for option, path in (
         ("--preset", "preset"),
         ("--division", "division"),
@@ -48,8 +65,8 @@ def _command_line(subject: Subject) -> Iterator[str]:
             yield differ(f"config.{path}" if path else "run_id", here, f"its command line says {option}", value)
     for option, path in (("--nodes", "nodes"), ("--gpus", "gpus"), ("--seed", "seed")):
         number, here = asked.integer(option), look_up(config, path)
-        if number is not None and not same(here, number):
-            yield differ(f"config.{path}", here, f"its command line says {option}", number)
+        if option in asked.options and (number is None or not same(here, number)):
+            yield differ(f"config.{path}", here, f"its command line says {option}", asked.last(option))
     if asked.last("--data") == "synthetic" and look_up(config, "data.source") != "synthetic":
         yield differ(
             "config.data.source", look_up(config, "data.source"), "its command line says --data", "synthetic"

@@ -190,7 +190,9 @@ def _precision(subject: Subject) -> Iterator[str]:
     record = subject.record
     proof = record.software.precision or {}
     executed, error = proof.get("executed"), number(proof, "relative_error")
-    if not isinstance(executed, str) or (error is None and "relative_error" in proof):
+    # Records of earlier versions, which have no evidence, need not have the error.
+    required = record.evidence is not None or "relative_error" in proof
+    if not isinstance(executed, str) or (error is None and required):
         yield f"software.precision does not say in what precision a matrix product ran: {text(proof)}"
     for name, stated in (
         ("the condition precision", record.conditions.get("precision")),
@@ -253,10 +255,11 @@ def _peak(subject: Subject) -> Iterator[str]:
     if flops.formula != formula:
         yield differ("flops.formula", flops.formula, f"{subject.case.name} has", formula)
     known, precision = subject.accelerator, str(subject.config.get("precision"))
-    if flops.peak is not None and subject.stack is not None:
-        peak = known.peaks.get(flops.peak.precision) if known else None
+    device = known if subject.stack is not None else subject.device
+    if flops.peak is not None and (subject.stack is not None or device is not None):
+        peak = device.peaks.get(flops.peak.precision) if device else None
         if peak is None or not alike(flops.peak.flops, peak.flops):
-            manifest = f"the stack {subject.stack.name} says of this device"
+            manifest = f"{f'the stack {subject.stack.name}' if subject.stack else 'the manifest'} says of this device"
             yield differ("flops.peak.flops", flops.peak.flops, manifest, peak and peak.flops)
     elif known is not None and subject.stack is not None and (peak := known.peaks.get(precision)):
         said = f"the stack {subject.stack.name} says of {known.name} in {precision}"

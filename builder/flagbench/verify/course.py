@@ -72,6 +72,10 @@ def _outcome(subject: Subject) -> Iterator[str]:
     if record.argv and resumed != ("--resume" in subject.arguments.options):
         said = "says" if "--resume" in subject.arguments.options else "does not say"
         yield f"quality.resumed is {'set' if resumed else 'null'}, but its command line {said} --resume"
+    engines = subject.case.raw["engines"]
+    engine = engines.get(str(look_up(subject.config, "engine.name")), next(iter(engines.values())))
+    if resumed and not engine.get("resume", subject.case.raw["resume"]):
+        yield f"quality.resumed is set, but {subject.case.name} resumes nothing"
     window = schedule(subject.config).get("window_steps")
     part = "it was resumed" if resumed else f"config has window_steps {text(window)}" if window is not None else None
     for metric in record.metrics:

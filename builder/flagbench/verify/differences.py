@@ -119,7 +119,7 @@ def _pipeline(record: Record, found: Derived) -> Iterator[str]:
         facts = pipeline.facts(bubbles, stages)  # the evidence of an earlier version does not have its times
     pairs = [(name, training.get(name), facts.get(name)) for name in ("measured_bubble", "measured_bubble_of_stages")]
     batches = record.conditions.get("gradient_accumulation_steps")
-    if "predicted_bubble" in training and isinstance(batches, int):
+    if "predicted_bubble" in training and isinstance(batches, int) and batches > 0:
         pairs.append(("predicted_bubble", training["predicted_bubble"], (stages - 1) / (batches + stages - 1)))
     yield from _differences("quality.training", pairs, 1.0)
 

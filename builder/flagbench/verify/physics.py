@@ -175,6 +175,8 @@ def _telemetry(subject: Subject) -> Iterator[str]:
         joules, seconds = device.energy_j, device.energy_seconds
         if joules is None or seconds is None:
             continue
+        if joules <= 0 and seconds >= LONG:
+            yield f"telemetry has {joules:.5g} J in {seconds:.5g} s: a device that works takes more"
         if power is not None and joules > power.value * POWER_PEAK * seconds + 1:
             yield f"telemetry has {joules:.5g} J in {seconds:.5g} s, more than a power of {power.value:g} W gives"
         if mean is not None and seconds >= LONG and not mean / ENERGY <= joules / seconds <= mean * ENERGY:

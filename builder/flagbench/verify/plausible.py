@@ -28,19 +28,38 @@ MAX_LOSSES = 24_000
 MUCH = 500_000
 """Bytes. A record that would be no larger with shorter blocks has no reason for long ones: it may have 990,000."""
 GAP = 0.02
-GAP_SECONDS = 0.5
+GAP_SECONDS = 0.1
 """How much of a training may be in none of its steps and evaluations. Measured: less than 0.001, and 0.03 s."""
+SAME_CLOCK = 0.02
+"""How much less time than the host a processor's own clock may have seen. Measured: never less, 0.001 more."""
 CONSTANT_STEPS = 100
 """A loss that is the same in so many steps is of a model that does not learn."""
 ROUNDING = -1e-3
 """Losses are cross-entropies, which are negative by rounding only. Nats."""
+NEAR_FLOPS = 1e-6
+FASTER = 1.05
+"""How much more than its peak a device may seem to reach in one step, by a clock of microseconds."""
+NO_RECOMPUTE = (None, False, "none")
+"""Of the condition `recompute`; a case without it recomputes nothing."""
 NEAR = 0.01
 """Accuracies this near to the target may have been rounded, as published ones are."""
 
 
 def problems(subject: Subject, section: Section) -> Iterator[str]:
     """Everything in the evidence that is not possible, one clause each, a few of each kind."""
-    for rule in (_clocks, _durations, _amounts, _blocks, _ceilings, _losses, _target, _evaluations):
+    for rule in (
+        _clocks,
+        _durations,
+        _amounts,
+        _flops,
+        _speeds,
+        _parts,
+        _blocks,
+        _ceilings,
+        _losses,
+        _target,
+        _evaluations,
+    ):
         yield from islice(rule(subject, section), MOST_CLAUSES)
 
 
@@ -51,12 +70,23 @@ def _clocks(subject: Subject, section: Section) -> Iterator[str]:
             for rank, blocks in enumerate(span.columns[name]):
                 if 0 in blocks:
                     yield f"steps of rank {rank} in {span.name} took no time by the clock of the {name}"
+    if subject.stack is None or subject.stack.device_kind != "cpu":
+        return
+    whole = section.stretch()
+    for rank in range(section.world):
+        device, host = (whole.rank_time((name,), rank) for name in ("device", "host"))
+        if device < host * (1 - SAME_CLOCK):
+            yield (
+                f"the steps of rank {rank} took {host / MICRO:.3f} s, but {device / MICRO:.3f} s by the clock of its "
+                "device, which is the same processor"
+            )
 
 
 def _durations(subject: Subject, section: Section) -> Iterator[str]:
     """The steps of a phase fit into its duration, and leave nothing of it but evaluations; a resumed run has also
     skipped the batches before its checkpoint."""
-    train, resumed = section.timing.get(TRAIN), rechecks.first_step(subject) > 0
+    if "e2e" not in section.timing:
+        yield "its evidence has no timing.e2e"
     for phase in dict.fromkeys(span.phase for span in section.spans):
         if phase not in section.durations:
             yield f"its evidence has no duration of {phase}"
@@ -70,10 +100,14 @@ def _durations(subject: Subject, section: Section) -> Iterator[str]:
                     f"the steps of {phase} of rank {rank} took {seconds / MICRO:.3f} s, but its {phase} only "
                     f"{most / MICRO:.3f} s"
                 )
-        if phase == TRAIN and train is not None and train != lasted[0]:
-            yield differ("the duration of train of rank 0", lasted[0] / MICRO, "timing.train is", train / MICRO)
+        said = section.timing.get(phase)
+        if said != lasted[0]:
+            there = None if said is None else said / MICRO
+            yield differ(f"the duration of {phase} of rank 0", lasted[0] / MICRO, f"timing.{phase} is", there)
         parts = max(own) + (section.timing.get("eval", 0) if phase == TRAIN else 0)
-        if not resumed and max(lasted) - parts > GAP * max(lasted) + GAP_SECONDS * MICRO + step:
+        # A batch is skipped in less time than a step takes.
+        skipped = rechecks.first_step(subject) * max(own) / stretch.steps
+        if max(lasted) - parts > GAP * max(lasted) + GAP_SECONDS * MICRO + step + skipped:
             yield (
                 f"its {phase} lasted {max(lasted) / MICRO:.3f} s, but its steps and evaluations only "
                 f"{parts / MICRO:.3f} s: steps are missing"
@@ -107,13 +141,58 @@ def _work(span: Span, rank: int, batch: int, block: int) -> list[tuple[int, ...]
     return sorted({*zip(*columns, full, strict=True)})
 
 
+def _flops(subject: Subject, section: Section) -> Iterator[str]:
+    """FLOPs are those of its tokens by the formula of the case; none are recomputed unless its condition says so."""
+    per, length = subject.flops_of_unit, subject.counted("tokens_per_sample")
+    for span in section.spans:
+        executed, tokens = sum(span.flops["executed"]), sum(sum(of) for of in span.columns["tokens"])
+        units = tokens if subject.case.unit == "tokens" else tokens / (length or 1)
+        if per is not None and abs(executed - per * units) > NEAR_FLOPS * per * units + section.world * span.steps:
+            yield differ(
+                f"the FLOPs of its {span.part} of {span.phase}", f"{executed:.6g}", "its tokens take", per * units
+            )
+        if sum(span.flops["recomputed"]) and subject.record.conditions.get("recompute") in NO_RECOMPUTE:
+            yield f"FLOPs were recomputed in {span.phase}, but the condition recompute is none"
+
+
+def _speeds(subject: Subject, section: Section) -> Iterator[str]:
+    """No step did more than the device's peak, by the case's formula. Stages of a pipeline have unequal shares."""
+    per, length = subject.flops_of_unit, subject.counted("tokens_per_sample")
+    peak = subject.device.peaks.get(str(subject.config.get("precision"))) if subject.device else None
+    if per is None or peak is None or not subject.replicas or (count(subject.config, "layout.pp") or 1) > 1:
+        return
+    share = per * subject.replicas / subject.world / (1 if subject.case.unit == "tokens" else length or 1)
+    for span in section.spans:
+        for rank in range(section.world):
+            for tokens, micro in zip(span.columns["tokens"][rank], span.columns["device"][rank], strict=True):
+                speed = share * tokens / max(micro, 1) * MICRO
+                if speed > FASTER * peak.flops:
+                    what = f"a step of rank {rank} in {span.name} did {speed:.4g} FLOP/s"
+                    yield f"{what}, above the peak of {peak.flops:.4g}"
+
+
+def _parts(subject: Subject, section: Section) -> Iterator[str]:
+    """What happened within steps, by the clock of the device, took no longer than they did."""
+    for span in section.spans:
+        of = span.collectives
+        sums = {"the time before the first collective": of.first, "the wait in collectives": of.wait} if of else {}
+        own = {name: [sum(blocks) for blocks in ranks] for name, ranks in sums.items()}
+        own |= {f"the time of {name}": [*ranks] for name, ranks in span.passes.items()}
+        for name, ranks in own.items():
+            for rank, part in enumerate(ranks):
+                whole = sum(span.columns["device"][rank])
+                if part > whole * (1 + 1e-3) + span.steps:
+                    yield f"{name} of rank {rank} in {span.name} is {part / MICRO:.6g} s of {whole / MICRO:.6g} s"
+
+
 def _blocks(subject: Subject, section: Section) -> Iterator[str]:
     """Blocks of several steps hide what happened in a step: they are for long runs and large records."""
     block, least = section.block, max(1, -(-section.steps * section.world // MAX_RANK_STEPS))
     if block <= least or (subject.packed and 2 * section.world > MAX_RANK_STEPS):
         return
     # Evidence is packed where it is too large as numbers.
-    size = len(json.dumps(section.to_json() if subject.packed else subject.record.raw))
+    kept = [subject.record.raw["evidence"], (subject.record.raw.get("quality") or {}).get("losses")]
+    size = len(json.dumps(section.to_json() if subject.packed else kept))
     if size * block < MUCH * (block - 1):
         yield f"its evidence is in blocks of {block} steps, and blocks of {least} would be small enough"
 
@@ -183,14 +262,16 @@ def _evaluations(subject: Subject, section: Section) -> Iterator[str]:
 
 
 def _evaluated_when(subject: Subject, section: Section) -> Iterator[str]:
-    """All evaluations of a training together took no longer than it says, and followed its steps in order."""
+    """All evaluations of a training together took as long as it says, and followed its steps in order."""
     entries = subject.record.quality.evaluations if subject.record.quality else ()
     if INFER in subject.config:
         return
     for name, before in (("eval", False), ("eval_initial", True)):
         took = math.fsum(number(e, "seconds") or 0.0 for e in entries if (e["epoch"] < 0) is before)
         spent = section.timing.get(name, 0) / MICRO
-        if took > spent * (1 + 1e-3) + 1e-6:
+        # Where a case evaluates nothing, looking for that takes some microseconds after each of some steps.
+        unused = 1e-3 * section.timing.get(TRAIN, 0) / MICRO + 1e-3
+        if not -unused <= took - spent <= spent * 1e-3 + 1e-6:
             yield f"its evaluations took {took:.6g} s, but timing.{name} is {spent:.6g} s"
     last, end = 0.0, rechecks.first_step(subject) + section.steps
     for entry in entries:

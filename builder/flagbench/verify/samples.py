@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import combinations
 from typing import Any
 
 from flagbench.errors import FlagbenchError
+from flagbench.evidence.columns import TIMES, EvidenceError
+from flagbench.evidence.section import read_section
 from flagbench.record.model import Record
 from flagbench.terminal import visible
+
+Steps = Counter[tuple[int, ...]]
+"""How often a step took the times of its parts, microseconds."""
 
 _FEWEST_STEPS = 10
 _FEWEST_DIFFERENT = 5
@@ -30,13 +36,14 @@ _MEMORY = 0.01
 
 def check_distinct(records: Sequence[Record]) -> None:
     """Raise FlagbenchError (usage) where two records are of one physical run, or of one device at one time."""
-    for a, b in combinations(records, 2):
+    steps = map(_steps, records)
+    for (a, own), (b, others) in combinations(zip(records, steps, strict=True), 2):
         if a.record_id == b.record_id:
             raise FlagbenchError(
                 f"the record {a.record_id} is given more than once",
                 remedy="give each run once: a repeated record would narrow the interval",
             )
-        if why := same_run(a, b):
+        if why := same_run(a, b) or _same_steps(own, others):
             raise FlagbenchError(
                 f"the records {a.record_id} and {b.record_id} count as one run: {visible(why)}",
                 remedy="give one of the two",
@@ -72,6 +79,30 @@ def same_run(a: Record, b: Record) -> str | None:
         host, pid = min(shared_processes)
         return f"both had the process {pid} on the host {host} at the same time"
     return None
+
+
+def same_steps(a: Record, b: Record) -> str | None:
+    """Why two runs are one, by the times of their steps in any order; None if nothing says so."""
+    return _same_steps(_steps(a), _steps(b))
+
+
+def _same_steps(a: Steps, b: Steps) -> str | None:
+    equal = a & b
+    found, least = equal.total(), min(a.total(), b.total())
+    if len(equal) < _FEWEST_DIFFERENT or 2 * found <= least:
+        return None
+    return f"{found} of their {least} steps took the same times, in some order"
+
+
+def _steps(record: Record) -> Steps:
+    """The times of each step, or block of steps, of rank 0, by part; none without evidence that can be read."""
+    try:
+        section = read_section(record.raw["evidence"])
+    except (EvidenceError, LookupError, TypeError, ValueError):
+        return Counter()
+    return Counter(
+        step for span in section.spans for step in zip(*(span.columns[name][0] for name in TIMES), strict=True)
+    )
 
 
 def _copied(x: Sequence[Any], y: Sequence[Any]) -> str | None:

@@ -23,6 +23,7 @@ from flagbench.verify.conditions import (
     compare_conditions,
     gate_conditions,
     gate_spec,
+    known_conditions,
     qualifiers,
     shared_conditions,
     shown,
@@ -107,7 +108,7 @@ def verify_baseline(
     check_distinct([*records, *baseline])
     digest = unseeded_digest if any_seed else attrgetter("config_digest")
     here, there = (
-        shared_conditions([{**r.conditions, "config_digest": digest(r)} for r in side])
+        shared_conditions([{**known_conditions(r), "config_digest": digest(r)} for r in side])
         for side in (records, baseline)
     )
     conditions = compare_conditions(dict.fromkeys((*case_conditions(case), *here, *there)), here, there)

@@ -165,6 +165,8 @@ def test_a_case_by_its_publishers_names(name: str, case: str | None) -> None:
         b"",
         b"\n \n",
         b"\xff\xfe\x00",
+        b"case,p_core\n" + b"x" * 140_000 + b",1\n",
+        b"x" * 140_000 + b",p_core\nglm,1\n",
         b"\x89PNG\r\n\x1a\n\0\0",
         b"just a line of text\nand another\n",
         b"p_core,mfu\n",

@@ -50,7 +50,9 @@ def planned(nonce: str = "mine", count: int = 3, side: str | None = None) -> Ser
         seeds="derived",
         token="0123456789abcdef",
         flagbench=Builder("0.1.0"),
-        request=Request(("run", "distilbert:cpu"), "distilbert", "cpu", "native"),
+        request=Request(
+            ("run", "distilbert:cpu", f"--repeat={count}", f"--nonce={nonce}"), "distilbert", "cpu", "native"
+        ),
         requested=count,
         runs=planned_runs(nonce, series_id, count, None),
         started_at=f"{DAY}T12:00:00Z",
@@ -135,6 +137,11 @@ TAMPERED: dict[str, tuple[Edit, str]] = {
     "a run that is called not run": (lambda d: d["runs"][1].update(NOT_RUN), "run 3 is ok"),
     "no date": (lambda d: d["runs"][0].update(started_at="2026-02-31T12:00:00Z"), "not a date"),
     "the future": (lambda d: d["runs"][0].update(started_at="2999-01-01T12:00:00Z"), "future"),
+    "the last run left out": (lambda d: (d["runs"].pop(), d.update(requested=2)), "--repeat 3"),
+    "the nonce of another command": (lambda d: d["request"]["command"].append("--nonce=yours"), "--nonce yours"),
+    "a good run that failed": (lambda d: d["runs"][0].update(exit_code=6), "its exit code is 6"),
+    "a start after its runs": (lambda d: d.update(started_at=f"{DAY}T12:30:00Z"), "before the series"),
+    "an end before its runs": (lambda d: d.update(ended_at=f"{DAY}T12:03:00Z"), "before run 3 had"),
     "another configuration": (lambda d: d["runs"][0].update(config_digest="sha256:" + "0" * 64), "config_digest"),
 }
 

@@ -76,7 +76,10 @@ def _known(cells: Sequence[str]) -> int:
 
 
 def _known_columns(header: str, delimiter: str) -> tuple[int, int]:
-    cells = next(csv.reader([header], delimiter=delimiter), [])
+    try:
+        cells = next(csv.reader([header], delimiter=delimiter), [])
+    except csv.Error:  # reading all of it reports that, with the line
+        return 0, 0
     return _known(cells), len(cells)
 
 

@@ -42,7 +42,6 @@ def a100() -> Document:
     document = {key: value for key, value in document.items() if not key.startswith("evidence")}
     document["argv"] = ["distilbert", "--nodes", "1", "--gpus", "8", "--full"]
     document["conditions"]["driver"] = document["system"]["driver"] = "470.129.06"
-    document["software"]["precision"].pop("relative_error", None)
     for device in document["system"]["devices"]:
         device["memory_bytes"] = 40 * GIB
     checks = CATALOG.cases["distilbert"].checks
@@ -233,6 +232,10 @@ DOCTORED: list[tuple[str | None, dict[str, Any], tuple[str, ...]]] = [
     (None, {"record_id": "20260101T115400Z-glm-a100-cuda11.6-1x8-0123abcd"}, ("record_id", "distilbert-a100")),
     (None, {"argv.4": "4"}, ("config.gpus is 8", "--gpus 4")),
     (None, {"argv.0": "glm"}, ("case is distilbert", "glm")),
+    (None, {"argv.5": "glm"}, ("case is distilbert", "says distilbert glm")),
+    (None, {"argv.4": "8.0"}, ("config.gpus is 8", "--gpus 8.0")),
+    (None, {"argv.5": "--seed=+7"}, ("config.seed is 0", "--seed +7")),
+    (None, {"argv.5": "--describe"}, ("says --describe", "nothing runs")),
     (None, {"argv.5": "--steps=200"}, ("window_steps is null", "--steps: 200")),
     (None, {"argv.5": "--seed=3"}, ("config.seed is 0", "--seed 3")),
     (None, {"argv.5": "--precision=bf16"}, ("config.precision is tf32", "--precision bf16")),
@@ -269,6 +272,7 @@ DOCTORED: list[tuple[str | None, dict[str, Any], tuple[str, ...]]] = [
     (None, {"status.reason": "out of memory"}, ("state is ok", "a reason: out of memory")),
     (None, {"quality.resumed": {"step": 8}}, ("resumed is set", "does not say --resume")),
     (None, {"quality.resumed": {"step": 8}, "argv.6": "--resume=/out"}, ("metric p_whole", "it was resumed")),
+    (None, {"quality.resumed": {"step": 8}, "argv.6": "--resume=/out"}, ("distilbert resumes nothing",)),
     (None, {"argv.6": "--resume=/out"}, ("resumed is null", "says --resume")),
     (CPU, {"metrics.0": E2E}, ("the metric e2e_time of a whole run", "window_steps 40")),
     # Checks
@@ -305,6 +309,7 @@ DOCTORED: list[tuple[str | None, dict[str, Any], tuple[str, ...]]] = [
     (None, {"telemetry.devices.0.power_limit_w": 500}, ("power_limit_w of 500", "400")),
     (None, {"telemetry.devices.0.energy_j": 50}, ("50 J in 90 s", "a mean power of 340 W")),
     (None, {"telemetry.devices.0.energy_seconds": 1e3, "telemetry.devices.0.energy_j": 3e5}, ("1000 s", "360 s")),
+    (None, {"telemetry.devices.0.energy_j": 0, "telemetry.devices.0.power_mean_w": None}, ("0 J in 90 s",)),
     (None, {"telemetry.devices.0.sm_clock_min_mhz": 1400}, ("lowest clock of 1400", "mean of 1380")),
     (None, {"telemetry.devices.0.sm_clock_mean_mhz": -1}, ("sm_clock_mean_mhz of -1",)),
     (None, {"telemetry.devices.0.energy_j": 50000}, ("50000 J in 90 s", "400")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -13,9 +14,12 @@ import pytest
 from catalogs import CATALOG
 from flagbench.errors import FlagbenchError
 from flagbench.record.read import read_record
-from flagbench.verify import Verdict, VerifyResult, plausible, verify_claim
-from forging import column, consistent, losses, scale, sealed
+from flagbench.verify import Verdict, VerifyResult, plausible, verify_baseline, verify_claim
+from forging import column, consistent, scale, sealed
 from honest import CLAIMS, Pace, honest_record
+from make_replays import replayed
+
+from . import edits
 
 Raw = dict[str, Any]
 Edit = Callable[[Raw], object]
@@ -55,113 +59,76 @@ def test_a_record_that_is_computed_again_is_the_same() -> None:
         assert verify(raw, claim=claim).verdict is Verdict.REPRODUCED
 
 
-def _steps_alone(raw: Raw) -> None:
-    scale(raw, 0.6, phases=False)
-
-
-def _lasted(rank: int, factor: float) -> Edit:
-    def edit(raw: Raw) -> None:
-        raw["evidence"]["durations"]["train"][rank] = round(raw["evidence"]["durations"]["train"][rank] * factor)
-
-    return edit
-
-
-def _published_by_one_rank(raw: Raw) -> None:
-    """The publisher's clock is that of rank 0, which counts for all."""
-    column(raw, "samples_published", lambda _: 0)
-    column(raw, "samples_published", lambda _: 8 * 32, rank=0)
-
-
-def _useful(raw: Raw) -> None:
-    column(raw, "tokens_useful", lambda tokens: 2 * tokens, rank=3)
-
-
-def _tokens(raw: Raw) -> None:
-    column(raw, "tokens", lambda tokens: tokens + 1)
-
-
-def _in_blocks(raw: Raw) -> None:
-    for span in raw["evidence"]["spans"]:
-        for name, of_ranks in span["columns"].items():
-            if not isinstance(of_ranks, int):
-                span["columns"][name] = [
-                    of if isinstance(of, int) else [sum(of[at : at + 10]) for at in range(0, len(of), 10)]
-                    for of in of_ranks
-                ]
-        span["loss"] = [of and [sum(of[at : at + 10]) for at in range(0, len(of), 10)] for of in span["loss"]]
-    raw["evidence"]["block"] = 10
-
-
-def _ceiling(raw: Raw) -> None:
-    raw["evidence"]["ceilings"][3] = 2e14
-
-
-def _loss(change: Callable[[int, float], float | None]) -> Edit:
-    return lambda raw: losses(raw, change)
-
-
-def _without_losses(raw: Raw) -> None:
-    raw["evidence"]["loss_tail"] = raw["quality"]["losses"]["values"][-50:]
-    raw["quality"].update(losses=None, loss_curve=[])
-    for span in raw["evidence"]["spans"]:
-        del span["loss"]
-
-
-def _quality(**fields: Any) -> Edit:
-    return lambda raw: raw["quality"].update(fields)
-
-
-def _evaluation(**fields: Any) -> Edit:
-    return lambda raw: raw["quality"]["evaluations"][0].update(fields)
-
-
-def _accuracy(value: float | None, **fields: Any) -> Edit:
-    return _evaluation(accuracy=value, published_accuracy=value, **fields)
-
-
-def _did_not_converge(raw: Raw) -> None:
-    _accuracy(0.75)(raw)
-    raw["quality"]["checks"][-1]["detail"] = "acc 0.7500 of 10000 examples; guessing gives 0.5000, at most 0.5150"
-    raw["quality"].update(converged=False, data={"train_examples": 67349})
-
-
 IMPOSSIBLE: list[tuple[str, Edit, str]] = [
     # The steps and the time they took
-    (DISTILBERT, _steps_alone, "steps and evaluations only"),
-    (AQUILA, _steps_alone, "steps and evaluations only"),
-    (DISTILBERT, _lasted(0, 0.5), "the steps of train of rank 0 took"),
-    (DISTILBERT, _lasted(5, 0.5), "the steps of train of rank 5 took"),
-    (DISTILBERT, _lasted(0, 1.001), "the duration of train of rank 0 is"),
+    (DISTILBERT, edits.steps_alone, "steps and evaluations only"),
+    (AQUILA, edits.steps_alone, "steps and evaluations only"),
+    (DISTILBERT, edits.lasted(0, 0.5), "the steps of train of rank 0 took"),
+    (DISTILBERT, edits.lasted(5, 0.5), "the steps of train of rank 5 took"),
+    (DISTILBERT, edits.lasted(0, 1.001), "the duration of train of rank 0 is"),
     (DISTILBERT, lambda raw: raw["evidence"].pop("durations"), "its evidence has no duration of train"),
+    (DISTILBERT, edits.steps_as_evaluations, "its evaluations took"),
+    (LLAMA, edits.steps_as_evaluations, "but timing.eval is 467.388 s"),
+    (DISTILBERT, edits.timing(eval_initial=100.0), "its evaluations took 0 s, but timing.eval_initial is 100"),
+    (DISTILBERT, edits.steps_before_a_checkpoint, "quality.resumed is set, but distilbert resumes nothing"),
+    (LORA, edits.steps_before_a_checkpoint, "steps and evaluations only"),
+    (AQUILA, edits.timing(infer=1.0), "the duration of infer of rank 0 is"),
+    (AQUILA, edits.timing(infer=None), "timing.infer is null"),
+    (DISTILBERT, edits.timing(train=None, e2e=2.0), "timing.train is null"),
+    (AQUILA, edits.timing(e2e=None), "its evidence has no timing.e2e"),
     # What they count
-    (DISTILBERT, _published_by_one_rank, "published 256, and a full batch is 32"),
-    (DISTILBERT, _useful, "rank 3 counts 16384 tokens"),
-    (LORA, _tokens, "for 4 samples of 512"),
-    (DISTILBERT, _in_blocks, "in blocks of 10 steps, and blocks of 1"),
-    (DISTILBERT, _ceiling, "2e+14 FLOP/s in a matrix product, above the peak of 1.56e+14"),
+    (GLM, edits.half_as_many_tokens_again, "the FLOPs of its window of train is"),
+    (DISTILBERT, edits.flops("executed", lambda flops: 2 * flops), "the FLOPs of its window of train is"),
+    (AQUILA, edits.flops("executed", lambda flops: flops // 3 * 4), "the FLOPs of its window of infer is"),
+    (DISTILBERT, edits.flops("recomputed", lambda flops: 10**15), "but the condition recompute is none"),
+    (DISTILBERT, edits.a_few_fast_steps, "a step of rank 0 in the warmup of train did"),
+    (
+        DISTILBERT,
+        edits.collectives("first"),
+        "the time before the first collective of rank 0 in the warmup of train is",
+    ),
+    (DISTILBERT, edits.collectives("wait"), "the wait in collectives of rank 0 in the warmup of train is"),
+    (DISTILBERT, edits.in_blocks_beside_much, "in blocks of 10 steps, and blocks of 1"),
+    (DISTILBERT, edits.published_by_one_rank, "published 256, and a full batch is 32"),
+    (DISTILBERT, edits.useful, "rank 3 counts 16384 tokens"),
+    (LORA, edits.tokens, "for 4 samples of 512"),
+    (DISTILBERT, edits.in_blocks, "in blocks of 10 steps, and blocks of 1"),
+    (DISTILBERT, edits.ceiling, "2e+14 FLOP/s in a matrix product, above the peak of 1.56e+14"),
     # Losses, and the checks on them
-    (DISTILBERT, _loss(lambda step, loss: None), "loss_finite passed, but 130 losses are not finite"),
-    (LORA, _loss(lambda step, loss: None if step == 60 else loss), "loss_finite passed, but 1 losses"),
-    (LLAMA, _loss(lambda step, loss: 0.7), "the loss of all 130 steps is 0.7"),
-    (LLAMA, _loss(lambda step, loss: loss - 9), "which no cross-entropy is"),
-    (DISTILBERT, _loss(lambda step, loss: 0.5 + step / 100), "learned passed, but the mean loss of the first tenth"),
-    (DISTILBERT, _without_losses, "quality.losses has 0 losses of 130 steps"),
+    (DISTILBERT, edits.loss(lambda step, loss: None), "loss_finite passed, but 130 losses are not finite"),
+    (LORA, edits.loss(lambda step, loss: None if step == 60 else loss), "loss_finite passed, but 1 losses"),
+    (LLAMA, edits.loss(lambda step, loss: 0.7), "the loss of all 130 steps is 0.7"),
+    (LLAMA, edits.loss(lambda step, loss: loss - 9), "which no cross-entropy is"),
+    (
+        DISTILBERT,
+        edits.loss(lambda step, loss: 0.5 + step / 100),
+        "learned passed, but the mean loss of the first tenth",
+    ),
+    (DISTILBERT, edits.without_losses, "quality.losses has 0 losses of 130 steps"),
     (DISTILBERT, lambda raw: raw["quality"]["losses"].update(first_step=7), "first_step is 7, but the run began"),
-    (GLM, _quality(training={"skipped_steps": 100}), "updated passed, but at least 60 of 90 measured steps"),
+    (GLM, edits.quality(training={"skipped_steps": 100}), "updated passed, but at least 60 of 90 measured steps"),
     # Evaluations, the stop rule, and the set
-    (DISTILBERT, _quality(evaluations=[]), "evaluated passed, but the last evaluation followed step null of 130"),
-    (AQUILA, _quality(evaluations=[]), "evaluated passed, but the last evaluation"),
-    (DISTILBERT, _evaluation(steps=120), "evaluated passed, but the last evaluation followed step 120 of 130"),
-    (DISTILBERT, _accuracy(None), "above_chance passed, but no evaluation has an accuracy"),
-    (DISTILBERT, _accuracy(0.05), "above_chance passed, but of acc 0.9150 of 10000 examples; the last has 0.0500"),
-    (DISTILBERT, _evaluation(counted=1000), "the last has 0.9150 of 1000"),
-    (DISTILBERT, _evaluation(seconds=1e4), "an evaluation took 10000 s, and the run 361.0 s"),
-    (DISTILBERT, _evaluation(seconds=-1), "an evaluation took -1 s"),
-    (DISTILBERT, _accuracy(0.5), "converged is true, but the last evaluation has 0.5 and the target is 0.91"),
-    (DISTILBERT, _quality(converged=None), "converged is null, but the run has the target 0.91"),
-    (DISTILBERT, _did_not_converge, "it did not reach its target, but ended after 33,280 samples"),
-    (DISTILBERT, _quality(data={"train_examples": 100}), "33,280 samples, which are more than 10 epochs of 100"),
-    (DISTILBERT, _quality(data={"eval_examples": 872}), "counted 10,000 examples, and its set has 872"),
+    (
+        DISTILBERT,
+        edits.quality(evaluations=[]),
+        "evaluated passed, but the last evaluation followed step null of 130",
+    ),
+    (AQUILA, edits.quality(evaluations=[]), "evaluated passed, but the last evaluation"),
+    (DISTILBERT, edits.evaluation(steps=120), "evaluated passed, but the last evaluation followed step 120 of 130"),
+    (DISTILBERT, edits.accuracy(None), "above_chance passed, but no evaluation has an accuracy"),
+    (
+        DISTILBERT,
+        edits.accuracy(0.05),
+        "above_chance passed, but of acc 0.9150 of 10000 examples; the last has 0.0500",
+    ),
+    (DISTILBERT, edits.evaluation(counted=1000), "the last has 0.9150 of 1000"),
+    (DISTILBERT, edits.evaluation(seconds=1e4), "an evaluation took 10000 s, and the run 361.0 s"),
+    (DISTILBERT, edits.evaluation(seconds=-1), "an evaluation took -1 s"),
+    (DISTILBERT, edits.accuracy(0.5), "converged is true, but the last evaluation has 0.5 and the target is 0.91"),
+    (DISTILBERT, edits.quality(converged=None), "converged is null, but the run has the target 0.91"),
+    (DISTILBERT, edits.did_not_converge, "it did not reach its target, but ended after 33,280 samples"),
+    (DISTILBERT, edits.quality(data={"train_examples": 100}), "33,280 samples, which are more than 10 epochs of 100"),
+    (DISTILBERT, edits.quality(data={"eval_examples": 872}), "counted 10,000 examples, and its set has 872"),
 ]
 
 
@@ -173,6 +140,66 @@ def test_what_is_not_possible_is_invalid_however_consistent(claim: str, edit: Ed
     assert result.verdict is Verdict.INVALID
     assert words in result.reason
     assert "and its evidence gives" not in result.reason
+
+
+@pytest.mark.parametrize("name", ["computing", "pipeline"])
+def test_a_pass_takes_no_longer_than_its_step(name: str) -> None:
+    raw = made(LLAMA)
+    edits.passes(name)(raw)
+    assert f"the time of {name} of rank 0 in the warmup of train is" in verify(consistent(raw), claim=LLAMA).reason
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("model.layers", 6), ("data.sequence_length", 512), ("eval.initial", False), ("model", {"a.b": 1}), ("", 1)],
+)
+def test_a_name_with_a_dot_hides_no_value(path: str, value: Any) -> None:
+    raw = made()
+    raw["config"].update({path: value})
+    result = verify(sealed(raw))
+    assert result.verdict is Verdict.INVALID
+    assert "config has a value with the name" in result.reason
+
+
+@pytest.mark.parametrize("layers", [[None], [0, 0, 0], "ab", 10**30, {"a": "b"}, True])
+def test_a_size_that_is_no_number_costs_no_memory(layers: Any) -> None:
+    raw = made()
+    raw["config"]["model"]["layers"] = layers
+    assert verify(sealed(raw)).verdict is Verdict.INVALID
+
+
+def test_a_processor_is_not_faster_by_its_own_clock() -> None:
+    raw = replayed("cpu-tiny")
+    column(raw, "device", lambda micro: micro // 2)
+    assert "which is the same processor" in verify(consistent(raw)).reason
+
+
+@pytest.mark.parametrize("batches", [0, -7])
+def test_a_pipeline_of_no_batches_has_no_bubble_to_compare(batches: int) -> None:
+    raw = made(LLAMA)
+    raw["conditions"]["gradient_accumulation_steps"] = batches
+    raw["quality"]["training"] = {"predicted_bubble": 0}
+    assert verify(raw, claim=LLAMA).verdict is Verdict.INVALID
+
+
+def test_the_error_of_the_matrix_product_is_in_every_record() -> None:
+    raw = made()
+    del raw["software"]["precision"]["relative_error"]
+    assert "software.precision does not say" in verify(raw).reason
+
+
+def test_the_peak_of_a_device_is_known_without_its_stack() -> None:
+    raw = made()
+    raw.update(stack="another")
+    raw["flops"]["peak"]["flops"] /= 2
+    assert "flops.peak.flops is 78000000000000.0, but" in verify(consistent(raw)).reason
+
+
+def test_what_nobody_published_is_not_what_a_baseline_had() -> None:
+    first, second = runs(2, None)
+    first["conditions"]["data"] = "not published"
+    case, (here, there) = CATALOG.cases["distilbert"], [read_record(json.dumps(r).encode()) for r in (second, first)]
+    assert verify_baseline([here], there, case).verdict is Verdict.NOT_COMPARABLE
 
 
 def test_a_loss_of_one_rank_that_is_not_finite_is_not_finite_on_average() -> None:
@@ -228,7 +255,7 @@ def test_a_slow_step_is_not_moved_out_of_the_host_s_clock() -> None:
     for span in raw["evidence"]["spans"]:
         columns = span["columns"]
         columns["after"] = [
-            [a + h - 1 for a, h in zip(*each, strict=True)] for each in _each(raw, span, "after", "host")
+            [a + h - 1 for a, h in zip(*each, strict=True)] for each in edits.each(raw, span, "after", "host")
         ]
     for name, change in (("host", lambda _: 1), ("device", lambda micro: round(0.6 * micro))):
         column(raw, name, change)
@@ -237,23 +264,10 @@ def test_a_slow_step_is_not_moved_out_of_the_host_s_clock() -> None:
     assert "may hide work of the device" in result.reason
 
 
-def _each(raw: Raw, span: Raw, *names: str) -> list[tuple[list[int], ...]]:
-    """The columns of each rank, by step."""
-    world = raw["evidence"]["ranks"]
-
-    def listed(value: Any) -> list[int]:
-        if isinstance(value, dict):
-            return [number for count, number in value["runs"] for _ in range(count)]
-        return [value] * span["steps"] if isinstance(value, int) else value
-
-    own = [[v] * world if isinstance(v := span["columns"][name], int) else v for name in names]
-    return [tuple(map(listed, each)) for each in zip(*own, strict=True)]
-
-
 def test_half_of_an_inference_s_step_is_not_moved_out_of_it() -> None:
     raw = made(AQUILA)
     for span in raw["evidence"]["spans"]:
-        halves = _each(raw, span, "after", "host")
+        halves = edits.each(raw, span, "after", "host")
         span["columns"]["after"] = [[a + h - round(h / 2) for a, h in zip(*each, strict=True)] for each in halves]
     for name in ("host", "device"):
         column(raw, name, lambda micro: round(micro / 2))
@@ -337,6 +351,27 @@ def test_a_run_in_another_proportion_is_the_same_run(change: Callable[[int, Raw]
     with pytest.raises(FlagbenchError, match="step times are equal") as caught:
         verify(*runs(5, None, _as_first(made(), change)))
     assert "count as one run" in caught.value.message
+
+
+def _in_another_order(number: int, raw: Raw) -> None:
+    for span in raw["evidence"]["spans"]:
+        order = random.Random(number).sample(range(span["steps"]), span["steps"])
+        for name, of_ranks in span["columns"].items():
+            if not isinstance(of_ranks, int):
+                span["columns"][name] = [
+                    each if isinstance(each, int) else [_listed(each)[at] for at in order] for each in of_ranks
+                ]
+
+
+def _listed(of_rank: Any) -> list[int]:
+    if isinstance(of_rank, dict):
+        return [number for count, number in of_rank["runs"] for _ in range(count)]
+    return of_rank  # type: ignore[no-any-return]
+
+
+def test_a_run_in_another_order_is_the_same_run() -> None:
+    with pytest.raises(FlagbenchError, match="in some order"):
+        verify(*runs(5, None, _as_first(made(), _in_another_order)))
 
 
 def test_every_rule_names_a_few_of_many() -> None:
