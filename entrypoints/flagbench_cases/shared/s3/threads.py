@@ -27,14 +27,19 @@ def run_all(
     pairs: list[tuple[Callable[[], Result], Future[Any]]] = [(task, Future()) for task in tasks]
     futures = [future for _, future in pairs]
     left = iter(pairs)  # of a list, so threads may share it
+    stopped = stopped or threading.Event()
+    errors: list[BaseException] = []
 
     def work() -> None:
         for task, future in left:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(task())
-                except BaseException as error:
-                    future.set_exception(error)
+            if stopped.is_set() or not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(task())
+            except BaseException as error:
+                errors.append(error)
+                stopped.set()
+                future.set_exception(error)
 
     try:
         for _ in range(min(workers, len(pairs))):
@@ -43,11 +48,10 @@ def run_all(
             except RuntimeError:  # no more threads for this user: this one helps those that were started
                 work()
                 break
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        for each in done:
-            each.result()
+        wait(futures, return_when=FIRST_EXCEPTION)
+        if errors:
+            raise errors[0]
         return [each.result() for each in futures]
     finally:
-        if stopped is not None:
-            stopped.set()
+        stopped.set()
         wait([each for each in futures if not each.cancel()], _GRACE)
