@@ -71,12 +71,12 @@ def matches(case: str | None, stack: str | None) -> Callable[[str, str], bool]:
 
 def _names(case: str | None, stack: str | None) -> tuple[str | None, str | None]:
     """The names of a case and of a stack, which may be given by its alias. Raises FlagbenchError (usage)."""
-    if not case and not stack:
+    if case is None and stack is None:
         return None, None
     catalog = load_catalog(claims=False)
     return (
-        catalog_get(catalog.cases, case, kind="case").name if case else None,
-        get_stack(stack, catalog).name if stack else None,
+        None if case is None else catalog_get(catalog.cases, case, kind="case").name,
+        None if stack is None else get_stack(stack, catalog).name,
     )
 
 

@@ -165,6 +165,44 @@ def test_the_doctor_of_a_bucket_and_of_one_with_versions(flagbench: Any, bucket:
     assert flagbench("run", *SHORT[1:], "--store", f"s3://{bucket}").returncode == ExitCode.USAGE
 
 
+NOWHERE = "s3://flagbench-nowhere"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["results", "ls", "--store", NOWHERE],
+        ["store", "doctor", "--store", NOWHERE],
+        ["store", "ticket", "--store", NOWHERE],
+        ["store", "collect", "--store", NOWHERE],
+        [*SHORT, "--store", NOWHERE],
+        ["push", "distilbert:cpu", "--to", NOWHERE],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_bucket_that_does_not_exist_is_an_error_of_usage(flagbench: Any, words: list[str]) -> None:
+    ended = flagbench(*words)
+    assert ended.returncode == ExitCode.USAGE, ended.stderr
+    assert "NoSuchBucket" in ended.stderr + ended.stdout
+
+
+def test_what_keeps_all_files_back_is_said_once(flagbench: Any, tmp_path: Path) -> None:
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    for number, file in enumerate(files):
+        file.write_text(json.dumps({**RECORD, "record_id": f"20260101T120000Z-000{number}"}))
+    pushed = flagbench("results", "push", *map(str, files), "--store", NOWHERE, "--json")
+    assert (pushed.returncode, pushed.stderr.count("error: ")) == (ExitCode.NOT_STORED, 1)
+    assert [each["name"] for each in json.loads(pushed.stdout)["failed"]] == [str(file) for file in files]
+
+
+@pytest.mark.parametrize("words", [["store", "ticket"], ["store", "collect"]])
+def test_a_server_that_cannot_be_reached_is_a_failure_of_the_network(
+    flagbench: Any, bucket: str, proxy: Any, words: list[str]
+) -> None:
+    proxy.fault = lambda method, path, count: (503, "SlowDown")
+    assert flagbench(*words, "--store", f"s3://{bucket}").returncode == ExitCode.ENGINE
+
+
 @pytest.mark.parametrize(
     "command", [["results", "ls"], ["results", "show", "last"], ["results", "export", "--format=csv"]]
 )

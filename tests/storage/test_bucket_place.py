@@ -319,8 +319,24 @@ def test_a_bucket_that_does_not_exist(server: Any, tmp_path: Path) -> None:
     place = BucketPlace(parse_image_bucket("s3://flagbench-nowhere"), NAME)
     with pytest.raises(FlagbenchError) as caught:
         push(place, make_image(tmp_path, {"one": b"1"}), "cpu")
-    assert caught.value.code is ExitCode.ENGINE
+    assert caught.value.code is ExitCode.USAGE
     assert "NoSuchBucket" in caught.value.message
+    for ask in (place.require_bucket, lambda: place.read_manifest("cpu")):
+        with pytest.raises(FlagbenchError) as caught:
+            ask()
+        assert (caught.value.code, "flagbench-nowhere" in caught.value.message) == (ExitCode.USAGE, True)
+
+
+def test_a_key_that_may_not_list_is_not_told_that_there_is_no_bucket(
+    open_place: Callable[..., BucketPlace], proxy: Any
+) -> None:
+    open_place().require_bucket()
+    proxy.fault = lambda method, path, count: (403, "AccessDenied") if "list-type" in path else None
+    open_place().require_bucket()
+    proxy.fault = lambda method, path, count: (503, "SlowDown")
+    with pytest.raises(FlagbenchError) as caught:
+        open_place().require_bucket()
+    assert caught.value.code is ExitCode.ENGINE
 
 
 def test_a_manifest_is_put_again_while_another_writer_is_at_it(open_place: Any, proxy: Any, tmp_path: Path) -> None:

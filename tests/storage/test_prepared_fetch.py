@@ -107,6 +107,15 @@ def test_a_key_that_may_not_list_fetches_data_without_weights(small: str, proxy:
         fetch.work({"case": CASE, "sources": sources, "survey": True}, Meter(), {})
 
 
+def test_a_bucket_that_does_not_exist_is_an_error_of_usage(bucket: str, tmp_path: Path) -> None:
+    url = f"s3://{bucket}-not/x"
+    found = refused(url)
+    assert (found.code, "NoSuchBucket" in found.message) == (ExitCode.USAGE, True)
+    with pytest.raises(CaseError, match="NoSuchBucket") as caught:
+        put(prepare(tmp_path / "out", SMALL), url)
+    assert caught.value.code is ExitCode.USAGE
+
+
 @pytest.mark.parametrize("ending", ["", "/data"])
 def test_the_remedy_for_a_damaged_object_repairs_it(bucket: str, tmp_path: Path, server: Any, ending: str) -> None:
     address = f"s3://{bucket}/some/x?profile=ceph"

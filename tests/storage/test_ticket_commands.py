@@ -81,6 +81,11 @@ def test_one_runs_upload_keeps_no_other_back(
     assert "no uploads wait" in typed("store", "collect", "--store", address, "--discard", RUN).err
 
 
+def test_what_cannot_be_a_run_is_named(typed: Any, bucket: str) -> None:
+    ended = typed("store", "collect", "../x", "--store", f"s3://{bucket}")
+    assert (ended.code, "'../x'" in ended.err, "--run-id" in ended.err) == (ExitCode.USAGE, True, False)
+
+
 def kept(ticket: Ticket, folder: Path, code: int, own: str) -> tuple[bool, int]:
     """What `flagbench run --ticket` does after a run that left its bundle in `folder`."""
     asked = types.SimpleNamespace(bundle=str(folder), options=types.SimpleNamespace(ticket="ticket.json", out=None))

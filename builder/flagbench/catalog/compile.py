@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from flagbench import evidence, redaction, s3, stats
 from flagbench.catalog.model import Catalog
 from flagbench.errors import FlagbenchError
 from flagbench.files import write_atomically
@@ -19,6 +17,8 @@ _IMAGE_SIDE = {
     "flagbench.redaction": "flagbench_cases.shared.credentials",
 }
 """Modules of the host side that the image side has a copy of, and the copy."""
+_PACKAGE = Path(__file__).parents[1]
+"""The host side's, whose modules are copied and need not be imported."""
 _HOST_ONLY = ("presign.py", "between.py", "compare.py", "looks.py")
 """An image uses tickets and makes none, and knows one run only."""
 
@@ -30,11 +30,10 @@ def compiled_files(catalog: Catalog) -> dict[str, str]:
     files["shared/store.json"] = (shipped_manifests() / "store-v1.json").read_text(encoding="utf-8")
     # The two packages never import each other, and both must find the same credentials, use buckets alike and compute
     # the same numbers.
-    files["shared/credentials.py"] = _copied(Path(inspect.getfile(redaction)))
-    for package in (s3, evidence, stats):
-        folder = Path(inspect.getfile(package)).parent
-        paths = (path for path in folder.glob("*.py") if path.name not in _HOST_ONLY)
-        files |= {f"shared/{folder.name}/{path.name}": _copied(path) for path in paths}
+    files["shared/credentials.py"] = _copied(_PACKAGE / "redaction.py")
+    for name in ("s3", "evidence", "stats"):
+        paths = (path for path in (_PACKAGE / name).glob("*.py") if path.name not in _HOST_ONLY)
+        files |= {f"shared/{name}/{path.name}": _copied(path) for path in paths}
     return files
 
 
@@ -43,7 +42,7 @@ def _copied(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     for ours, theirs in _IMAGE_SIDE.items():
         text = text.replace(f"from {ours}", f"from {theirs}")
-    name = path.relative_to(Path(inspect.getfile(redaction)).parent).as_posix()
+    name = path.relative_to(_PACKAGE).as_posix()
     return f"# A copy of builder/flagbench/{name}, made by `flagbench manifests compile`.\n{text}"
 
 

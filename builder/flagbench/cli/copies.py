@@ -100,8 +100,9 @@ class Copies:
             note(f"series {series_id}", f"run {run.run}: its record {run.record_id} is missing")
 
     def fail(self, name: str, error: FlagbenchError) -> None:
-        """Report what was not copied."""
-        print_error(error.message, error.remedy)
+        """Report what was not copied; the same reason is printed once."""
+        if not any((told.message, told.remedy) == (error.message, error.remedy) for _, told in self.failures):
+            print_error(error.message, error.remedy)
         self.failures.append((name, error))
 
     def end(self, nothing: str) -> None:

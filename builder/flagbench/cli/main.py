@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def not_printed(error: NotPrinted) -> int:
     """Report that the result of a command could not be printed; returns the exit code."""
-    print_error(str(error), "free space on that disk, or redirect stdout elsewhere")
+    print_error(str(error), "redirect stdout to a file on a disk with free space")
     return int(ExitCode.NOT_STORED)
 
 

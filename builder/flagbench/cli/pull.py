@@ -42,7 +42,7 @@ def command(
     Layers that the engine has are not downloaded; an interrupted download is resumed.
 
     --json prints {source, image, image_id, manifest, config, downloaded (bytes)}. Exit codes: 2 usage, or no such
-    image, 3 a damaged image, 15 engine, network or a full disk.
+    bucket or image, 3 a damaged image, 15 engine, network or a full disk.
     """
     found = _source(image, source)
     with closing(open_engine()) as engine:

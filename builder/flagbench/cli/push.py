@@ -58,8 +58,8 @@ def command(
     when they were built is normalised first and loaded back into the engine.
 
     --json prints {image, place, tags, digest, config_digest, bytes_sent, blobs: [{digest, size, how}], referrers
-    {media type: digest}, replaced}. Exit codes: 2 usage, 3 something is damaged, 15 engine, registry, network, full
-    disk.
+    {media type: digest}, replaced}. Exit codes: 2 usage, or no such image or bucket, 3 something is damaged,
+    15 engine, registry, network, full disk.
     """
     case, stack = resolve_image(image, load_catalog(claims=False))
     wanted = Wanted(
@@ -67,9 +67,9 @@ def command(
         aliases=tuple(image_of(case.name, name) for name in dict.fromkeys((stack.name, *stack.aliases))),
         below=image_of("stack", stack.name, VERSION),
         stack=stack,
+        compression=_compression(compression),
         place=_place(to, f"{REPOSITORY}/{case.name}", public=public),
         sbom_of=sbom_of,
-        compression=_compression(compression),
         may_redistribute=i_may_redistribute,
     )
     with closing(open_engine()) as engine:
@@ -83,12 +83,13 @@ def command(
 
 
 def _place(to: str, repository: str, *, public: bool) -> Place:
-    """Where an image goes. Raises FlagbenchError (usage)."""
+    """Where an image goes. Raises FlagbenchError: (usage), also if there is no such bucket, or (network)."""
     if to.startswith("s3:"):
         from flagbench.oci.bucket import BucketPlace
         from flagbench.oci.bucket_address import parse_image_bucket
 
-        place: Place = BucketPlace(parse_image_bucket(to), repository, public=public)
+        place = BucketPlace(parse_image_bucket(to), repository, public=public)
+        place.require_bucket()  # before the image is read from the engine, which may take minutes
         return place
     if public:
         raise FlagbenchError("--public is for a bucket", remedy="leave it out: a registry has its own permissions")

@@ -87,10 +87,13 @@ def pull_series(
 
 def push_series(copies: Copies, sources: Iterable[Source], target: Store) -> None:
     """Store series from files; their records are in the target, or said to be missing."""
-    there, known = _keys(target), target.keys()
+    known: Keys | None = None
+    there: Keys = {}
     for name, content, _ in sources:
         assert isinstance(content, bytes)
         try:
+            if known is None:
+                known, there = target.keys(), _keys(target)
             series = parse_series(content, name)
             location = put_series(target, content, name, there)
             copies.tell_series(series.series_id, location, missing_records(series, known))

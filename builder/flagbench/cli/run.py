@@ -12,7 +12,7 @@ import typer
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import catalog_get, resolve_image
 from flagbench.catalog.model import Case, Catalog
-from flagbench.cli import complete, preview, run_keep, run_series, run_series_page, run_turns
+from flagbench.cli import complete, preview, run_keep, run_series, run_turns
 from flagbench.cli.options import StoreOption, WideOption
 from flagbench.cli.output import print_error
 from flagbench.cli.run_series import SeriesOptions
@@ -24,12 +24,9 @@ from flagbench.launchers.container import DockerOptions
 from flagbench.launchers.describe import check_folders, describe
 from flagbench.launchers.estimate import estimate
 from flagbench.options import takes_options, words
-from flagbench.record.read import read_record
-from flagbench.report import verdict_table
 from flagbench.request import LocalOptions, RunRequest
 from flagbench.stdio import NotPrinted
 from flagbench.stores import Store, open_store
-from flagbench.verify import choose_claim, verify_claim
 
 
 @takes_options
@@ -121,6 +118,8 @@ def command(
         preview.confirm(expected)
     targets = [with_data(target) for target in targets]
     if series.asked:
+        from flagbench.cli import run_series_page  # with verify, which a --dry-run does not need
+
         command_line = ["run", image_name, *options.words(), *words(container), *words(series)]
         digests = [None if each is None else each.digest for each in described]
         sides = run_series.plan_sides(series, targets, records, command_line, digests)
@@ -182,6 +181,11 @@ def usable_store(store: Store) -> Store:
 
 def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None, *, wide: bool) -> None:
     """The same table as `verify` shows; the verdict does not decide the exit code."""
+    # As above, after a run.
+    from flagbench.record.read import read_record
+    from flagbench.report import verdict_table
+    from flagbench.verify import choose_claim, verify_claim
+
     record, verdict = read_record(result.record), None
     if claims := [entry for entry in catalog.claims.values() if entry.case == case.name]:
         against = choose_claim(record, case, claims) if claim is None else catalog.claims[claim]

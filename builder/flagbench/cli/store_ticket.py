@@ -95,7 +95,7 @@ def collect(
     "failed": [{run_id, error}]}; location is null where only bundles arrived.
     """
     for run_id in run_ids or ():
-        check_run_id(run_id)
+        check_run_id(run_id, "the run id")
     if discard and not run_ids:
         raise FlagbenchError("--discard needs the names of runs", remedy="write `store collect --discard RUN_ID`")
     inbox = Inbox(open_store(store))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from collections.abc import Sequence
 from http import HTTPStatus
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from docker.auth import INDEX_NAME, load_config  # type: ignore[import-untyped]
 from docker.errors import DockerException  # type: ignore[import-untyped]
+from docker.utils.config import find_config_file  # type: ignore[import-untyped]
 from requests import Response, Session
 from requests.auth import HTTPBasicAuth
 from requests.utils import parse_dict_header
 
+from flagbench.files import reason
 from flagbench.images import ImageReference
 from flagbench.locks.session import TIMEOUT
 from flagbench.redaction import redact
@@ -95,12 +99,30 @@ def _index(reference: ImageReference) -> str:
 
 def _account(index: str) -> dict[str, str]:
     """What docker is configured with for a registry: Username and Password, or IdentityToken; empty without any."""
+    _require_json()
     try:
         found = load_config().resolve_authconfig(index) or {}
     except (DockerException, OSError, ValueError) as error:
         raise RegistryError(f"docker's credentials could not be read: {type(error).__name__}") from None
     # A credential helper's answer is capitalised, an entry of config.json is not.
     return {key[:1].upper() + key[1:]: str(value) for key, value in found.items() if value}
+
+
+def _require_json() -> None:
+    """Raise RegistryError if docker's config.json is not JSON, which docker's library takes for one without accounts.
+
+    A .dockercfg, as docker wrote it long ago, need not be.
+    """
+    file = Path(find_config_file() or "")
+    if file.name != "config.json":
+        return
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        why = reason(error) if isinstance(error, OSError) else "it is not JSON"
+        raise RegistryError(f"docker's credentials could not be read from {file}: {why}") from None
+    if not isinstance(content, dict):
+        raise RegistryError(f"docker's credentials could not be read from {file}: it is not a JSON object")
 
 
 def _token(session: Session, challenge: dict[str, str | None], scopes: list[str], account: dict[str, str]) -> str:

@@ -51,6 +51,15 @@ class BucketPlace:
         """Whether everyone may read what is put; see Place."""
         return bool(self._objects.acl)
 
+    def require_bucket(self) -> None:
+        """Raise FlagbenchError (usage) if the bucket does not exist; a key that may not list learns it later."""
+        with s3_errors():
+            try:
+                self._bucket.ask("list_objects_v2", MaxKeys=1)
+            except S3Error as error:
+                if not error.denied:
+                    raise
+
     def has_blob(self, digest: str) -> bool:
         """Whether the repository has a blob; see Place."""
         with s3_errors():

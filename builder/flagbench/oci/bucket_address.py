@@ -65,7 +65,8 @@ def parse_bucket_image(text: str) -> BucketImage:
     # With a host before it, the path's first part is never taken for one.
     found = find_reference(f"localhost/{path}") if path else None
     if found is None:
-        raise FlagbenchError(f"{brief(path) or 'nothing'} is not the name of an image in a bucket", remedy=_remedy())
+        problem = f"{brief(path)} is not the name of an image in a bucket"
+        raise FlagbenchError(problem if path else f"no image is named in {address.url}", remedy=_remedy())
     if found.tag is None and found.digest is None:
         raise FlagbenchError(f"{brief(path)} has neither a tag nor a digest", remedy=_remedy())
     return BucketImage(Address(address.bucket, "", address.profile), found.path, found.tag, found.digest)
@@ -87,11 +88,12 @@ def parse_image_bucket(url: str) -> Address:
 
 @contextmanager
 def s3_errors() -> Iterator[None]:
-    """Turns an S3Error into a FlagbenchError: usage (2), damaged data (3), else the network (15)."""
+    """Turns an S3Error into a FlagbenchError: usage (2; no such bucket), damaged data (3), else the network (15)."""
     try:
         yield
     except S3Error as error:
-        code = ExitCode.USAGE if error.usage else ExitCode.DATA if error.damaged else ExitCode.ENGINE
+        usage = error.usage or error.no_bucket
+        code = ExitCode.USAGE if usage else ExitCode.DATA if error.damaged else ExitCode.ENGINE
         remedy = error.remedy
         if error.code == "AccessControlListNotSupported":
             remedy = "leave out --public, and let a policy of the bucket make v2/ readable for everyone"

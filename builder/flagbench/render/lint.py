@@ -15,7 +15,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.render.case import case_values
 from flagbench.render.dockerfile import Dockerfile
 from flagbench.render.image import ImageRenderer
-from flagbench.render.roots import shipped_images
+from flagbench.render.roots import images_root, shipped_images
 from flagbench.render.rules import Finding, check
 from flagbench.render.stack import stack_values
 from flagbench.render.templates import Templates, read_source
@@ -35,15 +35,19 @@ def lint_catalog(catalog: Catalog, template: Path | None = None) -> list[Finding
     Raises FlagbenchError for what cannot be rendered, and where hadolint is needed and missing.
     """
     renderer = ImageRenderer(catalog, template)
-    ours = Templates(shipped_images())
-    dockerfiles = {}
+    shipped = shipped_images()
+    # Blocks are without the user's overrides, and a template is compiled for each Templates.
+    ours = renderer.templates if images_root(catalog) == shipped else Templates(shipped)
+    dockerfiles, of_stack = {}, {}
     for rendered in renderer.matrix():
         tier, _, on = rendered.name.partition("/")
         stack = catalog.stacks[on]
         lock = renderer.lock(stack)
-        required, inherited = ours.blocks("stack", _STACK_BLOCKS, stack_values(stack, lock)), ""
-        if tier != "stack":
-            inherited = required["env"]
+        if tier == "stack":  # comes before the cases on it
+            required, inherited = ours.blocks("stack", _STACK_BLOCKS, stack_values(stack, lock)), ""
+            of_stack[on] = required
+        else:
+            inherited = of_stack[on]["env"]
             required = ours.blocks("case", _CASE_BLOCKS, case_values(catalog.cases[tier], stack, lock))
         path = f"images/rendered/{rendered.folder}/Dockerfile"
         dockerfiles[path] = Dockerfile(rendered.dockerfile, required, inherited)

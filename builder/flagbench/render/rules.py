@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from posixpath import basename
 from textwrap import shorten
 
@@ -204,6 +205,7 @@ def required_block(dockerfile: Dockerfile) -> Found:
                     yield later.line, f"what the block {block} sets is replaced: {what}"
 
 
+@lru_cache(maxsize=64)
 def _read(text: str) -> tuple[Instruction, ...]:
     return Dockerfile(text).instructions if text.strip() else ()
 

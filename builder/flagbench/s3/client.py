@@ -44,7 +44,7 @@ def open_client(address: Address) -> tuple[Any, Profile, Any]:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     except ImportError as error:
-        remedy = "pip install 'flagbench[s3]'"
+        remedy = "pip install 'flagbench[s3]', in a checkout of flagbench pip install -e '.[s3]'"
         raise S3Error(f"{address.url} needs boto3, which is not installed", remedy, usage=True) from error
     try:
         session = boto3.Session()

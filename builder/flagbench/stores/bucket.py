@@ -87,9 +87,8 @@ class BucketBlobs:
             for found in self.bucket.list(prefix):
                 yield Blob(found.key, found.size, f"{found.size}-{found.etag}")
         except S3Error as error:
-            kind, code = ListingDenied if error.denied else StoreError, ExitCode.USAGE
-            code = ExitCode.ENGINE if error.network else code
-            raise kind(error.message, remedy=error.remedy, code=code) from error
+            kind = ListingDenied if error.denied else StoreError
+            raise kind(error.message, remedy=error.remedy, code=_unmeasured(error)) from error
 
     def delete(self, key: str) -> None:
         """Delete an object."""
@@ -145,3 +144,17 @@ def store_errors() -> Iterator[None]:
     except S3Error as error:
         code = ExitCode.USAGE if error.usage else ExitCode.NOT_STORED
         raise StoreError(error.message, remedy=error.remedy, code=code) from error
+
+
+@contextmanager
+def request_errors() -> Iterator[None]:
+    """Turns an S3Error into a StoreError where no measurement is to be stored: network (15), else usage (2)."""
+    try:
+        yield
+    except S3Error as error:
+        raise StoreError(error.message, remedy=error.remedy, code=_unmeasured(error)) from error
+
+
+def _unmeasured(error: S3Error) -> ExitCode:
+    """The exit code where no measurement is to be stored."""
+    return ExitCode.ENGINE if error.network else ExitCode.USAGE

@@ -24,7 +24,7 @@ from flagbench.s3 import S3Error, download
 from flagbench.s3.presign import LONGEST
 from flagbench.s3.presigned import COLLECTED
 from flagbench.stores.blobs import StoreError, Unread
-from flagbench.stores.bucket import BucketBlobs, store_errors
+from flagbench.stores.bucket import BucketBlobs, request_errors, store_errors
 from flagbench.stores.bundle_check import BundleError, check_bundle
 from flagbench.stores.layout import BundlePlace, InboxPlace, inbox_prefix, parse_inbox_key
 from flagbench.stores.records import Store
@@ -83,7 +83,7 @@ class Inbox:
     def uploads(self, run_ids: Sequence[str] = ()) -> list[Upload]:
         """What is there of those runs, or of all, by run id. Raises StoreError."""
         found: dict[str, Upload] = {run_id: Upload(run_id) for run_id in run_ids}
-        with store_errors():
+        with request_errors():
             for prefix in [inbox_prefix(run_id) for run_id in run_ids] or [inbox_prefix()]:
                 for entry in self._bucket.list(prefix):
                     place = parse_inbox_key(entry.key)

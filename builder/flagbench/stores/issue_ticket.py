@@ -16,7 +16,7 @@ from flagbench.s3.parts import md5
 from flagbench.s3.presign import LONGEST, certificates, presign_head, presign_put, temporary
 from flagbench.s3.presigned import Answer, NoAnswer, opened_client
 from flagbench.s3.ticket import RECORD, TICKET_BYTES, SignedPut, SignedUpload, Ticket, bundle_name
-from flagbench.stores.bucket import BucketBlobs, store_errors
+from flagbench.stores.bucket import BucketBlobs, request_errors
 from flagbench.stores.layout import InboxPlace, inbox_prefix
 from flagbench.stores.probe import PREFIX, race
 from flagbench.stores.records import Store
@@ -36,7 +36,7 @@ def issue(store: Store, run_id: str, nodes: int, life: timedelta, *, overwriting
 
     Raises:
         StoreError: (usage) the store is not a bucket, or one that does not keep a ticket's promises; the run id is
-            used; (not stored) the bucket does not answer.
+            used; there is no such bucket; (network) the bucket does not answer.
     """
     blobs = store.blobs
     if not isinstance(blobs, BucketBlobs):
@@ -46,7 +46,7 @@ def issue(store: Store, run_id: str, nodes: int, life: timedelta, *, overwriting
     seconds = int(life.total_seconds())
     if not 60 <= seconds <= LONGEST:
         raise FlagbenchError("--expires is out of range", remedy="give a time from 1m to 7d")
-    with store_errors():
+    with request_errors():
         bucket = blobs.bucket
         if bucket.keeps_versions:
             unsafe = bucket.unsafe("a ticket's upload")
@@ -142,7 +142,8 @@ def try_promises(bucket: Bucket) -> None:
             try:
                 reply = act()
             except NoAnswer as error:
-                raise S3Error(f"{bucket.url}: {name} was not answered: {error}", "try again") from error
+                message = f"{bucket.url}: {name} was not answered: {error}"
+                raise S3Error(message, "try again", network=True) from error
             if reply.status not in expected:
                 raise S3Error(
                     f"{bucket.url} does not keep what a ticket promises: {name} is answered with {reply.status}, not "

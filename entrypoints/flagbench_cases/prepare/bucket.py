@@ -156,7 +156,9 @@ def upload_again(case: str, bucket: Bucket, base: str) -> str:
 
 @contextlib.contextmanager
 def bucket_errors(remedy: Optional[str] = None) -> Iterator[None]:
-    """Turns an S3Error into a CaseError: usage (2), data (3) for a missing or changed object, else network (15).
+    """Turns an S3Error into a CaseError: usage (2) also for no such bucket, data (3) for a missing or changed object.
+
+    Anything else is the network (15).
 
     Args:
         remedy: the one for a missing or changed object; None keeps that of the S3Error.
@@ -165,9 +167,9 @@ def bucket_errors(remedy: Optional[str] = None) -> Iterator[None]:
         yield
     except S3Error as error:
         code = ExitCode.ENGINE
-        if error.usage:
+        if error.usage or error.no_bucket:
             code = ExitCode.USAGE
-        elif error.damaged or error.missing or error.taken or error.code == "NoSuchBucket":
+        elif error.damaged or error.missing or error.taken:
             code = ExitCode.DATA
-        own = code is not ExitCode.DATA or error.code == "NoSuchBucket" or remedy is None
+        own = code is not ExitCode.DATA or remedy is None
         raise CaseError(error.message, error.remedy if own else str(remedy), code) from error

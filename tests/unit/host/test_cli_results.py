@@ -66,6 +66,14 @@ def test_ls_filters_and_limits(filled: Store, flagbench: Flagbench, options: str
     assert (shown["store"], [entry["record_id"] for entry in shown["records"]]) == (filled.url, listed)
 
 
+@pytest.mark.parametrize("command", ["ls", "export --format csv", "pull", "prune --yes"])
+@pytest.mark.parametrize("option", ["--case", "--stack"])
+def test_an_empty_name_is_an_unknown_one(filled: Store, flagbench: Flagbench, command: str, option: str) -> None:
+    ended = flagbench(f"results {command} {option}", "", "--store", filled.url)
+    assert (ended.code, ended.out, f"no {option[2:]} ''" in ended.err) == (ExitCode.USAGE, "", True)
+    assert len([*filled.list()]) == 2
+
+
 def test_ls_shows_a_damaged_record_as_damaged(filled: Store, flagbench: Flagbench) -> None:
     path = Path(next(filled.list()).location)
     path.write_bytes(path.read_bytes().replace(b"a rank died", b"all is well"))

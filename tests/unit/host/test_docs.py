@@ -58,7 +58,7 @@ def commands(page: Path) -> Iterator[list[str]]:
     for _, text in FENCE.findall(page.read_text(encoding="utf-8")):
         for line in text.replace("\\\n", " ").splitlines():
             for part in re.split(r"\||&&|<", line):
-                if re.match(r"\s*(\$ )?flagbench ", part):
+                if re.match(r"\s*(\$ )?(\.venv/bin/)?flagbench ", part):
                     yield shlex.split(part.replace("$ ", "", 1), comments=True)[1:]
 
 

@@ -171,6 +171,18 @@ def test_a_file_of_another_series_or_of_one_that_has_not_ended_is_refused(
     assert read_series(target, "mine").document.ended_at == f"{DAY}T12:07:00Z"
 
 
+def test_a_store_that_cannot_be_used_fails_each_file_and_is_said_once(
+    store: Store, flagbench: Flagbench, tmp_path: Path
+) -> None:
+    stored_series(store)
+    files = [str(tmp_path / name) for name in ("one.json", "two.json")]
+    for file in files:
+        Path(file).write_text(flagbench("results series mine").out)
+    ended = flagbench("results push --json --store", files[0], *files)
+    assert told(ended, ExitCode.NOT_STORED)[2] == files
+    assert ended.err.count("error: ") == 1
+
+
 def test_exported_lines_are_the_bytes_whose_sums_the_series_has(
     store: Store, target: Store, flagbench: Flagbench, tmp_path: Path
 ) -> None:

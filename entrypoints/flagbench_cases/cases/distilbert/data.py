@@ -80,9 +80,7 @@ def read_folder(
 ) -> Tuple[SentenceSet, SentenceSet]:
     """Load the sets from a data folder, in any of the formats."""
     if not os.path.isdir(folder):
-        raise DataError(
-            "the data folder %s does not exist" % folder, "set --data to a folder, or use --data synthetic"
-        )
+        raise DataError("there is no folder %s" % folder, "set --data to a folder, or use --data synthetic")
     for sub in ("dataset", "."):
         pair = [os.path.join(folder, sub, "%s_dataset.npz" % part) for part in ("train", "eval")]
         if any(os.path.exists(path) for path in pair):

@@ -98,7 +98,7 @@ def _facts(counts: dataset_text.Counts, arrays: Dict[str, np.ndarray], known_cut
 def find_data(source: str) -> Tuple[Dict[str, str], bool]:
     """The files of both sets in `source`, and whether they are the published HDF5. Raises DataError."""
     if not os.path.isdir(source):
-        raise DataError("the folder %s does not exist" % source, "set --data to %s" % WANTS["data"])
+        raise DataError("there is no folder %s" % source, "set --data to %s" % WANTS["data"])
     for names, published in ((HDF5, True), (JSONL, False)):
         for folder in DATA_FOLDERS:
             paths = {split: os.path.join(source, folder, name) for split, name in names.items()}

@@ -33,7 +33,7 @@ class Blocks(NamedTuple):
 def find(folder: str) -> str:
     """The folder with the JSON files, in a data folder. Raises DataError."""
     if not os.path.isdir(folder):
-        raise DataError("the data folder %s does not exist" % folder, "set --data to the folder with samsum and MMLU")
+        raise DataError("there is no folder %s" % folder, "set --data to the folder with samsum and MMLU")
     for place in PLACES:
         path = os.path.normpath(os.path.join(folder, place))
         if any(os.path.exists(os.path.join(path, name)) for name in FILES.values()):

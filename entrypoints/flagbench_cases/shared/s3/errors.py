@@ -43,6 +43,11 @@ class S3Error(Exception):
         return self.code in _MISSING
 
     @property
+    def no_bucket(self) -> bool:
+        """Whether there is no such bucket."""
+        return self.code == "NoSuchBucket"
+
+    @property
     def taken(self) -> bool:
         """Whether a create-only put found an object under its key."""
         return self.code in _TAKEN or self.status == HTTPStatus.PRECONDITION_FAILED

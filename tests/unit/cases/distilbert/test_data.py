@@ -195,7 +195,7 @@ def test_one_npz_missing_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_folder_missing_or_empty_is_refused(tmp_path: Path) -> None:
-    for folder in (tmp_path / "nowhere", tmp_path):
+    for folder in (tmp_path / "nowhere", tmp_path, Path(__file__)):
         assert str(folder) in refusal(folder)
 
 

@@ -193,7 +193,8 @@ def test_raw_text_needs_a_vocabulary(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    for source, named in ((tmp_path, prepare.HDF5["train"]), (tmp_path / "none", tmp_path / "none")):
+    file = Path(__file__)
+    for source, named in ((tmp_path, prepare.HDF5["train"]), (tmp_path / "none", tmp_path / "none"), (file, file)):
         with refuses(DataError, named):
             make(source, tmp_path / "out", None)
     (write_jsonl(tmp_path) / "val.jsonl").unlink()

@@ -102,7 +102,8 @@ def test_the_archive_must_be_unpacked(tmp_path: Path) -> None:
 
 
 def test_no_samsum_and_half_a_samsum(tmp_path: Path) -> None:
-    for folder, named in ((tmp_path, "train.json"), (tmp_path / "nowhere", "nowhere")):
+    file = Path(__file__)
+    for folder, named in ((tmp_path, "train.json"), (tmp_path / "nowhere", "nowhere"), (file, str(file))):
         with refuses(DataError, named):
             samsum.find(str(folder))
     source = shutil.copytree(str(TINY), str(tmp_path / "half"))

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import time
 from urllib.parse import parse_qs, urlsplit
 
@@ -105,6 +106,23 @@ def test_docker_s_account_opens_what_it_may_read(name, entry, registry, tmp_path
         base_digest(image)
     log_in(tmp_path, registry.host, **entry)
     assert base_digest(image) == DIGEST
+
+
+@pytest.mark.parametrize("content", ['{"auths": {', "[]", b"\xff"])
+def test_a_configuration_of_docker_that_is_not_json_is_named(content, registry, tmp_path):
+    file = tmp_path / "config.json"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(RegistryError, match=re.escape(str(file))):
+        base_digest(f"{registry.host}/private/cuda:1")
+    assert base_digest(f"{registry.host}/open/cuda:1") == DIGEST, "which needs no account"
+
+
+def test_an_old_configuration_of_docker_need_not_be_json(registry, tmp_path, monkeypatch):
+    monkeypatch.delenv("DOCKER_CONFIG")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".dockercfg").write_text("auth = YW5uOnMzY3JldA==\nemail = ann@example.com\n")
+    with pytest.raises(RegistryError, match="login"):
+        base_digest(f"{registry.host}/private/cuda:1")
 
 
 def test_an_account_is_not_sent_to_another_host_without_tls(registry, tmp_path):

@@ -53,6 +53,12 @@ def test_what_is_no_image_in_a_bucket(address: str) -> None:
     assert caught.value.message.isprintable()
 
 
+def test_an_address_without_an_image_is_named() -> None:
+    with pytest.raises(FlagbenchError, match="s3://lab") as caught:
+        parse_bucket_image("s3://lab")
+    assert caught.value.code is ExitCode.USAGE
+
+
 def test_keys_in_an_address_are_refused_without_being_repeated() -> None:
     with pytest.raises(FlagbenchError) as caught:
         parse_bucket_image("s3://AKIAEXAMPLE:hunter2/x@lab/a:cpu")
