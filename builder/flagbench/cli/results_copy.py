@@ -237,15 +237,19 @@ def _entries(store: Store, entries: Iterable[StoredRecord], *, remove: bool = Fa
 
 
 def _records(files: Iterable[Path]) -> Iterator[Path]:
-    """The records that are named: files, and those of a folder in which nothing waits."""
+    """The records that are named: files, and those of a folder in which nothing waits.
+
+    A folder without records is returned itself, and is an error, unless a run was killed there before it kept any.
+    """
     for file in files:
+        rooms = [*waiting(file)] if file.is_dir() else []
         if not file.is_dir():
             yield file
-        elif not any(_holds(place) for _, place in waiting(file)):
+        elif not any(_holds(place) for _, place in rooms):
             found: list[Path] = []
             with suppress(OSError):
                 found = sorted(file.glob("*.json"))
-            yield from found or [file]
+            yield from found or ([] if rooms else [file])
 
 
 def _holds(room: Store) -> bool:

@@ -244,6 +244,17 @@ def test_records_of_an_out_folder_in_which_something_waited_once(
     assert store.find("") == [ID, other["record_id"]]
 
 
+def test_an_out_folder_of_a_run_that_was_killed_before_it_kept_anything(tmp_path: Path, flagbench: Flagbench) -> None:
+    out, room = tmp_path / "out", tmp_path / "out" / "unsent" / "0123456789abcdef"
+    out.mkdir()
+    assert flagbench(f"results push {out}").code == ExitCode.DATA, "it may be another folder"
+    room.mkdir(parents=True)
+    (room / "meant-for").write_text("s3://bucket")
+    ended = flagbench(f"results push {out}")
+    assert (ended.code, ended.err.strip()) == (0, "nothing is waiting to be stored")
+    assert not room.exists()
+
+
 def test_a_folder_without_room_for_bundles_does_not_keep_records_back(
     store: Store,
     file: Path,
