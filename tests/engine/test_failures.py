@@ -85,7 +85,7 @@ def test_unknown_case(tmp_path, check):
 
 def test_data_missing(tmp_path, check):
     missing = str(tmp_path / "nowhere")
-    record = check(run_case(tmp_path, "--preset", "tiny", "--data", missing), 3, "data", missing)
+    record = check(run_case(tmp_path, "--preset", "tiny", "--data", missing), 3, "data", missing, "does not exist")
     assert record["ranks"] == [], "none was started for it"
 
 
@@ -128,7 +128,7 @@ def test_rank_stopped(tmp_path, check):
     os.kill(pids[0], signal.SIGSTOP)
     stopped = time.monotonic()
     check(run.wait(60), 6, "train", "no progress for 5 s", "rank 0 (process %d) is stopped" % pids[0])
-    assert time.monotonic() - stopped < 5 + 15
+    assert time.monotonic() - stopped < 5 + 6
     assert not any(alive(pid) for pid in pids)
 
 

@@ -67,7 +67,7 @@ def test_progress_from_the_first_second(environment):
     run = Terminal([*SHORT, "--json"], environment)
     assert run.read()
     # Its processor time, because a busy machine stretches the clock.
-    assert min(run.cpu_seconds(), time.monotonic() - began) < 3.0
+    assert min(run.cpu_seconds(), time.monotonic() - began) < 1.0
     assert run.drawn.startswith("flagbench: distilbert:cpu")
     code, out = run.end()
     assert code == 0, run.drawn

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_a_pushed_image_is_the_one_in_the_engine_and_comes_back(bench: Bench, ba
 
     files = files_of(bench.engine, image)
     assert files["flagbench/code"][0] == b"case\n"
-    assert max(time for _, time in files.values()) <= EPOCH
+    assert max(changed for _, changed in files.values()) <= EPOCH
     bench.remove(
         image, f"{bench.name}/case:moving", f"{bench.name}/base:1", base["org_opencontainers_image_base_name"]
     )
@@ -107,7 +108,12 @@ def test_a_second_push_reads_nothing_and_sends_nothing(
     image = build_case(bench, base)
     first = bench.push(image)
     monkeypatch.setattr(bench.engine, "save", lambda *names: pytest.fail("the image was read"))
-    again = bench.push(image)
+    seconds = []
+    for _ in range(3):
+        started = time.monotonic()
+        again = bench.push(image)
+        seconds.append(time.monotonic() - started)
+    assert min(seconds) < 2, "the best of three, because other tests run beside"
     assert {each.how for each in again.blobs} == {"present"}
     assert (again.digest, again.replaced, again.sent) == (first.digest, None, 0)
     assert Known().pushed_as(bench.engine.inspect(image).id) == first.reference

@@ -139,9 +139,6 @@ TAMPERED: dict[str, tuple[Edit, str]] = {
     "the future": (lambda d: d["runs"][0].update(started_at="2999-01-01T12:00:00Z"), "future"),
     "the last run left out": (lambda d: (d["runs"].pop(), d.update(requested=2)), "--repeat 3"),
     "the nonce of another command": (lambda d: d["request"]["command"].append("--nonce=yours"), "--nonce yours"),
-    "a good run that failed": (lambda d: d["runs"][0].update(exit_code=6), "its exit code is 6"),
-    "a start after its runs": (lambda d: d.update(started_at=f"{DAY}T12:30:00Z"), "before the series"),
-    "an end before its runs": (lambda d: d.update(ended_at=f"{DAY}T12:03:00Z"), "before run 3 had"),
     "another configuration": (lambda d: d["runs"][0].update(config_digest="sha256:" + "0" * 64), "config_digest"),
 }
 
