@@ -1,0 +1,59 @@
+"""A store of records made by commit 08a01ae keeps the verdicts that 08a01ae gave.
+
+`08a01ae/store` has each case run natively, distilbert in a container (200 steps), a series of three runs, a
+reproduction, a failed and an interrupted run, all of the tiny presets on a processor; `08a01ae/reproduced.tar.gz` is
+the bundle of the reproduction. `08a01ae/verdicts.json` has what `flagbench verify` said of them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench.cli import main
+
+HERE = Path(__file__).parent / "08a01ae"
+EXPECTED = json.loads((HERE / "verdicts.json").read_text(encoding="utf-8"))
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    """The exit code and the answer of a command with --json."""
+    code = main.run([*words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A copy of the store."""
+    return Path(shutil.copytree(HERE / "store", tmp_path / "store"))
+
+
+@pytest.mark.parametrize("expected", EXPECTED, ids=lambda expected: " ".join(expected["verify"]))
+def test_stored_records_keep_their_verdict(
+    expected: dict[str, Any], stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, result = run(capsys, "verify", *expected["verify"], "--store", str(stored))
+    assert {
+        "verify": expected["verify"],
+        "exit_code": code,
+        "verdict": result["verdict"],
+        "qualifiers": result["qualifiers"],
+        "against": result["against"]["id"],
+        "metrics": {metric["name"]: metric["verdict"] for metric in result["metrics"]},
+        "ratios": {metric["name"]: metric["ratio"]["value"] for metric in result["metrics"] if metric["ratio"]},
+    } == expected
+
+
+def test_every_stored_record_is_listed(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, listed = run(capsys, "results", "ls", "--store", str(stored))
+    assert code == 0
+    assert len(listed["records"]) == len(list(stored.rglob("results/v1/*/*/*/*.json")))
+
+
+def test_a_bundle_keeps_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    code, result = run(capsys, "bundle", "verify", str(HERE / "reproduced.tar.gz"))
+    assert (code, result["ok"], result["verdict"]["verdict"]) == (0, True, "NOT_COMPARABLE")
