@@ -48,6 +48,24 @@ def test_stored_records_keep_their_verdict(
     } == expected
 
 
+@pytest.mark.parametrize("expected", EXPECTED[:13], ids=lambda expected: expected["verify"][0])
+def test_records_of_a_newer_image_keep_their_verdict(
+    expected: dict[str, Any], stored: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path,) = stored.rglob(f"{expected['verify'][0]}.json")
+    record = json.loads(path.read_bytes())
+    record["metrics"].append({"name": "step_slowest", "value": 0.5, "unit": "s", "scope": "job"})
+    for section in ("timing", "window", "work", "flops"):
+        if record[section]:
+            record[section]["new"] = 1.5
+    path.write_text(json.dumps({**record, "new": {}}), encoding="utf-8")
+    code, result = run(capsys, "verify", str(path), "--store", str(stored))
+    assert (code, result["verdict"]) == (expected["exit_code"], expected["verdict"])
+    if result["verdict"] != "INVALID":
+        names = {"metric step_slowest", "timing.new", "window.new", "work.new", "flops.new"}
+        assert set(result["not_compared"]) == names
+
+
 def test_every_stored_record_is_listed(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, listed = run(capsys, "results", "ls", "--store", str(stored))
     assert code == 0

@@ -6,9 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import TextIO
 
+from flagbench._version import __version__
 from flagbench.page import Block, Lines, Table, render
 from flagbench.record.model import Metric, Record
-from flagbench.terminal import visible
+from flagbench.terminal import brief, visible
 from flagbench.verify import Agreement, Comparison, VerifyResult
 from flagbench.verify.compare import ABSENT
 from flagbench.verify.conditions import shown
@@ -59,10 +60,19 @@ def _verdict_blocks(result: VerifyResult) -> list[Block]:
     return [
         Table(("condition that differs", "here", other), differing, cut=("here", other)),
         Lines((f"not published, so not compared: {', '.join(silent)}",) if silent else ()),
+        Lines(_unknown(result)),
         Lines(tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)),
         Lines((*(visible(series.text) for series in result.series), *_self_reported(result))),
         Lines((result.conclusion,), _STYLES[result.verdict.value]),
     ]
+
+
+def _unknown(result: VerifyResult) -> tuple[str, ...]:
+    """What only one of the records and this version has, as those of another version may."""
+    if not result.not_compared:
+        return ()
+    names = visible(brief(", ".join(result.not_compared), 200))
+    return (f"not checked, because only the record or only flagbench {__version__} has it: {names}",)
 
 
 def _self_reported(result: VerifyResult) -> tuple[str, ...]:

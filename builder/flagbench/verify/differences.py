@@ -1,4 +1,8 @@
-"""Where a record differs from what its evidence gives, one clause for each number, with both numbers."""
+"""Where a record differs from what its evidence gives, one clause for each number, with both numbers.
+
+Only names that the record has and this version derives are compared: an earlier version derived fewer, a later one
+derives more. `not_compared` lists the others.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,8 @@ _ROUNDING = 1e-9
 
 _CLOCKS = 0.02
 """How far two clocks of a step may differ."""
+_STATED = {"formula", "peak", "peak_reason"}
+"""Fields of `flops` that do not follow from evidence."""
 _MEASURED = ("first_collective_median", "collective_wait_median", "bubble")
 """Of a rank, where its evidence has them."""
 
@@ -34,17 +40,26 @@ def differences(record: Record, found: Derived, section: Section) -> Iterator[st
     yield from _losses(record, section)
 
 
+def not_compared(record: Record, found: Derived) -> Iterator[str]:
+    """Metrics and fields that only one of the record and this version has, like `metric f1` and `window.drift`."""
+    here, there = ({(m.name, m.scope) for m in record.metrics}, {(m["name"], m["scope"]) for m in found.metrics})
+    yield from (f"metric {name}" for name, _ in sorted(here ^ there))
+    for section in ("timing", "window", "work", "flops"):
+        mine, theirs = (_named(side) for side in (record.raw.get(section), getattr(found, section)))
+        names = sorted((mine ^ theirs) - _STATED)
+        if names:
+            yield from (f"{section}.{name}" for name in names) if mine and theirs else (section,)
+
+
+def _named(section: Mapping[str, Any] | None) -> set[str]:
+    return {name for name, value in (section or {}).items() if value is not None}
+
+
 def _metrics(record: Record, found: Derived) -> Iterator[str]:
-    """Metrics that differ, that the evidence does not give, or that the record lacks."""
     expected = {(entry["name"], entry["scope"]): entry for entry in found.metrics}
     for metric in record.metrics:
-        entry = expected.pop((metric.name, metric.scope), None)
-        if entry is None:
-            yield f"metric {metric.name} is {_text(metric.value)}, and its evidence gives none"
-        else:
+        if entry := expected.get((metric.name, metric.scope)):
             yield from _metric(metric, entry)
-    for entry in expected.values():
-        yield f"metric {entry['name']} is missing, and its evidence gives {_text(entry['value'])}"
 
 
 def _metric(metric: Metric, entry: Mapping[str, Any]) -> Iterator[str]:
@@ -90,8 +105,6 @@ def _ranks(record: Record, found: Derived, section: Section) -> Iterator[str]:
     for rank in record.ranks:
         entry = found.ranks[rank.rank]
         names = ["step_median", "data_wait_total", *(name for name in _MEASURED if name in entry)]
-        if record.rank_columns is not None:  # which have only what does not follow from evidence
-            names = [name for name in names if getattr(rank, name) is not None]
         pairs = [("steps", rank.steps, section.steps), *((name, getattr(rank, name), entry[name]) for name in names)]
         yield from _differences(f"rank {rank.rank}", pairs)
         yield from _unproven(rank, entry, section)
@@ -151,9 +164,9 @@ def _losses(record: Record, section: Section) -> Iterator[str]:
 
 
 def _differences(where: str, pairs: Iterable[tuple[str, Any, Any]], scale: float = 0.0) -> Iterator[str]:
-    """A clause for each (name, in the record, from the evidence) that differs."""
+    """A clause for each (name, in the record, from the evidence) that differs; None is a name that a side lacks."""
     for name, mine, theirs in pairs:
-        if not _agree(mine, theirs, scale):
+        if mine is not None and theirs is not None and not _agree(mine, theirs, scale):
             mine, theirs = _first_difference(mine, theirs, scale)
             what = f"{where}: {name}" if name else where
             yield f"{what} is {_text(mine)}, and its evidence gives {_text(theirs)}"
@@ -185,8 +198,6 @@ def _is_number(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     """A number with the digits that tell it from another within TOLERANCE."""
-    if value is None:
-        return "missing"
     if isinstance(value, float):
         return f"{value:.9g}"
     if _is_list(value):

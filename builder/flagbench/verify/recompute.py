@@ -15,7 +15,7 @@ from flagbench.evidence.metrics import LOSS_TAIL
 from flagbench.evidence.section import WARMUP, WINDOW, digest_of, read_section
 from flagbench.record.model import Metric, Record
 from flagbench.verify.derivation import count
-from flagbench.verify.differences import differences
+from flagbench.verify.differences import differences, not_compared
 
 _WHOLE = 1e-3
 """How far a number of right answers, computed from a share, may be from a whole number."""
@@ -58,12 +58,15 @@ class Checked(NamedTuple):
     """One clause each, with both numbers."""
     section: Section | None = None
     """The evidence, if it can be read; the record's numbers need not follow from it."""
+    not_compared: tuple[str, ...] = ()
+    """Names that only one of the record and this version knows, so that nothing can be said of them."""
 
 
 def check(record: Record, case: Case) -> Checked:
     """Compute a record's numbers again; as it is without evidence, or if its run did not end well.
 
-    The record has the metrics as computed here, so an interval is always that of this version.
+    The record returned has the metrics that its evidence gives, as computed here: its intervals are always those of
+    this version.
     """
     if record.evidence is None or record.config is None or record.status.state != "ok":
         return Checked(record)
@@ -82,9 +85,10 @@ def check(record: Record, case: Case) -> Checked:
     except OverflowError:
         return Checked(record, ("its evidence has numbers that are too large to compute with",))
     computed = {(entry["name"], entry["scope"]): entry for entry in found.metrics}
-    metrics = (_computed(metric, computed.get((metric.name, metric.scope))) for metric in record.metrics)
+    both = (metric for metric in record.metrics if (metric.name, metric.scope) in computed)
+    metrics = (_computed(metric, computed[metric.name, metric.scope]) for metric in both)
     checked = _shortened(replace(record, metrics=tuple(metrics)), list(differences(record, found, section)))
-    return checked._replace(section=section)
+    return checked._replace(section=section, not_compared=tuple(not_compared(record, found)))
 
 
 def _shortened(record: Record, problems: Sequence[str]) -> Checked:
@@ -94,10 +98,8 @@ def _shortened(record: Record, problems: Sequence[str]) -> Checked:
     return Checked(record, (*problems[:_SHOWN], *rest))
 
 
-def _computed(metric: Metric, entry: Mapping[str, Any] | None) -> Metric:
+def _computed(metric: Metric, entry: Mapping[str, Any]) -> Metric:
     """A metric with its numbers as computed here."""
-    if entry is None:
-        return metric
     interval = entry.get("ci95")
     return replace(
         metric,

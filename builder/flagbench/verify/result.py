@@ -128,6 +128,8 @@ class VerifyResult(Struct, frozen=True):
     """The series that the records are of."""
     self_reported: tuple[str, ...] = ()
     """Ids of records that nothing but themselves speaks for: no launcher's clock, series or signature."""
+    not_compared: tuple[str, ...] = ()
+    """Metrics, fields and checks that only one of the records and this version of flagbench has."""
 
     @property
     def differing(self) -> tuple[ConditionResult, ...]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from flagbench.catalog.model import Case
 from flagbench.record.model import Record
 from flagbench.terminal import brief
-from flagbench.verify import plausible, rechecks, recompute, sanity
+from flagbench.verify import plausible, rechecks, recompute, required, sanity
 from flagbench.verify.subject import Subject
 
 
 def examine(record: Record, case: Case) -> recompute.Checked:
     """The record with its metrics computed again, and everything that makes it invalid, one clause each."""
-    found, contradictions, section = recompute.check(record, case)
+    checked = recompute.check(record, case)
+    found, contradictions, section = checked.record, checked.problems, checked.section
+    subject = Subject(found, case)
     problems = [*sanity.problems(found, case), *recompute.repeated_metrics(found), *contradictions]
     if section is not None:
-        subject = Subject(found, case)
         problems += [*plausible.problems(subject, section), *rechecks.contradictions(subject, section)]
-    return recompute.Checked(found, tuple(problems), section)
+    unknown = required.missing_checks(subject) if required.made_elsewhere(subject) else ()
+    names = (*checked.not_compared, *(f"check {name}" for name in unknown))
+    return checked._replace(problems=tuple(problems), not_compared=names)
 
 
 def no_evidence(record: Record) -> str | None:

@@ -190,8 +190,8 @@ def _verdict(
         if gate is None:
             verdict, reason = Verdict.NOT_COMPARABLE, _without_gate(case, against, metrics)
         else:
-            # Without a verdict: every record has the gate metric, and not all of them by the same name.
-            verdict, reason = gate.verdict or Verdict.INVALID, gate.reason
+            # Without a verdict, not every record has the gate metric, as far as this version can compute it.
+            verdict, reason = gate.verdict or Verdict.INCONCLUSIVE, gate.reason
     judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
     without = next(filter(None, map(no_evidence, (*records, *baseline))), None)
     if without is not None and verdict is not Verdict.INVALID:
@@ -209,6 +209,7 @@ def _verdict(
         records=tuple(r.record_id for r in records),
         metrics=metrics,
         conditions=conditions,
+        not_compared=tuple(dict.fromkeys(name for one in checked for name in one.not_compared)),
     )
 
 
@@ -232,9 +233,9 @@ def _without_gate(case: Case, against: Against, metrics: Sequence[MetricResult])
 def _invalid(checked: Sequence[Checked], case: Case, against: Against) -> str | None:
     """What is wrong with the first record that is invalid, or None."""
     names = candidates(gate_spec(case), against)
-    for record, problems, _ in checked:
-        if found := [*problems, *sanity.gate_problems(record, names)]:
-            return f"record {record.record_id}: {'; '.join(found)}"
+    for one in checked:
+        if found := [*one.problems, *sanity.gate_problems(one.record, names)]:
+            return f"record {one.record.record_id}: {'; '.join(found)}"
     return None
 
 

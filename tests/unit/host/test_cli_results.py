@@ -35,8 +35,8 @@ def test_ls_is_newest_first(filled: Store, flagbench: Flagbench) -> None:
     ("without", "shown", "verdict"),
     [
         (None, "p_core_host 1942", "REPRODUCED"),
-        ("p_core", "p_core_host 1942", "INVALID"),
-        ("p_core_host", "p_core 1944", "INVALID"),
+        ("p_core", "p_core_host 1942", "REPRODUCED"),
+        ("p_core_host", "p_core 1944", "REPRODUCED"),
     ],
 )
 def test_ls_shows_the_metric_that_decided(

@@ -282,7 +282,6 @@ DOCTORED: list[tuple[str | None, dict[str, Any], tuple[str, ...]]] = [
     (None, {"quality.checks.3": DELETE}, ("requires", "ranks_in_step")),
     (None, {"quality.checks.6": DELETE}, ("requires", "evaluated")),
     (None, {"quality.checks.7": DELETE}, ("requires", "learned")),
-    (None, {"quality.checks.0": DELETE, "flagbench.version": "0.0.9"}, ("requires", "precision", "0.0.9")),
     (CPU, {"quality.checks.6": {"name": "steps", "ok": True, "detail": "again"}}, ("the check steps is there 2",)),
     # Physics
     (None, {metric("acc"): 1.2}, ("acc is 1.2", "fraction")),
