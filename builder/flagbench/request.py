@@ -84,9 +84,6 @@ class LocalOptions(RunOptions):
     resume: Annotated[Text, Option(metavar="DIR", help="Resume from a checkpoint, if the case writes any.")] = None
     node_rank: Annotated[int | None, Option(min=0, help="Which node this is, of several.")] = None
     master: Annotated[Text, Option(metavar="HOST:PORT", help="Where node 0 listens.")] = None
-    ticket: Annotated[
-        Text, Option(metavar="FILE", help="Upload the record and bundles with a ticket of `flagbench store ticket`.")
-    ] = None
 
 
 @dataclass(frozen=True)

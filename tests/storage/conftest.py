@@ -23,8 +23,9 @@ import pytest
 
 from flagbench.cli import main
 from flagbench.s3.ticket import Ticket
-from flagbench.stores import Store, holder, open_store
+from flagbench.stores import Store, open_store
 from flagbench.stores.issue_ticket import issue
+from flagbench.stores.ticket import upload_bundle, upload_record
 from running import need
 from storage.tickets import PREFIX, RUN
 from unit.host.conftest import Ended
@@ -278,11 +279,11 @@ def upload(ticket: Ticket, tmp_path: Path) -> Callable[[int | None, bytes], None
 
     def send(node: int | None, content: bytes) -> None:
         if node is None:
-            holder.upload_record(ticket, content)
+            upload_record(ticket, content)
             return
         file = tmp_path / f"{node}.tar.gz"
         file.write_bytes(content)
-        holder.upload_bundle(ticket, node, file)
+        upload_bundle(ticket, node, file)
 
     return send
 

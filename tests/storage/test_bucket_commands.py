@@ -17,7 +17,6 @@ from flagbench.errors import ExitCode
 from flagbench.stores import open_store, set_aside
 from flagbench.stores.inbox import Inbox
 from flagbench.stores.issue_ticket import issue
-from flagbench.stores.ticket import write_private
 from unit.host.conftest import RECORD
 from warmup import warm
 
@@ -86,7 +85,7 @@ def test_a_run_with_a_ticket_and_without_keys_is_collected(
 ) -> None:
     pytest.importorskip("torch")
     store, file = open_store(f"s3://{bucket}/lab"), tmp_path / "a ticket"
-    write_private(file, issue(store, "rented", 1, timedelta(hours=1)).encode())
+    file.write_bytes(issue(store, "rented", 1, timedelta(hours=1)).encode())
     with monkeypatch.context() as rented:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
             rented.setenv(name, "no-such-key")

@@ -161,8 +161,8 @@ def test_two_nodes_with_a_ticket_and_no_keys(
     file = tmp_path / "ticket"
     file.write_text(json.dumps(ticket))
     again = run_case(str(tmp_path), *SHORT, "--ticket", str(file))
-    assert (again.code, again.status["phase"]) == (ExitCode.USAGE, "usage")
-    assert "used already" in again.status["reason"]
+    assert (again.code, again.status["state"]) == (ExitCode.NOT_STORED, "ok")
+    assert json.loads(objects(server, bucket)["inbox/rented-1/record.json"]) == first.record
 
 
 def test_what_a_ticket_could_not_upload_waits_without_its_urls(bucket: str, proxy: Any, tmp_path: Path) -> None:

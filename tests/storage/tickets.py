@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from bundles import bundle
 from flagbench.errors import ExitCode
 from flagbench.s3 import Bucket, parse_address
-from flagbench.s3.ticket import SignedPut, Ticket
-from flagbench.stores import Store, StoreError, holder
+from flagbench.s3.ticket import Ticket
+from flagbench.stores import Store, StoreError
 from flagbench.stores.inbox import Inbox
 from flagbench.stores.issue_ticket import sign
+from flagbench.stores.ticket import upload_record
 from unit.host.conftest import RECORD
 
 RUN = "run-of-ticket"
@@ -34,11 +36,7 @@ def make_ticket(bucket: str, endpoint: str, run_id: str, nodes: int = 1, seconds
 
 def secrets_of(ticket: dict[str, Any]) -> set[str]:
     """The signatures of a ticket, each of which gives access."""
-    found = set()
-    for upload in ticket["uploads"].values():
-        for url in (upload["head"], *(put["url"] for put in upload["puts"])):
-            found.add(url.rpartition("X-Amz-Signature=")[2].partition("&")[0])
-    return found
+    return {url.rpartition("X-Amz-Signature=")[2].partition("&")[0] for url in ticket["uploads"].values()}
 
 
 def record(**changes: Any) -> bytes:
@@ -48,9 +46,14 @@ def record(**changes: Any) -> bytes:
     )
 
 
-def put(url: str, content: bytes, headers: dict[str, str]) -> int:
+def bundle_of(node: int = 0, **changes: Any) -> bytes:
+    """The bundle of a node of that run."""
+    return bundle(**{"record_id": ID, "run_id": RUN, "node": node, **changes})
+
+
+def put(url: str, content: bytes, headers: Any) -> int:
     """The status of a PUT, as the standard library alone makes it."""
-    asked = urllib.request.Request(url, data=content, headers=headers, method="PUT")
+    asked = urllib.request.Request(url, data=content, headers=dict(headers), method="PUT")
     try:
         with urllib.request.urlopen(asked, timeout=30) as answer:
             return int(answer.status)
@@ -59,14 +62,10 @@ def put(url: str, content: bytes, headers: dict[str, str]) -> int:
         return error.code
 
 
-def smallest(ticket: Ticket, name: str = "record.json") -> SignedPut:
-    return ticket.uploads[name].puts[0]
-
-
 def refused(ticket: Ticket, content: bytes) -> StoreError:
     """The error of an upload, in which nothing of a URL's query is repeated."""
     with pytest.raises(StoreError) as caught:
-        holder.upload_record(ticket, content)
+        upload_record(ticket, content)
     assert caught.value.code is ExitCode.NOT_STORED
     told = f"{caught.value.message} {caught.value.remedy}"
     assert not any(word in told for word in ("X-Amz", "Signature", os.environ["AWS_ACCESS_KEY_ID"]))
@@ -77,4 +76,4 @@ def refused(ticket: Ticket, content: bytes) -> StoreError:
 def collect(store: Store) -> list[Any]:
     """What a collector makes of all that waits."""
     inbox = Inbox(store)
-    return [inbox.collect(each) for each in inbox.uploads() if each.waits]
+    return [inbox.collect(each) for each in inbox.uploads() if each.places]

@@ -19,8 +19,8 @@ _IMAGE_SIDE = {
 """Modules of the host side that the image side has a copy of, and the copy."""
 _PACKAGE = Path(__file__).parents[1]
 """The host side's, whose modules are copied and need not be imported."""
-_HOST_ONLY = ("presign.py", "between.py", "compare.py", "looks.py")
-"""An image uses tickets and makes none, and knows one run only."""
+_HOST_ONLY = ("between.py", "compare.py", "looks.py")
+"""An image knows one run only."""
 
 
 def compiled_files(catalog: Catalog) -> dict[str, str]:

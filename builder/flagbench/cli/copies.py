@@ -15,6 +15,7 @@ from flagbench.redaction import redact
 from flagbench.s3.ticket import Ticket
 from flagbench.stores import Bundle, Store
 from flagbench.stores.series_document import Run
+from flagbench.stores.ticket import upload_bundle, upload_record
 from flagbench.terminal import visible
 
 Source = tuple[str, "bytes | FlagbenchError", Callable[[], None]]
@@ -60,8 +61,6 @@ class Copies:
 
     def upload(self, sources: Iterable[Source], ticket: Ticket) -> None:
         """Upload a record with a ticket: it takes one, of its run."""
-        from flagbench.stores.holder import upload_record
-
         for name, content, done in sources:
             try:
                 if isinstance(content, FlagbenchError):
@@ -80,8 +79,6 @@ class Copies:
 
     def upload_bundles(self, sources: Iterable[BundleSource], ticket: Ticket) -> None:
         """Upload bundles with a ticket."""
-        from flagbench.stores.holder import upload_bundle
-
         for bundle, path, done in sources:
             try:
                 upload_bundle(ticket, bundle.place.node, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -47,6 +48,10 @@ def command(
         typer.Option(help="In a container, or in this Python. Default: native for the stack cpu, else docker."),
     ] = None,
     store: StoreOption = None,
+    ticket: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Upload the record and bundle with a ticket of `flagbench store ticket`."),
+    ] = None,
     claim: Annotated[
         str | None,
         typer.Option(autocompletion=complete.claims, help="The claim to show beside it. Default: the nearest."),
@@ -80,8 +85,8 @@ def command(
             f"the claim {claim} is not of the case {case.name}",
             remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
         )
-    run_series.check_series(series, options)
-    granted = run_keep.read_granted(options, store)
+    run_series.check_series(series, options, ticket)
+    granted = run_keep.read_granted(ticket, options, store)
     if granted is not None:
         options = replace(options, run_id=granted.run_id)
     records = usable_store(open_store(store))

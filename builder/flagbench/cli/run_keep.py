@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,21 +21,21 @@ from flagbench.s3.ticket import Ticket
 from flagbench.stores import Store, StoredRecord, set_aside
 from flagbench.stores.bucket import BucketBlobs
 from flagbench.stores.layout import BundlePlace
-from flagbench.stores.ticket import check_ticket, read_ticket
+from flagbench.stores.ticket import check_ticket, read_ticket, upload_bundle, upload_record
 from flagbench.stores.waiting import adopt_bundles, bundle_folder, unsent
 from flagbench.terminal import visible
 
 
-def read_granted(options: LocalOptions, store: str | None) -> Ticket | None:
+def read_granted(file: Path | None, options: LocalOptions, store: str | None) -> Ticket | None:
     """The ticket of a run; None without one. Raises FlagbenchError (usage) where it cannot be used for the run."""
-    if options.ticket is None:
+    if file is None:
         return None
     if store is not None:
         raise FlagbenchError(
             "--ticket and --store contradict each other",
             remedy="leave out --store: the record is also kept in your own store",
         )
-    ticket = read_ticket(Path(options.ticket))
+    ticket = read_ticket(file)
     check_ticket(ticket, run_id=options.run_id, nodes=options.nodes, minutes=options.max_minutes)
     return ticket
 
@@ -101,7 +100,7 @@ def keep(result: LaunchResult, request: RunRequest, store: Store, ticket: Ticket
     missing = failures if ticket is None else _upload(record, bundles, ticket)
     if missing and record is not None:
         aside = aside or _set_aside(record, address)
-    again = "flagbench results push" + (f" --ticket {shlex.quote(request.options.ticket or '')}" if ticket else "")
+    again = f"flagbench results push{' --ticket FILE' * (ticket is not None)}"
     later = f"; `{again}` stores it later" if missing and (aside or bundles) else ""
     for of_record, error in failures:
         print_error(
@@ -113,8 +112,6 @@ def keep(result: LaunchResult, request: RunRequest, store: Store, ticket: Ticket
         _forget(aside, bundles, address)
     if failures or missing:
         return kept, result.exit_code or int(ExitCode.NOT_STORED)
-    if ticket is not None and result.exit_code == ExitCode.NOT_STORED and bundles and request.options.out is None:
-        return kept, int(ExitCode.OK)  # the image could not upload them; this process did
     return kept, result.exit_code
 
 
@@ -143,9 +140,7 @@ def _store(
 def _upload(
     record: bytes | None, bundles: list[tuple[BundlePlace, Path]], ticket: Ticket
 ) -> list[tuple[bool, FlagbenchError]]:
-    """With the ticket: what the image could not upload, as when it was killed. What failed, as `_store` has it."""
-    from flagbench.stores.holder import upload_bundle, upload_record
-
+    """Upload with the ticket. What failed, as `_store` has it."""
     try:
         for place, path in bundles:
             upload_bundle(ticket, place.node, path)

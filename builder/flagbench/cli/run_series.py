@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -112,7 +113,7 @@ class Side:
         return with_records(self.writer.series, lambda run: self.contents.get(run.run))
 
 
-def check_series(series: SeriesOptions, options: LocalOptions) -> None:
+def check_series(series: SeriesOptions, options: LocalOptions, ticket: Path | None) -> None:
     """Raise FlagbenchError (usage) for a nonce that is not valid, and for options that do not fit a series."""
     if series.nonce is not None:
         check_nonce(series.nonce)
@@ -120,7 +121,7 @@ def check_series(series: SeriesOptions, options: LocalOptions) -> None:
         return
     for name, given, remedy in (
         ("--run-id", options.run_id, "leave it out: the ids of the runs follow from --nonce"),
-        ("--ticket", options.ticket, "a ticket is for one run: run it once, or give keys with --store"),
+        ("--ticket", ticket, "a ticket is for one run: run it once, or give keys with --store"),
     ):
         if given is not None:
             raise FlagbenchError(f"{name} and a series contradict each other", remedy=remedy)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -16,12 +17,15 @@ from flagbench.files import reason
 from flagbench.redaction import redact
 from flagbench.request import MAX_NODES, check_run_id, new_run_id
 from flagbench.stores import open_store
-from flagbench.stores.inbox import Collected, Inbox, Upload
-from flagbench.stores.issue_ticket import ends_with_session, issue
-from flagbench.stores.ticket import VARIABLE, VARIABLE_BYTES, write_private
-from flagbench.terminal import brief, visible
+from flagbench.stores.bucket import BucketBlobs
+from flagbench.stores.inbox import Inbox, Upload
+from flagbench.stores.issue_ticket import issue
+from flagbench.stores.ticket import VARIABLE
+from flagbench.terminal import visible
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+_VARIABLE_BYTES = 128 * 2**10
+"""Linux starts no process with a longer variable."""
 
 
 def ticket(
@@ -62,17 +66,16 @@ def ticket(
     else:
         _write(out, content)
     where = "what was printed" if out is None else str(out)
-    typer.echo(
-        visible(
-            f"warning: {where} is a credential: until {made.expires_at} its holder can store the record of the "
-            f"run {made.run_id} in {made.store}"
-        ),
-        err=True,
-    )
-    if ends_with_session(place):
-        typer.echo("warning: it ends with the session of these credentials, if that is sooner", err=True)
-    if len(content) > VARIABLE_BYTES:
-        typer.echo(f"warning: with {len(content):,} bytes it is too long for {VARIABLE}: use --ticket FILE", err=True)
+    warnings = [
+        f"{where} is a credential: until {made.expires_at} its holder can store the record of the run "
+        f"{made.run_id} in {made.store}"
+    ]
+    if isinstance(place.blobs, BucketBlobs) and place.blobs.bucket.credentials.token:
+        warnings.append("it ends with the session of these credentials, if that is sooner")
+    if len(content) > _VARIABLE_BYTES:
+        warnings.append(f"with {len(content):,} bytes it is too long for {VARIABLE}: use --ticket FILE")
+    for warning in warnings:
+        typer.echo(visible(f"warning: {warning}"), err=True)
     if json:
         facts = {name: getattr(made, name) for name in ("run_id", "nodes", "store", "expires_at")}
         echo_json({**facts, "file": str(out)})
@@ -99,51 +102,36 @@ def collect(
     if discard and not run_ids:
         raise FlagbenchError("--discard needs the names of runs", remedy="write `store collect --discard RUN_ID`")
     inbox = Inbox(open_store(store))
-    done = _Done([], {}, [])
+    collected, discarded, failures = [], {}, list[tuple[str, FlagbenchError]]()
     for upload in inbox.uploads(run_ids or ()):
         try:
-            if discard:
-                done.discarded[upload.run_id] = inbox.discard(upload)
-            elif upload.waits:
-                done.collected.append(inbox.collect(upload))
-                done.failures.extend((upload.run_id, _unsound(upload, each)) for each in done.collected[-1].problems)
             inbox.forget(upload)
-        except FlagbenchError as error:
-            done.failures.append((upload.run_id, error))
-        except Exception as error:  # a hostile upload of one run must not stop the others
-            done.failures.append((upload.run_id, _bug(upload, error)))
-    for _, failure in done.failures:
+            if discard:
+                discarded[upload.run_id] = inbox.discard(upload)
+            elif upload.places:
+                found = inbox.collect(upload)
+                collected += [found] * bool(found.location or found.bundles)
+                failures += [(upload.run_id, _unsound(upload, problem)) for problem in found.problems]
+        except FlagbenchError as error:  # the uploads of other runs are collected all the same
+            failures.append((upload.run_id, error))
+    for _, failure in failures:
         print_error(failure.message, failure.remedy)
-    _report(done, json)
-    if done.failures:
-        raise typer.Exit(int(done.failures[0][1].code))
-
-
-class _Done(NamedTuple):
-    """What became of the uploads."""
-
-    collected: list[Collected]
-    discarded: dict[str, int]
-    """How many uploads of a run."""
-    failures: list[tuple[str, FlagbenchError]]
-
-
-def _report(done: _Done, json: bool) -> None:
-    collected = [found for found in done.collected if found.location or found.bundles]
-    discarded = {run_id: count for run_id, count in done.discarded.items() if count}
     if json:
         names = ("run_id", "record_id", "location", "bundles")
         kept = [{name: getattr(found, name) for name in names} for found in collected]
-        failed = [{"run_id": run_id, "error": redact(error.message)} for run_id, error in done.failures]
-        echo_json({"collected": kept, "discarded": [*discarded], "failed": failed})
-        return
-    for found in collected:
-        what = f"record {found.record_id} kept in {found.location}" if found.location else f"for {found.record_id}"
-        typer.echo(visible(f"{found.run_id}: {what}, {found.bundles} bundle(s)"), err=True)
-    for run_id, count in discarded.items():
-        typer.echo(visible(f"{run_id}: {count} upload(s) discarded"), err=True)
-    if not collected and not discarded and not done.failures:
-        typer.echo("no uploads wait", err=True)
+        failed = [{"run_id": run_id, "error": redact(error.message)} for run_id, error in failures]
+        echo_json({"collected": kept, "discarded": [*filter(discarded.get, discarded)], "failed": failed})
+    else:
+        lines = [f"{run_id}: {count} upload(s) discarded" for run_id, count in discarded.items() if count]
+        for found in collected:
+            what = (
+                f"record {found.record_id} kept in {found.location}" if found.location else f"for {found.record_id}"
+            )
+            lines.append(f"{found.run_id}: {what}, {found.bundles} bundle(s)")
+        for line in lines or ["no uploads wait"] * (not failures):
+            typer.echo(visible(line), err=True)
+    if failures:
+        raise typer.Exit(int(failures[0][1].code))
 
 
 def _unsound(upload: Upload, problem: str) -> FlagbenchError:
@@ -151,14 +139,6 @@ def _unsound(upload: Upload, problem: str) -> FlagbenchError:
         f"the run {upload.run_id}: {problem}",
         remedy=f"wait for it, or give it up with `flagbench store collect --discard {upload.run_id}`",
         code=ExitCode.DATA,
-    )
-
-
-def _bug(upload: Upload, error: Exception) -> FlagbenchError:
-    return FlagbenchError(
-        f"the run {upload.run_id} was not collected: a bug in flagbench: {type(error).__name__}: {brief(str(error))}",
-        remedy=f"report it, and give the upload up with `flagbench store collect --discard {upload.run_id}`",
-        code=ExitCode.BUG,
     )
 
 
@@ -170,8 +150,10 @@ def _time(text: str) -> timedelta:
 
 
 def _write(out: Path, content: bytes) -> None:
+    """Write a ticket for its owner alone, never over another one: that may be in use."""
     try:
-        write_private(out, content)
+        with open(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
     except OSError as error:
         raise FlagbenchError(
             f"--out {out} cannot be written: {reason(error)}",

@@ -52,10 +52,10 @@ def utc_now() -> str:
 def stamped(launch: TimedLaunch, request: RunRequest) -> LaunchResult:
     """The result with the field `launch` in its record, and in the copy that the image wrote to --out.
 
-    All copies of a record have the same bytes. So the field is left out where a copy cannot be changed: with a
-    ticket the image has uploaded one, and a folder of --out may no longer be writable.
+    All copies of a record have the same bytes. So the field is left out where a copy cannot be changed: a native run
+    with FLAGBENCH_TICKET has uploaded one, and a folder of --out may no longer be writable.
     """
-    if request.options.ticket is not None or (launch.via == "native" and TICKET_VARIABLE in os.environ):
+    if launch.via == "native" and TICKET_VARIABLE in os.environ:
         return launch.result
     content = with_launch(launch.result.record, launch)
     if content == launch.result.record:

@@ -40,12 +40,10 @@ def describe(request: RunRequest, *, container: bool) -> Described | None:
     check_folders(request.options)
     if find_spec("flagbench_cases") is None:
         return None
-    # A ticket decides nothing of the configuration, and would be asked for.
-    asked = replace(request, options=replace(request.options, ticket=None))
     if container and request.options.data is None and request.options.preset != "tiny":
         # What the reference presets fall back to.
-        asked = replace(asked, options=replace(asked.options, data=SYNTHETIC))
-    command = [sys.executable, "-m", "flagbench_cases", *asked.arguments(), "--describe"]
+        request = replace(request, options=replace(request.options, data=SYNTHETIC))
+    command = [sys.executable, "-m", "flagbench_cases", *request.arguments(), "--describe"]
     environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
     ended = subprocess.run(command, env=environment, capture_output=True, stdin=subprocess.DEVNULL, check=False)
     try:

@@ -14,7 +14,6 @@ from flagbench.request import LocalOptions, check_address, is_address
 SYNTHETIC = "synthetic"
 BUNDLE = "/bundle"
 """Where a container leaves its bundle."""
-_TICKET = "/run/flagbench/ticket.json"
 SOURCE_VARIABLES = {"data": "FLAGBENCH_DATA_SOURCE", "weights": "FLAGBENCH_WEIGHTS_SOURCE"}
 """How a container learns from which bucket a mounted folder was fetched, for the record."""
 
@@ -49,10 +48,6 @@ def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ..
     if options.out is not None:
         folders.append(Folder(str(host_path(options.out, "--out")), "/out", writable=True))
         changed["out"] = "/out"
-    if options.ticket is not None:
-        # A file, and no variable or argument: both can be read by everyone who may ask the engine.
-        folders.append(Folder(str(host_path(options.ticket, "--ticket")), _TICKET, writable=False))
-        changed["ticket"] = _TICKET
     return replace(options, **changed), tuple(folders)  # type: ignore[arg-type]  # the fields named are texts
 
 

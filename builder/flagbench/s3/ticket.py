@@ -1,18 +1,28 @@
 """A ticket: presigned, expiring, create-only uploads of one run, for a machine that must not hold a bucket's keys.
 
-Its URLs are credentials: no error contains any part of one.
+One URL is for the record and one for the bundle of each node. They are credentials: no error contains any part of
+one. Uploads need the standard library alone.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
+import random
 import re
-from collections.abc import Mapping, Sequence
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 from urllib.parse import urlsplit
 
+from flagbench.redaction import redact
 from flagbench.s3.errors import S3Error
 
 SCHEMA = "ticket/v1"
@@ -21,44 +31,28 @@ RECORD = "record.json"
 MEANT_FOR = "ticket:"
 """Begins what stands in the place of an address where something waits for a ticket."""
 TICKET_BYTES = 64 * 2**20
-"""The largest ticket that is made or read: that of about 15,000 nodes."""
+"""The largest ticket that is made or read."""
 RENEW = "make another ticket: `flagbench store ticket`"
-_MOST_NODES = 100_000
-_MOST_BYTES = 5 * 2**30
-"""What S3 takes with one request."""
+ATTEMPTS = 6
+FIRST_WAIT_SECONDS = 0.5
+SECONDS = 60.0
+"""How long the server may take to connect, to accept bytes or to answer."""
+_NETWORK = "check the network and the proxy variables, then try again"
+_AGAIN = (408, 429, 500, 502, 503, 504)
+_PERHAPS = (None, 500, 502, 504)
+"""The status of answers after which an object may be there; None: there was no answer."""
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _RUN_ID = re.compile("[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
-_HEADER = re.compile("[A-Za-z0-9-]{1,64}")
-_VALUE = re.compile("[ -~]{0,1000}")
+_CODE, _MESSAGE = re.compile("<Code>([^<]{1,100})</Code>"), re.compile("<Message>([^<]{1,500})</Message>")
+_ERROR_BYTES = 2**16
 
 
 class TicketError(ValueError):
     """Why something is not a ticket, without a word of its content."""
 
 
-@dataclass(frozen=True)
-class SignedPut:
-    """A put of exactly `bytes` bytes, with the headers that are signed."""
-
-    bytes: int
-    url: str
-    headers: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class SignedUpload:
-    """One object that may be created: a URL to ask for it, and puts of several lengths."""
-
-    head: str
-    puts: Sequence[SignedPut]
-
-    def shortest(self, size: int) -> SignedPut:
-        """The shortest put that `size` bytes fit into, padded. Raises S3Error."""
-        fitting = [put for put in self.puts if put.bytes >= size]
-        if not fitting:
-            longest = max(put.bytes for put in self.puts)
-            raise S3Error(f"it has {size} bytes, and the ticket allows at most {longest}", "store it with keys")
-        return min(fitting, key=lambda put: put.bytes)
+class _NotSent(S3Error):
+    """The connection failed before everything was sent."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +66,10 @@ class Ticket:
     """The store it was made for; in messages only."""
     expires: datetime
     """When its URLs end to be valid, UTC, in whole seconds."""
-    uploads: Mapping[str, SignedUpload]
+    headers: Mapping[str, str]
+    """Signed, and so part of every upload: with them a put never overwrites."""
+    uploads: Mapping[str, str]
+    """The URL of each upload, by its name."""
 
     @property
     def expires_at(self) -> str:
@@ -90,12 +87,47 @@ class Ticket:
 
     def encode(self) -> bytes:
         """The ticket as JSON on one line."""
-        uploads = {
-            name: {"head": upload.head, "puts": [{**vars(put), "headers": dict(put.headers)} for put in upload.puts]}
-            for name, upload in self.uploads.items()
-        }
         facts = {"run_id": self.run_id, "nodes": self.nodes, "store": self.store, "expires_at": self.expires_at}
-        return json.dumps({"schema": SCHEMA, **facts, "uploads": uploads}, separators=(",", ":")).encode() + b"\n"
+        urls = {"headers": dict(self.headers), "uploads": dict(self.uploads)}
+        return json.dumps({"schema": SCHEMA, **facts, **urls}, separators=(",", ":")).encode() + b"\n"
+
+    def put(self, name: str, size: int, opened: Callable[[], IO[bytes]]) -> None:
+        """Upload the `size` bytes that `opened` opens, once for each attempt. What is there is never replaced.
+
+        An upload that was sent and not answered counts as the one that is found there by the next attempt: the ticket
+        is of one run. Raises S3Error, and OSError where the bytes cannot be read.
+        """
+        if name not in self.uploads:
+            raise S3Error(f"the ticket has no upload of {name}: it is for {self.nodes} node(s)", RENEW)
+        perhaps = False
+        for left in _attempts():
+            try:
+                if self.expires_within(0):
+                    raise S3Error(f"the ticket expired at {self.expires_at}", RENEW)
+                with opened() as body:
+                    headers = {**self.headers, "Content-Length": str(size)}
+                    _send(urllib.request.Request(self.uploads[name], body, headers, method="PUT"))
+                return
+            except S3Error as error:
+                if error.taken and perhaps:
+                    return
+                perhaps = perhaps or (error.status in _PERHAPS and error.network and not isinstance(error, _NotSent))
+                if not (error.network and left):
+                    what = f"{name} of the run {self.run_id} was not uploaded to {self.store}"
+                    found = S3Error(f"{what}: {error.message}", error.remedy, code=error.code, network=error.network)
+                    raise found from None
+
+    def reach(self) -> None:
+        """Find out whether the server answers, without using the ticket. Raises S3Error."""
+        url = next(iter(self.uploads.values())).partition("?")[0]
+        for left in _attempts():
+            try:
+                return _send(urllib.request.Request(url, method="HEAD"))
+            except S3Error as error:
+                if error.status is not None:
+                    return None
+                if not (error.network and left):
+                    raise
 
 
 def bundle_name(node: int) -> str:
@@ -111,72 +143,104 @@ def parse_ticket(content: bytes) -> Ticket:
         raise TicketError("it is not JSON") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise TicketError(f"its format is not {SCHEMA}")
-    fields: dict[str, Any] = {}
-    for name, read in _FIELDS.items():
-        try:
-            fields[name] = read(document[name])
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            raise TicketError(f"its field {name} is missing or damaged") from None
-    ticket = Ticket(expires=fields.pop("expires_at"), **fields)
-    for name in (RECORD, *map(bundle_name, range(ticket.nodes))):
-        if name not in ticket.uploads:
-            raise TicketError(f"it has no upload URL for {name}")
-    return ticket
+    try:
+        expires = datetime.strptime(document["expires_at"], _TIME).replace(tzinfo=timezone.utc)
+        run_id, nodes, store = document["run_id"], document["nodes"], document["store"]
+        headers, uploads = dict(document["headers"]), dict(document["uploads"])
+        sound = _RUN_ID.fullmatch(run_id) and type(nodes) is int and nodes > 0 and store.isprintable()
+        texts = [text for pair in headers.items() for text in pair]
+        if not (sound and all(map(_is_plain, texts)) and all(map(_is_url, uploads.values()))):
+            raise TicketError("it is damaged")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise TicketError("it is damaged") from None
+    missing = {RECORD, bundle_name(0), bundle_name(nodes - 1)} - set(uploads)
+    if missing:
+        raise TicketError(f"it has no URL for {min(missing)}")
+    return Ticket(run_id, nodes, store, expires, headers, uploads)
 
 
-def _run_id(value: Any) -> str:
-    if not _RUN_ID.fullmatch(value):
-        raise ValueError
-    return str(value)
+def _is_plain(text: Any) -> bool:
+    """Whether a text can be part of a request as it is."""
+    return isinstance(text, str) and text.isascii() and text.isprintable() and len(text) < 1000
 
 
-def _number(value: Any, most: int) -> int:
-    if type(value) is not int or not 1 <= value <= most:
-        raise ValueError
-    return int(value)
-
-
-def _store(value: Any) -> str:
-    if not isinstance(value, str) or not value.isprintable():
-        raise ValueError
-    return value
-
-
-def _expires(value: Any) -> datetime:
-    return datetime.strptime(value, _TIME).replace(tzinfo=timezone.utc)
-
-
-def _uploads(value: Any) -> dict[str, SignedUpload]:
-    return {name: _upload(found) for name, found in value.items()}
-
-
-def _upload(value: Any) -> SignedUpload:
-    puts = []
-    for put in value["puts"]:
-        headers = put.get("headers", {})
-        if not all(_HEADER.fullmatch(name) and _VALUE.fullmatch(text) for name, text in headers.items()):
-            raise ValueError
-        puts.append(SignedPut(_number(put["bytes"], _MOST_BYTES), _url(put["url"]), dict(headers)))
-    if not puts:
-        raise ValueError
-    return SignedUpload(_url(value["head"]), tuple(sorted(puts, key=lambda put: put.bytes)))
-
-
-def _url(text: Any) -> str:
-    """A URL that may be requested as it is."""
+def _is_url(text: Any) -> bool:
+    """Whether it is a URL that may be requested as it is. Raises ValueError for a port that is not a number."""
     parts = urlsplit(text)
-    _ = parts.port  # raises ValueError for one that is not a number
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-        raise ValueError
-    if not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError
-    return str(text)
+    known = parts.scheme in ("http", "https") and parts.hostname and parts.username is None and parts.port != 0
+    return bool(known and text.isascii() and text.isprintable() and " " not in text)
 
 
-_FIELDS: Mapping[str, Any] = {
-    "run_id": _run_id,
-    "nodes": lambda value: _number(value, _MOST_NODES),
-    "store": _store,
-    "expires_at": _expires,
-    "uploads": _uploads,
-}
+def _attempts() -> Iterator[int]:
+    """How many attempts are left after each; before a repeated one it waits, longer each time."""
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(FIRST_WAIT_SECONDS * 2 ** (attempt - 1) * random.uniform(0.5, 1))
+        yield ATTEMPTS - 1 - attempt
+
+
+def _send(request: urllib.request.Request) -> None:
+    """Send a request. Raises S3Error, with the status where the server answered and refuses."""
+    try:
+        with _opener(os.environ.get("AWS_CA_BUNDLE")).open(request, timeout=SECONDS) as answer:
+            answer.read(_ERROR_BYTES)
+    except urllib.error.HTTPError as error:
+        raise _refused(error) from None
+    except urllib.error.URLError as error:
+        raise _failed(error.reason, _NotSent) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _failed(error, S3Error) from None
+
+
+def _opener(certificates: str | None) -> urllib.request.OpenerDirector:
+    """Goes by the proxies of the environment, and trusts the certificates of a file or a folder, else Python's own.
+
+    SSL_CERT_FILE sets those; an image without certificates may have those of certifi. A put is never redirected.
+    """
+    known = ssl.get_default_verify_paths()
+    if not (certificates or known.cafile or (known.capath and any(Path(known.capath).glob("*")))):
+        try:
+            import certifi
+
+            certificates = certifi.where()
+        except ImportError:
+            pass
+    folder = certificates if certificates and Path(certificates).is_dir() else None
+    try:
+        context = ssl.create_default_context(cafile=None if folder else certificates, capath=folder)
+    except OSError as error:
+        why = error.strerror or error
+        remedy = "correct AWS_CA_BUNDLE or SSL_CERT_FILE"
+        raise S3Error(f"the certificates cannot be read ({why})", remedy) from None
+    return urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+
+
+def _refused(answer: urllib.error.HTTPError) -> S3Error:
+    """The error for an answer that is not a success."""
+    with answer:
+        try:
+            text = answer.read(_ERROR_BYTES).decode("utf-8", "replace")
+        except (OSError, http.client.HTTPException):
+            text = ""
+    found = [match.group(1) for match in (_CODE.search(text), _MESSAGE.search(text)) if match]
+    code = found[0] if found else ""
+    why = "the server answers " + redact(" ".join([str(answer.code), *found]))
+    again = answer.code in _AGAIN or code == "ConditionalRequestConflict"
+    error = S3Error(why, _NETWORK if again else RENEW, code=code, status=answer.code, network=again)
+    if error.taken:
+        error.message = "the ticket was used already: something is there"
+        error.remedy = "store what waits with keys: `flagbench results push --store URL`"
+    elif answer.code == 403:
+        error.message = f"the server refuses the ticket ({why}): it was revoked, or this machine's clock is wrong"
+    return error
+
+
+def _failed(error: Any, kind: type[S3Error]) -> S3Error:
+    """The error for no answer. Some exceptions of http.client show what was requested: of those only the kind."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = f"the server's certificate is not trusted ({error.verify_message})"
+        return kind(why, "name the file of its authority's certificates in AWS_CA_BUNDLE")
+    if isinstance(error, http.client.HTTPException) and not isinstance(error, http.client.RemoteDisconnected):
+        return kind(f"the server does not answer in HTTP ({type(error).__name__})", _NETWORK, network=True)
+    why = getattr(error, "strerror", None) or getattr(error, "reason", None) or str(error)
+    return kind(f"the connection failed: {redact(str(why))}", _NETWORK, network=True)

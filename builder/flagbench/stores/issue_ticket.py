@@ -1,31 +1,27 @@
-"""Makes a ticket, after the bucket has shown that it keeps what a ticket promises."""
+"""Makes a ticket, after the bucket has shown that it keeps what a ticket promises.
+
+Its URLs are signed with version 4, which binds headers: the holder cannot leave out the one with which a put never
+overwrites. botocore's signer is used directly, because boto3's `generate_presigned_url` knows no header but Amazon's.
+"""
 
 from __future__ import annotations
 
+import io
 import secrets
-from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from functools import partial
-from io import BytesIO
 
 from flagbench.errors import FlagbenchError
-from flagbench.record.read import MAX_BYTES
 from flagbench.s3 import Bucket, S3Error
-from flagbench.s3.parts import md5
-from flagbench.s3.presign import LONGEST, certificates, presign_head, presign_put, temporary
-from flagbench.s3.presigned import Answer, NoAnswer, opened_client
-from flagbench.s3.ticket import RECORD, TICKET_BYTES, SignedPut, SignedUpload, Ticket, bundle_name
+from flagbench.s3.ticket import RECORD, TICKET_BYTES, Ticket, bundle_name
 from flagbench.stores.bucket import BucketBlobs, request_errors
 from flagbench.stores.layout import InboxPlace, inbox_prefix
 from flagbench.stores.probe import PREFIX, race
 from flagbench.stores.records import Store
 
-_BYTES_BESIDE = 1024
-"""More than an upload has in a ticket beside its URLs."""
-RECORD_SIZES = (2**16, 2**18, 2**19, MAX_BYTES)
-BUNDLE_SIZES = (2**20, 2**24, 2**28, 2**30, 5 * 10**9 // 2**20 * 2**20)
-"""Bytes of each upload of a record and of a bundle. The last is what S3 takes with one request, in whole MiB."""
+LONGEST = 7 * 24 * 3600
+"""Seconds: the longest life of a URL signed with version 4."""
 
 
 def issue(store: Store, run_id: str, nodes: int, life: timedelta, *, overwriting: bool = False) -> Ticket:
@@ -59,6 +55,10 @@ def issue(store: Store, run_id: str, nodes: int, life: timedelta, *, overwriting
             )
         _refuse_used(store, blobs, run_id)
         ticket = sign(bucket, run_id, nodes, seconds)
+        if len(ticket.encode()) > TICKET_BYTES:
+            raise FlagbenchError(
+                f"a ticket for {nodes:,} nodes is larger than {TICKET_BYTES:,} bytes", remedy="give fewer --nodes"
+            )
         if not overwriting:
             try_promises(bucket)
     if not overwriting and not bucket.profile.known and (broken := race(blobs)):
@@ -70,36 +70,64 @@ def issue(store: Store, run_id: str, nodes: int, life: timedelta, *, overwriting
 
 
 def sign(bucket: Bucket, run_id: str, nodes: int, seconds: int) -> Ticket:
-    """A ticket for a run, made without a request. Raises S3Error, or FlagbenchError where it is too large."""
+    """A ticket for a run, made without a request. Raises S3Error."""
+    keys = {RECORD: InboxPlace(run_id, None).key}
+    keys |= {bundle_name(node): InboxPlace(run_id, node).key for node in range(nodes)}
+    return _signed(bucket, run_id, nodes, keys, seconds)
+
+
+def try_promises(bucket: Bucket) -> None:
+    """Try with an object of its own, which is removed, that a URL binds its header and that a put never overwrites.
+
+    Raises S3Error (usage) where the server does not keep that.
+    """
+    key = f"{PREFIX}{secrets.token_hex(8)}"
+    ticket = _signed(bucket, "probe", 1, {RECORD: key}, 300)
+    steps = (
+        ("a put without the header that forbids overwriting", replace(ticket, headers={}), True),
+        ("a put as it was signed", ticket, False),
+        ("a second put", ticket, True),
+    )
+    try:
+        for number, (name, asked, refused) in enumerate(steps):
+            content = bytes([number]) * 16
+            try:
+                asked.put(RECORD, len(content), lambda content=content: io.BytesIO(content))  # type: ignore[misc]
+                kept, why = not refused, "is a success"
+            except S3Error as error:
+                if error.network:
+                    raise
+                kept, why = refused, error.message
+            if not kept:
+                raise S3Error(
+                    f"{bucket.url} does not keep what a ticket promises: {name}: {why}",
+                    "see the profile in the address (`?profile=`), or use another server",
+                    usage=True,
+                )
+    finally:
+        with suppress(S3Error):  # a key that may not delete leaves one object of 16 bytes
+            bucket.delete(key)
+
+
+def _signed(bucket: Bucket, run_id: str, nodes: int, keys: dict[str, str], seconds: int) -> Ticket:
     end = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=seconds)
-    uploads = {RECORD: _upload(bucket, InboxPlace(run_id, None).key, RECORD_SIZES, seconds)}
-    _refuse_large(uploads[RECORD], nodes)
-    for node in range(nodes):
-        uploads[bundle_name(node)] = _upload(bucket, InboxPlace(run_id, node).key, BUNDLE_SIZES, seconds)
-    return Ticket(run_id, nodes, bucket.url, end, uploads)
+    uploads = {name: _presigned(bucket, key, seconds) for name, key in keys.items()}
+    return Ticket(run_id, nodes, bucket.url, end, bucket.profile.create, uploads)
 
 
-def ends_with_session(store: Store) -> bool:
-    """Whether the tickets of a store end with the session of its credentials, before they expire."""
-    return isinstance(store.blobs, BucketBlobs) and bool(temporary(store.blobs.bucket))
+def _presigned(bucket: Bucket, key: str, seconds: int) -> str:
+    """The URL of a create-only put. Raises S3Error (usage)."""
+    from botocore.auth import S3SigV4QueryAuth
+    from botocore.awsrequest import AWSRequest
 
-
-def _upload(bucket: Bucket, key: str, sizes: tuple[int, ...], seconds: int) -> SignedUpload:
-    puts = []
-    for size in sizes:
-        signed = presign_put(bucket, key, size, seconds)
-        puts.append(SignedPut(size, signed.url, dict(signed.headers)))
-    return SignedUpload(presign_head(bucket, key, seconds).url, puts)
-
-
-def _refuse_large(upload: SignedUpload, nodes: int) -> None:
-    """Raise FlagbenchError (usage) where a ticket with as many uploads could not be read again."""
-    most = TICKET_BYTES // (sum(len(url) for url in (upload.head, *(put.url for put in upload.puts))) + _BYTES_BESIDE)
-    if nodes >= most:
-        raise FlagbenchError(
-            f"a ticket for {nodes:,} nodes is larger than {TICKET_BYTES:,} bytes",
-            remedy=f"make one for at most {most - 1:,} nodes",
-        )
+    where = {"Bucket": bucket.address.bucket, "Key": bucket.name(key)}
+    # For the address alone, which is in its path or its host: the signature is ours.
+    address = bucket.attempt(
+        lambda client: client.generate_presigned_url("put_object", Params=where), f"{bucket.url} cannot be signed for"
+    )
+    request = AWSRequest("PUT", address.partition("?")[0], headers=dict(bucket.profile.create))
+    S3SigV4QueryAuth(bucket.credentials, "s3", bucket.client.meta.region_name, expires=seconds).add_auth(request)
+    return str(request.url)
 
 
 def _refuse_used(store: Store, blobs: BucketBlobs, run_id: str) -> None:
@@ -114,50 +142,3 @@ def _refuse_used(store: Store, blobs: BucketBlobs, run_id: str) -> None:
             f"a ticket for the run {run_id} was used already: {blobs.location(inbox_prefix(run_id))} is not empty",
             remedy="give another --run-id, or leave it out",
         )
-
-
-def try_promises(bucket: Bucket) -> None:
-    """Try with an object of its own, which is removed, that URLs bind what they say and that a put never overwrites.
-
-    Raises S3Error (usage) where the server does not keep that.
-    """
-    key = f"{PREFIX}{secrets.token_hex(8)}"
-    size, content = 16, [b"1" * 16, b"2" * 16]
-    put, head = presign_put(bucket, key, size, 300), presign_head(bucket, key, 300)
-    client = opened_client(certificates())
-
-    def send(headers: Mapping[str, str], body: bytes) -> Answer:
-        return client.put(put.url, headers, BytesIO(body), len(body), md5(body))
-
-    steps: list[tuple[str, Callable[[], Answer], tuple[int, ...]]] = [
-        ("a put without the header that forbids overwriting", partial(send, {}, content[0]), (400, 403)),
-        ("a put of another length", partial(send, put.headers, content[0] + b"1"), (400, 403)),
-        ("the question for an object that is not there", partial(client.head, head.url), (404,)),
-        ("a put as it was signed", partial(send, put.headers, content[0]), (200,)),
-        ("a second put", partial(send, put.headers, content[1]), (409, 412)),
-        ("the question for the object", partial(client.head, head.url), (200,)),
-    ]
-    try:
-        for name, act, expected in steps:
-            try:
-                reply = act()
-            except NoAnswer as error:
-                message = f"{bucket.url}: {name} was not answered: {error}"
-                raise S3Error(message, "try again", network=True) from error
-            if reply.status not in expected:
-                raise S3Error(
-                    f"{bucket.url} does not keep what a ticket promises: {name} is answered with {reply.status}, not "
-                    f"{' or '.join(map(str, expected))}",
-                    "see the profile in the address (`?profile=`), or use another server",
-                    usage=True,
-                )
-        if (reply.length, reply.etag) != (size, md5(content[0]).hex()):
-            raise S3Error(
-                f"{bucket.url} does not keep what a ticket promises: an object's ETag is not its MD5, by which an "
-                "upload whose answer was lost is recognized",
-                "use a bucket whose objects are not encrypted with keys of a KMS (SSE-S3 is fine)",
-                usage=True,
-            )
-    finally:
-        with suppress(S3Error):  # a key that may not delete leaves one object of 16 bytes
-            bucket.delete(key)

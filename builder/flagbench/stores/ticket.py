@@ -1,19 +1,21 @@
-"""The file of a ticket, written for its owner alone and read again."""
+"""A ticket as its holder uses it: read, held against the run, and uploaded with, without boto3 and without keys."""
 
 from __future__ import annotations
 
-import os
+import io
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import IO
 
 from flagbench.errors import FlagbenchError
 from flagbench.files import read_input, reason
-from flagbench.s3.ticket import TICKET_BYTES, Ticket, TicketError, parse_ticket
+from flagbench.s3.errors import S3Error
+from flagbench.s3.ticket import RECORD, TICKET_BYTES, Ticket, TicketError, bundle_name, parse_ticket
+from flagbench.stores.blobs import StoreError
 
 VARIABLE = "FLAGBENCH_TICKET"
 """In which a container finds the ticket itself, as from a Kubernetes Secret."""
-VARIABLE_BYTES = 128 * 2**10
-"""Linux starts no process with a longer variable."""
 _REMEDY = "make one with `flagbench store ticket`"
 
 
@@ -47,25 +49,29 @@ def check_ticket(ticket: Ticket, *, run_id: str | None, nodes: int, minutes: flo
             f"the ticket is for {ticket.nodes} node(s), not for {nodes}",
             remedy=f"make one with `flagbench store ticket --nodes {nodes}`",
         )
-    now = datetime.now(timezone.utc)
-    if ticket.expires <= now:
-        raise FlagbenchError(f"the ticket expired at {ticket.expires_at}", remedy="make another one")
-    if minutes is not None and ticket.expires <= now + timedelta(minutes=minutes):
+    if ticket.expires <= datetime.now(timezone.utc) + timedelta(minutes=minutes or 0):
+        ends = f", before a run of --max-minutes {minutes:g} has ended" if minutes else ""
         raise FlagbenchError(
-            f"the ticket expires at {ticket.expires_at}, before a run of --max-minutes {minutes:g} has ended",
+            f"the ticket expires at {ticket.expires_at}{ends}",
             remedy="make one with a longer `--expires`, or give a smaller --max-minutes",
         )
 
 
-def write_private(file: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read, whole or not at all. Raises OSError (EEXIST: it is there)."""
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def upload_record(ticket: Ticket, record: bytes) -> None:
+    """Upload a record, as it was printed. Raises StoreError (NOT_STORED), in which no URL is named."""
+    _upload(ticket, RECORD, len(record), lambda: io.BytesIO(record))
+
+
+def upload_bundle(ticket: Ticket, node: int, path: Path) -> None:
+    """Upload the bundle of a node. Raises StoreError (NOT_STORED), in which no URL is named."""
     try:
-        with open(descriptor, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(descriptor)
-        os.link(part, file)  # never over another ticket: that one may be in use
-    finally:
-        part.unlink(missing_ok=True)
+        _upload(ticket, bundle_name(node), path.stat().st_size, lambda: path.open("rb"))
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {reason(error)}", remedy="make it readable for you") from error
+
+
+def _upload(ticket: Ticket, name: str, size: int, opened: Callable[[], IO[bytes]]) -> None:
+    try:
+        ticket.put(name, size, opened)
+    except S3Error as error:
+        raise StoreError(error.message, remedy=error.remedy) from None

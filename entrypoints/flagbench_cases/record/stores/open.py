@@ -4,7 +4,7 @@ from typing import Optional
 
 from flagbench_cases.record.stores.folder import FolderStore, store_folder
 from flagbench_cases.record.stores.store import Store
-from flagbench_cases.record.stores.ticket import Ticket
+from flagbench_cases.record.stores.ticket import Ticket, TicketStore
 from flagbench_cases.shared.errors import UsageError
 
 
@@ -18,11 +18,9 @@ def open_store(url: Optional[str], ticket: Optional[Ticket] = None) -> Optional[
         return None
     if url is not None and not _names_bucket(url):
         return FolderStore(store_folder(url))
-    # Imported here: clients of a network take time to import, and few runs use one.
     if ticket is not None:
-        from flagbench_cases.record.stores.ticket_store import TicketStore
-
         return TicketStore(ticket)
+    # Imported here: the client takes time to import, and few runs use one.
     from flagbench_cases.record.stores.bucket import BucketStore
 
     return BucketStore(url or "")

@@ -185,9 +185,9 @@ def test_no_process_that_is_started_inherits_a_ticket(monkeypatch: pytest.Monkey
         raise UsageError("enough", "-")
 
     monkeypatch.setattr(main.remote, "look_up", look_up)
-    upload = {"head": "https://h/k", "puts": [{"bytes": 1, "url": "https://h/k", "headers": {}}]}
-    ticket = {"schema": "ticket/v1", "run_id": "mine", "nodes": 1, "store": "s3://b"}
-    ticket.update(expires_at="2099-01-01T00:00:00Z", uploads={"record.json": upload, "node-0.tar.gz": upload})
+    uploads = dict.fromkeys(("record.json", "node-0.tar.gz"), "https://h/k")
+    ticket = {"schema": "ticket/v1", "run_id": "mine", "nodes": 1, "store": "s3://b", "headers": {}}
+    ticket.update(expires_at="2099-01-01T00:00:00Z", uploads=uploads)
     monkeypatch.setenv("FLAGBENCH_TICKET", json.dumps(ticket))
     outcome = main.Attempt(["distilbert", "--data", "s3://bucket/x"], 1, False, Interruption()).run()
     assert (outcome.reason, seen) == ("enough", [False])

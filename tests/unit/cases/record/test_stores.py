@@ -131,19 +131,18 @@ def test_the_command_that_stores_what_waits_can_be_pasted(tmp_path: Path) -> Non
     assert shlex.split(stores.Unsent("s3://bucket/x", out).command)[-1] == out
 
 
-def put(size: int) -> dict[str, Any]:
-    return {"bytes": size, "url": "https://h/b/k?X-Amz-Signature=SECRET", "headers": {"If-None-Match": "*"}}
+URL = "https://h/b/k?X-Amz-Signature=SECRET"
 
 
 def written(**changes: Any) -> dict[str, Any]:
-    upload = {"head": "https://h/b/k?X-Amz-Signature=SECRET", "puts": [put(2**20), put(2**16)]}
     return {
         "schema": "ticket/v1",
         "run_id": "mine",
         "nodes": 2,
         "store": "s3://b/p",
         "expires_at": (datetime.now(timezone.utc) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "uploads": {"record.json": upload, "node-0.tar.gz": upload, "node-1.tar.gz": upload},
+        "headers": {"If-None-Match": "*"},
+        "uploads": dict.fromkeys(("record.json", "node-0.tar.gz", "node-1.tar.gz"), URL),
         **changes,
     }
 
@@ -154,8 +153,7 @@ def test_a_ticket_is_read_from_a_file_or_from_the_environment(
     monkeypatch.setenv("FLAGBENCH_TICKET", json.dumps(written()))
     found = stores.read_ticket(None)
     assert found is not None
-    assert (found.run_id, found.nodes) == ("mine", 2)
-    assert [each.bytes for each in found.uploads["record.json"].puts] == [2**16, 2**20]
+    assert (found.run_id, found.nodes, found.uploads["record.json"]) == ("mine", 2, URL)
     assert "FLAGBENCH_TICKET" not in os.environ, "the ranks do not inherit it"
     path = tmp_path / "ticket"
     path.write_text(json.dumps(written(run_id="another")))
@@ -171,33 +169,26 @@ def test_a_ticket_is_read_from_a_file_or_from_the_environment(
     "content",
     [
         "",
-        "{",
         "[" * 100_000,
         "null",
+        "SECRET",
         {"schema": "ticket/v2"},
         {"nodes": "two"},
         {"nodes": 0},
+        {"nodes": 3},
         {"run_id": "../x"},
         {"expires_at": "soon"},
-        {"uploads": []},
-        {"uploads": {"record.json": {"head": "file:///etc/passwd", "puts": [put(1)]}}},
-        {"uploads": {"record.json": {"head": "https://u:SECRET@h/", "puts": [put(1)]}}},
-        {"uploads": {"record.json": {"head": "https://h/SECRET x", "puts": [put(1)]}}},
-        {"uploads": {"record.json": {"head": "https://h/", "puts": []}}},
-        {"uploads": {"record.json": {"head": "https://h/", "puts": [{**put(1), "bytes": True}]}}},
-        {"uploads": {"record.json": {"head": "https://h/", "puts": [put(2**60)]}}},
-        {"uploads": {"record.json": {"head": "host/SECRET", "puts": [put(1)]}}},
-        {"uploads": {"record.json": {"head": "https://h:SECRET/", "puts": [put(1)]}}},
-        {"uploads": {"record.json": {"head": "https://h/", "puts": [{**put(1), "headers": {"A": "\u20ac"}}]}}},
-        {"nodes": 3},
-        {"nodes": 10**9},
         {"store": "s3://b\x1b[2J"},
-        {"uploads": {"record.json": {"head": "https://h/", "puts": [{**put(1), "headers": {"A": "x\r\ny"}}]}}},
-        "SECRET",
+        {"headers": {"A": "x\r\ny"}},
+        {"uploads": []},
+        {"uploads": {**written()["uploads"], "node-0.tar.gz": {"head": URL}}},
+        *(
+            {"uploads": {**written()["uploads"], "node-0.tar.gz": url}}
+            for url in ("file:///etc/passwd", "https://u:SECRET@h/", "https://h/SECRET x", "https://h:SECRET/")
+        ),
     ],
 )
 def test_a_damaged_ticket_is_refused_without_its_secrets(tmp_path: Path, content: str | dict[str, Any]) -> None:
-    """Not as written: the names of tests have no times, or workers would not have the same ones."""
     path = tmp_path / "ticket"
     path.write_text(content if isinstance(content, str) else json.dumps(written(**content)))
     with refuses(UsageError, path) as caught:
