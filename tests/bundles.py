@@ -1,4 +1,4 @@
-"""Bundles for tests: sound ones, and parts to make hostile ones of."""
+"""Bundles for tests: sound ones of a node, and parts to make hostile ones of."""
 
 from __future__ import annotations
 
@@ -21,29 +21,22 @@ def member(name: str, content: bytes = b"", **changes: Any) -> tuple[tarfile.Tar
     return info, content
 
 
-def archive(
-    members: list[tuple[tarfile.TarInfo, bytes]],
-    format: int = tarfile.PAX_FORMAT,
-    pax_headers: dict[str, str] | None = None,
-) -> bytes:
-    """The .tar.gz of members; `pax_headers` are those of all of them."""
+def archive(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    """The .tar.gz of members."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=format, pax_headers=pax_headers) as tar:
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for info, content in members:
             tar.addfile(info, io.BytesIO(content) if info.isreg() else None)
     return gzip.compress(out.getvalue(), compresslevel=1, mtime=0)
 
 
-def manifest(files: dict[str, bytes], **facts: Any) -> bytes:
-    """MANIFEST.json of those files."""
-    named = [
-        {"path": name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in files.items()
-    ]
-    return json.dumps({"schema": "bundle/v1", **facts, "files": named}).encode()
+def sums(files: dict[str, bytes]) -> tuple[tarfile.TarInfo, bytes]:
+    """SHA256SUMS of those files, as a member."""
+    lines = (f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items())
+    return member("SHA256SUMS", "".join(lines).encode())
 
 
-def bundle(files: dict[str, bytes] = FILES, **facts: Any) -> bytes:
-    """A sound bundle; `facts` are run_id, record_id and node."""
-    members = [member(name, content) for name, content in files.items()]
-    return archive([*members, member("MANIFEST.json", manifest(files, **facts))])
+def bundle(files: dict[str, bytes] = FILES, **origin: Any) -> bytes:
+    """A sound bundle; `origin` is record_id, run_id and node."""
+    files = {**files, "MANIFEST.json": json.dumps({"schema": "bundle/v1", **origin}).encode()}
+    return archive([*(member(name, content) for name, content in files.items()), sums(files)])

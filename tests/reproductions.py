@@ -10,12 +10,10 @@ from typing import Any
 
 from bundles import bundle as raw_bundle
 from catalogs import CATALOG
-from flagbench._version import __version__
-from flagbench.checkout import commit
 from flagbench.cli.reproduce_verdict import series_verdict
 from flagbench.record.model import Builder
-from flagbench.reproduce import archive, contents
-from flagbench.reproduce.bundle import DamagedBundle, Heading, opened, write_bundle
+from flagbench.reproduce import contents
+from flagbench.reproduce.bundle import write_bundle
 from flagbench.stores.series import with_records
 from flagbench.stores.series_document import Request, Run, SeriesDocument
 from honest import honest_events, honest_record
@@ -59,7 +57,7 @@ def bundle_files(content: bytes) -> Files:
     return {
         contents.CLAIM: contents.to_json(contents.claim_document(CLAIM)),
         contents.VERDICT: contents.to_json(result.to_dict()),
-        contents.REPRODUCTION: contents.to_json({"claim": CLAIM.id}),
+        contents.REPRODUCTION: contents.to_json({"claim": CLAIM.id, "flagbench": contents.this_flagbench()}),
         contents.series_path("mine"): series.to_json(),
         contents.record_path(raw["record_id"]): content,
         contents.raw_path(raw["record_id"], "node-0.tar.gz"): RAW,
@@ -67,37 +65,11 @@ def bundle_files(content: bytes) -> Files:
     }
 
 
-def written(target: Path, files: Files, verdict: str = "REPRODUCED", **options: Any) -> str:
-    heading = Heading(CLAIM.id, verdict, "2026-01-01T12:02:00Z", Builder(__version__, commit()))
-    return write_bundle(target, {**files}, heading, **options)
-
-
-def is_damaged(path: Path) -> bool:
-    try:
-        with opened(path) as found:
-            contents.read_contents(found.folder, found.manifest)
-    except DamagedBundle:
-        return True
-    return False
-
-
-def flip(path: Path, place: int) -> Callable[[], object]:
-    """Change one bit of a file; returns what changes it back."""
-    before = path.read_bytes()
-    changed = bytearray(before)
-    changed[place] ^= 1 << place % 8
-    path.write_bytes(changed)
-    return lambda: path.write_bytes(before)
+def written(target: Path, files: Files) -> str:
+    return write_bundle(target, {**files})
 
 
 def changed(files: Files, name: str, edit: Callable[[Any], object]) -> Files:
     document = json.loads(files[name])
     edit(document)
     return {**files, name: contents.to_json(document)}
-
-
-def unpacked(file: Path, folder: Path) -> list[tuple[str, Path]]:
-    """Unpack a bundle into a new folder; its files by name."""
-    folder.mkdir()
-    archive.unpack(file, folder)
-    return list(archive.files_below(folder))

@@ -37,12 +37,12 @@ def objects(server: Any, bucket: str) -> dict[str, bytes]:
 
 
 def inside(bundle: bytes) -> dict[str, bytes]:
-    """The files of a bundle, each as its list says."""
+    """The files of a bundle, each as its sums say."""
     with tarfile.open(fileobj=io.BytesIO(bundle)) as archive:
         files = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
-    manifest = json.loads(files["MANIFEST.json"])
-    assert {each["path"]: each["sha256"] for each in manifest["files"]} == {
-        name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != "MANIFEST.json"
+    lines = [line.split("  ") for line in files.pop("SHA256SUMS").decode().splitlines()]
+    assert {name: digest for digest, name in lines} == {
+        name: hashlib.sha256(content).hexdigest() for name, content in files.items()
     }
     return files
 

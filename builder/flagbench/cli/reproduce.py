@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from flagbench.catalog.model import Catalog, Claim
 from flagbench.cli import complete, preview, reproduce_page, reproduce_runs
 from flagbench.cli.options import StoreOption, WideOption
 from flagbench.cli.output import print_error
-from flagbench.cli.reproduce_bundle import bundle_files, heading
+from flagbench.cli.reproduce_bundle import bundle_files
 from flagbench.cli.run import usable_store
 from flagbench.cli.run_series import SeriesOptions, plan_sides
 from flagbench.cli.run_target import Via, choose_via, target_of, with_data
@@ -33,7 +32,6 @@ from flagbench.reproduce.limits import LimitOptions
 from flagbench.reproduce.log import logged
 from flagbench.reproduce.plan import Plan, PlanOptions, plan_of
 from flagbench.reproduce.preflight import look, nearest
-from flagbench.reproduce.signature import Tool, check_signer, sign
 from flagbench.stores import open_store
 
 
@@ -63,16 +61,7 @@ def command(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="DIR|FILE.tar.gz", help="The bundle. Default: CLAIM-NONCE.tar.gz in this folder."
-        ),
-    ] = None,
-    sign_with: Annotated[
-        Tool | None, typer.Option("--sign", help="Sign the bundle's manifest with this tool, if it is installed.")
-    ] = None,
-    sign_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY", help="The secret key: a file, or for cosign a URL. Default: minisign's own file."
+            "--out", "-o", metavar="FILE.tar.gz", help="The bundle. Default: CLAIM-NONCE.tar.gz in this folder."
         ),
     ] = None,
     store: StoreOption = None,
@@ -100,7 +89,7 @@ def command(
     plan = plan_of(claim, catalog, on, options, fresh=limits.nonce is not None)
     nonce = limits.nonce or secrets.token_hex(8)
     target_file = out or Path(f"{claim.id.replace('/', '-')}-{nonce}.tar.gz")
-    _check_output(target_file, sign_with, sign_key)
+    check_target(target_file)
     only_docker = [word.partition("=")[0] for word in words(container)]
     target = target_of(plan.request, choose_via(via, plan.request.stack, only_docker), container)
     records = usable_store(open_store(store))
@@ -128,8 +117,7 @@ def command(
     failure = digest = None
     try:
         with bundle_files(plan, limits, target, findings, line, outcome, records, log.text) as files:
-            signer = None if sign_with is None else partial(sign, sign_with, sign_key)
-            digest = write_bundle(target_file, files, heading(plan, outcome.result), signer)
+            digest = write_bundle(target_file, files)
     except FlagbenchError as error:
         failure = error
     reproduce_page.show(plan, outcome, target_file, digest, findings, wide=wide, as_json=as_json)
@@ -138,15 +126,6 @@ def command(
         print_error(failure.message, failure.remedy)
     code = outcome.code or (int(failure.code) if failure else 0) or int(outcome.result.verdict.exit_code)
     raise typer.Exit(code)
-
-
-def _check_output(target: Path, tool: Tool | None, key: str | None) -> None:
-    """Raise FlagbenchError (usage) where no bundle could be written, or signed, as it is asked for."""
-    check_target(target)
-    if tool is not None:
-        check_signer(tool, key)
-    elif key is not None:
-        raise FlagbenchError("--sign-key needs --sign", remedy="name the tool: --sign minisign or --sign cosign")
 
 
 def _claim(name: str, catalog: Catalog) -> Claim:

@@ -10,27 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flagbench._version import __version__
 from flagbench.build.sbom_file import sbom_of
-from flagbench.checkout import commit
 from flagbench.cli.reproduce_runs import Outcome
 from flagbench.cli.run_target import Target
 from flagbench.doctor import Finding
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.clock import utc_now
-from flagbench.record.model import Builder, Record
+from flagbench.record.model import Record
 from flagbench.redaction import redact
 from flagbench.reproduce import contents, surroundings
-from flagbench.reproduce.bundle import Heading
 from flagbench.reproduce.limits import LimitOptions
 from flagbench.reproduce.plan import Plan
 from flagbench.stores import Store
-from flagbench.verify import VerifyResult
-
-
-def heading(plan: Plan, result: VerifyResult) -> Heading:
-    """What the manifest says beside its files."""
-    return Heading(plan.claim.id, result.verdict.value, utc_now(), Builder(__version__, commit()))
 
 
 @contextmanager
@@ -117,6 +108,8 @@ def _about(
     return {
         "schema": "reproduction/v1",
         "claim": plan.claim.id,
+        "created_at": utc_now(),
+        "flagbench": contents.this_flagbench(),
         "command": [redact(word) for word in command],
         "stack": plan.request.stack.name,
         "via": target.via,

@@ -106,7 +106,7 @@ def show(
     wide: bool,
     as_json: bool,
 ) -> None:
-    """Print the verdict, and where the bundle is. `digest`: of its manifest; None where it could not be written."""
+    """Print the verdict, and where the bundle is. `digest`: its sha256; None where it could not be written."""
     result, clock = outcome.result, outcome.clock
     assert result is not None
     if as_json:
@@ -122,14 +122,14 @@ def show(
             "unpublished": list(plan.unpublished),
             "preflight": [asdict(finding) for finding in findings],
             "bundle": None if digest is None else str(bundle),
-            "manifest_sha256": digest,
+            "bundle_sha256": digest,
         }
         echo_json(answer)
         return
     print(verdict_table(outcome.records, result, wide=wide))
     print(f"{len(outcome.records)} run(s) in the verdict, {clock.text}: {_ENDINGS[outcome.ending]}")
     if digest is not None:
-        print(visible(f"bundle {bundle}, sha256 of its manifest {digest}"))
+        print(visible(f"bundle {bundle}, sha256 {digest}"))
         print(visible(f"check it with: flagbench bundle verify {bundle}"))
 
 

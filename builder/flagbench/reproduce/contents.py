@@ -10,13 +10,15 @@ from typing import Any
 
 import msgspec
 
+from flagbench._version import __version__
 from flagbench.catalog.model import Claim
+from flagbench.checkout import commit
 from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.record.read import MAX_BYTES, read_record
-from flagbench.reproduce.manifest import Manifest
 from flagbench.reproduce.raw_events import compared, has_steps
-from flagbench.stores.bundle_check import BundleError, check_bundle
+from flagbench.s3 import sha256_of
+from flagbench.stores.archive import BundleError, read_origin, unpacked
 from flagbench.stores.series_document import SeriesDocument, parse_series
 from flagbench.terminal import brief
 
@@ -32,6 +34,11 @@ def claim_document(claim: Claim) -> dict[str, Any]:
     document: dict[str, Any] = msgspec.to_builtins(claim, enc_hook=str)
     del document["path"]  # of this machine
     return {"schema": "claim/v1", **document}
+
+
+def this_flagbench() -> dict[str, Any]:
+    """The version and commit that a bundle is written by."""
+    return {"version": __version__, "commit": commit()}
 
 
 def to_json(document: Mapping[str, Any]) -> bytes:
@@ -72,42 +79,41 @@ class Contents:
     contradicted: tuple[str, ...] = ()
     """Where the evidence of a record is not that of its raw events."""
 
+    @property
+    def stated_by(self) -> str:
+        """The version of the flagbench that wrote it; bundles of 0.1.0 may not say it."""
+        author = self.reproduction.get("flagbench")
+        return str(author.get("version")) if isinstance(author, dict) else "unknown"
 
-def read_contents(folder: Path, manifest: Manifest) -> Contents:
-    """The contents of an unpacked bundle whose files are as its manifest says.
+
+def read_contents(files: Mapping[str, Path]) -> Contents:
+    """The contents of a bundle, of which `files` has every file by its path in it.
 
     Raises BundleError for documents that are missing, are not what they should be, or do not belong together.
     """
-    documents = {name: _document(folder, name) for name in (CLAIM, VERDICT, REPRODUCTION)}
-    against = documents[VERDICT].get("against")
-    held = against.get("id") if isinstance(against, dict) else None
-    for claim in (documents[CLAIM].get("id"), documents[REPRODUCTION].get("claim"), held):
-        if claim != manifest.claim:
-            raise BundleError(f"its documents are about {brief(manifest.claim)} and about {brief(str(claim))}")
-    if documents[VERDICT].get("verdict") != manifest.verdict:
-        raise BundleError(f"its manifest says {brief(manifest.verdict)}, and its {VERDICT} does not")
+    claim, verdict, told = (_document(files, name) for name in (CLAIM, VERDICT, REPRODUCTION))
+    against = verdict.get("against")
+    names = (claim.get("id"), told.get("claim"), against.get("id") if isinstance(against, dict) else None)
+    if not isinstance(names[0], str) or len(set(map(str, names))) > 1:
+        raise BundleError(f"its documents are about {' and about '.join(brief(str(name)) for name in names)}")
     try:
-        series, records = _series(folder, manifest), _records(folder, manifest)
+        series, records = _series(files), _records(files)
     except FlagbenchError as error:
         raise BundleError(error.message) from error
     named = {run.record_id for run in series.runs if run.record_id is not None}
     if other := sorted(records.keys() - named):
         raise BundleError(f"its series does not name the record {other[0]}")
     wrong: list[str] = []
-    without = [clause for record in records.values() for clause in _without_raw(folder, manifest, record, wrong)]
-    contents = {key: (folder / record_path(key)).read_bytes() for key in records}
-    claim, verdict, told = (documents[name] for name in (CLAIM, VERDICT, REPRODUCTION))
+    without = [clause for record in records.values() for clause in _without_raw(files, record, wrong)]
+    contents = {record_id: files[record_path(record_id)].read_bytes() for record_id in records}
     return Contents(claim, verdict, told, series, contents, tuple(sorted(without)), tuple(wrong))
 
 
-def _document(folder: Path, name: str) -> dict[str, Any]:
-    path = folder / name
-    if not path.is_file():
+def _document(files: Mapping[str, Path], name: str) -> dict[str, Any]:
+    if name not in files:
         raise BundleError(f"it has no {name}")
-    if path.stat().st_size > _DOCUMENT_BYTES:
-        raise BundleError(f"its {name} is larger than {_DOCUMENT_BYTES:,} bytes")
     try:
-        document = msgspec.json.decode(path.read_bytes())
+        document = msgspec.json.decode(_content(files[name], _DOCUMENT_BYTES, name))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BundleError(f"its {name} cannot be read: {brief(str(error))}") from error
     if not isinstance(document, dict):
@@ -115,50 +121,51 @@ def _document(folder: Path, name: str) -> dict[str, Any]:
     return document
 
 
-def _series(folder: Path, manifest: Manifest) -> SeriesDocument:
-    names = [entry for entry in manifest.files if entry.path.startswith(f"{SERIES}/")]
+def _series(files: Mapping[str, Path]) -> SeriesDocument:
+    names = [name for name in files if name.startswith(f"{SERIES}/")]
     if len(names) != 1:
         raise BundleError(f"it has {len(names)} series, and needs one")
-    if names[0].size > _DOCUMENT_BYTES:
-        raise BundleError(f"its {names[0].path} is larger than {_DOCUMENT_BYTES:,} bytes")
-    series = parse_series((folder / names[0].path).read_bytes(), names[0].path)
-    if series_path(series.series_id) != names[0].path:
-        raise BundleError(f"its {names[0].path} is the series {series.series_id}")
+    series = parse_series(_content(files[names[0]], _DOCUMENT_BYTES, names[0]), names[0])
+    if series_path(series.series_id) != names[0]:
+        raise BundleError(f"its {names[0]} is the series {series.series_id}")
     return series
 
 
-def _records(folder: Path, manifest: Manifest) -> dict[str, Record]:
+def _records(files: Mapping[str, Path]) -> dict[str, Record]:
     found = {}
-    for entry in manifest.files:
-        if not entry.path.startswith(f"{RECORDS}/"):
-            continue
-        if entry.size > MAX_BYTES:
-            raise BundleError(f"its {entry.path} has {entry.size:,} bytes, more than a record")
-        record = read_record((folder / entry.path).read_bytes(), entry.path)
-        if record_path(record.record_id) != entry.path:
-            raise BundleError(f"its {entry.path} is the record {record.record_id}")
-        found[record.record_id] = record
+    for name in files:
+        if name.startswith(f"{RECORDS}/"):
+            record = read_record(_content(files[name], MAX_BYTES, name), name)
+            if record_path(record.record_id) != name:
+                raise BundleError(f"its {name} is the record {record.record_id}")
+            found[record.record_id] = record
     return found
 
 
-def _without_raw(folder: Path, manifest: Manifest, record: Record, wrong: list[str]) -> Iterator[str]:
+def _content(path: Path, limit: int, name: str) -> bytes:
+    if path.stat().st_size > limit:
+        raise BundleError(f"its {name} is larger than {limit:,} bytes")
+    return path.read_bytes()
+
+
+def _without_raw(files: Mapping[str, Path], record: Record, wrong: list[str]) -> Iterator[str]:
     """Whose raw events are not there; adds to `wrong` where the record's evidence is not that of those that are.
 
     Raises BundleError for those of another run.
     """
-    here = f"{RAW}/{record.record_id}/"
     named, ranks = record.bundle is None, set[int]()
-    for entry in manifest.files:
-        if not entry.path.startswith(here):
+    for name in files:
+        if not name.startswith(raw_path(record.record_id, "")):
             continue
-        raw = check_bundle(folder / entry.path)
-        if raw.manifest.record_id != record.record_id or raw.manifest.run_id != record.run_id:
-            raise BundleError(f"{entry.path} is not of the record {record.record_id}")
-        if raw.manifest.node == (record.bundle.node if record.bundle else None):
-            if record.bundle is None or raw.sha256 != record.bundle.sha256:
-                raise BundleError(f"{entry.path} does not have the sha256 that the record {record.record_id} names")
-            named = True
-        found, clauses = compared(folder / entry.path, record, raw.manifest.node)
+        with unpacked(files[name]) as raw:
+            origin = read_origin(raw)
+            if (origin.record_id, origin.run_id) != (record.record_id, record.run_id):
+                raise BundleError(f"{name} is not of the record {record.record_id}")
+            if record.bundle is not None and origin.node == record.bundle.node:
+                if sha256_of(files[name]) != record.bundle.sha256:
+                    raise BundleError(f"{name} does not have the sha256 that the record {record.record_id} names")
+                named = True
+            found, clauses = compared(raw, record, origin.node)
         ranks |= found
         wrong += clauses
     lacking = len(record.ranks) - len(ranks) if has_steps(record) else 0

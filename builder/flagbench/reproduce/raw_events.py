@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import struct
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,10 +39,10 @@ def has_steps(record: Record) -> bool:
     return record.evidence is not None and record.status.state == "ok"
 
 
-def compared(bundle: Path, record: Record, node: int | None) -> tuple[set[int], list[str]]:
+def compared(files: Mapping[str, Path], record: Record, node: int) -> tuple[set[int], list[str]]:
     """The ranks whose raw events are in the bundle of a node, and where the record's evidence is not theirs.
 
-    At most one clause for each rank. `bundle`: a sound one (`check_bundle`).
+    At most one clause for each rank. `files`: those of the bundle, by name.
     """
     if not has_steps(record):
         return set(), []
@@ -52,29 +51,29 @@ def compared(bundle: Path, record: Record, node: int | None) -> tuple[set[int], 
     except (EvidenceError, OverflowError):
         section = None  # the verdict says so
     own = [rank.rank for rank in record.ranks if rank.node == node and (section is None or rank.rank < section.world)]
-    with tarfile.open(bundle, "r:gz") as archive:
-        files = {member.name: member for member in archive.getmembers()}
-        ranks = own if any(f"rank-{rank:05d}.steps" in files for rank in own) else []
-        found: list[str] = []
-        if section is None:
-            return set(ranks), found
-        for rank in ranks:
-            steps, facts = (
-                _content(archive, files.get(f"rank-{rank:05d}.{kind}"), most)
-                for kind, most in (("steps", _HEADER_SIZE + section.steps * _SLOT.size), ("facts", _MOST_FACTS))
-            )
-            try:
-                wrong = [*_steps(section, rank, steps), *_facts(section, rank, facts)]
-            except (OverflowError, ValueError):  # sums of infinite or huge numbers, which no run has
-                wrong = [f"the raw events of rank {rank} have numbers that nothing can be computed from"]
-            found += [f"record {record.record_id}: {clause}" for clause in wrong[:1]]
+    ranks = own if any(f"rank-{rank:05d}.steps" in files for rank in own) else []
+    found: list[str] = []
+    if section is None:
         return set(ranks), found
+    for rank in ranks:
+        steps, facts = (
+            _content(files.get(f"rank-{rank:05d}.{kind}"), most)
+            for kind, most in (("steps", _HEADER_SIZE + section.steps * _SLOT.size), ("facts", _MOST_FACTS))
+        )
+        try:
+            wrong = [*_steps(section, rank, steps), *_facts(section, rank, facts)]
+        except (OverflowError, ValueError):  # sums of infinite or huge numbers, which no run has
+            wrong = [f"the raw events of rank {rank} have numbers that nothing can be computed from"]
+        found += [f"record {record.record_id}: {clause}" for clause in wrong[:1]]
+    return set(ranks), found
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo | None, most: int) -> bytes:
+def _content(path: Path | None, most: int) -> bytes:
     """A file of the bundle, up to a byte more than `most`; empty if it is not there."""
-    file = archive.extractfile(member) if member is not None else None
-    return file.read(most + 1) if file is not None else b""
+    if path is None:
+        return b""
+    with path.open("rb") as file:
+        return file.read(most + 1)
 
 
 def _steps(section: Section, rank: int, content: bytes) -> Iterator[str]:

@@ -19,9 +19,9 @@ from flagbench.files import reason
 from flagbench.record.model import Record
 from flagbench.record.read import MAX_BYTES, read_record
 from flagbench.s3 import S3Error, download, sha256_of
+from flagbench.stores.archive import BundleError, read_origin, unpacked
 from flagbench.stores.blobs import StoreError, Unread
 from flagbench.stores.bucket import BucketBlobs, request_errors, store_errors
-from flagbench.stores.bundle_check import BundleError, check_bundle
 from flagbench.stores.issue_ticket import LONGEST
 from flagbench.stores.layout import BundlePlace, InboxPlace, inbox_prefix, parse_inbox_key
 from flagbench.stores.records import Store
@@ -177,8 +177,9 @@ class Inbox:
             with TemporaryDirectory(prefix="flagbench-collect-") as folder:
                 path = Path(folder) / "bundle.tar.gz"
                 self._download(place, path)
-                origin = check_bundle(path).manifest
-                record = record or self._stored_record(origin.record_id or "")
+                with unpacked(path) as files:
+                    origin = read_origin(files)
+                record = record or self._stored_record(origin.record_id)
                 for name, found, expected in (
                     ("record", origin.record_id, record.record_id),
                     ("run", origin.run_id, place.run_id),
@@ -187,9 +188,9 @@ class Inbox:
                 ):
                     if found != expected:
                         raise BundleError(f"it is of the {name} {brief(str(found))}, not of {expected}")
-                if (origin.node or 0) >= record.raw["system"].get("nodes", 1):
+                if origin.node >= record.raw["system"].get("nodes", 1):
                     raise BundleError("the run had no such node")
-                self._store.bundles.put(BundlePlace(record.record_id, place.node or 0, sha256_of(path)), path)
+                self._store.bundles.put(BundlePlace(record.record_id, origin.node, sha256_of(path)), path)
         except OSError as error:
             raise StoreError(
                 f"{place.key} was not collected: {reason(error)}",

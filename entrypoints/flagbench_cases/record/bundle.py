@@ -1,31 +1,25 @@
-"""A node's bundle: the raw evidence of its ranks in one deterministic tar.gz, with a list of what is in it.
+"""A node's bundle: the raw evidence of its ranks in one deterministic tar.gz, with SHA256SUMS of what is in it.
 
 Equal evidence makes equal bytes: times, owners and order are fixed. It is written in little memory.
 """
 
 import gzip
-import hashlib
-import io
 import json
 import os
+import shutil
 import tarfile
-import tempfile
-from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
 from flagbench_cases.record import surroundings
 from flagbench_cases.record.stores.store import Bundle
-from flagbench_cases.shared import spool
+from flagbench_cases.shared import files, spool
 
 SCHEMA = "bundle/v1"
-MANIFEST = "MANIFEST.json"
+MANIFEST, SUMS = "MANIFEST.json", "SHA256SUMS"
 KINDS = ("exit", "facts", "steps")
 LAUNCHER, PLAN, TELEMETRY = "agent.json", "plan.json", "telemetry.jsonl"
-_PIECE = 2**20
 _LINE_BYTES = 2**24
 """A longer line is searched for credentials in pieces."""
-
-Content = Tuple[int, Iterable[bytes]]
-"""The size of a file, and its bytes."""
 
 
 class Origin(NamedTuple):
@@ -41,114 +35,51 @@ class Origin(NamedTuple):
 
 def write(folder: str, spool_folder: str, ranks: Sequence[int], origin: Origin) -> Bundle:
     """Write the bundle of the ranks of a node to a file in `folder`. Raises OSError."""
+    staged = os.path.join(folder, "files")
+    os.mkdir(staged)
+    _stage(staged, spool_folder, ranks, origin)
+    names = sorted(os.listdir(staged))
+    sums = ["%s  %s\n" % (files.sum_of(os.path.join(staged, name)), name) for name in names]
+    _write(staged, SUMS, "".join(sums).encode("utf-8"))
     path = os.path.join(folder, "node-%d.tar.gz" % origin.node)
-    listed: List[Dict[str, Any]] = []
     with open(path, "wb") as file:
-        counting = _Hashing(file)
         # mtime and name would be in the header of the gzip stream.
-        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=counting, mtime=0) as packed:
-            with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-                for name, content in _contents(spool_folder, ranks, origin, folder):
-                    listed.append(_add(archive, name, content))
-                manifest = {
-                    "schema": SCHEMA,
-                    "record_id": origin.record_id,
-                    "run_id": origin.run_id,
-                    "node": origin.node,
-                    "files": listed,
-                }
-                _add(archive, MANIFEST, _json(manifest))
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:
+            with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+                for name in [*names, SUMS]:
+                    info = tarfile.TarInfo(name)  # times and owners are 0
+                    info.size = os.path.getsize(os.path.join(staged, name))
+                    with open(os.path.join(staged, name), "rb") as content:
+                        archive.addfile(info, content)
         file.flush()
         os.fsync(file.fileno())
-    return Bundle(path, origin.node, counting.sha256.hexdigest(), counting.size)
+    return Bundle(path, origin.node, files.sum_of(path), os.path.getsize(path))
 
 
-def _contents(spool_folder: str, ranks: Sequence[int], origin: Origin, folder: str) -> Iterator[Tuple[str, Content]]:
-    """Every file of the bundle but the list of them, in order. `folder`: for temporary files."""
+def _stage(staged: str, spool_folder: str, ranks: Sequence[int], origin: Origin) -> None:
+    """Write every file of the bundle but SHA256SUMS to a folder, without credentials."""
     known = surroundings.secrets(os.environ)
     cleaner = surroundings.Cleaner(known)
-    yield "config.json", _json(origin.config)
-    yield "environment.json", _json(surroundings.allowed(origin.environment, known))
-    for name in (LAUNCHER, PLAN, TELEMETRY):
-        path = os.path.join(spool_folder, name)
-        if os.path.isfile(path):
-            yield name, _cleaned(path, cleaner, folder)
-    for rank in ranks:
-        for kind in KINDS:
-            path = spool.path_of(spool_folder, rank, kind)
-            if os.path.isfile(path):
-                content = _steps(path) if kind == "steps" else _cleaned(path, cleaner, folder)
-                yield os.path.basename(path), content
+    of = {"schema": SCHEMA, "record_id": origin.record_id, "run_id": origin.run_id, "node": origin.node}
+    environment = surroundings.allowed(origin.environment, known)
+    for name, value in ((MANIFEST, of), ("config.json", origin.config), ("environment.json", environment)):
+        _write(staged, name, json.dumps(value, indent=1, sort_keys=True).encode("utf-8") + b"\n")
+    paths = [os.path.join(spool_folder, name) for name in (LAUNCHER, PLAN, TELEMETRY)]
+    paths += [spool.path_of(spool_folder, rank, kind) for rank in ranks for kind in KINDS]
+    for path in paths:
+        if not os.path.isfile(path):
+            continue
+        copy = os.path.join(staged, os.path.basename(path))
+        if path.endswith(".steps"):
+            used = spool.used_bytes(path)  # the rest of the file is space that was reserved for more steps
+            shutil.copyfile(path, copy)
+            os.truncate(copy, used)
+            continue
+        with open(path, "rb") as source, open(copy, "wb") as target:
+            for line in iter(lambda: source.readline(_LINE_BYTES), b""):
+                target.write(cleaner.line(line))
 
 
-def _add(archive: tarfile.TarFile, name: str, content: Content) -> Dict[str, Any]:
-    """Add a file; returns its entry in the list."""
-    info = tarfile.TarInfo(name)
-    info.size, info.mode = content[0], 0o644  # times and owners are 0
-    stream = _Exact(content[1], info.size)
-    archive.addfile(info, stream)  # type: ignore[arg-type]
-    return {"path": name, "size": info.size, "sha256": stream.sha256.hexdigest()}
-
-
-def _json(value: Any) -> Content:
-    text = json.dumps(value, indent=1, sort_keys=True).encode("utf-8") + b"\n"
-    return len(text), [text]
-
-
-def _steps(path: str) -> Content:
-    """The steps that a rank has taken. The rest of the file is space that was reserved for more."""
-    size = min(os.path.getsize(path), spool.used_bytes(path))
-    return size, _pieces(open(path, "rb"))
-
-
-def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    with file:
-        for piece in iter(lambda: file.read(_PIECE), b""):
-            yield piece
-
-
-def _cleaned(path: str, cleaner: surroundings.Cleaner, folder: str) -> Content:
-    """A file of JSON lines without the credentials in their texts; other lines are unchanged, byte for byte."""
-    clean = tempfile.SpooledTemporaryFile(_PIECE, dir=folder)
-    with open(path, "rb") as file:
-        for line in iter(lambda: file.readline(_LINE_BYTES), b""):
-            clean.write(cleaner.line(line))
-    size = clean.tell()
-    clean.seek(0)
-    return size, _pieces(clean)
-
-
-class _Hashing(io.RawIOBase):
-    """Passes on what is written, and sums it up."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__()
-        self._file, self.sha256, self.size = file, hashlib.sha256(), 0
-
-    def write(self, piece: Any) -> int:
-        """Write all of a piece. Raises OSError."""
-        self.sha256.update(piece)
-        self.size += len(piece)
-        self._file.write(piece)
-        return len(piece)
-
-
-class _Exact:
-    """Reads `size` bytes of a sequence of pieces, and sums them up."""
-
-    def __init__(self, pieces: Iterable[bytes], size: int) -> None:
-        self._pieces, self._unread, self._left = iter(pieces), b"", size
-        self.sha256 = hashlib.sha256()
-
-    def read(self, count: int) -> bytes:
-        """Exactly `count` bytes, or those that are left. Raises OSError if there are fewer: the file was cut."""
-        count = min(count, self._left)
-        while len(self._unread) < count:
-            piece = next(self._pieces, b"")
-            if not piece:
-                raise OSError("a file of the spool was cut while it was read")
-            self._unread += piece
-        found, self._unread = self._unread[:count], self._unread[count:]
-        self._left -= count
-        self.sha256.update(found)
-        return found
+def _write(folder: str, name: str, content: bytes) -> None:
+    with open(os.path.join(folder, name), "wb") as file:
+        file.write(content)

@@ -15,13 +15,6 @@ def files() -> Files:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, files: Files) -> Path:
-    """A sound bundle, unpacked."""
-    written(tmp_path / "bundle", files)
-    return tmp_path / "bundle"
-
-
-@pytest.fixture
 def file(tmp_path: Path, files: Files) -> Path:
     """A sound bundle as one file."""
     written(tmp_path / "bundle.tar.gz", files)

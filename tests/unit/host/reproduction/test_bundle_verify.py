@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from bundles import bundle as raw_bundle
-from flagbench.errors import ExitCode
+from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.reproduce import contents
+from flagbench.reproduce.bundle import check_target
 from honest import Pace, honest_events, honest_record
 from reproductions import CLAIM, Files, bundle_files, changed, record, written
 from unit.host.conftest import Flagbench
@@ -21,51 +23,65 @@ from unit.host.conftest import Flagbench
 def test_verify_computes_the_verdict_again(file: Path, flagbench: Flagbench) -> None:
     answer = flagbench("bundle verify --json", str(file)).json
     assert (answer["ok"], answer["problems"], answer["notes"]) == (True, [], [])
-    assert (answer["verdict"]["verdict"], answer["signature"]["state"]) == ("REPRODUCED", "not signed")
-    assert flagbench("bundle verify", str(file), "--digest", answer["manifest_sha256"]).code == 0
-    assert flagbench("bundle verify", str(file), "--digest", "0" * 64).code == ExitCode.INVALID
-    assert flagbench("bundle verify", str(file), "--digest", "short").code == ExitCode.USAGE
+    assert answer["verdict"]["verdict"] == "REPRODUCED"
+    assert answer["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["missing.tar.gz", "a/b.tar.gz", "x" * 300])
+def test_what_is_not_there_cannot_be_read(tmp_path: Path, name: str, flagbench: Flagbench) -> None:
+    assert flagbench("bundle verify", str(tmp_path / name)).code == ExitCode.DATA
+
+
+def test_nothing_is_written_over_and_nothing_is_left_behind(tmp_path: Path, files: Files) -> None:
+    taken = tmp_path / "taken.tar.gz"
+    taken.write_bytes(b"mine")
+    for target in (taken, tmp_path, taken / "below", tmp_path / "x\0.tgz", tmp_path / ("x" * 300)):
+        with pytest.raises(FlagbenchError) as error:
+            check_target(target)
+        assert error.value.code == ExitCode.USAGE
+    with pytest.raises(FlagbenchError) as error:
+        written(taken, files)
+    assert error.value.code == ExitCode.NOT_STORED
+    assert (os.listdir(tmp_path), taken.read_bytes()) == (["taken.tar.gz"], b"mine")
+
+
+def test_a_full_disk_leaves_no_bundle(small_disk: Path, files: Files) -> None:
+    with pytest.raises(FlagbenchError) as error:
+        written(small_disk / "b.tar.gz", {**files, "large": os.urandom(100_000)})
+    assert (error.value.code, os.listdir(small_disk)) == (ExitCode.NOT_STORED, [])
 
 
 RECORD = contents.record_path("record-of-mine-1")
-FORGED: dict[str, tuple[Callable[[Files], Files], str, ExitCode]] = {
+FORGED: dict[str, tuple[Callable[[Files], Files], ExitCode]] = {
     "verdict": (
         lambda files: changed(files, contents.VERDICT, lambda found: found.update(verdict="ABOVE")),
-        "ABOVE",
         ExitCode.INVALID,
     ),
     "reason": (
         lambda files: changed(files, contents.VERDICT, lambda found: found.update(reason="trust me")),
-        "REPRODUCED",
         ExitCode.INVALID,
     ),
-    "record": (lambda files: {**files, RECORD: record(argv=["--other"])}, "REPRODUCED", ExitCode.INVALID),
+    "record": (lambda files: {**files, RECORD: record(argv=["--other"])}, ExitCode.INVALID),
     "record gone": (
         lambda files: {name: content for name, content in files.items() if name != RECORD},
-        "REPRODUCED",
         ExitCode.DATA,
     ),
     "claim": (
         lambda files: changed(files, contents.CLAIM, lambda found: found.update(id="distilbert/a100-1x8-fp32-bs96")),
-        "REPRODUCED",
         ExitCode.DATA,
     ),
     "raw events": (
         lambda files: {**files, contents.raw_path("record-of-mine-1", "node-0.tar.gz"): raw_bundle(node=0)},
-        "REPRODUCED",
         ExitCode.DATA,
     ),
     "claim of another type": (
         lambda files: changed(files, contents.CLAIM, lambda found: found.update(id=[{}])),
-        "REPRODUCED",
         ExitCode.DATA,
     ),
-    "heading": (lambda files: files, "ABOVE", ExitCode.DATA),
-    "not JSON": (lambda files: {**files, contents.VERDICT: b"{"}, "REPRODUCED", ExitCode.DATA),
-    "list": (lambda files: {**files, contents.REPRODUCTION: b"[]"}, "REPRODUCED", ExitCode.DATA),
+    "not JSON": (lambda files: {**files, contents.VERDICT: b"{"}, ExitCode.DATA),
+    "list": (lambda files: {**files, contents.REPRODUCTION: b"[]"}, ExitCode.DATA),
     "no series": (
         lambda files: {name: content for name, content in files.items() if "series/" not in name},
-        "REPRODUCED",
         ExitCode.DATA,
     ),
 }
@@ -75,8 +91,8 @@ FORGED: dict[str, tuple[Callable[[Files], Files], str, ExitCode]] = {
 def test_what_was_changed_before_it_was_summed_up_contradicts_itself(
     tmp_path: Path, files: Files, flagbench: Flagbench, name: str
 ) -> None:
-    edit, verdict, code = FORGED[name]
-    written(tmp_path / "b.tar.gz", edit(files), verdict)
+    edit, code = FORGED[name]
+    written(tmp_path / "b.tar.gz", edit(files))
     assert flagbench("bundle verify", str(tmp_path / "b.tar.gz")).code == code
 
 
@@ -134,6 +150,6 @@ def test_ranks_of_other_nodes_without_raw_events_are_counted(tmp_path: Path, fla
     for rank in made["ranks"][4:]:
         rank["node"] = 1
     files = bundle_files(json.dumps(made).encode() + b"\n")
-    written(tmp_path / "b.tar.gz", files, json.loads(files[contents.VERDICT])["verdict"])
+    written(tmp_path / "b.tar.gz", files)
     notes = flagbench("bundle verify --json", str(tmp_path / "b.tar.gz")).json["notes"]
     assert "the raw events of 4 of 8 ranks" in notes[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ def _times(rank: int, number: int) -> dict[str, float]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """The bundle and the record of two stages of a pipeline on one node."""
+def run(tmp_path: Path) -> tuple[dict[str, Path], dict[str, Any]]:
+    """The raw events and the record of two stages of a pipeline on one node."""
     folder = tmp_path / "spool"
     folder.mkdir()
     found = evidence()
@@ -41,20 +40,16 @@ def run(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
             if fact["rank"] == rank:
                 spool.fact(fact["kind"], **{k: v for k, v in fact.items() if k not in ("kind", "rank", "time")})
     made = assemble.assemble(request(CONFIG), read_spool(str(folder), 2), OK)
-    bundle = tmp_path / "node-0.tar.gz"
-    with tarfile.open(bundle, "w:gz") as archive:
-        for file in sorted(folder.iterdir()):
-            archive.add(file, file.name)
-    return bundle, json.loads(assemble.to_line(made))
+    return {file.name: file for file in folder.iterdir()}, json.loads(assemble.to_line(made))
 
 
-def found(bundle: Path, raw: dict[str, Any]) -> list[str]:
+def found(files: dict[str, Path], raw: dict[str, Any]) -> list[str]:
     raw["evidence_digest"] = digest_of(raw["evidence"])
     raw["status"] = {"state": "ok", "phase": "done", "reason": None, "exit_code": 0}
-    return compared(bundle, read_record(json.dumps(raw).encode()), 0)[1]
+    return compared(files, read_record(json.dumps(raw).encode()), 0)[1]
 
 
-def test_the_evidence_of_a_run_is_that_of_its_raw_events(run: tuple[Path, dict[str, Any]]) -> None:
+def test_the_evidence_of_a_run_is_that_of_its_raw_events(run: tuple[dict[str, Path], dict[str, Any]]) -> None:
     spans = run[1]["evidence"]["spans"]
     assert [sorted({"collectives", "passes"} & span.keys()) for span in spans] == [["collectives", "passes"]] * 2
     assert found(*run) == []
@@ -83,15 +78,15 @@ def _add(*path: Any) -> Callable[[dict[str, Any]], None]:
     ],
 )
 def test_other_evidence_is_named(
-    run: tuple[Path, dict[str, Any]], edit: Callable[[dict[str, Any]], None], words: str
+    run: tuple[dict[str, Path], dict[str, Any]], edit: Callable[[dict[str, Any]], None], words: str
 ) -> None:
-    bundle, raw = run
+    files, raw = run
     edit(raw)
-    assert words in "; ".join(found(bundle, raw))
+    assert words in "; ".join(found(files, raw))
 
 
-def test_packed_evidence_is_held_against_them_too(run: tuple[Path, dict[str, Any]]) -> None:
-    bundle, raw = run
+def test_packed_evidence_is_held_against_them_too(run: tuple[dict[str, Path], dict[str, Any]]) -> None:
+    files, raw = run
     section = read_section(raw["evidence"])
     longest = max(span.steps for span in section.spans)
     assert longest == 30
@@ -108,4 +103,4 @@ def test_packed_evidence_is_held_against_them_too(run: tuple[Path, dict[str, Any
     packed = section._replace(block=longest, spans=spans, ceilings=ceilings)
     raw["evidence"] = packed.to_json(packed=True)
     assert isinstance(raw["evidence"]["memory"]["peak"], dict)
-    assert found(bundle, raw) == []
+    assert found(files, raw) == []

@@ -1,0 +1,214 @@
+"""A bundle: a .tar.gz of plain files, and SHA256SUMS, which names each of them; written, and read without trust.
+
+What a ticket's holder uploaded and what somebody published may be hostile. tarfile's own data filter is not enough:
+it lets links through, and Python 3.10.11 and 3.11.3 do not have it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import msgspec
+
+from flagbench.s3 import sha256_of
+from flagbench.terminal import brief
+
+SUMS = "SHA256SUMS"
+MANIFEST = "MANIFEST.json"
+"""Of a node's bundle: what run it is of."""
+MOST_FILES = 10_000
+RATIO, ALWAYS = 200, 256 * 2**20
+"""A bundle may unpack to so many times its size, or to so many bytes: logs compress well, bombs better."""
+_HEADER_BYTES = 2**16
+"""Of all headers between two files."""
+_LIST_BYTES = 4 * 2**20
+"""Of SHA256SUMS and of a manifest."""
+_CHUNK = 2**20
+
+
+class BundleError(Exception):
+    """Why a file is not a bundle, or not the one that it should be."""
+
+
+class Origin(msgspec.Struct):
+    """What a node's bundle is of."""
+
+    record_id: str
+    run_id: str
+    node: int
+
+
+def pack(files: Mapping[str, bytes | Path], target: Path) -> None:
+    """Write a bundle to a new file. Equal files make equal bytes. Raises OSError."""
+    sums = "".join(f"{_sha256(content)}  {name}\n" for name, content in sorted(files.items()))
+    with target.open("xb") as file:
+        with (
+            gzip.GzipFile("", "wb", 6, file, mtime=0) as stream,
+            tarfile.open(fileobj=stream, mode="w") as archive,
+        ):
+            for name, content in (*sorted(files.items()), (SUMS, sums.encode())):
+                info = tarfile.TarInfo(name)  # without times and owners
+                with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:
+                    info.size = source.seek(0, os.SEEK_END)
+                    source.seek(0)
+                    archive.addfile(info, source)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[dict[str, Path]]:
+    """The files of a bundle by name, in a temporary folder, each as SHA256SUMS has it.
+
+    Raises BundleError for anything else, and OSError where it cannot be read or TMPDIR has no room.
+    """
+    with TemporaryDirectory(prefix="flagbench-bundle-") as folder:
+        files = _unpack(path, Path(folder))
+        _check_sums(files)
+        yield files
+
+
+def read_origin(files: Mapping[str, Path]) -> Origin:
+    """What a node's bundle says that it is of. Raises BundleError."""
+    if MANIFEST not in files:
+        raise BundleError(f"it has no {MANIFEST}")
+    return _read_json(files[MANIFEST], Origin)
+
+
+class _Limited(gzip.GzipFile):
+    """A gzip stream of which `left` bytes may be read: what a header claims costs neither memory nor time."""
+
+    left = _HEADER_BYTES
+
+    def read(self, size: int | None = -1) -> bytes:
+        """At most `size` bytes. Raises BundleError where they are more than may be read."""
+        most = self.left + 1
+        content = super().read(most if size is None or size < 0 else min(size, most))
+        self.left -= len(content)
+        if self.left < 0:
+            raise BundleError("a header in it is too large, or something follows its end")
+        return content
+
+
+def _unpack(path: Path, folder: Path) -> dict[str, Path]:
+    """Write the files of an archive below a folder, none of them anything but a new plain file."""
+    files: dict[str, Path] = {}
+    if path.exists() and not path.is_file():
+        raise BundleError("it is not a file")
+    with path.open("rb") as file, _Limited(fileobj=file) as stream:
+        most = left = max(ALWAYS, RATIO * os.fstat(file.fileno()).st_size)
+        try:
+            with tarfile.open(fileobj=stream, mode="r:") as archive:
+                for count in range(MOST_FILES + 1):
+                    member = archive.next()
+                    if member is None:
+                        break
+                    archive.members.clear()  # type: ignore[attr-defined]  # else all are held, with their headers
+                    if member.isdir():
+                        continue
+                    if count == MOST_FILES:
+                        raise BundleError(f"it holds more than {MOST_FILES:,} files")
+                    if not _is_plain(member):
+                        raise BundleError(f"it holds {brief(member.name)!r}, which is not a plain file below it")
+                    left -= member.size
+                    if left < 0:
+                        raise BundleError(f"it unpacks to more than {most:,} bytes")
+                    stream.left = member.size
+                    files[member.name] = _extract(archive, member, folder)
+                    stream.left = _HEADER_BYTES
+            while stream.read(_CHUNK):  # to the end, where gzip has its own sum
+                pass
+        except (BundleError, OSError) as error:
+            if isinstance(error, gzip.BadGzipFile):
+                raise BundleError(f"it is not a sound .tar.gz: {brief(str(error))}") from error
+            raise
+        except Exception as error:  # tarfile raises errors of every kind for a header that is hostile
+            raise BundleError(f"it is not a sound .tar.gz: {brief(str(error))}") from error
+    return files
+
+
+def _is_plain(member: tarfile.TarInfo) -> bool:
+    """Whether a member is a file of a name that can be printed and leads nowhere else."""
+    name = member.name
+    return (
+        member.isreg()
+        and not member.issparse()
+        and member.size >= 0
+        and name.isprintable()
+        and "\\" not in name
+        and not any(part in ("", ".", "..") for part in name.split("/"))
+    )
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> Path:
+    target = folder / member.name
+    content = archive.extractfile(member)
+    assert content is not None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file = target.open("xb")
+    except (FileExistsError, NotADirectoryError) as error:
+        raise BundleError(f"it holds {brief(member.name)!r} twice, or as a file and as a folder") from error
+    with file:
+        shutil.copyfileobj(content, file, _CHUNK)
+    return target
+
+
+class _Entry(msgspec.Struct):
+    path: str
+    sha256: str
+
+
+class _Listing(msgspec.Struct):
+    files: list[_Entry] = []
+
+
+def _check_sums(files: Mapping[str, Path]) -> None:
+    """Raise BundleError unless every file is named with its sum, and every name is there.
+
+    Bundles of version 0.1.0 have the sums in a manifest; in a node's bundle nothing names that.
+    """
+    named: dict[str, str] = {}
+    if SUMS in files:
+        lines = _content(files[SUMS]).decode("utf-8", "replace").splitlines()
+        named = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    for older in files.keys() & {MANIFEST, "manifest.json"}:
+        named |= {entry.path: entry.sha256 for entry in _read_json(files[older], _Listing).files}
+    if not named:
+        raise BundleError(f"it has no {SUMS}")
+    unnamed = SUMS if SUMS in files else MANIFEST
+    for name in sorted((files.keys() | named.keys()) - {unnamed}):
+        if name not in named or name not in files:
+            raise BundleError(f"{brief(name)!r} is {'not in it' if name in named else f'not named by its {SUMS}'}")
+        if sha256_of(files[name]) != named[name]:
+            raise BundleError(f"{brief(name)!r} in it has changed: its sha256 is another than {SUMS} says")
+
+
+Document = TypeVar("Document")
+
+
+def _read_json(path: Path, kind: type[Document]) -> Document:
+    try:
+        return msgspec.json.decode(_content(path), type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BundleError(f"its {path.name} cannot be read: {brief(str(error))}") from error
+
+
+def _content(path: Path) -> bytes:
+    if path.stat().st_size > _LIST_BYTES:
+        raise BundleError(f"its {path.name} is larger than {_LIST_BYTES:,} bytes")
+    return path.read_bytes()
+
+
+def _sha256(content: bytes | Path) -> str:
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else sha256_of(content)
