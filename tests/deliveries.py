@@ -49,10 +49,11 @@ def bundle_of(path: Path, node: int = 0) -> Bundle:
 
 def waiting(out: Path) -> dict[str, list[Path]]:
     """What waits below a folder, by the address that it is meant for."""
-    found = {}
-    for file in out.glob("unsent/*/meant-for"):
-        kept = (path for path in file.parent.rglob("*") if path.is_file())
-        found[file.read_text()] = sorted(p for p in kept if p != file and not p.name.endswith((".sha256", ".part")))
+    found: dict[str, list[Path]] = {}
+    for mark in sorted(out.glob("*.meant-for")):
+        path = mark.with_suffix("")
+        if path.exists():
+            found.setdefault(mark.read_text(), []).append(path)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -61,12 +61,6 @@ def select(
             return  # all others are older
         if (end is None or entry.created_at < end) and state in (None, state_of(entry)):
             yield entry
-
-
-def matches(case: str | None, stack: str | None) -> Callable[[str, str], bool]:
-    """Whether a case and a stack are those that options name, if they do. Raises FlagbenchError as `select`."""
-    case, stack = _names(case, stack)
-    return lambda of_case, of_stack: case in (None, of_case) and stack in (None, of_stack)
 
 
 def _names(case: str | None, stack: str | None) -> tuple[str | None, str | None]:

@@ -97,7 +97,7 @@ def test_a_run_stores_its_record_and_its_bundle(
     assert set(files) == LISTED | {"rank-00000.facts", "rank-00000.steps"}
     assert json.loads(files["config.json"]) == record["config"]
     assert json.loads(files["plan.json"])["run_id"] == record["run_id"]
-    assert not (tmp_path / "out" / "unsent").exists(), "nothing waits any more"
+    assert os.listdir(tmp_path / "out") == [f"{record['record_id']}.json"], "nothing waits any more"
     secrets = [*planted.values(), "plantedpassword", os.environ["AWS_SECRET_ACCESS_KEY"]]
     texts = [ended.lines[0], ended.stderr, message.read_text(), shown, *(str(each) for each in files.values())]
     assert [secret for secret in secrets for text in texts if secret in text] == []
@@ -137,7 +137,7 @@ def test_a_run_whose_upload_failed_waits_and_says_so(bucket: str, proxy: Any, tm
     kept = [path.name for path in waiting(out)[address]]
     assert len(kept) == 3
     assert f"{record['record_id']}.json" in kept
-    assert f"node-0-{record['bundle']['sha256']}.tar.gz" in kept
+    assert f"{record['record_id']}.node-0-{record['bundle']['sha256']}.tar.gz" in kept
 
 
 def test_two_nodes_with_a_ticket_and_no_keys(

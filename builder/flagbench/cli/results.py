@@ -1,4 +1,4 @@
-"""`flagbench results`: the records in a store, listed, shown, copied, exported and removed."""
+"""`flagbench results`: the records in a store, listed, shown, exported and removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flagbench.cli import complete, results_copy, results_remove, results_series
+from flagbench.cli import complete, results_push, results_remove, results_series
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.cli.output import echo_json, echo_json_text, print_page, size_text
 from flagbench.cli.records import STORED_HELP, note, stored_record
@@ -227,8 +227,7 @@ def show_record(
     _show(parsed, place.bundles.of(parsed.record_id), wide)
 
 
-app.command("push")(results_copy.push)
-app.command("pull")(results_copy.pull)
+app.command("push")(results_push.push)
 app.command("rm")(results_remove.remove)
 app.command("prune")(results_remove.prune)
 app.command("series")(results_series.command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,11 +18,10 @@ from flagbench.launchers import LaunchResult
 from flagbench.launchers.clock import TimedLaunch, stamped, timed_launch
 from flagbench.request import LocalOptions, RunRequest
 from flagbench.s3.ticket import Ticket
-from flagbench.stores import Store, StoredRecord, set_aside
+from flagbench.stores import Store
 from flagbench.stores.bucket import BucketBlobs
-from flagbench.stores.layout import BundlePlace
 from flagbench.stores.ticket import check_ticket, read_ticket, upload_bundle, upload_record
-from flagbench.stores.waiting import adopt_bundles, bundle_folder, unsent
+from flagbench.stores.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
 from flagbench.terminal import visible
 
 
@@ -41,12 +40,11 @@ def read_granted(file: Path | None, options: LocalOptions, store: str | None) ->
 
 
 @contextmanager
-def bundles_of(request: RunRequest, store: Store, ticket: Ticket | None) -> Iterator[RunRequest]:
+def bundles_of(request: RunRequest) -> Iterator[RunRequest]:
     """The request with a folder of its own for bundles; without one where none can be made, which is reported."""
     with ExitStack() as stack:
         try:
-            folder = stack.enter_context(bundle_folder(_address(store, ticket)))
-            request = replace(request, bundle=str(folder))
+            request = replace(request, bundle=str(stack.enter_context(bundle_folder())))
         except OSError as error:
             typer.echo(f"warning: the run makes no bundle: {reason(error)}", err=True)
         yield request
@@ -68,7 +66,7 @@ class Finished:
 
 def run_and_keep(target: Target, store: Store, ticket: Ticket | None) -> Finished:
     """Run to the end and store what the run left. Raises FlagbenchError if nothing could be started."""
-    with bundles_of(target.request, store, ticket) as request:
+    with bundles_of(target.request) as request:
         launch = timed_launch(target.launcher, request, target.via)
         if _refused(launch.result):
             return Finished(launch.result, launch, kept=False, code=launch.result.exit_code, refused=True)
@@ -89,43 +87,37 @@ def keep(result: LaunchResult, request: RunRequest, store: Store, ticket: Ticket
 
     Meanwhile it waits in a folder: storing in a bucket may take minutes, and may be interrupted.
     """
-    address = _address(store, ticket)
+    address = store.url if ticket is None else ticket.meant_for
     bundles = _adopt(request.bundle, address)
     record = result.record if result.record.strip() else None
     early = record is not None and (isinstance(store.blobs, BucketBlobs) or ticket is not None)
     aside = _set_aside(record, address) if record is not None and early else None
     failures = _store(record, bundles, store)
-    kept = not any(of_record for of_record, _ in failures)
-    # What the ticket leads to takes them too, so nothing has to wait for a folder that is full.
-    missing = failures if ticket is None else _upload(record, bundles, ticket)
-    if missing and record is not None:
+    if failures and record is not None and ticket is None:
         aside = aside or _set_aside(record, address)
-    again = f"flagbench results push{' --ticket FILE' * (ticket is not None)}"
-    later = f"; `{again}` stores it later" if missing and (aside or bundles) else ""
+    later = "; `flagbench results push` stores it later" if ticket is None and (aside or bundles) else ""
     for of_record, error in failures:
-        print_error(
-            error.message, f"{error.remedy}{'; the record is on stdout' * of_record}{later * (ticket is None)}"
-        )
-    for _, error in missing if ticket is not None else ():
-        print_error(error.message, f"{error.remedy}{later}")
-    if not missing:
-        _forget(aside, bundles, address)
-    if failures or missing:
-        return kept, result.exit_code or int(ExitCode.NOT_STORED)
-    return kept, result.exit_code
+        print_error(error.message, f"{error.remedy}{'; the record is on stdout' * of_record}{later}")
+    failed = bool(failures)
+    if ticket is not None:
+        failed = not _upload(record, bundles, aside, ticket) or failed
+    elif not failed:
+        for each in (*bundles, *([aside] if aside else ())):
+            each.forget()
+    kept = not any(of_record for of_record, _ in failures)
+    return kept, result.exit_code or int(ExitCode.NOT_STORED if failed else ExitCode.OK)
 
 
-def _store(
-    record: bytes | None, bundles: list[tuple[BundlePlace, Path]], store: Store
-) -> list[tuple[bool, FlagbenchError]]:
+def _store(record: bytes | None, bundles: list[Waiting], store: Store) -> list[tuple[bool, FlagbenchError]]:
     """Put bundles, then the record: it is small, and is tried in any case.
 
     What failed: whether it was the record, and why.
     """
     failures: list[tuple[bool, FlagbenchError]] = []
-    for place, path in bundles:
+    for each in bundles:
         try:
-            store.bundles.put(place, path)
+            if each.place is not None:
+                store.bundles.put(each.place, each.path)
         except FlagbenchError as error:
             failures.append((False, error))
     if record is not None:
@@ -137,37 +129,26 @@ def _store(
     return failures
 
 
-def _upload(
-    record: bytes | None, bundles: list[tuple[BundlePlace, Path]], ticket: Ticket
-) -> list[tuple[bool, FlagbenchError]]:
-    """Upload with the ticket. What failed, as `_store` has it."""
+def _upload(record: bytes | None, bundles: list[Waiting], aside: Waiting | None, ticket: Ticket) -> bool:
+    """Upload with the ticket. Whether all of it succeeded; a failure is reported, and what it leaves waits."""
     try:
-        for place, path in bundles:
-            upload_bundle(ticket, place.node, path)
+        for each in bundles:
+            if each.place is not None:
+                upload_bundle(ticket, each.place.node, each.path)
+                each.forget()  # each for itself: a ticket takes nothing twice
         if record is not None:
             upload_record(ticket, record)
+            if aside is not None:
+                aside.forget()
     except FlagbenchError as error:
-        return [(False, error)]
+        later = "; `flagbench results push --ticket FILE` uploads it later" * bool(aside or bundles)
+        print_error(error.message, f"{error.remedy}{later}")
+        return False
     typer.echo(visible(f"run {ticket.run_id} uploaded to {ticket.store}"), err=True)
-    return []
+    return True
 
 
-def _forget(aside: StoredRecord | None, bundles: list[tuple[BundlePlace, Path]], address: str) -> None:
-    """What is stored waits no more."""
-    for _, path in bundles:
-        with suppress(OSError):
-            path.unlink()
-            path.parent.rmdir()
-    if aside is not None:
-        with suppress(FlagbenchError):
-            unsent(address).remove(aside)
-
-
-def _address(store: Store, ticket: Ticket | None) -> str:
-    return store.url if ticket is None else ticket.meant_for
-
-
-def _set_aside(record: bytes, address: str) -> StoredRecord | None:
+def _set_aside(record: bytes, address: str) -> Waiting | None:
     """Keep a record until it is stored; None where that is not possible either."""
     try:
         return set_aside(record, address)
@@ -175,7 +156,7 @@ def _set_aside(record: bytes, address: str) -> StoredRecord | None:
         return None
 
 
-def _adopt(folder: str | None, address: str) -> list[tuple[BundlePlace, Path]]:
+def _adopt(folder: str | None, address: str) -> list[Waiting]:
     if folder is None:
         return []
     try:

@@ -6,7 +6,6 @@ from flagbench.stores.folder import FolderBlobs
 from flagbench.stores.index import Summary
 from flagbench.stores.open import open_store
 from flagbench.stores.records import Store, StoredRecord
-from flagbench.stores.waiting import set_aside, waiting
 
 __all__ = [
     "Bundle",
@@ -16,6 +15,4 @@ __all__ = [
     "StoredRecord",
     "Summary",
     "open_store",
-    "set_aside",
-    "waiting",
 ]

@@ -56,14 +56,12 @@ def series_ids(store: Store) -> list[str]:
     return sorted(series_keys(store))
 
 
-def load_series(store: Store, series_id: str, keys: set[str] | None = None) -> SeriesDocument:
+def load_series(store: Store, series_id: str) -> SeriesDocument:
     """The series of that id; of one that has not ended, or was killed, what is known of it.
-
-    `keys`: what `series_keys` found of it, for a caller that reads many.
 
     Raises StoreError (DATA) if it does not exist, SeriesError (DATA) where it is damaged.
     """
-    return _load(store, series_id, series_keys(store).get(series_id, set()) if keys is None else keys)
+    return _load(store, series_id, series_keys(store).get(series_id, set()))
 
 
 def load_all(store: Store) -> Iterator[tuple[str, SeriesDocument | FlagbenchError]]:

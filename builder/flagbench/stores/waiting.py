@@ -1,32 +1,50 @@
-"""Where records and bundles wait until they are stored: rooms in the user's data folder, or below a run's `--out`.
+"""Records and bundles that wait until `flagbench results push` sends them, in one folder of the user.
 
-A room is a store in a folder, beside a file with the address that its content is meant for. A ticket's room names the
-run: its URLs are credentials, and are written nowhere else.
+`ID.json` and `ID.node-K-SHA256.tar.gz` wait there, each beside a file `.meant-for` with the address that it is meant
+for; a ticket's URLs are credentials, and `ticket:RUN` stands for them. An image does the same, in the folder of its
+`--out` if it has one. The name of the address is written first and removed last: what has none does not wait.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
 import platformdirs
 
-from flagbench.files import reason, write_atomically
+from flagbench.files import reason
+from flagbench.record.read import read_record
 from flagbench.stores.blobs import StoreError
-from flagbench.stores.folder import FolderBlobs
 from flagbench.stores.layout import BundlePlace, bundles_prefix, parse_bundle_key
-from flagbench.stores.records import Store, StoredRecord
 
-UNSENT = "unsent"
-_URL = "meant-for"
+_MARK = ".meant-for"
 _RUN = ".run-"
 """Begins the name of the folder of a run that has not ended."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A record or a bundle that waits."""
+
+    path: Path
+    address: str
+    """Where it is meant for."""
+    record_id: str
+    place: BundlePlace | None = None
+    """None: it is a record."""
+
+    def forget(self, *, keep: bool = False) -> None:
+        """It is stored: remove it, or only what says that it waits. A failure leaves it to be stored again."""
+        with suppress(OSError):
+            if not keep:
+                self.path.unlink(missing_ok=True)
+            _mark(self.path).unlink(missing_ok=True)
 
 
 def data_folder() -> Path:
@@ -34,122 +52,70 @@ def data_folder() -> Path:
     return Path(platformdirs.user_data_dir("flagbench"))
 
 
-def unsent(url: str) -> Store:
-    """What could not be stored at that address, until `flagbench results push` does it."""
-    return Store(FolderBlobs(_room(url)))
+def unsent_folder() -> Path:
+    """Where things wait."""
+    return data_folder() / "unsent"
 
 
-def set_aside(record: bytes, url: str) -> StoredRecord:
+def set_aside(record: bytes, address: str) -> Waiting:
     """Keep a record for `flagbench results push`. Raises FlagbenchError where that is not possible either."""
+    record_id = read_record(record).record_id
+    waits = Waiting(unsent_folder() / f"{record_id}.json", address, record_id)
     try:
-        with _locked(_waiting()):
-            _open_room(url)
-            return unsent(url).put(record)
+        _write_mark(waits)
+        _write(waits.path, record)
     except OSError as error:
+        waits.forget()
         raise StoreError(f"the record was not set aside: {reason(error)}", remedy="free some space") from error
+    return waits
 
 
-def waiting(folder: Path | None = None) -> Iterator[tuple[str, Store]]:
-    """The address that something waits for, and the store in which it waits.
-
-    Args:
-        folder: a run's `--out`; None is the user's own folder.
-    """
-    rooms = _waiting() if folder is None else folder / UNSENT
-    for file in sorted(rooms.glob(f"*/{_URL}")):
-        with suppress(OSError):
-            yield file.read_bytes().decode("utf-8", "surrogateescape").strip(), Store(FolderBlobs(file.parent))
-
-
-def close_room(room: Store) -> None:
-    """Remove a room in which nothing waits any more. A failure is ignored: then it is empty."""
-    assert isinstance(room.blobs, FolderBlobs)
-    folder = room.blobs.root
-    with suppress(OSError, StoreError), _locked(folder.parent):
-        if room.keys() or room.bundles.all() or any(folder.glob(f"{_RUN}*")):
-            return
-        shutil.rmtree(folder)
-        folder.parent.rmdir()
-
-
-def is_waiting_room(store: Store) -> bool:
-    """Whether a store is where records wait."""
-    blobs = store.blobs
-    return isinstance(blobs, FolderBlobs) and blobs.root.resolve().is_relative_to(_waiting().resolve())
-
-
-@contextmanager
-def bundle_folder(url: str) -> Iterator[Path]:
-    """A folder for what one run writes, beside where it waits for that address; removed at the end.
-
-    Removes those of runs that were killed, too. Raises OSError where it cannot be made.
-    """
-    with _locked(_waiting()):
-        room = _open_room(url)
-        for left in room.glob(f"{_RUN}*"):
-            _remove_unused(left)
-        folder = Path(mkdtemp(prefix=_RUN, dir=room))
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-    try:
-        yield folder
-    finally:
-        os.close(descriptor)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def adopt_bundles(folder: Path, url: str) -> list[tuple[BundlePlace, Path]]:
+def adopt_bundles(folder: Path, address: str) -> list[Waiting]:
     """Move the bundles that a run wrote to where they wait; what is not named as one is left. Raises OSError."""
     found = []
     for file in sorted((folder / bundles_prefix()).glob("*/*")):
         place = parse_bundle_key(file.relative_to(folder).as_posix())
         if place is None or not file.is_file() or file.resolve() != folder.resolve() / place.key:
             continue  # a link leads to what is not the run's
-        target = _room(url) / place.key
-        target.parent.mkdir(parents=True, exist_ok=True)
-        found.append((place, file.replace(target)))
+        waits = Waiting(unsent_folder() / _bundle_name(place), address, place.record_id, place)
+        _write_mark(waits)
+        file.replace(waits.path)
+        found.append(waits)
     return found
 
 
-def _waiting() -> Path:
-    return data_folder() / UNSENT
-
-
-def _room(url: str) -> Path:
-    return _waiting() / hashlib.sha256(url.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def _open_room(url: str) -> Path:
-    room = _room(url)
-    room.mkdir(parents=True, exist_ok=True)
-    write_atomically(room / _URL, url.encode("utf-8", "surrogateescape"))
-    return room
+def waiting(folder: Path) -> list[Waiting]:
+    """What waits in a folder, the bundles of a record before it."""
+    found = []
+    for mark in folder.glob(f"*{_MARK}"):
+        path = mark.with_name(mark.name[: -len(_MARK)])
+        record_id, dash, rest = path.name.rpartition(".node-")
+        place = parse_bundle_key(f"{bundles_prefix(record_id)}node-{rest}") if dash else None
+        with suppress(OSError):  # it was sent meanwhile
+            if path.is_file() and (place is not None or path.suffix == ".json"):
+                address = mark.read_bytes().decode("utf-8", "surrogateescape").strip()
+                found.append(Waiting(path, address, place.record_id if place else path.stem, place))
+    return sorted(found, key=lambda each: (each.record_id, each.place is None, each.path))
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder of rooms, created where it is missing, as the image side does before it removes one.
+def bundle_folder() -> Iterator[Path]:
+    """A folder for what one run writes, on the disk where it may have to wait; removed at the end.
 
-    On a file system without such locks it is not held. Raises OSError.
+    Removes those of runs that were killed, too. Raises OSError where it cannot be made.
     """
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_at(descriptor, folder):
-                yield
-                return
-        finally:
-            os.close(descriptor)
-
-
-def _is_at(descriptor: int, folder: Path) -> bool:
+    unsent_folder().mkdir(parents=True, exist_ok=True)
+    for left in unsent_folder().glob(f"{_RUN}*"):
+        _remove_unused(left)
+    folder = Path(mkdtemp(prefix=".new-", dir=unsent_folder()))
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    folder = folder.rename(folder.with_name(f"{_RUN}{folder.name[5:]}"))  # only now: another run removes what is free
     try:
-        return os.path.samestat(os.fstat(descriptor), folder.stat())
-    except FileNotFoundError:
-        return False
+        yield folder
+    finally:
+        os.close(descriptor)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_unused(folder: Path) -> None:
@@ -161,3 +127,29 @@ def _remove_unused(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)
+
+
+def _bundle_name(place: BundlePlace) -> str:
+    return place.key[len(bundles_prefix()) :].replace("/", ".")
+
+
+def _mark(path: Path) -> Path:
+    return path.with_name(path.name + _MARK)
+
+
+def _write_mark(waits: Waiting) -> None:
+    waits.path.parent.mkdir(parents=True, exist_ok=True)
+    _write(_mark(waits.path), waits.address.encode("utf-8", "surrogateescape"))
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a whole file, which a crash of the machine does not lose, or none. Raises OSError."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -78,11 +78,9 @@ class Delivery:
         unsent = self._set_aside(record, line)
         writer = output.LineWriter(stdout, line)
         printed = self._print(writer, PRINT_SECONDS)
-        kept = []
-        if self._targets.out:
-            kept.append(
-                self._try(lambda: output.write_file(self._targets.out or "", self._record_id + ".json", line))
-            )
+        kept = [self._targets.out]
+        if self._targets.out and unsent is None:  # else it waits there already
+            kept = [self._try(lambda: output.write_file(self._targets.out or "", self._record_id + ".json", line))]
         self._write_bundle()
         kept.append(self._store(record, line, unsent))
         if printed is False:  # stdout is read slowly; meanwhile the files have been written
@@ -131,11 +129,15 @@ class Delivery:
             return None
         unsent = stores.Unsent(store.meant_for, self._targets.out)
         try:
-            unsent.keep(self._record_id, record, line, self._bundle)
+            if self._bundle is not None:
+                unsent.keep_bundle(self._record_id, self._bundle)
+            if record is not None:
+                unsent.keep_record(self._record_id, line)
         except (CaseError, OSError) as error:
             reason = error.message if isinstance(error, CaseError) else error.strerror or str(error)
             background.say("warning: nothing is kept for a later upload in %s: %s" % (unsent.folder, reason))
-            unsent.forget()
+            if self._bundle is not None:
+                unsent.forget_bundle(self._record_id, self._bundle)
             return None
         return unsent
 
@@ -152,14 +154,20 @@ class Delivery:
         target = store
 
         def put() -> str:
-            where = "" if bundle is None else target.put_bundle(self._record_id, bundle)
-            return where if record is None else target.put_record(record, line)
+            where = ""
+            if bundle is not None:
+                where = target.put_bundle(self._record_id, bundle)
+                if unsent is not None:
+                    unsent.forget_bundle(self._record_id, bundle)
+            if record is not None:
+                where = target.put_record(record, line)
+                if unsent is not None:
+                    unsent.forget_record(self._record_id)
+            return where
 
         where = self._try(lambda: self._uploaded(put, target, unsent))
         if where and store.meant_for is not None:
             background.say("stored %s" % where)
-        if where and unsent is not None:
-            unsent.forget()
         return where or None
 
     def _uploaded(self, put: Callable[[], str], store: stores.Store, unsent: Optional[stores.Unsent]) -> str:

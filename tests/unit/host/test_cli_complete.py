@@ -59,10 +59,10 @@ def test_every_claim_can_be_reproduced_by_its_completed_id(completed: Completed)
     assert set(completed("reproduce glm/c500-")) == {"glm/c500-1x1-fp32", "glm/c500-1x8-fp32", "glm/c500-2x8-fp32"}
 
 
-def test_records_and_series_to_pull(completed: Completed, store: Store) -> None:
+def test_records_and_series_to_verify(completed: Completed, store: Store) -> None:
     stored_series(store)
-    assert completed("results pull mi") == ["mine"]
-    assert completed("results pull record-mine-1") == ["record-mine-1"]
+    assert completed("verify mi") == ["mine"]
+    assert completed("verify record-mine-1") == ["record-mine-1"]
 
 
 def test_a_record_of_the_store_that_is_meant(

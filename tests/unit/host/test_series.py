@@ -335,3 +335,16 @@ def test_a_record_that_nothing_else_speaks_for_is_self_reported(
     ]
     assert "self-reported" in flagbench("verify 20260101T120000Z-0001").out
     assert json.loads(flagbench("verify with-a-launch --json").out)["self_reported"] == []
+
+
+def test_exported_lines_are_the_bytes_whose_sums_the_series_has(store: Store, flagbench: Flagbench) -> None:
+    series = stored_series(store)
+    store.blobs.delete(next(entry.blob.key for entry in store.list() if entry.record_id == "record-mine-3"))
+    ended = flagbench("results export --format jsonl --series --since 2026-01-01")
+    assert "not exported: record-mine-3" in ended.err
+    *records, exported = ended.out.splitlines(keepends=True)
+    sums = {hashlib.sha256(line.encode()).hexdigest() for line in records}
+    assert sums == {run.sha256 for run in series.runs[:2]}
+    assert json.loads(exported)["series_id"] == "mine"
+    assert "series/v1" not in flagbench("results export --format jsonl").out
+    assert flagbench("results export --format csv --series").code == ExitCode.USAGE

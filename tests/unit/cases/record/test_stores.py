@@ -87,33 +87,23 @@ def test_what_waits_is_where_the_host_looks(
     tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch, out: bool
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    url = "s3://bucket/x"
-    base = tmp_path / "out" if out else tmp_path / "data" / "flagbench"
-    folder = base / "unsent" / hashlib.sha256(url.encode()).hexdigest()[:16]
-    first, second = (stores.Unsent(url, str(base) if out else None) for _ in range(2))
-    first.keep("20240506-1", RECORD, LINE, bundle)
-    other = {**RECORD, "record_id": "20240506-2"}
-    second.keep("20240506-2", other, json.dumps(other), None)
-    assert (folder / "meant-for").read_text() == url
-    assert (folder / KEY).read_text() == LINE + "\n"
-    assert (folder / "bundles" / "20240506-1" / ("node-1-%s.tar.gz" % bundle.sha256)).read_bytes() == b"evidence"
-    first.forget()
-    left = KEY.replace("20240506-1", "20240506-2")
-    assert files(folder) == {"meant-for", left, left + ".sha256"}, "another run's record still waits"
-    second.forget()
-    assert not (base / "unsent").exists(), "nothing waits any more"
+    folder = tmp_path / "out" if out else tmp_path / "data" / "flagbench" / "unsent"
+    unsent = stores.Unsent("s3://bucket/x", str(folder) if out else None)
+    unsent.keep_bundle("20240506-1", bundle)
+    unsent.keep_record("20240506-1", LINE)
+    kept = {"20240506-1.json": LINE + "\n", "20240506-1.node-1-%s.tar.gz" % bundle.sha256: "evidence"}
+    assert files(folder) == {name + end for name in kept for end in ("", ".meant-for")}
+    for name, content in kept.items():
+        assert (folder / name).read_text() == content
+        assert (folder / (name + ".meant-for")).read_text() == "s3://bucket/x"
+    unsent.forget_bundle("20240506-1", bundle)
+    unsent.forget_record("20240506-1")
+    unsent.forget_record("20240506-1")  # as after `flagbench results push`
+    assert files(folder) == ({"20240506-1.json"} if out else set()), "a record stays where --out asks for it"
 
 
-def test_what_was_pushed_meanwhile_does_not_keep_the_rest_waiting(tmp_path: Path, bundle: Bundle) -> None:
-    waits = stores.Unsent("s3://bucket/x", str(tmp_path))
-    waits.keep("20240506-1", RECORD, LINE, bundle)
-    Path(waits.folder, "bundles", "20240506-1", "node-1-%s.tar.gz" % bundle.sha256).unlink()
-    waits.forget()
-    assert not (tmp_path / "unsent").exists()
-
-
-def test_a_record_that_cannot_wait_leaves_no_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits, real = stores.Unsent("s3://bucket/x", str(tmp_path)), output.write_file
+def test_a_record_that_cannot_wait_does_not_say_that_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = output.write_file
 
     def full(folder: str, name: str, line: str, **options: Any) -> str:
         if name.endswith(".json"):
@@ -122,8 +112,8 @@ def test_a_record_that_cannot_wait_leaves_no_checksum(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(output, "write_file", full)
     with refuses(CaseError, code=ExitCode.NOT_STORED):
-        waits.keep("20240506-1", RECORD, LINE, None)
-    assert [Path(name).name for name in files(tmp_path)] == ["meant-for"]
+        stores.Unsent("s3://bucket/x", str(tmp_path)).keep_record("20240506-1", LINE)
+    assert files(tmp_path) == set()
 
 
 def test_the_command_that_stores_what_waits_can_be_pasted(tmp_path: Path) -> None:
