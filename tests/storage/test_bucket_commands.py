@@ -86,7 +86,7 @@ def test_a_run_with_a_ticket_and_without_keys_is_collected(
     assert "Signature" not in ran.stderr + ran.stdout
     record = json.loads(ran.stdout)
     inbox = Inbox(store)
-    (found,) = (inbox.collect(upload) for upload in inbox.uploads())
+    (found,) = (inbox.collect(*each) for each in inbox.waiting().items())
     assert (found.run_id, found.record_id, found.bundles) == ("rented", record["record_id"], 1)
     assert json.loads(store.get(record["record_id"])) == record
 

@@ -32,7 +32,7 @@ def test_uploads_are_kept_as_they_were_made_and_the_ticket_is_used(
     assert (early.record_id, len(early.problems)) == (None, 1), "its record has not arrived"
     upload(None, record())
     (first,) = collect(store)
-    assert (first.record_id, first.bundles, first.problems) == (ID, 1, ())
+    assert (first.record_id, first.bundles, first.problems) == (ID, 1, [])
     assert store.get(ID) == record()
     upload(0, bundle_of(0))  # a node that was slower
     (late,) = collect(store)
@@ -52,9 +52,7 @@ def test_marks_outlive_every_ticket_and_no_longer(store: Store, upload: Any, key
     collect(store)
     for outlives, left in ((timedelta(days=8), 1), (timedelta(0), 0)):
         monkeypatch.setattr("flagbench.stores.inbox._OUTLIVES", outlives)
-        inbox = Inbox(store)
-        for each in inbox.uploads():
-            inbox.forget(each)
+        assert Inbox(store).waiting() == {}
         assert len(keys("inbox/")) == left
 
 
@@ -82,7 +80,9 @@ def test_what_is_not_sound_stays_and_keeps_nothing_else_back(
     ]
     assert len(collect(store)) == 1, "it stays"
     inbox = Inbox(store)
-    assert sum(inbox.discard(each) for each in inbox.uploads()) == len(uploads) - len(kept)
+    (places,) = inbox.waiting().values()
+    assert len(places) == len(uploads) - len(kept)
+    inbox.discard(places)
     assert collect(store) == []
     assert len(keys("inbox/")) == len(uploads), "a discarded ticket is used, too"
 
@@ -102,16 +102,17 @@ def test_two_collectors_at_once(store: Store, upload: Any, bucket: str) -> None:
     upload(0, bundle_of())
     upload(None, record())
     inboxes = [Inbox(open_store(f"s3://{bucket}/{PREFIX}")) for _ in range(2)]
-    seen = [(inbox, each) for inbox in inboxes for each in inbox.uploads()]
+    seen = [(inbox, *each) for inbox in inboxes for each in inbox.waiting().items()]
     found: list[Any] = []
-    threads = [threading.Thread(target=lambda i=i, e=e: found.append(i.collect(e))) for i, e in seen]
+    threads = [threading.Thread(target=lambda i=i, e=e: found.append(i.collect(*e))) for i, *e in seen]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [each.problems for each in found] == [(), ()]
-    again = seen[0][0].collect(seen[0][1])  # one that looked before the other had finished
-    assert (again.problems, again.location) == ((), None)
+    assert [each.problems for each in found] == [[], []]
+    inbox, run_id, places = seen[0]
+    again = inbox.collect(run_id, places)  # one that looked before the other had finished
+    assert (again.problems, again.location) == ([], None)
     assert store.get(ID) == record()
     assert len(store.bundles.of(ID)) == 1
 
@@ -122,15 +123,15 @@ def test_a_collector_that_is_overtaken_in_the_middle_of_a_bundle(
     upload(0, bundle_of(files={"large": random.Random(1).randbytes(2**20)}))
     upload(None, record())
     inbox, done = Inbox(open_store(f"s3://{bucket}/{PREFIX}")), []
-    (seen,) = inbox.uploads()
+    ((run_id, places),) = inbox.waiting().items()
 
     def fault(method: str, path: str, count: int) -> None:
         if method == "GET" and "node-0" in path and not done:
             done.append(collect(store))
 
     proxy.fault = fault
-    found = inbox.collect(seen)
-    assert (found.bundles, found.problems) == (0, ())
+    found = inbox.collect(run_id, places)
+    assert (found.bundles, found.problems) == (0, [])
     assert [each.bundles for each in done[0]] == [1]
     assert len(store.bundles.of(ID)) == 1
 
@@ -152,7 +153,7 @@ def test_a_collector_killed_after_any_of_its_writes_loses_nothing(
                 return "lost"
 
             proxy.fault = fault
-        waits = any(each.places for each in Inbox(store).uploads())
+        waits = Inbox(store).waiting()
         assert waits or (store.find(ID) == [ID] and len(store.bundles.of(ID)) == 1)
     proxy.fault = lambda method, path, count: None
     collect(store)

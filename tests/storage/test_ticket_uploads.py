@@ -16,7 +16,6 @@ from flagbench.s3 import PROFILES
 from flagbench.s3 import ticket as s3_ticket
 from flagbench.s3.ticket import Ticket, parse_ticket
 from flagbench.stores import Store, StoreError, open_store
-from flagbench.stores.bucket import BucketBlobs
 from flagbench.stores.issue_ticket import issue
 from flagbench.stores.ticket import upload_record
 from running import wait_until
@@ -143,16 +142,3 @@ def test_a_server_that_does_not_keep_what_a_url_says(
         issue(open_store(f"s3://{bucket}/{PREFIX}?profile=ceph"), RUN, 1, HOUR)
     assert caught.value.code is ExitCode.USAGE
     assert keys() == []
-
-
-def test_a_server_of_an_unknown_kind_is_raced_for(
-    store: Store, bucket: str, keys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert issue(store, RUN, 1, HOUR).nodes == 1
-    assert keys() == []
-    real = BucketBlobs.put_if_absent
-    monkeypatch.setattr(BucketBlobs, "put_if_absent", lambda *args: real(*args) or True)
-    with pytest.raises(FlagbenchError) as caught:
-        issue(store, RUN, 1, HOUR)
-    assert ("--allow-overwrite" in caught.value.remedy, caught.value.code) == (True, ExitCode.USAGE)
-    assert issue(open_store(f"s3://{bucket}/{PREFIX}?profile=ceph"), RUN, 1, HOUR).nodes == 1

@@ -76,4 +76,4 @@ def refused(ticket: Ticket, content: bytes) -> StoreError:
 def collect(store: Store) -> list[Any]:
     """What a collector makes of all that waits."""
     inbox = Inbox(store)
-    return [inbox.collect(each) for each in inbox.uploads() if each.places]
+    return [inbox.collect(run_id, places) for run_id, places in inbox.waiting().items()]

@@ -83,10 +83,9 @@ class _Sent:
                 target = self._opened(address)
                 target.bundles.put(waits.place, waits.path)
                 self._done("bundle", waits.record_id, target.blobs.location(waits.place.key))
-        except FileNotFoundError:
-            return  # another process has sent it meanwhile
         except FlagbenchError as error:
-            self._fail(waits.record_id, error)
+            if waits.path.exists():  # else another process has sent it meanwhile
+                self._fail(waits.record_id, error)
             return
         waits.forget(keep=waits.place is None and not of_user)
 
@@ -114,8 +113,6 @@ class _Sent:
     def _send_record(self, file: Path, address: str | None) -> None:
         try:
             content = read_file(file, MAX_BYTES)
-        except FileNotFoundError:
-            raise
         except OSError as error:
             why = f"{file} cannot be read: {reason(error)}"
             raise FlagbenchError(why, remedy="name a record, or a run's --out folder", code=ExitCode.DATA) from error

@@ -20,7 +20,7 @@ from flagbench.request import LocalOptions, RunRequest
 from flagbench.s3.ticket import Ticket
 from flagbench.stores import Store
 from flagbench.stores.bucket import BucketBlobs
-from flagbench.stores.ticket import check_ticket, read_ticket, upload_bundle, upload_record
+from flagbench.stores.ticket import read_ticket, upload_bundle, upload_record
 from flagbench.stores.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
 from flagbench.terminal import visible
 
@@ -35,7 +35,8 @@ def read_granted(file: Path | None, options: LocalOptions, store: str | None) ->
             remedy="leave out --store: the record is also kept in your own store",
         )
     ticket = read_ticket(file)
-    check_ticket(ticket, run_id=options.run_id, nodes=options.nodes, minutes=options.max_minutes)
+    if fault := ticket.fault(options.run_id, options.nodes, options.max_minutes):
+        raise FlagbenchError(fault[0], remedy=fault[1])
     return ticket
 
 

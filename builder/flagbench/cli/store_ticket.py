@@ -18,7 +18,7 @@ from flagbench.redaction import redact
 from flagbench.request import MAX_NODES, check_run_id, new_run_id
 from flagbench.stores import open_store
 from flagbench.stores.bucket import BucketBlobs
-from flagbench.stores.inbox import Inbox, Upload
+from flagbench.stores.inbox import Collected, Inbox
 from flagbench.stores.issue_ticket import issue
 from flagbench.stores.ticket import VARIABLE
 from flagbench.terminal import visible
@@ -102,44 +102,39 @@ def collect(
     if discard and not run_ids:
         raise FlagbenchError("--discard needs the names of runs", remedy="write `store collect --discard RUN_ID`")
     inbox = Inbox(open_store(store))
-    collected, discarded, failures = [], {}, list[tuple[str, FlagbenchError]]()
-    for upload in inbox.uploads(run_ids or ()):
+    collected: list[Collected] = []
+    discarded: dict[str, int] = {}
+    failures: list[tuple[str, FlagbenchError]] = []
+    for run_id, places in inbox.waiting(run_ids or ()).items():
         try:
-            inbox.forget(upload)
             if discard:
-                discarded[upload.run_id] = inbox.discard(upload)
-            elif upload.places:
-                found = inbox.collect(upload)
-                collected += [found] * bool(found.location or found.bundles)
-                failures += [(upload.run_id, _unsound(upload, problem)) for problem in found.problems]
+                inbox.discard(places)
+                discarded[run_id] = len(places)
+                continue
+            found = inbox.collect(run_id, places)
+            collected += [found] * bool(found.location or found.bundles)
+            for problem in found.problems:
+                remedy = f"wait for it, or give it up with `flagbench store collect --discard {run_id}`"
+                error = FlagbenchError(f"the run {run_id}: {problem}", remedy=remedy, code=ExitCode.DATA)
+                failures.append((run_id, error))
         except FlagbenchError as error:  # the uploads of other runs are collected all the same
-            failures.append((upload.run_id, error))
+            failures.append((run_id, error))
     for _, failure in failures:
         print_error(failure.message, failure.remedy)
     if json:
         names = ("run_id", "record_id", "location", "bundles")
         kept = [{name: getattr(found, name) for name in names} for found in collected]
         failed = [{"run_id": run_id, "error": redact(error.message)} for run_id, error in failures]
-        echo_json({"collected": kept, "discarded": [*filter(discarded.get, discarded)], "failed": failed})
+        echo_json({"collected": kept, "discarded": [*discarded], "failed": failed})
     else:
-        lines = [f"{run_id}: {count} upload(s) discarded" for run_id, count in discarded.items() if count]
+        lines = [f"{run_id}: {count} upload(s) discarded" for run_id, count in discarded.items()]
         for found in collected:
-            what = (
-                f"record {found.record_id} kept in {found.location}" if found.location else f"for {found.record_id}"
-            )
-            lines.append(f"{found.run_id}: {what}, {found.bundles} bundle(s)")
+            record = f"record {found.record_id}{f' kept in {found.location}' if found.location else ''}"
+            lines.append(f"{found.run_id}: {record}, {found.bundles} bundle(s)")
         for line in lines or ["no uploads wait"] * (not failures):
             typer.echo(visible(line), err=True)
     if failures:
         raise typer.Exit(int(failures[0][1].code))
-
-
-def _unsound(upload: Upload, problem: str) -> FlagbenchError:
-    return FlagbenchError(
-        f"the run {upload.run_id}: {problem}",
-        remedy=f"wait for it, or give it up with `flagbench store collect --discard {upload.run_id}`",
-        code=ExitCode.DATA,
-    )
 
 
 def _time(text: str) -> timedelta:

@@ -31,24 +31,6 @@ _OUTLIVES = timedelta(seconds=LONGEST) + timedelta(days=1)
 
 
 @dataclass
-class Upload:
-    """What one run has in the inbox."""
-
-    run_id: str
-    record: bool = False
-    """Whether its record waits."""
-    nodes: dict[int, int] = field(default_factory=dict)
-    """The bundles that wait: bytes by node."""
-    old_marks: list[InboxPlace] = field(default_factory=list)
-    """Those that outlived every ticket."""
-
-    @property
-    def places(self) -> list[InboxPlace]:
-        """What waits to be collected, the record last."""
-        return [InboxPlace(self.run_id, node) for node in (*sorted(self.nodes), *[None] * self.record)]
-
-
-@dataclass(frozen=True)
 class Collected:
     """What became of the uploads of a run."""
 
@@ -57,8 +39,12 @@ class Collected:
     location: str | None = None
     """Of the record, for a person."""
     bundles: int = 0
-    problems: tuple[str, ...] = ()
+    problems: list[str] = field(default_factory=list)
     """Why something stays in the inbox."""
+
+
+class _Gone(Exception):
+    """Another collector was first."""
 
 
 class Inbox:
@@ -72,69 +58,69 @@ class Inbox:
             )
         self._store, self._bucket = store, store.blobs.bucket
 
-    def uploads(self, run_ids: Sequence[str] = ()) -> list[Upload]:
-        """What is there of those runs, or of all, by run id. Raises StoreError."""
-        found: dict[str, Upload] = {run_id: Upload(run_id) for run_id in run_ids}
+    def waiting(self, run_ids: Sequence[str] = ()) -> dict[str, list[InboxPlace]]:
+        """What waits of those runs, or of all, by run id. Deletes old marks on the way. Raises StoreError."""
+        found: dict[str, list[InboxPlace]] = {}
         end = datetime.now(timezone.utc) - _OUTLIVES
         with request_errors():
             for prefix in [inbox_prefix(run_id) for run_id in run_ids] or [inbox_prefix()]:
                 for entry in self._bucket.list(prefix):
-                    place = parse_inbox_key(entry.key)
-                    if place is None:
-                        continue  # no ticket named it: the writer has the bucket's keys
-                    upload = found.setdefault(place.run_id, Upload(place.run_id))
-                    if entry.size == 0:
-                        upload.old_marks += [place] * (entry.modified < end)
-                    elif place.node is None:
-                        upload.record = True
-                    else:
-                        upload.nodes[place.node] = entry.size
-        return [found[run_id] for run_id in sorted(found)]
+                    place = parse_inbox_key(entry.key)  # None: no ticket named it; the writer has the bucket's keys
+                    if place is not None and entry.size:
+                        found.setdefault(place.run_id, []).append(place)
+                    elif place is not None and entry.modified < end:
+                        self._bucket.delete(place.key)
+        return found
 
-    def collect(self, upload: Upload) -> Collected:
+    def discard(self, places: Sequence[InboxPlace]) -> None:
+        """Give up what waits, replacing it by marks, so that the ticket stays used. Raises StoreError."""
+        for place in places:
+            self._mark(place)
+
+    def collect(self, run_id: str, places: Sequence[InboxPlace]) -> Collected:
         """Move what a run uploaded to where it belongs. What is not sound stays, with the reason.
 
         Raises StoreError where the bucket fails; what was not moved by then is moved by the next call.
         """
-        record, content, problems, moved, location = None, b"", [], 0, None
+        done, own = Collected(run_id), InboxPlace(run_id, None)
+        record, content = None, b""
         try:
-            if upload.record:
-                content = self._read(InboxPlace(upload.run_id, None))
-                record = self._checked(content, upload.run_id)
+            if own in places:
+                content = self._read(own)
+                record = self._checked(content, run_id)
         except _Gone:
-            return Collected(upload.run_id)
+            return done
         except Unread:
             raise
         except FlagbenchError as error:
-            return Collected(upload.run_id, problems=(f"record.json: {error.message}",))
-        for node, size in sorted(upload.nodes.items()):
+            done.problems.append(f"record.json: {error.message}")
+            return done
+        for place in places:
             try:
-                record = self._move_bundle(InboxPlace(upload.run_id, node), size, record)
-                moved += 1
+                if place.node is not None:
+                    record = self._move_bundle(place, record)
+                    done.bundles += 1
             except _Gone:
                 pass
             except BundleError as error:
-                problems.append(f"node-{node}.tar.gz: {error}")
-        if upload.record:
-            location = self._store.put(content).location
-            self._mark(InboxPlace(upload.run_id, None))
-        record_id = record.record_id if record else None
-        return Collected(upload.run_id, record_id, location, moved, tuple(problems))
+                done.problems.append(f"node-{place.node}.tar.gz: {error}")
+        if own in places:
+            done.location = self._store.put(content).location
+            self._mark(own)
+        done.record_id = record.record_id if record else None
+        return done
 
-    def forget(self, upload: Upload) -> None:
-        """Delete the marks that outlived every ticket. Raises StoreError."""
-        with store_errors():
-            for place in upload.old_marks:
-                self._bucket.delete(place.key)
-
-    def discard(self, upload: Upload) -> int:
-        """Give up what waits, replacing it by marks, so that the ticket stays used; returns how many uploads.
-
-        Raises StoreError.
-        """
-        for place in upload.places:
-            self._mark(place)
-        return len(upload.places)
+    def _read(self, place: InboxPlace) -> bytes:
+        """A record as it was uploaded."""
+        try:
+            content = self._bucket.read(place.key, MAX_BYTES)[0]
+        except S3Error as error:
+            if error.missing:
+                raise _Gone from error
+            raise Unread(error.message, remedy=error.remedy) from error
+        if not content:
+            raise _Gone
+        return content
 
     def _checked(self, content: bytes, run_id: str) -> Record:
         """The record. Raises FlagbenchError unless it is one of the run, and no other is stored under its id."""
@@ -154,21 +140,7 @@ class Inbox:
         except FlagbenchError:
             raise BundleError("its record has not arrived") from None
 
-    def _read(self, place: InboxPlace) -> bytes:
-        """A record as it was uploaded."""
-        try:
-            content = self._bucket.read(place.key, MAX_BYTES)[0]
-        except S3Error as error:
-            if error.missing:
-                raise _Gone from error
-            raise Unread(error.message, remedy=error.remedy) from error
-        if not content:
-            raise _Gone
-        if len(content) > MAX_BYTES:
-            raise _wrong(f"it has more than {MAX_BYTES:,} bytes")
-        return content
-
-    def _move_bundle(self, place: InboxPlace, size: int, record: Record | None) -> Record:
+    def _move_bundle(self, place: InboxPlace, record: Record | None) -> Record:
         """Put a bundle into the layout; returns its record, which is `record` where that waits, too.
 
         Raises BundleError where it is not sound, or another node's or run's.
@@ -194,7 +166,7 @@ class Inbox:
         except OSError as error:
             raise StoreError(
                 f"{place.key} was not collected: {reason(error)}",
-                remedy=f"set TMPDIR to a folder with room for {size:,} bytes, and for what they unpack to",
+                remedy="set TMPDIR to a folder with room for the bundle and for what is in it",
             ) from error
         self._mark(place)
         return record
@@ -215,10 +187,6 @@ class Inbox:
         """Say in the place of an upload that it was collected."""
         with store_errors():
             self._bucket.put(place.key, b"")
-
-
-class _Gone(Exception):
-    """Another collector was first."""
 
 
 def _wrong(what: str) -> StoreError:

@@ -43,18 +43,6 @@ def probe(blobs: Blobs) -> Iterator[Promise]:
     yield removed
 
 
-def race(blobs: Blobs) -> str | None:
-    """How several writers of one key may win; None if one does. What was written is removed. Raises StoreError."""
-    folder = f"{PREFIX}{secrets.token_hex(8)}/"
-    try:
-        _one_wins(blobs, folder)
-    except _Broken as broken:
-        return str(broken)
-    finally:
-        _tried("removes", lambda: _removes(blobs, folder))
-    return None
-
-
 def _tried(name: str, attempt: Callable[[], str]) -> Promise:
     try:
         return Promise(name, True, attempt())

@@ -14,7 +14,6 @@ from flagbench_cases.record.request import Request
 from flagbench_cases.shared import checkpoint_facts, config, engine_support
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.redaction import option_names, redact
-from flagbench_cases.shared.s3.ticket import RENEW
 
 FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": [], "expects": {}}
 
@@ -70,7 +69,9 @@ def resolve(arguments: argparse.Namespace, request: Request, ticket: Optional[st
         if getattr(arguments, option):
             setattr(arguments, option, os.path.abspath(getattr(arguments, option)))
     if ticket is not None:
-        check_ticket(ticket, arguments)
+        fault = ticket.fault(arguments.run_id, arguments.nodes, arguments.max_minutes)
+        if fault is not None:
+            raise UsageError(*fault)
         arguments.run_id = ticket.run_id
     source, folder = cli.locate_data(arguments.data)
     if arguments.preset == "tiny" and arguments.data is None:
@@ -114,23 +115,6 @@ def resolve(arguments: argparse.Namespace, request: Request, ticket: Optional[st
     )
     request = request._replace(record_id=new_record_id(request), begun=clocks.read())
     return Resolved(request, placement, folder, store)
-
-
-def check_ticket(ticket: stores.Ticket, arguments: argparse.Namespace) -> None:
-    """Raise UsageError if a ticket is not for this run."""
-    if arguments.run_id not in (None, ticket.run_id):
-        raise UsageError(
-            "--run-id %s is not the run of the ticket, %s" % (arguments.run_id, ticket.run_id),
-            "omit --run-id, or use a ticket for that run",
-        )
-    if arguments.nodes > ticket.nodes:
-        raise UsageError(
-            "--nodes %d is more than the %d of the ticket" % (arguments.nodes, ticket.nodes),
-            "make a ticket for as many nodes: flagbench store ticket",
-        )
-    if ticket.expires_within((arguments.max_minutes or 0) * 60):
-        words = "before a run of --max-minutes %g would end" % arguments.max_minutes if arguments.max_minutes else ""
-        raise UsageError(("the ticket expires at %s %s" % (ticket.expires_at, words)).rstrip(), RENEW)
 
 
 def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:

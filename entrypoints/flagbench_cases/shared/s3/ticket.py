@@ -82,9 +82,23 @@ class Ticket:
         """What stands in the place of an address where something waits for this ticket: no URL of it."""
         return f"{MEANT_FOR}{self.run_id}"
 
-    def expires_within(self, seconds: float) -> bool:
-        """Whether the ticket is of no use in `seconds` from now."""
-        return (self.expires - datetime.now(timezone.utc)).total_seconds() <= seconds
+    def fault(self, run_id: str | None, nodes: int, minutes: float | None) -> tuple[str, str] | None:
+        """Why the ticket cannot be used for a run, and what to do; None if it can.
+
+        Args:
+            run_id: the name that was asked for; None takes the ticket's.
+            minutes: after how many the run is ended.
+        """
+        if run_id not in (None, self.run_id):
+            what = f"the ticket is for the run {self.run_id}, not for {run_id}"
+            return what, "leave out --run-id, or make a ticket for this run"
+        if nodes > self.nodes:
+            what = f"the ticket is for {self.nodes} node(s), not for {nodes}"
+            return what, f"make one with `flagbench store ticket --nodes {nodes}`"
+        if self._expires_within(60 * (minutes or 0)):
+            ends = f", before a run of --max-minutes {minutes:g} has ended" if minutes else ""
+            return f"the ticket expires at {self.expires_at}{ends}", RENEW
+        return None
 
     def encode(self) -> bytes:
         """The ticket as JSON on one line."""
@@ -103,7 +117,7 @@ class Ticket:
         perhaps = False
         for left in _attempts():
             try:
-                if self.expires_within(0):
+                if self._expires_within(0):
                     raise S3Error(f"the ticket expired at {self.expires_at}", RENEW)
                 with opened() as body:
                     headers = {**self.headers, "Content-Length": str(size)}
@@ -129,6 +143,9 @@ class Ticket:
                     return None
                 if not (error.network and left):
                     raise
+
+    def _expires_within(self, seconds: float) -> bool:
+        return (self.expires - datetime.now(timezone.utc)).total_seconds() <= seconds
 
 
 def bundle_name(node: int) -> str:
@@ -194,7 +211,7 @@ def _send(request: urllib.request.Request) -> None:
 
 
 def _opener(certificates: str | None) -> urllib.request.OpenerDirector:
-    """Goes by the proxies of the environment, and trusts the certificates of a file or a folder, else Python's own.
+    """Goes by the proxies of the environment, and trusts the certificates of a file, else Python's own.
 
     SSL_CERT_FILE sets those; an image without certificates may have those of certifi. A put is never redirected.
     """
@@ -206,9 +223,8 @@ def _opener(certificates: str | None) -> urllib.request.OpenerDirector:
             certificates = certifi.where()
         except ImportError:
             pass
-    folder = certificates if certificates and Path(certificates).is_dir() else None
     try:
-        context = ssl.create_default_context(cafile=None if folder else certificates, capath=folder)
+        context = ssl.create_default_context(cafile=certificates)
     except OSError as error:
         why = error.strerror or error
         remedy = "correct AWS_CA_BUNDLE or SSL_CERT_FILE"

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.node import cli, request
 from flagbench_cases.record import stores
 from flagbench_cases.record.stores import ticket
 from flagbench_cases.record.stores.folder import FolderStore, store_folder
@@ -195,21 +194,18 @@ def test_a_ticket_that_cannot_be_read(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "changes", "named"),
+    ("run_id", "nodes", "minutes", "changes", "named"),
     [
-        (["--run-id", "another"], {}, "another"),
-        (["--nodes", "3"], {}, "3"),
-        ([], {"expires_at": "2024-01-01T00:00:00Z"}, "2024-01-01T00:00:00Z"),
-        (["--max-minutes", "90"], {}, "90"),
+        ("another", 1, None, {}, "another"),
+        (None, 3, None, {}, "3"),
+        (None, 1, None, {"expires_at": "2024-01-01T00:00:00Z"}, "2024-01-01T00:00:00Z"),
+        (None, 1, 90, {}, "90"),
+        ("mine", 2, 50, {}, None),
+        (None, 1, None, {}, None),
     ],
 )
-def test_a_ticket_of_another_run_is_refused(words: list[str], changes: dict[str, Any], named: str) -> None:
-    found = ticket.parse(json.dumps(written(**changes)).encode(), "the ticket")
-    with refuses(UsageError, named):
-        request.check_ticket(found, cli.parse(["distilbert", *words]))
-
-
-def test_a_ticket_of_this_run_fits() -> None:
-    found = ticket.parse(json.dumps(written()).encode(), "the ticket")
-    for words in ([], ["--run-id", "mine"], ["--nodes", "2", "--max-minutes", "50"]):
-        request.check_ticket(found, cli.parse(["distilbert", *words]))
+def test_a_ticket_fits_its_run(
+    run_id: str | None, nodes: int, minutes: float | None, changes: dict[str, Any], named: str | None
+) -> None:
+    fault = ticket.parse(json.dumps(written(**changes)).encode(), "the ticket").fault(run_id, nodes, minutes)
+    assert fault is None if named is None else named in fault[0]
