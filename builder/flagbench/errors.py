@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     USAGE = (
         2,
         "usage: unknown or contradictory arguments, an invalid manifest; a check that found something: lint, layers, "
-        "doctor, store doctor, claims lint without a file, job --check, and --check of other commands",
+        "doctor, store doctor, claims lint without a file, and --check of other commands",
     )
     DATA = 3, "data, weights or a record missing or corrupt"
     RANK_FAILED = 4, "a rank failed"

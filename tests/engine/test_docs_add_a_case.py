@@ -92,7 +92,3 @@ def test_a_window_is_measured_on_synthetic_data(followed: Followed, tmp_path) ->
     record = json.loads(printed)
     assert record["window"]["steps"] == record["config"]["train"]["window_steps"]
     assert record["work"]["samples_executed"] == 32 * record["work"]["steps"]
-
-
-def test_its_job_is_sound(followed: Followed) -> None:
-    followed.checkout.run("flagbench job circle:cpu --for kubernetes --gpus 2 | flagbench job --check -")

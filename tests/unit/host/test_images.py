@@ -22,7 +22,7 @@ from flagbench.images import (
     is_prefix,
     parse_reference,
 )
-from flagbench.launchers.kubernetes.syntax import image_fault
+from flagbench.launchers.kubernetes.request import image_fault
 from flagbench.locks.files import read_lock, stated_base
 from flagbench.locks.pylock import checked
 from flagbench.locks.registry import manifest_url

