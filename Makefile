@@ -27,7 +27,7 @@ test: $(VENV)/.dev
 	@# Three workers on two processors: one test often waits for a process to end, or for a timeout.
 	$(BIN)/python -m pytest --random-order -n 3 --dist worksteal -q --durations=5 -m "not long" $(PYTEST)
 
-## lint: check style, types, import layers and generated files
+## lint: check style, types, import layers, claims, Dockerfiles and generated files
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -37,8 +37,7 @@ lint: $(VENV)/.dev
 	$(BIN)/flagbench manifests docs --check
 	$(BIN)/flagbench claims lint
 	$(BIN)/flagbench render --all --check
-	$(BIN)/flagbench lint
-	$(BIN)/flagbench lint images/rendered
+	$(BIN)/hadolint -c .hadolint.yaml images/rendered/*/*/Dockerfile
 
 ## format: fix the findings of `lint` that can be fixed automatically
 format: $(VENV)/.dev

@@ -16,7 +16,6 @@ COMMANDS = {
     "render": "Show how images are made.",
     "lock": "Lock the packages and the base of stacks, by hash.",
     "wheels": "Fetch every package of a stack's lock into a folder, each checked against its hash.",
-    "lint": "Check Dockerfiles against flagbench's rules and hadolint.",
     "build": "Build images, each on its stack's image.",
     "push": "Push an image with its fixed tag and the moving ones, its bill of materials and its provenance.",
     "layers": "Compare images layer by layer, without what depends on when they were built.",

@@ -178,7 +178,7 @@ _DOCKERFILE = (
     Rule(
         r"(?P<what>dockerfile parse error[^\n]*)",
         "{what}",
-        "correct the template; `flagbench render` writes the Dockerfile and `flagbench lint` checks it",
+        "correct the template; `flagbench render` writes the Dockerfile",
     ),
     Rule(
         r"secret \S+ not found|secret \S+: not found|no SSH key|ssh forward key",

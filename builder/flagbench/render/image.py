@@ -27,7 +27,7 @@ class ImageRenderer:
         self.catalog = catalog
         self.template = template
         self._images = images_root(catalog)
-        self.templates = Templates(self._images, template)
+        self._templates = Templates(self._images, template)
         self._code = read_code(case_package(catalog))
         self._locks: dict[str, Lock] = {}
 
@@ -39,11 +39,11 @@ class ImageRenderer:
 
     def stack(self, stack: Stack) -> Rendered:
         """The heavy tier."""
-        return render_stack(stack, self.lock(stack), self.templates)
+        return render_stack(stack, self.lock(stack), self._templates)
 
     def case(self, case: Case, stack: Stack, stack_rendered: Rendered) -> Rendered:
         """The thin tier, on a stack's."""
-        return render_case(case, stack, stack_rendered, self.lock(stack), self._code, self.templates)
+        return render_case(case, stack, stack_rendered, self.lock(stack), self._code, self._templates)
 
     def matrix(self) -> Iterator[Rendered]:
         """Every stack, each followed by the cases it runs, by name."""

@@ -52,7 +52,7 @@ def test_every_row_that_has_both_is_computed_again() -> None:
         ("llama2-7b-lora/a100-1x1-fp16-bs4", 4017 * 2 * 7e9 / 156e12, Fit.ROUNDED),
     ],
 )
-def test_a_published_utilisation_is_the_named_formula_of_its_throughput(name: str, computed: float, fit: Fit) -> None:
+def test_published_utilisation_is_the_formula_of_its_throughput(name: str, computed: float, fit: Fit) -> None:
     assert FOUND[name].computed == pytest.approx(computed, rel=1e-12)
     assert FOUND[name].fit is fit
     assert FOUND[name].problem is None
@@ -65,7 +65,7 @@ def test_a_published_utilisation_is_the_named_formula_of_its_throughput(name: st
         (MISFITTING, "0.03448: does not fit, and no anomaly mfu-does-not-fit of the field mfu says so"),
     ],
 )
-def test_a_row_that_takes_rounding_up_or_fits_no_rounding_is_an_anomaly(name: str, words: str) -> None:
+def test_a_row_that_fits_no_rounding_is_an_anomaly(name: str, words: str) -> None:
     assert [row for row, entry in FOUND.items() if entry.listed] == [ROUNDED_UP, MISFITTING]
     claim = CATALOG.claims[name]
     unlisted = of(replace(claim, anomalies=tuple(a for a in claim.anomalies if a.id not in ANOMALIES.values())))
@@ -124,7 +124,7 @@ def test_lint_says_how_each_fits(capsys: pytest.CaptureFixture[str]) -> None:
     ) in lines
 
 
-def test_lint_exits_2_and_names_what_neither_fits_nor_is_an_anomaly(
+def test_lint_exits_2_for_a_misfit_that_is_no_anomaly(
     manifests: Path,
     edit: Callable[[Path, str, str], None],
     monkeypatch: pytest.MonkeyPatch,
