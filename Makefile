@@ -5,13 +5,12 @@ PYTHON ?=
 VENV ?= .venv
 # Index for CPU builds of torch, if reachable. Empty: the index that pip is configured to use.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# Additional options for tests.reenact, tests/bench/verdicts.py, demo.py, kills.py and storage.py (`make bench`), and for
-# pytest (`make test`).
+# Additional options for tests.reenact, tests/bench/verdicts.py, demo.py and kills.py (`make bench`), and for pytest
+# (`make test`).
 REENACT ?=
 VERDICTS ?=
 DEMO ?=
 KILLS ?=
-STORAGE ?=
 PYTEST ?=
 BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" tools/install "$(VENV)"
@@ -51,7 +50,6 @@ bench: $(VENV)/.dev $(VENV)/.publishers
 	@$(MAKE) --no-print-directory -j 2 $(SINGLE:%=bench-%)
 	$(BIN)/python tests/bench/demo.py $(DEMO)
 	$(BIN)/python tests/bench/kills.py $(KILLS)
-	$(BIN)/python tests/bench/storage.py $(STORAGE)
 
 # The longest first; OPTIONS are those of one of them.
 OPTIONS :=

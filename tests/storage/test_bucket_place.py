@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
-import subprocess
-import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -22,12 +17,10 @@ import pytest
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.oci.bucket import BucketPlace
 from flagbench.oci.bucket_address import parse_image_bucket
-from flagbench.oci.model import DOCKER_MANIFEST, Blob, OciImage, Put, digest_of
+from flagbench.oci.model import DOCKER_MANIFEST, OciImage, Put, digest_of
 from flagbench.oci.referrers import attach
 from oci_images import LAYER, blob, make_image
 from places import quiet
-from running import wait_until
-from warmup import warm
 
 pytestmark = pytest.mark.s3
 
@@ -36,19 +29,6 @@ PART = 8 * 2**20
 """Bytes of a part of an upload."""
 NAME = "flagbench/distilbert"
 CONFLICT = (409, "ConditionalRequestConflict")
-
-# Puts a file as a blob.
-PUT = """
-import sys
-from pathlib import Path
-from flagbench.oci.bucket import BucketPlace
-from flagbench.oci.bucket_address import parse_image_bucket
-from flagbench.oci.model import Blob, Descriptor
-path = Path(sys.argv[3])
-descriptor = Descriptor("application/octet-stream", f"sha256:{path.name}", path.stat().st_size)
-place = BucketPlace(parse_image_bucket(sys.argv[1]), sys.argv[2])
-print(place.put_blob(Blob(descriptor, lambda show: path), lambda count: None))
-"""
 
 
 @pytest.fixture
@@ -197,47 +177,6 @@ def test_an_index_loses_no_change_of_another_process(
     assert sorted((place.read_manifest("index") or (b"",))[0]) == sorted(b"012")
 
 
-def test_an_upload_that_was_killed_is_resumed(
-    open_place: Callable[..., BucketPlace], server: Any, bucket: str, proxy: Any, tmp_path: Path
-) -> None:
-    layer = blob(tmp_path, os.urandom(3 * PART + 1), LAYER)
-    key = f"v2/{NAME}/blobs/{layer.descriptor.digest}"
-    killed = threading.Event()
-    process = start_put(bucket, layer)
-
-    def kept() -> int:
-        uploads = server.list_multipart_uploads(Bucket=bucket).get("Uploads", ())
-        ids = [upload["UploadId"] for upload in uploads]
-        return sum(len(server.list_parts(Bucket=bucket, Key=key, UploadId=each).get("Parts", ())) for each in ids)
-
-    def kill(method: str, path: str, count: int) -> tuple[int, str] | None:
-        if "partNumber=4" not in path or killed.is_set():
-            return None
-        wait_until(lambda: kept() == 3, 30)
-        process.send_signal(signal.SIGKILL)
-        killed.set()
-        return 500, "InternalError"
-
-    proxy.fault = kill
-    assert process.communicate(timeout=60)[0] == ""
-    assert process.returncode == -signal.SIGKILL
-    assert not open_place().has_blob(layer.descriptor.digest)
-    proxy.requests.clear()
-    again = start_put(bucket, layer)
-    assert again.communicate(timeout=60)[0].strip() == "uploaded"
-    parts = [found[1] for each in proxy.requests if (found := re.search(r"^PUT .*partNumber=(\d+)", each))]
-    assert parts == ["4"]
-    assert b"".join(open_place().read_blob(layer.descriptor.digest)) == layer.path(quiet).read_bytes()
-    assert server.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
-
-
-def start_put(bucket: str, layer: Blob) -> subprocess.Popen[str]:
-    """A process that puts a blob; which way it came there is what it prints."""
-    environment = {**os.environ, **warm(str(ROOT / "builder"))}
-    command = [sys.executable, "-c", PUT, f"s3://{bucket}", NAME, str(layer.path(quiet))]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-
 def test_two_at_once_put_the_same_image(open_place: Callable[..., BucketPlace], tmp_path: Path) -> None:
     image = make_image(tmp_path, {"big": os.urandom(2 * PART)}, {"one": b"1"})
     with ThreadPoolExecutor(2) as pool:
@@ -268,7 +207,7 @@ def test_faults_of_the_network_are_survived(
     place = open_place()
     assert place.read_manifest("cpu") == (image.manifest, image.media_type)
     assert b"".join(place.read_blob(image.layers[0].descriptor.digest)) == image.layers[0].path(quiet).read_bytes()
-    assert seen == ({"GET"} if fault == "cut" else {"HEAD", "GET", "PUT", "POST"})
+    assert seen >= ({"GET"} if fault == "cut" else {"HEAD", "GET", "PUT", "POST"})
 
 
 def test_a_key_that_may_only_write_pushes(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import uuid
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pytest
 
@@ -25,7 +23,7 @@ from flagbench.oci.model import OciImage
 from flagbench.oci.progress import TransferProgress
 from flagbench.oci.pull import Pulled, pull
 from oci_images import make_image
-from running import need, wait_until
+from running import need
 from warmup import warm
 
 pytest_plugins = ["containers"]
@@ -188,40 +186,6 @@ def test_a_bad_network_is_survived(
     proxy.fault = once
     assert pulled(address, docker_engine).image.id == image.config.descriptor.digest
     assert len(seen) == 3  # manifest, configuration and layer
-
-
-def test_a_pull_that_was_killed_is_resumed(
-    push: Callable[..., str], docker_engine: Engine, proxy: Any, files: Path, tmp_path: Path
-) -> None:
-    image = make_image(files, {"big": os.urandom(3 * PART)})
-    address = push(image)
-    digest = image.layers[0].descriptor.digest
-    asked: list[str] = []
-
-    def noted() -> int:
-        """The parts that the download has, by its own note."""
-        for journal in (tmp_path / "cache").glob("flagbench/pulled/*/.*.part.json"):
-            return len(json.loads(journal.read_text())["parts"])
-        return 0
-
-    def kill(method: str, path: str, count: int) -> tuple[int, str] | None:
-        if method != "GET" or digest not in unquote(path):
-            return None
-        asked.append(path)
-        if len(asked) <= 2:
-            return None
-        wait_until(lambda: noted() == 2, 30)
-        process.kill()
-        return 500, "InternalError"
-
-    proxy.fault = kill
-    process = start("pull", address)
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-    proxy.fault = lambda method, path, count: None
-    proxy.requests.clear()
-    assert pulled(address, docker_engine).image.id == image.config.descriptor.digest
-    assert len([each for each in proxy.requests if each.startswith("GET") and digest in unquote(each)]) == 2
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:

@@ -13,7 +13,7 @@ import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.s3 import PROFILES, presigned
-from flagbench.s3.parts import md5
+from flagbench.s3.checksums import md5
 from flagbench.s3.presign import presign_head, presign_put
 from flagbench.s3.ticket import SignedPut, SignedUpload, Ticket
 from flagbench.stores import Store, StoreError, open_store

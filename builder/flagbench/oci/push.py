@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from flagbench.oci.model import Blob, Descriptor, OciImage, Place, Progress, Put
-from flagbench.s3.threads import run_all
 
 _THREADS = 4
 
@@ -36,22 +34,17 @@ def push(image: OciImage, place: Place, tags: Sequence[str], show: Progress = la
 
     Several layers are sent at once. Raises what the place does; NotHere where it lacks a blob that is not here.
     """
-    stopped = threading.Event()
-
-    def shown(count: int) -> None:
-        if stopped.is_set():
-            raise _Stopped
-        show(count)
 
     def put(blob: Blob) -> Pushed:
-        how = place.put_blob(blob, shown)
+        how = place.put_blob(blob, show)
         if how != "uploaded":
-            shown(blob.descriptor.size)  # nothing is left to send of it
+            show(blob.descriptor.size)  # nothing is left to send of it
         return Pushed(blob.descriptor, how)
 
     # A layer that an image has twice is sent once.
     blobs = {blob.descriptor.digest: blob for blob in (*image.layers, image.config)}
-    results = run_all((partial(put, blob) for blob in blobs.values()), _THREADS, stopped)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        results = [*pool.map(put, blobs.values())]
     place.put_manifest(image.manifest, image.media_type, tuple(tags))
     return results
 
@@ -63,7 +56,3 @@ def offered(place: Place, blob: Blob) -> bool:
     except NotHere:
         return False
     return True
-
-
-class _Stopped(Exception):
-    """Another layer failed."""

@@ -14,8 +14,8 @@ from datetime import datetime, timezone
 from io import BytesIO
 from typing import IO
 
+from flagbench.s3.checksums import md5_sum
 from flagbench.s3.errors import S3Error
-from flagbench.s3.parts import md5_sum
 from flagbench.s3.presigned import BLOCK, Answer, Client, NoAnswer, Padded, opened_client
 from flagbench.s3.ticket import RECORD, RENEW, SignedUpload, Ticket, bundle_name
 

@@ -12,7 +12,7 @@ from io import BytesIO
 from flagbench.errors import FlagbenchError
 from flagbench.record.read import MAX_BYTES
 from flagbench.s3 import Bucket, S3Error
-from flagbench.s3.parts import md5
+from flagbench.s3.checksums import md5
 from flagbench.s3.presign import LONGEST, certificates, presign_head, presign_put, temporary
 from flagbench.s3.presigned import Answer, NoAnswer, opened_client
 from flagbench.s3.ticket import RECORD, TICKET_BYTES, SignedPut, SignedUpload, Ticket, bundle_name

@@ -15,8 +15,8 @@ from datetime import datetime, timezone
 from io import BytesIO
 from typing import IO
 
+from flagbench_cases.shared.s3.checksums import md5_sum
 from flagbench_cases.shared.s3.errors import S3Error
-from flagbench_cases.shared.s3.parts import md5_sum
 from flagbench_cases.shared.s3.presigned import BLOCK, Answer, Client, NoAnswer, Padded, opened_client
 from flagbench_cases.shared.s3.ticket import RECORD, RENEW, SignedUpload, Ticket, bundle_name
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from flagbench.oci import publish
 from flagbench.oci.base_layers import BaseImage, base_of
 from flagbench.oci.export import Layers
 from flagbench.oci.known import Known
-from flagbench.oci.model import OCI_MANIFEST, Blob, Descriptor, OciImage, Progress, Put, digest_of
+from flagbench.oci.model import OCI_MANIFEST, Blob, Descriptor, OciImage, digest_of
 from flagbench.oci.provenance import provenance
 from flagbench.oci.push import NotHere, not_here, offered, push
 from flagbench.oci.redistribution import require_redistributable
@@ -58,37 +56,6 @@ def test_the_manifest_comes_last(tmp_path: Path) -> None:
     with pytest.raises(NotHere):
         push(broken, place, ["1"])
     assert place.manifests == {}
-
-
-def test_a_failure_ends_the_other_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flagbench.s3.threads._GRACE", 0.01)
-    begun, failed, ended, answered = (threading.Event() for _ in range(4))
-
-    def download(show: Progress) -> Path:
-        begun.set()
-        failed.wait(30)
-        with suppress(Exception):
-            while True:
-                show(1)  # as for every chunk
-        ended.set()
-        raise OSError("stopped")
-
-    class Place(MemoryPlace):
-        def put_blob(self, blob: Blob, show: Progress) -> Put:
-            if blob.descriptor.size == 3:  # its answer takes longer than anybody waits
-                answered.wait(30)
-            elif blob.descriptor.size == 4:
-                begun.wait(30)
-                failed.set()
-                raise FlagbenchError("refused", remedy="none")
-            return super().put_blob(blob, show)
-
-    first, second, third = (blob(tmp_path, content) for content in (b"one", b"down", b"third"))
-    broken = replace(image(tmp_path), layers=(first, replace(third, path=download), second))
-    with pytest.raises(FlagbenchError, match="refused"):
-        push(broken, Place(), ["1"])
-    assert ended.wait(30)
-    answered.set()
 
 
 def test_a_layer_is_offered_without_its_bytes(tmp_path: Path) -> None:

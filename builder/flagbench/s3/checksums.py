@@ -1,5 +1,4 @@
-# A copy of builder/flagbench/s3/parts.py, made by `flagbench manifests compile`.
-"""Files in parts, of which several are under way."""
+"""The checksums of files and of what is uploaded."""
 
 from __future__ import annotations
 
@@ -7,26 +6,10 @@ import hashlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-PART_BYTES = 8 * 2**20
-MOST_PARTS = 9_000
-"""S3 allows 10,000."""
 _CHUNK = 2**20
 _NOT_FOR_SECURITY: dict[str, Any] = {"usedforsecurity": False} if sys.version_info >= (3, 9) else {}
-
-
-class Show(Protocol):
-    """What shows the progress of a transfer; called from several threads."""
-
-    def __call__(self, count: int, /) -> None:
-        """`count`: bytes that were transferred, or found to be there, since the last call."""
-
-
-def part_bytes(size: int) -> int:
-    """The size of a part of a file of `size` bytes."""
-    least = -(-size // MOST_PARTS)
-    return max(PART_BYTES, -(-least // _CHUNK) * _CHUNK)
 
 
 def sha256_of(path: Path) -> str:
@@ -39,7 +22,7 @@ def sha256_of(path: Path) -> str:
 
 
 def md5(content: bytes) -> bytes:
-    """The MD5 with which a server checks what it receives, and of which it makes the ETag of a part."""
+    """The MD5 with which a server checks what it receives."""
     return md5_sum([content])
 
 
