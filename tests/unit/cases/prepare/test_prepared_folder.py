@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from flagbench_cases.node import request
-from flagbench_cases.prepare import destination, prepared_folder
+from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare import writer as writing_module
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
 from unit.cases.refusal import refusal, refuses
@@ -154,16 +154,6 @@ def test_the_old_folder_stays_where_the_new_one_fails(tmp_path: Path) -> None:
     with pytest.raises(DataError), prepared_folder.writing(str(tmp_path), "glm", "data", force=True):
         raise DataError("the source is damaged", "download it again: it is truncated or not a checkpoint")
     assert opened(tmp_path).facts == {"letters": 3}
-
-
-def test_without_an_exchange_the_old_folder_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cannot(*_: str) -> None:
-        raise OSError(errno.EINVAL, "the file system cannot")
-
-    monkeypatch.setattr(destination, "_rename_exchange", cannot)
-    prepare(tmp_path, b"old")
-    prepare(tmp_path, b"newer", force=True)
-    assert (opened(tmp_path).facts, content_of(tmp_path)) == ({"letters": 5}, ["data"])
 
 
 def test_a_folder_that_was_moved_aside_by_the_dead_comes_back(tmp_path: Path) -> None:
