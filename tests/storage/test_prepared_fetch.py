@@ -206,30 +206,11 @@ def index(**changes: Any) -> bytes:
     return json.dumps({**known, "files": files, **changes}).encode()
 
 
-def one(name: str = "one.bin", size: Any = 1, sha256: Any = "0" * 64) -> dict[str, Any]:
-    return {"files": {name: {"bytes": size, "sha256": sha256}}}
-
-
 HOSTILE = {
-    "no JSON": b"<html>",
-    "not UTF-8": b"\xff\xfe",
-    "nested": b"[" * 100_000,
-    "a long number": b'{"schema": ' + b"9" * 2_000_000 + b"}",
-    "a list": b"[]",
-    "another schema": index(schema="prepared/v2"),
+    "not JSON": b"<html>",
     "another case": index(case="llama2-70b"),
-    "another kind": index(kind="weights"),
-    "no files": index(files={}),
-    "a parent": index(**one("../evil")),
-    "absolute": index(**one("/tmp/evil")),
-    "hidden": index(**one(".bashrc")),
-    "the index": index(**one("prepared.json")),
-    "a surrogate": index(**one("\ud800")),
-    "a control character": index(**one("a\x1bb")),
-    "a negative size": index(**one(size=-1)),
-    "a size that is text": index(**one(size="1")),
-    "a key that leads out": index(**one(sha256="../../../secret")),
-    "no checksum": index(**one(sha256=None)),
+    "a name that leads out": index(files={"../evil": {"bytes": 1, "sha256": "0" * 64}}),
+    "a key that leads out": index(files={"one.bin": {"bytes": 1, "sha256": "../../../secret"}}),
 }
 
 
@@ -239,12 +220,6 @@ def test_a_hostile_index_is_refused(bucket: str, server: Any, proxy: Any, tmp_pa
     assert refused(f"s3://{bucket}/x").code is ExitCode.DATA
     assert not [path for path in tmp_path.rglob("*") if path.is_file()], "nothing was written"
     assert not reads(proxy)
-
-
-def test_more_than_any_object_has_is_refused(bucket: str, server: Any, small: str) -> None:
-    sha256 = hashlib.sha256(SMALL["one.bin"]).hexdigest()
-    put_index(server, bucket, index(**one(size=2**80, sha256=sha256)))
-    assert refused(small).code is ExitCode.DATA
 
 
 def test_an_index_that_was_changed_in_the_bucket_is_refused(bucket: str, server: Any, small: str) -> None:
@@ -300,8 +275,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told(bucket: str, proxy: Any, large_s
     assert contents(get(f"s3://{bucket}/x")["data"]["folder"]) == contents(str(large_set / "data"))
 
 
-@pytest.mark.parametrize("fault", ["reset", (500, "InternalError")])
-def test_a_bad_network_is_borne(bucket: str, tmp_path: Path, proxy: Any, fault: Any) -> None:
+def test_a_bad_network_is_borne(bucket: str, tmp_path: Path, proxy: Any) -> None:
     files = {"one.bin": b"some bytes", "two.bin": bytes(7_000)}
     put(prepare(tmp_path / "out", files), f"s3://{bucket}/x")
     seen: set[tuple[str, str]] = set()
@@ -309,7 +283,7 @@ def test_a_bad_network_is_borne(bucket: str, tmp_path: Path, proxy: Any, fault: 
     def once(method: str, path: str, count: int) -> Any:
         first = (method, path) not in seen
         seen.add((method, path))
-        return fault if first else None
+        return "reset" if first else None
 
     proxy.fault = once
     assert contents(get(f"s3://{bucket}/x")["data"]["folder"]) == files

@@ -303,6 +303,8 @@ SOME = {"bytes": 3, "sha256": "0" * 64}
         ({"files": {}}, "files"),
         ({"files": {"../../a.bin": SOME}}, "../../a.bin"),
         ({"files": {"/etc/passwd": SOME}}, "/etc/passwd"),
+        ({"files": {".bashrc": SOME}}, ".bashrc"),
+        ({"files": {"a.bin": {"bytes": -1, "sha256": "0" * 64}}}, "a.bin"),
         ({"files": {"a.bin": {"bytes": "3", "sha256": ""}}}, "a.bin"),
         ({"files": {"a.bin": 3}}, "a.bin"),
         ({"files": {"a.bin": {"bytes": 4, "sha256": "0" * 64}}}, "3 bytes"),
