@@ -50,7 +50,7 @@ def work(plan: Dict[str, Any], meter: Meter, results: Dict[str, Any]) -> None:
             "folder": targets[kind],
             "digest": index.digest_of(folder.files),
             "bytes": index.total_bytes(folder.index),
-            "complete": cache.is_complete(targets[kind], folder.content, folder.files),
+            "complete": cache.is_complete(targets[kind], folder.files),
         }
 
 
@@ -64,11 +64,7 @@ def fetch_all(case: str, found: Dict[str, RemoteFolder], targets: Dict[str, str]
         meter.say("another process is fetching the same data; waiting for it")
 
     def wanted() -> List[str]:
-        return [
-            kind
-            for kind, folder in sorted(found.items())
-            if not cache.is_complete(targets[kind], folder.content, folder.files)
-        ]
+        return [kind for kind in sorted(found) if not cache.is_complete(targets[kind], found[kind].files)]
 
     for kind in wanted():
         check_objects(found[kind], sorted(cache.missing(targets[kind], found[kind].files)), case)
