@@ -18,6 +18,7 @@ from flagbench_cases.prepare.llama import convert, load, megatron, weights_forma
 from flagbench_cases.shared.errors import DataError, UsageError
 from unit.cases.aquila_33b import aquila_vocabulary
 from unit.cases.prepare.megatron_checkpoint import ROWS, SECTION, save, split, state
+from unit.cases.prepare.pickled import CURRENT_TORCH
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -124,6 +125,7 @@ def test_no_texts(tmp_path: Path, vocabulary: Path) -> None:
 # weights
 
 
+@CURRENT_TORCH
 @pytest.mark.parametrize("place", ["", "ckpts"])
 def test_the_published_layout(tmp_path: Path, place: str) -> None:
     save(tmp_path / "source" / place, split(state(), 2, ZEROS))
@@ -153,18 +155,6 @@ def test_a_hugging_face_folder(tmp_path: Path, model_type: str) -> None:
     assert weights.padding() is None
 
 
-def test_both_layouts_give_the_same_tensors(tmp_path: Path) -> None:
-    published = save(tmp_path / "published", split(state(), 4, ZEROS))
-    sources = {"published": published, "hub": hugging_face(tmp_path / "hub")}
-    found = {}
-    for name, source in sources.items():
-        (tmp_path / "out" / name).mkdir(parents=True)
-        make_weights(tmp_path / "out" / name, source)
-        weights, _ = load.open_prepared(str(tmp_path / "out" / name), prepare.CASE, SECTION)
-        found[name] = {tensor: load.whole(part).tolist() for tensor, part in weights.read(weights.names)}
-    assert found["published"] == found["hub"]
-
-
 def test_another_model(tmp_path: Path) -> None:
     source = hugging_face(tmp_path / "source", model_type="mistral")
     with refuses(DataError, source, "mistral"):
@@ -183,6 +173,7 @@ def test_no_checkpoint(tmp_path: Path) -> None:
 # the reference preset
 
 
+@CURRENT_TORCH
 def test_the_case_prepares_for_its_reference_preset(
     tmp_path: Path, vocabulary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
