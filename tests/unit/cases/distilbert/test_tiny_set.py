@@ -1,9 +1,7 @@
 """The shipped tiny set: reproducible, balanced, split by template, readable, and out of reach of word counts."""
 
-import re
-from collections import Counter
 from pathlib import Path
-from typing import Callable, Dict, List, Tuple
+from typing import Dict, List, Tuple
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ FOLDER = Path(generate.__file__).parent
 SPLITS = ("train", "dev")
 
 Rows = List[Tuple[str, int]]
-Construction = Callable[[generate.Draw, int], str]
 
 
 def read(split: str) -> Rows:
@@ -30,10 +27,6 @@ def read(split: str) -> Rows:
 @pytest.fixture(scope="module")
 def shipped() -> Dict[str, Rows]:
     return {split: read(split) for split in SPLITS}
-
-
-def test_another_seed_gives_another_set() -> None:
-    assert next(generate.generate(seed=generate.SEED + 1)) != next(generate.generate())
 
 
 def test_sizes_and_balance_of_labels(shipped: Dict[str, Rows]) -> None:
@@ -62,50 +55,9 @@ def delexicalised(sentence: str) -> str:
     return " ".join(slots.get(word, word) for word in sentence.split(" "))
 
 
-def test_the_shipped_files_themselves_share_no_pattern(shipped: Dict[str, Rows]) -> None:
+def test_the_splits_share_no_pattern(shipped: Dict[str, Rows]) -> None:
     train, dev = ({delexicalised(sentence) for sentence, _ in shipped[split]} for split in SPLITS)
     assert train.isdisjoint(dev)
-
-
-def test_no_word_stands_in_two_lists() -> None:
-    lists = [*grammar.NEUTRAL.values(), *(words for pair in grammar.POLAR.values() for words in pair)]
-    counts = Counter(word for words in lists for word in words)
-    assert max(counts.values()) == 1
-
-
-def test_every_word_of_dev_occurs_in_train(shipped: Dict[str, Rows]) -> None:
-    train, dev = ({word for sentence, _ in shipped[split] for word in sentence.split(" ")} for split in SPLITS)
-    assert dev <= train
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_negation_contrast_and_concession_are_there(shipped: Dict[str, Rows], split: str) -> None:
-    cues = (r"\bnot\b", r"\bnever\b", r"\bhardly\b", r"\bbut\b", r"^although\b.* ,", r" even though\b", r"\bwhich\b")
-    for cue in cues:
-        assert sum(bool(re.search(cue, sentence)) for sentence, _ in shipped[split]) >= 5, cue
-
-
-@pytest.mark.parametrize(
-    ("construction", "label", "decides"),
-    [
-        (generate.plain, 1, "+"),
-        (generate.negation, 1, "-"),
-        (generate.negation, 0, "+"),
-        (generate.distant_negation, 1, "-"),
-    ],
-)
-def test_the_polar_word_and_the_label(construction: Construction, label: int, decides: str) -> None:
-    draw = generate.Draw(0)
-    signs = {sign for _ in range(50) for _, sign in generate.SLOT.findall(construction(draw, label)) if sign}
-    assert signs == {decides}
-
-
-def test_vocabulary_is_special_tokens_then_sorted_words_and_letters(shipped: Dict[str, Rows]) -> None:
-    tokens = (FOLDER / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    words = {word for rows in shipped.values() for sentence, _ in rows for word in sentence.split(" ")}
-    assert tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert tokens[5:] == sorted(words | set("abcdefghijklmnopqrstuvwxyz"))
-    assert len(tokens) <= 1024
 
 
 def test_one_word_is_one_known_token(shipped: Dict[str, Rows]) -> None:
@@ -137,7 +89,7 @@ def logistic_regression(x: np.ndarray, y: np.ndarray, l2: float, steps: int = 6)
     return w
 
 
-def test_a_bag_of_words_cannot_solve_it_and_is_better_than_chance(shipped: Dict[str, Rows]) -> None:
+def test_a_bag_of_words_cannot_solve_it(shipped: Dict[str, Rows]) -> None:
     words = sorted({word for rows in shipped.values() for sentence, _ in rows for word in sentence.split(" ")})
     columns = {word: column for column, word in enumerate(words)}
     x, y = word_counts(shipped["train"], columns)

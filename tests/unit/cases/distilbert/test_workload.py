@@ -147,14 +147,6 @@ def test_position_ids_come_from_rank_0_before_each_forward_pass(tmp_path: Path) 
     assert on_ranks(2, tmp_path, body) == [[list(range(MODEL["positions"]))] * 2] * 2
 
 
-def test_ranks_share_an_order_of_the_run_s_seed(tmp_path: Path) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        work = workload(folder, rank, world, seed=7)
-        return work.loader.sampler.seed, torch.initial_seed()
-
-    assert on_ranks(2, tmp_path, body) == [(7, 7)] * 2
-
-
 def test_ranks_draw_the_same_dropout_and_stay_in_step(tmp_path: Path) -> None:
     def body(folder: Path, rank: int, world: int) -> Any:
         work = workload(folder, rank, world, model={"dropout": 0.3})
@@ -169,16 +161,6 @@ def test_ranks_draw_the_same_dropout_and_stay_in_step(tmp_path: Path) -> None:
         assert torch.equal(begun[name], begun_too[name]), name
         assert torch.equal(one[name], two[name]), name
     assert not torch.equal(begun["classifier.weight"], one["classifier.weight"])
-
-
-def test_steps_of_two_ranks_leave_the_marks_of_their_collectives(tmp_path: Path) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        work = workload(folder, rank, world)
-        work.step(next(iter(work.batches(0))))
-        return work.context.probe.take()
-
-    for first, last, done in on_ranks(2, tmp_path, body):
-        assert first <= last <= done
 
 
 @UNUSUAL_ORDER
@@ -226,16 +208,6 @@ def test_accumulation_over_k_is_a_batch_k_times_as_large(tmp_path: Path, k: int)
         # Softmax does not see a key's bias; its gradient is rounding, and the weight's beside it the scale.
         scale = float(expected[0][name.replace("k_lin.bias", "k_lin.weight")].abs().max())
         assert float((taken[0][name] - gradient).abs().max()) <= 1e-10 * scale, name
-
-
-def test_bf16_step_computes_the_fp32_loss_roughly(tmp_path: Path) -> None:
-    losses = [workload(tmp_path, precision=p).step(_batch(tmp_path)) for p in ("fp32", "bf16")]
-    assert losses[0] == pytest.approx(losses[1], rel=0.02)
-    assert losses[0] != losses[1]
-
-
-def _batch(folder: Path) -> list[torch.Tensor]:
-    return default_collate([workload(folder).sets.train[index] for index in range(4)])
 
 
 # Evaluation
