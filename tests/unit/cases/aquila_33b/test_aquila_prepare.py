@@ -15,7 +15,7 @@ from flagbench_cases.cases.aquila_33b import prepare, sentences
 from flagbench_cases.cases.aquila_33b.tokens import FILES, Tokeniser
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama import convert, load, megatron, weights_format
-from flagbench_cases.shared.errors import DataError, UsageError
+from flagbench_cases.shared.errors import UsageError
 from unit.cases.aquila_33b import aquila_vocabulary
 from unit.cases.prepare.megatron_checkpoint import ROWS, SECTION, save, split, state
 from unit.cases.prepare.pickled import CURRENT_TORCH
@@ -90,13 +90,6 @@ def test_without_a_vocabulary(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "data").exists()
 
 
-def test_no_texts(tmp_path: Path, vocabulary: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for source in (tmp_path / "empty", tmp_path / "nowhere"):
-        with refuses(DataError, source):
-            make_data(tmp_path / "out", source, vocabulary)
-
-
 # weights
 
 
@@ -128,21 +121,6 @@ def test_a_hugging_face_folder(tmp_path: Path, model_type: str) -> None:
     weights, _ = load.open_prepared(str(tmp_path / "out"), prepare.CASE, SECTION)
     assert all(torch.equal(load.whole(part), state()[name]) for name, part in weights.read(weights.names))
     assert weights.padding() is None
-
-
-def test_another_model(tmp_path: Path) -> None:
-    source = hugging_face(tmp_path / "source", model_type="mistral")
-    with refuses(DataError, source, "mistral"):
-        make_weights(tmp_path / "out", source)
-
-
-def test_no_checkpoint(tmp_path: Path) -> None:
-    source = save(tmp_path / "source", split(state(), 2, ZEROS))
-    (source / megatron.TRACKER).unlink()
-    for folder in (source, tmp_path / "nowhere"):
-        with refuses(DataError, folder, megatron.TRACKER):
-            make_weights(tmp_path / "out", folder)
-    assert not (tmp_path / "out" / "weights").exists()
 
 
 # the reference preset

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +77,6 @@ def test_lines_without_a_text_are_skipped(path: Path) -> None:
     assert list(sentences.texts(str(path))) == ["a", "b"]
 
 
-def test_characters_that_look_like_line_breaks(path: Path) -> None:
-    path.write_bytes('{"text": "a\u2028b\u0085c"}\r\n{"text": "d\\ne"}\r\n'.encode())
-    assert list(sentences.texts(str(path))) == ["a\u2028b\u0085c", "d\ne"]
-
-
-def test_digests_differ_by_tokens_and_by_their_division() -> None:
-    tokens = np.arange(1, 9, dtype=np.int32)
-    sets = [sentences.SentenceSet(tokens, np.array([0, cut, 8]), LENGTH) for cut in (3, 3, 4)]
-    assert sets[0].digest() == sets[1].digest() != sets[2].digest()
-
-
 # hostile files
 
 
@@ -108,21 +96,6 @@ def test_a_bad_line_is_refused_with_its_number(path: Path, line: bytes) -> None:
         list(sentences.texts(str(path)))
 
 
-def test_files_that_are_none(path: Path, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    path.write_bytes(b'{"text": "\xff"}\n')
-    for wrong in (path, tmp_path / "pipe", tmp_path / "nowhere", tmp_path):
-        with refuses(DataError, wrong):
-            list(sentences.texts(str(wrong)))
-
-
-@pytest.mark.parametrize("content", [b"", b"\n\n", b'{"other": "a"}\n'])
-def test_a_file_without_texts(path: Path, tokeniser: Tokeniser, content: bytes) -> None:
-    path.write_bytes(content)
-    with refuses(DataError, path):
-        sentences.tokenise(str(path), tokeniser, LENGTH)
-
-
 # random sentences
 
 
@@ -132,22 +105,6 @@ def test_random_sentences_have_lambadas_lengths() -> None:
     assert made.lengths.min() >= sentences.SHORTEST
     assert made.lengths.max() < 200
     assert (made.tokens.min() > sentences.PAD, made.tokens.max() < 100008) == (True, True)
-
-
-@pytest.mark.parametrize("length", [8, 64, 90])
-def test_random_sentences_fit_a_short_sequence(length: int) -> None:
-    made = sentences.synthetic(100, length, 50, seed=1)
-    assert made.lengths.max() <= length + 1
-    assert made.lengths.min() >= 2
-    tokens, scored = made[99]
-    assert (len(tokens), len(scored)) == (length + 1, length)
-
-
-def test_a_run_without_data_has_random_sentences() -> None:
-    config = {"source": "synthetic", "sequence_length": 128, "examples": 9}
-    found = sentences.load(config, {"vocab_size": 50}, None, 1)
-    assert (len(found.sentences), found.condition) == (9, "synthetic")
-    assert found.sentences.digest() == sentences.synthetic(9, 128, 50, 1).digest()
 
 
 # the prepared folder
@@ -190,12 +147,6 @@ def test_another_length_and_a_smaller_model(folder: Path) -> None:
         load(folder, length=32)
     with refuses(DataError, folder):
         load(folder, size=EOS)
-
-
-def test_a_folder_that_was_not_prepared(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        load(tmp_path)
-    assert "flagbench prepare aquila-33b" in caught.value.remedy
 
 
 TOKENS, OFFSETS = [CLS, 5, EOS, CLS, EOS], [0, 3, 5]

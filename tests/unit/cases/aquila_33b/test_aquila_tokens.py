@@ -123,11 +123,6 @@ def test_a_vocabulary_of_another_size(folder: Path) -> None:
     refused(folder, SIZE - 1, SIZE)
 
 
-def test_a_merge_to_a_piece_that_is_not_there(folder: Path) -> None:
-    edit(folder, lambda pieces: [pieces.pop("bc"), pieces.update(other=999)])
-    refused(folder, folder / "merges.txt", "b c")
-
-
 @pytest.mark.parametrize("line", ["a", "a b c"])
 def test_a_line_of_merges_that_is_no_pair(folder: Path, line: str) -> None:
     with open(folder / "merges.txt", "a", encoding="utf-8") as file:

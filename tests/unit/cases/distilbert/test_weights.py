@@ -111,15 +111,3 @@ def test_missing_tensor_is_named(tmp_path: Path) -> None:
     del state[name]
     with refuses(DataError, name):
         load(write(tmp_path, state))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [None, b"{", b"\xff\xfe", b"[" * 100_000, b"[1]"],
-    ids=["missing", "not-json", "not-utf8", "too-deep", "list"],
-)
-def test_bad_config_is_refused(tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "config.json").write_bytes(content)
-    with refuses(DataError, tmp_path / "config.json"):
-        load(tmp_path)

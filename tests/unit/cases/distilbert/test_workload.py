@@ -17,8 +17,6 @@ from torch.utils.data import default_collate
 from flagbench_cases.cases.distilbert import data as sst2
 from flagbench_cases.cases.distilbert.workload import DistilBertWorkload, EvaluationSet, build
 from flagbench_cases.shared.config import load_case, merge
-from flagbench_cases.shared.errors import DataError
-from unit.cases.refusal import refuses
 from workloads import on_ranks, set_up, train
 
 pytestmark = pytest.mark.image
@@ -87,14 +85,6 @@ def test_a_seed_is_a_run(tmp_path: Path) -> None:
     runs = [train(workload(tmp_path, model=dropout, seed=seed), 6)[0] for seed in (0, 0, 1)]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
-
-
-def test_a_set_smaller_than_one_step_of_all_ranks_is_refused(tmp_path: Path) -> None:
-    """The publisher counts each of its batches as full."""
-    for rank, world, examples in ((0, 1, 3), (1, 4, 15)):
-        with refuses(DataError, examples, 4 * world):
-            workload(tmp_path, rank, world, data={"train_examples": examples})
-    assert workload(tmp_path, data={"train_examples": 4}).steps_per_epoch() == 1
 
 
 # Optimizer and schedule
@@ -235,11 +225,6 @@ def test_evaluation_counts_each_example_once_and_as_published(tmp_path: Path, wo
     results = on_ranks(world, tmp_path / "ranks", body) if world > 1 else [body(tmp_path, 0, 1)]
     for result in results:
         assert result == (pytest.approx(4 / 7), pytest.approx(published), 7, pytest.approx(published))
-
-
-def test_evaluation_drops_nothing_at_random(tmp_path: Path) -> None:
-    work = workload(tmp_path, model={"dropout": 0.9, "classifier_dropout": 0.9}, data={"eval_examples": 50})
-    assert work.evaluate(last=False) == work.evaluate(last=False)
 
 
 @pytest.mark.parametrize(("count", "world"), [(872, 16), (872, 8), (7, 1), (7, 2), (7, 3), (3, 8)])

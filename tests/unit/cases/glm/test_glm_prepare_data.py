@@ -124,11 +124,6 @@ def test_form_and_counts_make_the_condition(form: str, train: int, evaluation: i
     assert dataset.condition_of(form, {"train": train, "eval": evaluation}) == condition
 
 
-def test_a_run_finds_its_condition_by_form_and_counts(from_raw: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(dataset.EXPECTED, dataset.JSONL_FORM, {"train": (5, 5), "eval": (4, 4)})
-    assert dataset.load(DATA, MODEL, from_raw, seed=1).condition == "record, rebuilt"
-
-
 SPECIALS = Special()._asdict()
 
 
@@ -165,13 +160,6 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     (write_jsonl(tmp_path) / "val.jsonl").unlink()
     with refuses(DataError, "val.jsonl"):
         make(tmp_path, tmp_path / "out", write_vocabulary(tmp_path))
-
-
-def test_a_damaged_file_leaves_no_folder(tmp_path: Path) -> None:
-    write_jsonl(tmp_path, val="{")
-    with refuses(DataError, "val.jsonl:1"):
-        make(tmp_path, tmp_path / "out", write_vocabulary(tmp_path))
-    assert not (tmp_path / "out" / "data").exists()
 
 
 def test_a_folder_that_was_not_prepared_is_refused(tmp_path: Path) -> None:

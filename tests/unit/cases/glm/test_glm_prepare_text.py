@@ -76,13 +76,6 @@ def test_nine_wrong_entities_are_drawn_with_the_publishers_seed(tmp_path: Path) 
     assert texts(evaluated, 0) == names
 
 
-def test_f1_is_over_normalised_words(tmp_path: Path) -> None:
-    some = line("Anna of the old town.", ["Anna", "the old town", "old"], ("who is @placeholder", ["old town"]))
-    examples = from_text(write_jsonl(tmp_path, [some]) / "val.jsonl", False)
-    assert [examples.f1(0, choice) for choice in range(3)] == pytest.approx([0.0, 1.0, 2 / 3])
-    assert not examples.example(0).right.any()
-
-
 def test_a_long_passage_is_cut_at_its_end_for_each_choice(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path, LINES[2:]) / "val.jsonl"
     examples = from_text(path, False, length=32)
@@ -152,13 +145,6 @@ def test_what_is_damaged_is_refused_by_its_line(tmp_path: Path, changes: dict[st
     write_jsonl(tmp_path, val=broken(**changes))
     with refuses(DataError, "val.jsonl:2", named):
         from_text(tmp_path / "val.jsonl", False)
-
-
-def test_other_text_and_no_file(tmp_path: Path) -> None:
-    (tmp_path / "val.jsonl").write_bytes(b'{"idx": "\xff"}\n')
-    for name in ("val.jsonl", "train.jsonl"):
-        with refuses(DataError, name):
-            from_text(tmp_path / name, False)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,7 @@ import torch
 from flagbench_cases.cases.glm import data as dataset
 from flagbench_cases.cases.glm.model import cloze_loss
 from flagbench_cases.cases.glm.workload import DROPOUTS, GlmWorkload
-from flagbench_cases.shared.errors import DataError
-from unit.cases.glm.small_glm import EVALUATION, LENGTH, PRESETS, TRAIN, examples, settled, workload
-from unit.cases.refusal import refuses
+from unit.cases.glm.small_glm import EVALUATION, LENGTH, PRESETS, TRAIN, examples, workload
 from workloads import on_ranks, train
 
 pytestmark = pytest.mark.image
@@ -41,11 +39,6 @@ def test_every_epoch_is_reshuffled_and_no_seed_changes_its_order(tmp_path: Path)
 def test_last_batch_of_an_epoch_is_a_partial_one(tmp_path: Path) -> None:
     sizes = [len(batch.index) for batch in workload(tmp_path, train={"batch_size": 8}).batches(0)]
     assert sizes == [8, 8, 4]
-
-
-def test_a_set_smaller_than_one_step_of_all_ranks_is_refused(tmp_path: Path) -> None:
-    with refuses(DataError, 20, 24):
-        workload(tmp_path, 2, 3, train={"batch_size": 8})
 
 
 def test_two_ranks_share_each_epoch(tmp_path: Path) -> None:
@@ -115,15 +108,6 @@ def test_two_ranks_do_a_plain_loop_on_both_their_batches(tmp_path: Path) -> None
     both = [joined(pair) for pair in zip(batches_one, batches_two)]
     expected = plain_losses(workload(tmp_path).module, both, 1e-2, 20)
     assert one == pytest.approx(expected, abs=1e-5)
-
-
-def test_a_seed_is_a_run(tmp_path: Path) -> None:
-    def run(seed: int) -> list[float]:
-        return train(workload(tmp_path, model={"dropout": 0.1}, seed=seed), 4)[0]
-
-    first = settled(lambda: run(0))
-    assert run(0) == first
-    assert run(1) != first
 
 
 def test_ranks_draw_the_same_dropout_and_stay_in_step(tmp_path: Path) -> None:

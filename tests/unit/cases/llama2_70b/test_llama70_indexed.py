@@ -109,11 +109,6 @@ def test_an_index_that_does_not_fit(tmp_path: Path, changes: dict[str, Any]) -> 
     refused(write(tmp_path, **changes))
 
 
-def test_an_index_of_nothing(tmp_path: Path) -> None:
-    refused(write(tmp_path, []))
-    refused(write(tmp_path, [0, 0]))
-
-
 def test_counts_that_overflow_to_the_size_of_the_file(tmp_path: Path) -> None:
     """In 64 bits 12 x 2^62 + 8 x 4 would be 32, which is what the file has after its header."""
     prefix = write(tmp_path)

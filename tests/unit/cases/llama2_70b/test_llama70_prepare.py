@@ -112,13 +112,6 @@ def test_a_line_that_is_no_text(megatron: None, tmp_path: Path, line: bytes) -> 
     refused(tmp_path, path, path, "line 2")
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n"])
-def test_a_file_without_a_text(megatron: None, tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "text.jsonl"
-    path.write_bytes(content)
-    refused(tmp_path, path, path)
-
-
 # An indexed dataset
 
 
@@ -142,10 +135,3 @@ def test_half_a_pair(tmp_path: Path, end: str) -> None:
         if path.suffix != end:
             shutil.copy(path, source)
     refused(tmp_path, source, source / (indexed.STEM + end), vocabulary=None, pieces=448)
-
-
-def test_a_pair_cut_short(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    shutil.copytree(data.TINY, source)
-    os.truncate(source / SHIPPED[0].name, 1000)
-    refused(tmp_path, source, SHIPPED[0].name, "1000 bytes", vocabulary=None, pieces=448)

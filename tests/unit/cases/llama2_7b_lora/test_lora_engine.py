@@ -163,15 +163,6 @@ def test_what_gloo_of_torch_1_cannot_do_is_refused(
         engine.refuse(asked(stage, precision=precision), CPU, world)
 
 
-def test_a_stack_without_deepspeed_is_told(monkeypatch: Any) -> None:
-    def absent(name: str) -> Any:
-        raise ImportError("No module named 'deepspeed'")
-
-    monkeypatch.setattr(importlib, "import_module", absent)
-    with refuses(UsageError, "DeepSpeed"):
-        engine.refuse(asked(0), CPU, 1)
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_its_configuration_comes_from_the_manifest(precision: str) -> None:
     made = engine_deepspeed.ds_config(asked(2, precision=precision), 4)
@@ -252,11 +243,3 @@ def test_deepspeed_in_16_bits_updates_fp32_copies(
 
 def test_deepspeed_writes_nothing_to_stdout(runs: Any) -> None:
     assert [written for ranks in runs.values() for _, written in ranks] == [""] * sum(map(len, runs.values()))
-
-
-def test_deepspeed_has_no_checkpoints(tmp_path: Path) -> None:
-    work = workload(tmp_path)
-    made = object.__new__(engine_deepspeed.DeepSpeedEngine)
-    for call in (lambda: made.restore(*work.engine.state()), made.state):
-        with refuses(UsageError, "deepspeed"):
-            call()

@@ -158,34 +158,12 @@ def test_published_counts_make_the_published_conditions() -> None:
     assert blocks.conditions(facts)[0] == "files"
 
 
-def test_a_folder_that_was_not_prepared(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        sets(str(tmp_path))
-    assert "flagbench prepare llama2-7b-lora" in caught.value.remedy
-
-
 def test_another_length_and_a_smaller_model(tmp_path: Path) -> None:
     out = make(tmp_path / "out")
     with refuses(DataError, 128, 512):
         sets(out, length=512)
     with refuses(DataError, "train_blocks", 299):
         sets(out, pieces=300)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "named"),
-    [
-        ("mmlu_answers", 4, "mmlu_answers: 4"),
-        ("mmlu_subject_ids", -1, "mmlu_subject_ids: -1"),
-        ("mmlu_offsets", 0, "MMLU"),
-        ("mmlu_tokens", 512, "mmlu_tokens: 512"),
-    ],
-)
-def test_arrays_that_do_not_fit(name: str, value: int, named: str) -> None:
-    made = tiny.tokenised(128, 5, 512)
-    made.arrays[name][-1] = value
-    with refuses(DataError, "here", named):
-        blocks.check("here", made, 128, 512)
 
 
 def test_the_case_prepares_for_its_reference_preset(tmp_path: Path) -> None:

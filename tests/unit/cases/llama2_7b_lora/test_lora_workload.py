@@ -17,9 +17,7 @@ from flagbench_cases.cases.llama2_7b_lora.data import BlockSet, MmluSet
 from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, share, validation_loss
 from flagbench_cases.cases.llama2_7b_lora.model import step_flops
 from flagbench_cases.cases.llama2_7b_lora.workload import LlamaLoraWorkload
-from flagbench_cases.shared.errors import DataError
 from unit.cases.llama2_7b_lora.lora_bench import LENGTH, train, workload
-from unit.cases.refusal import refuses
 from workloads import on_ranks
 
 pytestmark = pytest.mark.image
@@ -146,13 +144,6 @@ def test_the_published_accuracy_is_taken_with_dropout_on(tmp_path: Path) -> None
     assert work.module.training
 
 
-def test_an_accuracy_may_be_left_out(tmp_path: Path) -> None:
-    assert workload(tmp_path, eval={"mmlu_train_mode": False}).evaluate(last=True).published_accuracy is None
-    without = workload(tmp_path, data={"mmlu_items": 0})
-    assert without.evaluate(last=True).accuracy is None
-    assert without.describe()["data"]["mmlu_items"] == 0
-
-
 # The published loss
 
 
@@ -163,13 +154,6 @@ def test_the_published_loss_is_the_mean_of_epoch_means(tmp_path: Path) -> None:
     found = {extra["name"]: extra["value"] for extra in work.evaluate(last=False).extra}
     assert found["loss_as_published"] == pytest.approx(sum(means) / 2)
     assert work.training_facts()["epoch_mean_losses"] == pytest.approx(means)
-
-
-def test_a_window_of_steps_has_no_published_loss(tmp_path: Path) -> None:
-    work = workload(tmp_path, train={"window_steps": 4})
-    train(work, 4)
-    facts = work.training_facts()
-    assert (facts["epoch_mean_losses"], facts["loss_as_published"]) == ([], None)
 
 
 # What the record is told
@@ -261,13 +245,3 @@ def test_a_restored_fp16_run_keeps_its_loss_scale(tmp_path: Path) -> None:
     other.restore(tensors, facts)
     assert train(other, 6, 3) == expected
     assert other.engine.facts() == whole.engine.facts()
-
-
-@pytest.mark.parametrize(("kind", "name"), [("adapter", "layers.0.q_proj.A"), ("exp_avg", "layers.1.v_proj.B")])
-def test_a_checkpoint_without_a_tensor_is_a_data_error(tmp_path: Path, kind: str, name: str) -> None:
-    work = workload(tmp_path)
-    train(work, 1)
-    tensors, facts = work.state()
-    del tensors[f"{kind}.{name}"]
-    with refuses(DataError, name):
-        workload(tmp_path).restore(tensors, facts)

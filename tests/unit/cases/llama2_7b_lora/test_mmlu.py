@@ -75,13 +75,6 @@ def test_a_question_too_long_alone_is_dropped_and_counted() -> None:
     assert mmlu.remaining_shots(text, ["shot\n\n"], "a question of six words, really") == -1
 
 
-def test_a_blank_line_within_a_shot_splits_it() -> None:
-    shots = ["one two three\n\nfour\n\n", "five\n\n"]
-    text, _ = mmlu.fit("head\n\n", shots, "question", words, 5)
-    assert text == "head\n\nfour\n\nfive\n\nquestion"
-    assert mmlu.remaining_shots(text, shots, "question") == 1  # the other is not whole
-
-
 def test_prompts_of_a_folder(tmp_path: Path) -> None:
     write(tmp_path, GOOD, GOOD + ",".join([*ROW[:5], "D"]) + "\n", "b_art")
     write(tmp_path, GOOD, GOOD, "a_music")
@@ -119,15 +112,6 @@ def test_too_few_solved_examples(tmp_path: Path) -> None:
     write(tmp_path, GOOD, GOOD)
     with refuses(DataError, "art_dev.csv", "1 questions", 5):
         prompts(tmp_path, shots=5)
-
-
-@pytest.mark.parametrize("part", ["dev", "test"])
-def test_a_subject_without_one_of_its_files(tmp_path: Path, part: str) -> None:
-    write(tmp_path, GOOD, GOOD, "art")
-    write(tmp_path, GOOD, GOOD, "music")
-    (tmp_path / part / f"music_{part}.csv").unlink()
-    with refuses(DataError, f"music_{part}.csv"):
-        prompts(tmp_path)
 
 
 def test_folders_missing_or_empty(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.node import placement as nodes
 from flagbench_cases.node.placement import DEFAULT_PORT, Placement, likely_rank, locate_node, parse_address
 from flagbench_cases.shared.errors import UsageError
 from unit.cases.refusal import refuses
@@ -194,12 +193,3 @@ def test_slurm_without_scontrol_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
     with refuses(UsageError, "scontrol") as caught:
         locate_node(2, None, None, SLURM)
     assert "--master" in caught.value.remedy
-
-
-def test_slurm_hosts_reads_scontrol_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
-        assert command == ["scontrol", "show", "hostnames", "gpu[03-04]"]
-        return subprocess.CompletedProcess(command, 0, stdout=b"gpu03\ngpu04\n")
-
-    monkeypatch.setattr(subprocess, "run", answer)
-    assert nodes.slurm_hosts("gpu[03-04]") == ["gpu03", "gpu04"]

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.record.measured import complete_steps, curve_of
+from flagbench_cases.record.measured import complete_steps
 from flagbench_cases.shared.evidence import derive, metrics
-from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
 from unit.cases.record.runs import facts_of, metrics_of, section_of
 
@@ -190,12 +189,6 @@ def test_memory_is_of_the_fullest_device() -> None:
     assert found["allocator_peak"]["value"] == 0.5
     assert found["allocator_peak"]["n"] == 1
     assert metrics.memory({}, "cpu") == []
-
-
-def test_losses_are_the_mean_over_ranks() -> None:
-    ranks = {0: [BASE._replace(loss=1.0), BASE._replace(loss=3.0)], 1: [BASE._replace(loss=2.0), BASE]}
-    assert curve_of(ranks, 2, Layout(2)) == [1.5, 2.0]
-    assert curve_of(ranks, 1, Layout(2)) == [1.5]
 
 
 def test_the_final_loss_is_the_mean_of_the_tail() -> None:

@@ -173,22 +173,6 @@ def test_what_a_case_does_not_offer_is_a_usage_error(changes: dict[str, Any], na
         resolve(**changes)
 
 
-def test_the_configuration_says_what_was_asked_for() -> None:
-    found = resolve(nodes=2, gpus=8, seed=7, weights=True, source="files")
-    assert {key: found[key] for key in ("case", "nodes", "gpus", "seed", "weights", "preset", "division")} == {
-        "case": "toy",
-        "nodes": 2,
-        "gpus": 8,
-        "seed": 7,
-        "weights": "pretrained",
-        "preset": "reference",
-        "division": "faithful",
-    }
-    assert found["data"]["source"] == "files"
-    assert "default" not in found["data"]
-    assert resolve()["weights"] == "random"
-
-
 def test_the_digest_is_sha256_of_sorted_compact_utf8() -> None:
     content = {"b": [1, 2.5, None, True], "a": {"z": "über", "y": 5e-05}}
     canonical = '{"a":{"y":5e-05,"z":"über"},"b":[1,2.5,null,true]}'
@@ -286,11 +270,6 @@ def test_a_division_changes_presets_in_their_order() -> None:
 def test_a_layout_that_does_not_fit_is_refused(layout: dict[str, int], ranks: dict[str, int], named: str) -> None:
     with refuses(UsageError, named):
         resolve(case=with_layout(SPLIT, **layout), **ranks)
-
-
-def test_a_batch_is_that_of_a_replica() -> None:
-    split = resolve(case=with_layout(SPLIT, tp=2), gpus=4, max_samples=640)
-    assert split["train"]["window_steps"] == 640 // (32 * 2)
 
 
 ENGINES = {

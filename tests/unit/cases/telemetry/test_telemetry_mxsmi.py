@@ -135,22 +135,6 @@ def test_units_and_what_is_no_value(line: str, values: dict[str, Any]) -> None:
     assert mxsmi.parse_devices("GPU#7  MXC500  0000:0e:00.0\n    %s\n" % line) == {7: values}
 
 
-@pytest.mark.parametrize("text", ["", "\n", "mx-smi: command failed", "GPU#", "GPU#0", "GPU : 3 %"])
-def test_what_is_not_understood_gives_nothing(text: str) -> None:
-    assert all(not values for values in mxsmi.parse_devices(text).values())
-    assert mxsmi.parse_list(text) == {}
-    assert mxsmi.parse_summary(text) == ({}, [])
-
-
-def test_devices_are_listed_with_their_names() -> None:
-    assert mxsmi.parse_list(recorded("2.2.9", "list"))[1] == {
-        "name": "MXC500",
-        "uuid": "GPU-bbbbbbbb-0000-0000-0000-000000000000",
-    }
-    assert mxsmi.parse_list(recorded("2.1.12", "list"))[0]["name"] == "MetaX C500"
-    assert mxsmi.parse_list("GPU#3  MXC600-AL  0000:06:00.0  Unavailable") == {3: {"name": "MXC600-AL"}}
-
-
 @pytest.mark.parametrize(
     ("version", "versions", "limits"),
     [

@@ -143,13 +143,6 @@ def test_the_file_appears_only_after_the_first_sample() -> None:
     }
 
 
-def test_a_lost_device_is_noted_and_sampling_goes_on() -> None:
-    clock, sink = Clock(end=2.5), Sink()
-    sample(clock, Cpu(clock), sink, Device(sink))
-    assert [line["kind"] for line in sink.lines] == ["start", "sample", "error", "sample", "error", "sample"]
-    assert sink.lines[2] == {"kind": "error", "t": 1.0, "device": 0, "reason": "power_w: GPU is lost"}
-
-
 def test_without_a_driver_the_processors_are_still_sampled() -> None:
     clock, sink = Clock(end=1.5), Sink()
     sample(clock, Cpu(clock), sink, Device(sink, fails="no driver"))
