@@ -48,18 +48,13 @@ MEASURED, RUN_BY_CI, NEVER_RUN = "\N{CHECK MARK}", "\N{BLACK CIRCLE}", "\N{WHITE
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def generated_files(catalog: Catalog, root: Path, blocks: Blocks) -> dict[Path, str]:
+def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
     """Every generated file of a checkout, and every page with a generated part, as each should be.
 
-    Args:
-        root: the checkout.
-        blocks: generated parts beside those made here.
-
-    Raises:
-        FlagbenchError: a page has a part that nothing generates (usage).
+    `root`: the checkout. Raises FlagbenchError if a page has a part that nothing generates (usage).
     """
     docs = root / "docs"
-    known = {**_blocks(catalog, root), **blocks}
+    known = _blocks(catalog, root)
     files = {docs / "reference.md": reference(catalog)}
     record = docs / "verdict" / "record.json"
     if record.is_file():
