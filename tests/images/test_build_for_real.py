@@ -25,7 +25,7 @@ from flagbench.catalog.load import load_catalog
 from flagbench.engines.reproducible import differences, layers_of
 from flagbench.locks.files import write_lock
 from flagbench.locks.model import Lock, LockEntry, inputs_digest
-from packages import make_source, make_wheel
+from packages import lock_entry, make_source, make_wheel
 from running import need, wait_until
 
 pytest_plugins = ["containers"]
@@ -80,6 +80,7 @@ class Site:
         self.wheels = folder / "wheels"
         self.wheels.mkdir()
         tiny = make_wheel("tiny-package", "1.0", {"tiny_package.py": "WHAT = 'tiny'\n"})
+        self.wheel_file = tiny[0]
         self.wheel = self._publish("tiny-package", "1.0", *tiny)
         self.source = self._publish("kernels", KERNELS, *make_source("kernels", KERNELS, source_files()))
         self.authority = folder / "authority.pem"
@@ -138,7 +139,7 @@ class Site:
 
     def _publish(self, package: str, version: str, file: str, content: bytes) -> LockEntry:
         (self.wheels / file).write_bytes(content)
-        return LockEntry(package, version, ("sha256:" + hashlib.sha256(content).hexdigest(),), (file,))
+        return lock_entry(package, version, "sha256:" + hashlib.sha256(content).hexdigest())
 
     def _add_stack(self) -> None:
         path = self.folder / "manifests" / "stacks" / f"{self.stack}.yaml"
@@ -240,7 +241,7 @@ def test_the_bill_of_materials_names_both_kinds_of_packages(first: dict[str, Any
 
 def test_nothing_of_the_inputs_is_in_the_image(first: dict[str, Any], site: Site) -> None:
     line = AUTHORITY.splitlines()[2]
-    words = [PLANTED, MIRROR, line, *site.wheel.files, str(site.wheels)]
+    words = [PLANTED, MIRROR, line, site.wheel_file, str(site.wheels)]
     found: set[str] = set()
     names: set[str] = set()
     for name, content in every_file(site.engine.save(first["image_id"])):
@@ -354,12 +355,10 @@ def test_an_interrupt_stops_the_step_and_the_client(first: dict[str, Any], site:
 
 
 def test_another_wheel_than_the_locked_one_is_refused(site: Site, tmp_path: Path) -> None:
-    (file,) = site.wheel.files
-    (tmp_path / file).write_bytes(b"another")
+    (tmp_path / site.wheel_file).write_bytes(b"another")
     done = site.build("distilbert", "--wheelhouse", str(tmp_path), "--no-cache", check=False)
     assert done.returncode == 2
-    assert f"not the locked files: {file}" in done.stderr
-    assert f"flagbench wheels {site.stack}" in done.stderr
+    assert f"not the locked files: {site.wheel_file}" in done.stderr
 
 
 def test_two_builds_of_one_time_have_equal_layers(first: dict[str, Any], site: Site) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flagbench.build.sources import check_url
 from flagbench.checkout import commit_time
 from flagbench.errors import FlagbenchError
 from flagbench.files import expanded
 from flagbench.images import find_reference
-from flagbench.locks.sources import check_url
 from flagbench.render.stack import EPOCH
 
 # From the earliest time that a zip file can hold to the latest in the octal field of a tar header.

@@ -44,7 +44,7 @@ def command(
     ca_bundle: CaBundleOption = None,
     wheelhouse: Annotated[
         str | None,
-        typer.Option(metavar="DIR", envvar="FLAGBENCH_WHEELHOUSE", help="Install from it; see `flagbench wheels`."),
+        typer.Option(metavar="DIR", envvar="FLAGBENCH_WHEELHOUSE", help="Install from it; see docs/locks.md."),
     ] = None,
     platform: Annotated[
         str | None, typer.Option(metavar="OS/ARCH", help="The stack's; a variant may be named: linux/amd64/v3.")

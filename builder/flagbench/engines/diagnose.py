@@ -161,7 +161,7 @@ _COMMAND = (
     Rule(
         r"Looking in links: (?P<folder>\S+)[\s\S]*No matching distribution found for (?P<package>\S+)",
         "the wheelhouse has no file of {package} for the image's Python and platform",
-        "fill it with `flagbench wheels`, or build without --wheelhouse",
+        "fill it with `pip download` (docs/locks.md), or build without --wheelhouse",
     ),
     Rule(
         r"No matching distribution found for (?P<package>\S+)",

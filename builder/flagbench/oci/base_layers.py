@@ -17,7 +17,7 @@ from pathlib import Path
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import find_reference
 from flagbench.labels import BASE_DIGEST_LABEL, BASE_LAYERS_LABEL, BASE_NAME_LABEL
-from flagbench.locks.pylock import SHA256
+from flagbench.locks.files import SHA256
 from flagbench.oci.known import Known, KnownBase
 from flagbench.oci.manifest import CONFIG_BYTES, Manifest, parse_diff_ids, parse_manifest
 from flagbench.oci.model import Blob, Descriptor, Place, Progress, digest_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from flagbench.catalog.compile import committed_text, find_stale, write_stale
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.locks.files import read_lock
-from flagbench.locks.model import Lock
+from flagbench.locks.model import Lock, requirements_file
 from flagbench.render.case import read_code, render_case
 from flagbench.render.model import Rendered
 from flagbench.render.roots import case_package, images_root
@@ -68,7 +68,9 @@ class ImageRenderer:
     def _committed(self) -> dict[str, str]:
         """Every file by path: of each stack the lock as a requirements file, of each image the Dockerfile."""
         stacks = self.catalog.stacks.values()
-        files = {f"rendered/{stack.name}/requirements.txt": self.lock(stack).requirements for stack in stacks}
+        files = {
+            f"rendered/{stack.name}/requirements.txt": requirements_file(stack, self.lock(stack)) for stack in stacks
+        }
         return files | {f"rendered/{image.folder}/Dockerfile": image.dockerfile for image in self.matrix()}
 
 

@@ -117,8 +117,6 @@ def test_an_option_is_spelled_alike_in_every_command() -> None:
 @pytest.mark.parametrize(
     ("line", "former", "present"),
     [
-        ("wheels nothing --output house", "--output", "--out"),
-        ("wheels nothing --output=house", "--output", "--out"),
         ("run distilbert:nothing --keep", "--keep", "--keep-container"),
     ],
 )

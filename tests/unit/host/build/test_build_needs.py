@@ -10,10 +10,11 @@ from flagbench.catalog.load import load_catalog
 from flagbench.engines.base import Resources
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.files import write_lock
-from flagbench.locks.model import LockEntry, inputs_digest
+from flagbench.locks.model import inputs_digest
+from packages import lock_entry
 
 GIB = 2**30
-KERNELS = LockEntry("kernels", "1.0", ("sha256:" + "1" * 64,), ("kernels-1.0.tar.gz",))
+KERNELS = lock_entry("kernels", "1.0", "sha256:" + "1" * 64)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_other_cases_are_as_they_were(build, needy, engine):
 
 
 def test_each_tier_is_given_the_files_that_it_installs(build, needy, engine, wheelhouse, ca_bundle):
-    (wheelhouse / KERNELS.files[0]).write_bytes(b"")
+    (wheelhouse / "kernels-1.0.tar.gz").write_bytes(b"")
     with pytest.raises(FlagbenchError, match="kernels") as refused:
         build(catalog=needy, wheelhouse=wheelhouse)
     assert refused.value.code is ExitCode.USAGE

@@ -37,7 +37,7 @@ WRITTEN = [
         EXIT,
         "Looking in links: /w\nERROR: No matching distribution found for x==1",
         "wheelhouse",
-        "flagbench wheels",
+        "pip download",
     ),
     (RUN, EXIT, "ERROR: In --require-hashes mode, all requirements must be pinned", "has no hash", "lock"),
     (RUN, EXIT, "E: Unable to locate package tini", "no package tini", "--apt-source"),
