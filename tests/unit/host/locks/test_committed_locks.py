@@ -42,7 +42,7 @@ def test_every_direct_requirement_is_there_at_its_version(stack, lock):
     assert {f"{canonical(name)}=={version}" for name, version in (pin.split("==") for pin in wanted)} <= pins
 
 
-def test_nothing_of_the_base_is_installed_over_nor_a_second_torch_s_libraries(stack, names):
+def test_nothing_of_the_base_is_installed_over(stack, names):
     assert not names & {canonical(name) for name in stack.build.from_base}
     if "torch" in stack.build.from_base:
         assert not {name for name in names if name.startswith(("nvidia-cu", "nvidia-nccl", "triton"))}
