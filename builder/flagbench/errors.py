@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     BUG = 1, "a bug in flagbench"
     USAGE = (
         2,
-        "usage: unknown or contradictory arguments, an invalid manifest; a check that found something: layers, "
+        "usage: unknown or contradictory arguments, an invalid manifest; a check that found something: "
         "doctor, store doctor, claims lint without a file, and --check of other commands",
     )
     DATA = 3, "data, weights or a record missing or corrupt"
