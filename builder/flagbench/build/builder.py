@@ -15,7 +15,7 @@ from flagbench.build.inputs import Inputs, make_inputs, secrets
 from flagbench.build.options import BuildOptions
 from flagbench.build.progress import Progress
 from flagbench.build.results import ImageResult, TierResult
-from flagbench.build.sbom_file import is_sbom_of, sbom_path, write_sbom
+from flagbench.build.sbom import is_sbom_of, sbom_json, sbom_path, write_sbom
 from flagbench.build.space import THIN, locked_bytes, require_space, stack_bytes
 from flagbench.build.tiers import Tier, case_tier, stack_tier
 from flagbench.catalog.lookup import get_stack, resolve_image
@@ -220,12 +220,9 @@ def build_images(
         result = builder.build(target)
         file = sbom or sbom_path(result.top.tags[1])
         if not is_sbom_of(file, result.top.image_id):
-            # CycloneDX's library, which few builds need, takes long to import.
-            from flagbench.build.sbom import sbom_json
-
             progress.note(f"listing what is in {result.top.tags[0]}")
             contents = read_contents(_listed_image(engine, result), interpreter(target.stack))
-            write_sbom(file, sbom_json(result, contents, target.stack.build.indexes, options.epoch))
+            write_sbom(file, sbom_json(result, contents, target.stack.build.indexes))
         yield replace(result, sbom=file)
 
 
