@@ -109,13 +109,15 @@ class Engine:
 
         The client's progress goes to `show`. Raises EngineError with the cause where the registry does not take it.
         """
-        lines: list[str] = []
-        code = run_client([self._command.path, "push", ref], os.environ, read=lines.append, show=show)
-        digests = _PUSHED.findall("".join(lines))
-        if code != 0 or not digests:
-            cause, remedy = diagnose_push(ref, next((line for line in reversed(lines) if line.strip()), ""))
+        output = BuildOutput()
+        code = run_client([self._command.path, "push", ref], os.environ, read=output.read, show=show)
+        digest = _PUSHED.search(output.errors)
+        if code != 0 or digest is None:
+            if unreachable := self._unreachable(output):
+                raise unreachable
+            cause, remedy = diagnose_push(ref, output.errors.rpartition("\n")[2])
             raise EngineError(f"cannot push {ref}: {cause}", remedy=remedy)
-        return str(digests[-1])
+        return digest[1]
 
     def build(self, request: BuildRequest, *, show: TextIO | None = None) -> BuiltImage:
         """Build; the client's own progress goes to `show`, drawn where that is a terminal.
@@ -209,12 +211,16 @@ class Engine:
             return dict(self._client.info())
 
     def _failure(self, output: BuildOutput, what: str, step: str | None) -> BuildFailed | EngineError:
-        if _UNREACHABLE.search(output.errors):
-            return EngineError(
-                f"{self._command.path} cannot use the engine at {address()}: {output.errors.splitlines()[-1]}",
-                remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
-            )
-        return output.failure(what, step)
+        return self._unreachable(output) or output.failure(what, step)
+
+    def _unreachable(self, output: BuildOutput) -> EngineError | None:
+        """The error of a client that could not use the engine; None if that was not the cause."""
+        if not _UNREACHABLE.search(output.errors):
+            return None
+        return EngineError(
+            f"{self._command.path} cannot use the engine at {address()}: {output.errors.splitlines()[-1]}",
+            remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
+        )
 
 
 def open_engine() -> Engine:

@@ -149,7 +149,7 @@ def _sent(
     progress.note(f"reading {source.name} from the engine")
     try:
         with tempfile.TemporaryDirectory(prefix="flagbench-") as folder:
-            saved = SavedImage(engine.save(source.name), Path(folder))
+            saved = SavedImage(engine.save(source.info.id), Path(folder))
             blobs = tuple(
                 PushedBlob(blob.digest, blob.size, bucket.put_blob(blob, path, progress))
                 for blob, path in saved.blobs()
