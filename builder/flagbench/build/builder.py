@@ -20,15 +20,15 @@ from flagbench.build.space import THIN, locked_bytes, require_space, stack_bytes
 from flagbench.build.tiers import Tier, case_tier, stack_tier
 from flagbench.catalog.lookup import get_stack, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
-from flagbench.checkout import commit, commit_time
+from flagbench.checkout import commit
 from flagbench.engines import Engine
 from flagbench.engines.base import BuildFailed, BuildRequest, ImageInfo, Resources
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.labels import BASE_LAYERS_LABEL, CREATED_LABEL, REVISION_LABEL
+from flagbench.labels import CREATED_LABEL, REVISION_LABEL
 from flagbench.locks.model import part_of
 from flagbench.render.image import ImageRenderer
 from flagbench.render.model import context_tar
-from flagbench.render.stack import EPOCH, interpreter
+from flagbench.render.stack import interpreter
 from flagbench.render.steps import stack_packages
 from flagbench.user_lock import user_lock
 
@@ -70,8 +70,6 @@ class Builder:
         self._renderer = ImageRenderer(catalog, options.template)
         self._secrets = secrets(options, os.environ)
         self._revision = commit()
-        # Files keep one time over commits, so that a stack's layers do; the image says when it was made of what.
-        self._created = options.epoch if self._revision is None or options.epoch != EPOCH else commit_time()
         self._made: dict[str, TierResult] = {}
 
     def build(self, target: Target) -> ImageResult:
@@ -164,12 +162,10 @@ class Builder:
         return result
 
     def _request(self, tier: Tier, inputs: Inputs) -> BuildRequest:
+        created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         # Empty if it is unknown: otherwise a case's image would inherit its stack's label.
-        created = datetime.fromtimestamp(self._created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         labels = {**tier.labels, CREATED_LABEL: created, REVISION_LABEL: self._revision or ""}
         build_args = dict(tier.build_args)
-        if tier.heavy and (image := self._engine.inspect(tier.base.reference)) is not None:
-            labels[BASE_LAYERS_LABEL] = str(len(image.layers))
         if self._revision is not None and not tier.heavy:
             build_args["FLAGBENCH_COMMIT"] = self._revision
         if tier.compiles:

@@ -59,14 +59,6 @@ def command(
         str | None, typer.Option(metavar="OS/ARCH", help="The stack's; a variant may be named: linux/amd64/v3.")
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Run every step again.")] = False,
-    epoch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SECONDS|commit",
-            envvar="FLAGBENCH_EPOCH",
-            help="Time that files are made at. Default: SOURCE_DATE_EPOCH, else 1980.",
-        ),
-    ] = None,
     allow_unlocked: Annotated[
         bool, typer.Option("--allow-unlocked", help="Build although the stack's lock leaves something unresolved.")
     ] = False,
@@ -101,7 +93,6 @@ def command(
         wheelhouse=wheelhouse,
         platform=platform,
         no_cache=no_cache,
-        epoch=epoch,
         allow_unlocked=allow_unlocked,
         template=template,
     )

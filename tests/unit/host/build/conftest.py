@@ -114,9 +114,8 @@ def own_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(checkout, "TOP", tmp_path / "no-checkout")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    for name in ("BASE", "PIP_SOURCE", "APT_SOURCE", "CA_BUNDLE", "WHEELHOUSE", "EPOCH"):
+    for name in ("BASE", "PIP_SOURCE", "APT_SOURCE", "CA_BUNDLE", "WHEELHOUSE"):
         monkeypatch.delenv(f"FLAGBENCH_{name}", raising=False)
-    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
 
 
 @pytest.fixture
