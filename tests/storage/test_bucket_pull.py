@@ -130,7 +130,7 @@ def test_what_does_not_match_its_digest_is_not_loaded(
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_swapped_layers_are_refused_though_the_engine_has_the_image(
+def test_swapped_layers_are_refused_even_if_the_image_is_here(
     push: Callable[[HandMade], str], docker_engine: Engine, tmp_path: Path, seen: bool
 ) -> None:
     layers = {"one": os.urandom(100)}, {"two": b"2"}

@@ -78,7 +78,7 @@ def test_a_case_is_of_the_commit_it_is_built_from(build, engine, committed):
     assert skipped(build("mini")) == [True]
 
 
-def test_where_no_commit_is_known_any_will_do_and_none_is_claimed(build, engine, committed):
+def test_without_a_known_commit_none_is_claimed(build, engine, committed):
     committed("a" * 40)
     build()
     committed(None)

@@ -71,7 +71,7 @@ def test_what_is_no_sources_list_is_refused(text, said, tmp_path, mini_lock):
         make_inputs(BuildOptions(apt_source=path), mini_lock())
 
 
-def test_a_sources_list_that_cannot_be_read_is_an_error_of_its_option(monkeypatch, tmp_path, mini_lock):
+def test_a_sources_list_that_cannot_be_read(monkeypatch, tmp_path, mini_lock):
     def denied(*_):
         raise PermissionError(13, "Permission denied")
 

@@ -56,7 +56,7 @@ def test_the_engine_s_machine_decides_the_jobs_and_not_the_image(build, needy, e
     assert "MAX_JOBS" not in engine.requests[0].build_args
 
 
-def test_wheels_are_kept_by_the_base_unless_everything_is_to_be_made_again(build, needy, engine):
+def test_wheels_are_kept_by_the_base_unless_without_cache(build, needy, engine):
     result = build(catalog=needy)
     assert engine.requests[1].build_args["BASE_DIGEST"] == result.base.identity
     build(catalog=needy, no_cache=True)
@@ -81,7 +81,7 @@ def test_each_tier_is_given_the_files_that_it_installs(build, needy, engine, whe
     assert engine.contexts[-1]["inputs/ca.crt"] == ca_bundle.read_bytes()
 
 
-def test_a_stack_s_image_that_was_removed_meanwhile_is_an_error_before_the_build(build, engine, monkeypatch):
+def test_a_stack_image_that_was_removed_meanwhile(build, engine, monkeypatch):
     def free_bytes():
         for name in [name for name in engine.images if "flagbench/stack" in name]:
             del engine.images[name]

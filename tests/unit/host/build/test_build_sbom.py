@@ -53,7 +53,7 @@ CONTENTS = Contents(
 )
 
 
-def test_the_document_names_every_package_and_what_the_image_was_made_from():
+def test_the_document_names_every_package_and_the_inputs():
     text = sbom_json(IMAGE, CONTENTS, INDEXES)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     document = json.loads(text)
