@@ -5,13 +5,12 @@ PYTHON ?=
 VENV ?= .venv
 # Index for CPU builds of torch, if reachable. Empty: the index that pip is configured to use.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# Additional options for tests.reenact, tests/bench/verdicts.py, demo.py, kills.py and storage.py (`make bench`), and for
-# pytest (`make test`).
+# Additional options for tests.reenact, tests/bench/verdicts.py, demo.py and kills.py (`make bench`), and for pytest
+# (`make test`).
 REENACT ?=
 VERDICTS ?=
 DEMO ?=
 KILLS ?=
-STORAGE ?=
 PYTEST ?=
 BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" tools/install "$(VENV)"
@@ -27,7 +26,7 @@ test: $(VENV)/.dev
 	@# Three workers on two processors: one test often waits for a process to end, or for a timeout.
 	$(BIN)/python -m pytest --random-order -n 3 --dist worksteal -q --durations=5 -m "not long" $(PYTEST)
 
-## lint: check style, types, import layers and generated files
+## lint: check style, types, import layers, claims, Dockerfiles and generated files
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -37,8 +36,7 @@ lint: $(VENV)/.dev
 	$(BIN)/flagbench manifests docs --check
 	$(BIN)/flagbench claims lint
 	$(BIN)/flagbench render --all --check
-	$(BIN)/flagbench lint
-	$(BIN)/flagbench lint images/rendered
+	$(BIN)/hadolint -c .hadolint.yaml images/rendered/*/*/Dockerfile
 
 ## format: fix the findings of `lint` that can be fixed automatically
 format: $(VENV)/.dev
@@ -52,7 +50,6 @@ bench: $(VENV)/.dev $(VENV)/.publishers
 	@$(MAKE) --no-print-directory -j 2 $(SINGLE:%=bench-%)
 	$(BIN)/python tests/bench/demo.py $(DEMO)
 	$(BIN)/python tests/bench/kills.py $(KILLS)
-	$(BIN)/python tests/bench/storage.py $(STORAGE)
 
 # The longest first; OPTIONS are those of one of them.
 OPTIONS :=

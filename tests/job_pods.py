@@ -2,9 +2,16 @@
 
 import re
 
-from flagbench.launchers.kubernetes.options import CONTAINER, INDEX_VARIABLE
+import yaml
+
+from flagbench.launchers.kubernetes.render import render_job
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+
+
+def job_documents(request):
+    """The Service and the Job that `flagbench job` prints for a request."""
+    return list(yaml.safe_load_all(render_job(request)))
 
 
 def expand(text, environment):
@@ -23,7 +30,7 @@ def pod_environment(documents, index):
     found = {}
     for entry in _container(documents)["env"]:
         found[entry["name"]] = expand(entry["value"], found)
-    return {**found, INDEX_VARIABLE: str(index)}
+    return {**found, "JOB_COMPLETION_INDEX": str(index)}
 
 
 def pod_arguments(documents, index):
@@ -37,5 +44,5 @@ def pod_image(documents):
 
 
 def _container(documents):
-    containers = documents[1]["spec"]["template"]["spec"]["containers"]
-    return next(container for container in containers if container["name"] == CONTAINER)
+    (container,) = documents[1]["spec"]["template"]["spec"]["containers"]
+    return container

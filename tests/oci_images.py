@@ -7,14 +7,42 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from flagbench.oci.model import DOCKER_MANIFEST, Blob, Descriptor, OciImage
-
+MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
 LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+
+
+@dataclass(frozen=True)
+class HandMade:
+    """An image; a blob that is None is nowhere."""
+
+    manifest: bytes
+    config: bytes
+    layers: tuple[bytes | None, ...]
+    """Lowest first, compressed."""
+
+    @property
+    def digest(self) -> str:
+        """Of the manifest."""
+        return sha256(self.manifest)
+
+    @property
+    def id(self) -> str:
+        """What an engine calls it."""
+        return sha256(self.config)
+
+    def put(self, client: Any, bucket: str, name: str, **options: str) -> str:
+        """Put it into a bucket under the tag `cpu`; returns its address there."""
+        for blob in (*self.layers, self.config):
+            if blob is not None:
+                client.put_object(Bucket=bucket, Key=f"v2/{name}/blobs/{sha256(blob)}", Body=blob, **options)
+        for reference in (self.digest, "cpu"):
+            key = f"v2/{name}/manifests/{reference}"
+            client.put_object(Bucket=bucket, Key=key, Body=self.manifest, ContentType=MANIFEST, **options)
+        return f"s3://{bucket}/{name}:cpu"
 
 
 def sha256(content: bytes) -> str:
@@ -33,31 +61,20 @@ def tar(files: dict[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def blob(folder: Path, content: bytes, media_type: str) -> Blob:
-    """A blob in a file."""
-    digest = sha256(content)
-    path = folder / digest.removeprefix("sha256:")
-    path.write_bytes(content)
-    return Blob(Descriptor(media_type, digest, len(content)), lambda show: path)
-
-
 def make_image(
-    folder: Path,
     *layers: dict[str, bytes],
     below: tuple[str, ...] = (),
     diff_ids: list[str] | None = None,
-    pack: Callable[[bytes], bytes] = lambda content: gzip.compress(content, 1, mtime=0),
-    media_type: str = LAYER,
+    swapped: bool = False,
     **config: Any,
-) -> OciImage:
-    """An image of these layers, on the layers with the diff ids `below`, whose blobs are nowhere.
+) -> HandMade:
+    """An image of these layers, on layers with the diff ids `below`, whose blobs are nowhere (see `blob_of`).
 
-    `config`: what a container starts with. `diff_ids`: what the configuration says instead of the truth.
-    `pack`: how a layer is compressed, which `media_type` names.
+    `config`: what a container starts with. `diff_ids`: what the configuration says instead of the truth. `swapped`:
+    its manifest has the layers in the wrong order.
     """
     tars = [tar(files) for files in layers]
-    missing = [Blob(Descriptor(LAYER, sha256(each.encode()), 1000), lambda show: Path("/nowhere")) for each in below]
-    packed = [blob(folder, pack(each), media_type) for each in tars]
+    packed = [gzip.compress(each, 1, mtime=0) for each in tars]
     document = {
         "architecture": "amd64",
         "os": "linux",
@@ -66,18 +83,22 @@ def make_image(
         "history": [{"created": "2026-01-31T00:00:00Z", "created_by": "a test"} for _ in (*below, *tars)],
         "created": "2026-01-31T00:00:00Z",
     }
-    made = blob(folder, json.dumps(document).encode(), CONFIG)
-    blobs = (*missing, *packed)
+    text = json.dumps(document).encode()
+    described = [*map(blob_of, below), *(described_blob(LAYER, each) for each in packed)]
     manifest = {
         "schemaVersion": 2,
-        "mediaType": DOCKER_MANIFEST,
-        "config": described(made),
-        "layers": [described(each) for each in blobs],
+        "mediaType": MANIFEST,
+        "config": described_blob(CONFIG, text),
+        "layers": described[::-1] if swapped else described,
     }
-    return OciImage(json.dumps(manifest).encode(), DOCKER_MANIFEST, made, blobs)
+    return HandMade(json.dumps(manifest).encode(), text, (*(None for _ in below), *packed))
 
 
-def described(each: Blob) -> dict[str, Any]:
-    """A descriptor as a manifest has it."""
-    found = each.descriptor
-    return {"mediaType": found.media_type, "digest": found.digest, "size": found.size}
+def blob_of(diff_id: str) -> dict[str, Any]:
+    """What a manifest says of the compressed layer of that diff id, whose bytes are nowhere."""
+    return {"mediaType": LAYER, "digest": sha256(diff_id.encode()), "size": 1000}
+
+
+def described_blob(media_type: str, content: bytes) -> dict[str, Any]:
+    """What a manifest says of a blob."""
+    return {"mediaType": media_type, "digest": sha256(content), "size": len(content)}

@@ -7,6 +7,8 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from flagbench.locks.model import LockEntry
+
 
 def make_wheel(
     name: str, version: str, files: Mapping[str, str], requires: Iterable[str] = (), tag: str = "py3-none-any"
@@ -36,6 +38,14 @@ def make_source(name: str, version: str, files: Mapping[str, str]) -> tuple[str,
             entry.size = len(text.encode())
             archive.addfile(entry, io.BytesIO(text.encode()))
     return f"{name}-{version}.tar.gz", content.getvalue()
+
+
+def lock_entry(name: str, version: str, *hashes: str) -> LockEntry:
+    """A package of a lock, with files of these hashes."""
+    file = '    {{ path = "{0}.whl", hashes = {{ sha256 = "{0}" }} }},\n'
+    files = "".join(file.format(digest.removeprefix("sha256:")) for digest in hashes)
+    table = f'[[packages]]\nname = "{name}"\nversion = "{version}"\nwheels = [\n{files}]'
+    return LockEntry(name, version, tuple(sorted(hashes)), table)
 
 
 class Index:

@@ -18,11 +18,9 @@ CASE = "glm"
 SMALL = {"one.bin": b"some bytes", "two.bin": b"", "three.bin": bytes(7_000)}
 
 
-def large(parts: int, seed: int = 1) -> bytes:
-    """Bytes that a transfer needs so many parts for."""
-    from flagbench_cases.shared.s3.parts import PART_BYTES
-
-    return random.Random(seed).randbytes((parts - 1) * PART_BYTES + 4321)
+def large() -> bytes:
+    """Bytes that a transfer needs three parts for."""
+    return random.Random(1).randbytes(17 * 2**20)
 
 
 def prepare(out: Path, files: dict[str, bytes], kind: str = "data", case: str = CASE) -> Path:

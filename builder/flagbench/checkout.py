@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from flagbench.errors import FlagbenchError
-
 # builder/flagbench/checkout.py: the checkout is three folders up.
 TOP = Path(__file__).resolve().parents[2]
 """The root of the checkout."""
@@ -28,17 +26,6 @@ def commit() -> str | None:
     if not found or not found.isalnum():  # `(initial)`: there is no commit yet
         return None
     return f"{found}-dirty" if any(not line.startswith("#") for line in lines) else found
-
-
-def commit_time() -> int:
-    """Seconds since 1970 of the commit. Raises FlagbenchError (usage) outside a checkout."""
-    found = _git("log", "-1", "--format=%ct")
-    if not found:
-        raise FlagbenchError(
-            "--epoch commit needs flagbench in a git checkout, and this one is not",
-            remedy="give the seconds since 1970 instead, like --epoch 1577836800",
-        )
-    return int(found)
 
 
 def _git(*arguments: str) -> str | None:

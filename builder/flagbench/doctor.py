@@ -24,7 +24,7 @@ from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
 from flagbench.launchers import Health
 from flagbench.launchers.docker import DockerLauncher
-from flagbench.launchers.kubernetes.server import health
+from flagbench.launchers.kubernetes.kubectl import health
 from flagbench.launchers.native import NativeLauncher
 from flagbench.stores import FolderBlobs, open_store
 

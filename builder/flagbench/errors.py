@@ -21,8 +21,8 @@ class ExitCode(IntEnum):
     BUG = 1, "a bug in flagbench"
     USAGE = (
         2,
-        "usage: unknown or contradictory arguments, an invalid manifest; a check that found something: lint, layers, "
-        "doctor, store doctor, claims lint without a file, job --check, and --check of other commands",
+        "usage: unknown or contradictory arguments, an invalid manifest; a check that found something: "
+        "doctor, store doctor, claims lint without a file, and --check of other commands",
     )
     DATA = 3, "data, weights or a record missing or corrupt"
     RANK_FAILED = 4, "a rank failed"

@@ -1,8 +1,8 @@
 """Finds credentials in text: in URLs, headers, assignments, options, and tokens that a service marks as its own.
 
-The one place that knows what a credential looks like. Logs and messages are shown without them (`redact`); a job or
-a Dockerfile that would write one down is refused (`is_secret`, `is_secret_name`, `has_userinfo`). The image side has
-a copy, made by `flagbench manifests compile`: hence Python 3.8 and the standard library.
+The one place that knows what a credential looks like. Logs and messages are shown without them (`redact`); a job
+or an address that would write one down is refused (`is_secret`, `has_userinfo`). The image side has a copy, made by
+`flagbench manifests compile`: hence Python 3.8 and the standard library.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ install_pip() {
 
 # Where the wheel of a key is kept; nothing where none is kept.
 kept() {
-    [ -z "${BASE_DIGEST:-}" ] || printf '%s/%s/%s/%s' "$cache" "$BASE_DIGEST" "${SOURCE_DATE_EPOCH:-0}" "$1"
+    [ -z "${BASE_DIGEST:-}" ] || printf '%s/%s/%s' "$cache" "$BASE_DIGEST" "$1"
 }
 
 take_wheel() {

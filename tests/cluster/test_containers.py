@@ -8,11 +8,10 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.launchers.kubernetes.documents import job_documents, read_template, template_path
 from flagbench.launchers.kubernetes.options import JobOptions
 from flagbench.launchers.kubernetes.request import JobRequest
 from flagbench.request import RunOptions
-from job_pods import pod_arguments, pod_environment, pod_image, pod_name
+from job_pods import job_documents, pod_arguments, pod_environment, pod_image, pod_name
 from running import wait_until
 
 pytest_plugins = ["containers"]
@@ -25,8 +24,7 @@ ENDLESS = {"steps": 1000000, "timeout": TIMEOUT}
 
 def documents_of(case, image, arguments):
     """The documents of a Job of two nodes, as `flagbench job` prints them."""
-    catalog = load_catalog()
-    case, stack = resolve_image("%s:cpu" % case, catalog)
+    case, stack = resolve_image("%s:cpu" % case, load_catalog())
     request = JobRequest(
         case,
         stack,
@@ -34,7 +32,7 @@ def documents_of(case, image, arguments):
         # RANK and WORLD_SIZE are set by some platforms, and meant otherwise than a launcher would.
         JobOptions(name="fb", image=image, env=("OMP_NUM_THREADS=1", "RANK=7", "WORLD_SIZE=99")),
     )
-    return job_documents(request, read_template(template_path(catalog.root)))
+    return job_documents(request)
 
 
 @pytest.fixture

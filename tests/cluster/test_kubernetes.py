@@ -22,10 +22,10 @@ pytest.importorskip("flagbench", reason="the host side")
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.launchers.kubernetes.documents import job_documents, job_list, read_template, template_path
 from flagbench.launchers.kubernetes.options import JobOptions
 from flagbench.launchers.kubernetes.request import JobRequest
 from flagbench.request import RunOptions
+from job_pods import job_documents
 from running import wait_until
 
 KUBECONFIG = os.environ.get("FLAGBENCH_TEST_KUBECONFIG")
@@ -53,13 +53,13 @@ RENDERED = {
         "gpus": 8,
         "run": {"preset": "reference", "set_": ("tp=8", "pp=4")},
     },
-    "c500": {"of": "distilbert:c500", "nodes": 2, "gpus": 8, "group": (44,)},
+    "c500": {"of": "distilbert:c500", "nodes": 2, "gpus": 8},
     "c500 with MACA 3": {"of": "distilbert:c500-maca3", "gpus": 8},
     "hopper": {"of": "distilbert:h200", "nodes": 2, "gpus": 8, "image": "r.io/x@" + DIGEST},
-    "queue": {"nodes": 2, "queue": "fast", "label": ("team=a",), "annotation": ("note=x: y",)},
+    "queue": {"nodes": 2, "queue": "fast"},
     "volumes": {"data_pvc": "sets:sst2", "weights_pvc": "models", "out_pvc": "results:a/b"},
     "resume": {"of": "llama2-7b-lora:a100", "out_pvc": "results", "resume_pvc": "results:checkpoints/first"},
-    "variables": {"env": ("A=$(B) $$",), "env_from_secret": ("hub",), "pull_secret": ("regcred",), "ttl": 600},
+    "variables": {"env": ("A=$(B) $$",), "store": "s3://bench", "store_secret": "keys", "pull_secret": ("regcred",)},
     "a name that begins with a digit": {"name": "1a", "port": 30000},
 }
 """One job of every kind that is rendered."""
@@ -123,12 +123,15 @@ def cluster():
 
 
 def documents_of(of="distilbert:cpu", nodes=1, gpus=1, run=None, **options):
-    catalog = load_catalog()
-    case, stack = resolve_image(of, catalog)
+    case, stack = resolve_image(of, load_catalog())
     run_id = "run-%s" % uuid.uuid4().hex[:8]
     asked = RunOptions(nodes=nodes, gpus=gpus, **{"run_id": run_id, "preset": "tiny", **(run or {})})
-    request = JobRequest(case, stack, asked, JobOptions(**options))
-    return job_documents(request, read_template(template_path(catalog.root)))
+    return job_documents(JobRequest(case, stack, asked, JobOptions(**options)))
+
+
+def listed(documents):
+    """The documents as one, for kubectl's input."""
+    return {"apiVersion": "v1", "kind": "List", "items": documents}
 
 
 @pytest.fixture
@@ -136,18 +139,21 @@ def job(cluster):
     """`job(**options)`: the name of a job on two nodes that was applied; deleted after the test."""
     names = []
 
-    def apply(steps=20, image=None, settings=(), **options):
+    def apply(steps=20, image=None, settings=(), deadline=None, **options):
         documents = documents_of(
             image=image or os.environ["FLAGBENCH_TEST_IMAGE"],
             name="fb-%s" % uuid.uuid4().hex[:8],
             nodes=2,
-            cpu="500m",
-            memory="2Gi",
-            shm="256Mi",
             run={"data": "synthetic", "steps": steps, "timeout": 60, "set_": settings},
             **options,
         )
-        cluster.run("apply", "--validate=strict", "-f", "-", document=job_list(documents))
+        spec = documents[1]["spec"]
+        spec["activeDeadlineSeconds"] = deadline or spec["activeDeadlineSeconds"]
+        # Less than the stack's values: the nodes may be small.
+        amounts = {"cpu": "500m", "memory": "2Gi"}
+        spec["template"]["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+        spec["template"]["spec"]["volumes"][0]["emptyDir"]["sizeLimit"] = "256Mi"
+        cluster.run("apply", "--validate=strict", "-f", "-", document=listed(documents))
         names.append(documents[1]["metadata"]["name"])
         return names[-1]
 
@@ -175,13 +181,13 @@ def failed(cluster, name):
 @pytest.mark.parametrize("kind", RENDERED)
 def test_the_server_takes_every_job_strictly(cluster, kind):
     options = dict(RENDERED[kind])
-    document = job_list(documents_of(**options))
+    document = listed(documents_of(**options))
     cluster.run("apply", "--dry-run=server", "--validate=strict", "-f", "-", document=document)
 
 
 def test_rdma_is_taken_and_its_pods_would_be_refused_by_restricted(cluster):
     done = cluster.run(
-        "apply", "--dry-run=server", "--validate=strict", "-f", "-", document=job_list(documents_of(**RDMA))
+        "apply", "--dry-run=server", "--validate=strict", "-f", "-", document=listed(documents_of(**RDMA))
     )
     assert "violate PodSecurity" in done.stderr
 

@@ -13,7 +13,6 @@ from warmup import warm
 pytestmark = [pytest.mark.image, pytest.mark.slow, pytest.mark.long]
 
 DESCRIBE = "python -m flagbench_cases circle --preset tiny --gpus 2 --describe\n"
-INFER = "python -m flagbench_cases successor --preset tiny %s\n"
 RUN = "python -m flagbench_cases circle --preset tiny --nodes 1 --gpus 2\n"
 
 
@@ -47,12 +46,11 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
 
 def test_the_page_names_everything_that_changes(followed: Followed) -> None:
     assert_page_tells_all(followed.page, followed.changes)
-    folders = [f"entrypoints/flagbench_cases/cases/{case}" for case in ("circle", "successor")]
+    folder = "entrypoints/flagbench_cases/cases/circle"
     assert followed.page.files == {
         "manifests/cases/circle.yaml",
-        "manifests/cases/successor.yaml",
-        *(f"{folder}/__init__.py" for folder in folders),
-        *(f"{folder}/workload.py" for folder in folders),
+        f"{folder}/__init__.py",
+        f"{folder}/workload.py",
     }
 
 
@@ -94,64 +92,3 @@ def test_a_window_is_measured_on_synthetic_data(followed: Followed, tmp_path) ->
     record = json.loads(printed)
     assert record["window"]["steps"] == record["config"]["train"]["window_steps"]
     assert record["work"]["samples_executed"] == 32 * record["work"]["steps"]
-
-
-def test_its_job_is_sound(followed: Followed) -> None:
-    followed.checkout.run("flagbench job circle:cpu --for kubernetes --gpus 2 | flagbench job --check -")
-
-
-@pytest.mark.parametrize(
-    ("options", "layout"),
-    [("--gpus 2", (1, 2, 1)), ("--gpus 4", (2, 2, 1)), ("--set tp=1", (1, 1, 1))],
-)
-def test_a_model_that_is_split_scores_as_a_whole_one(
-    followed: Followed, record_schema, options: str, layout: tuple[int, int, int]
-) -> None:
-    record = json.loads(followed.printed[INFER % options])
-    jsonschema.validate(record, record_schema)
-    assert record["status"]["state"] == "ok"
-    assert tuple(record["layout"][axis] for axis in ("dp", "tp", "pp")) == layout
-    assert {check["name"] for check in record["quality"]["checks"] if check["ok"]} >= {
-        "precision",
-        "rates_in_order",
-        "steps",
-        "evaluated",
-        "above_chance",
-    }
-    metrics = {metric["name"]: metric["value"] for metric in record["metrics"]}
-    whole = {m["name"]: m["value"] for m in json.loads(followed.printed[INFER % "--set tp=1"])["metrics"]}
-    assert metrics["acc"] == whole["acc"] > 0.85
-    assert metrics["loss"] == pytest.approx(whole["loss"], rel=1e-6)
-    assert all(metrics[name] > 0 for name in ("p_infer_core", "p_infer_whole", "p_val_core", "p_val_whole"))
-    # One rank of each replica counts.
-    assert record["work"]["tokens_executed"] == 256 * 64
-
-
-def test_an_inference_run_that_is_ended_leaves_a_valid_record(followed: Followed, record_schema) -> None:
-    endless = "python -m flagbench_cases successor --preset tiny --set tp=1 --steps 1000000 --max-minutes 0.1"
-    record = json.loads(followed.checkout.run(f"{endless} || test $? -eq 6"))
-    jsonschema.validate(record, record_schema)
-    assert (record["status"]["exit_code"], record["status"]["phase"]) == (6, "infer")
-    assert record["window"]["steps"] > 0
-    assert {"p_infer_core", "p_infer_core_host"} <= {metric["name"] for metric in record["metrics"]}
-
-
-def test_ranks_that_hold_no_whole_replica_are_refused(followed: Followed) -> None:
-    printed = followed.checkout.run("python -m flagbench_cases successor --preset tiny --gpus 3 || test $? -eq 2")
-    assert json.loads(printed)["status"]["exit_code"] == 2
-
-
-def test_its_run_is_shown_before_it_begins(followed: Followed) -> None:
-    words = "flagbench run successor:cpu --preset tiny --gpus 2 --via native --dry-run"
-    shown = json.loads(followed.checkout.run(f"{words} --json"))
-    assert shown["config"]["infer"]["window_steps"] is None
-    assert followed.checkout.run(words)
-
-
-def test_a_window_is_of_the_measured_pass_alone(followed: Followed) -> None:
-    record = json.loads(
-        followed.checkout.run("python -m flagbench_cases successor --preset tiny --gpus 2 --steps 40")
-    )
-    assert (record["window"]["steps"], record["work"]["steps"]) == (40, 42)
-    assert {m["name"] for m in record["metrics"]} >= {"p_infer_core", "p_infer_core_host"}
-    assert not any(m["name"].startswith(("p_val", "p_infer_whole", "e2e")) for m in record["metrics"])

@@ -82,8 +82,7 @@ def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path):
     torch.save({"module": {}, "args": Hostile()}, str(tmp_path / "mp_rank_00_model_states.pt"))
     done = flagbench(tmp_path, "glm", "--weights", "mp_rank_00_model_states.pt", "-o", "out")
     assert done.returncode == 3
-    assert "is not a plain checkpoint: it uses posix.system" in done.stderr
-    assert "fix: use weights from a source you trust" in done.stderr
+    assert "it uses posix.system" in done.stderr
     assert sorted(os.listdir(str(tmp_path))) == ["mp_rank_00_model_states.pt"]
 
 

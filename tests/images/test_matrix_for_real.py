@@ -19,8 +19,8 @@ import pytest
 from catalogs import CATALOG
 from flagbench.catalog.load import load_catalog
 from flagbench.locks.files import read_lock, write_lock
-from flagbench.locks.model import LockEntry, inputs_digest
-from packages import make_wheel
+from flagbench.locks.model import inputs_digest
+from packages import lock_entry, make_wheel
 from running import need
 from standins.bases import bases, ensure
 from standins.overlays import (
@@ -262,7 +262,7 @@ def test_a_lock_that_replaces_what_the_base_brought_fails_the_build(package, ver
     (tmp_path / wheel).write_bytes(content)
     stack = builds.stack(changed["name"])
     lock = read_lock(builds.stack("standin-c500-maca3"), builds.images)
-    entry = LockEntry(package, version, ("sha256:" + hashlib.sha256(content).hexdigest(),), (wheel,))
+    entry = lock_entry(package, version, "sha256:" + hashlib.sha256(content).hexdigest())
     write_lock(
         dataclasses.replace(lock, stack=stack.name, inputs=inputs_digest(stack), entries=(entry,)), builds.images
     )

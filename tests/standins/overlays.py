@@ -4,24 +4,29 @@ An overlay of the stack S is called standin-S, so that no tag of a real image is
 it has of its own; everything else, the packages to install among it, is read from the real manifest.
 
     python -m standins.overlays lock         (in tests/) makes the locks that overlays have of their own, in locks/
-    python -m standins.overlays wheels DIR   fetches the packages of every overlay into a wheelhouse
+    python -m standins.overlays wheels DIR   fetches the packages of `cpu` and of every overlay into a wheelhouse
 """
 
 import copy
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from flagbench.catalog.load import load_catalog
+from flagbench.catalog.model import Stack
 from flagbench.errors import ExitCode
-from flagbench.locks.files import load_lock, lock_path, write_lock
+from flagbench.locks.files import lock_path, read_lock
+from flagbench.locks.model import canonical, requirements_file
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = Path(__file__).parent / "locks"
@@ -96,17 +101,14 @@ def make_catalog(folder: Path) -> Path:
     The image side's code and the templates are the real ones, which flagbench finds where there are none beside.
     """
     manifests = Path(shutil.copytree(ROOT / "manifests", folder / "manifests"))
-    locks = Path(shutil.copytree(ROOT / "images" / "locks", folder / "images" / "locks"))
+    shutil.copytree(ROOT / "images" / "locks", folder / "images" / "locks")
     for stack, change in CHANGES.items():
         made = overlay(real_manifest(stack), change)
         write_manifest(manifests, made)
-        own = LOCKS / lock_path(made["name"], folder).name
-        if not change.own_lock:
-            lock = load_lock(stack, folder / "images")
-            assert lock is not None
-            write_lock(replace(lock, stack=made["name"]), folder / "images")
-        elif own.is_file():
-            shutil.copy(own, locks)
+        locked = lock_path(made["name"], folder / "images")
+        source = LOCKS / locked.name if change.own_lock else lock_path(stack, folder / "images")
+        if source.is_file():
+            shutil.copy(source, locked)
     for case in sorted((manifests / "cases").glob("*.yaml")):
         exclude_overlays(case)
     return manifests
@@ -148,11 +150,40 @@ def lock_overlays() -> None:
 
 
 def fill_wheelhouse(folder: Path) -> None:
-    """Fetch the packages of every overlay; what is there already is kept."""
+    """Fetch the packages of `cpu` and of every overlay, as docs/locks.md says; what is there already is kept."""
     with tempfile.TemporaryDirectory() as scratch:
-        manifests = make_catalog(Path(scratch))
-        for stack in CHANGES:
-            flagbench(manifests, "wheels", PREFIX + stack, "--out", str(folder))
+        catalog = load_catalog(make_catalog(Path(scratch)), claims=False)
+        requirements = Path(scratch, "requirements.txt")
+        for name in ("cpu", *(PREFIX + stack for stack in CHANGES)):
+            stack = catalog.stacks[name]
+            lock = read_lock(stack, Path(scratch, "images"))
+            requirements.write_text(requirements_file(stack, lock), encoding="utf-8")
+            download(folder, stack, stack.python, "--require-hashes", "-r", str(requirements))
+            for package in stack.build.other_python:
+                download(folder, stack, package.python, f"{package.name}=={package.version}")
+            compiled = {canonical(package.name) for package in stack.build.compiled}
+            for entry in lock.entries:
+                if entry.name in compiled:
+                    fetch_source(folder, entry.table)
+
+
+def download(folder: Path, stack: Stack, python: str, *packages: str) -> None:
+    """Wheels for a Python, from where pip looks by itself; where that is not enough, from the stack's indexes too."""
+    tags = [f"manylinux_2_{minor}" for minor in range(35, 4, -1)]
+    tags += ["manylinux2014", "manylinux2010", "manylinux1", "linux"]
+    command = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--only-binary=:all:", f"--dest={folder}"]
+    command += [f"--python-version={python}", *(f"--platform={tag}_x86_64" for tag in tags), *packages]
+    indexes = [f"--extra-index-url={url}" for url in stack.build.indexes]
+    if not indexes or subprocess.run(command, check=False).returncode != 0:
+        subprocess.run([*command, *indexes], check=True)
+
+
+def fetch_source(folder: Path, table: str) -> None:
+    """The file of a package to compile: pip would run its setup.py, which needs a torch."""
+    found = re.search(r'"(https://[^"]*/([^"/]+))"', table)
+    assert found, table
+    if not (folder / found[2]).exists():
+        urllib.request.urlretrieve(found[1], folder / found[2])
 
 
 if __name__ == "__main__":

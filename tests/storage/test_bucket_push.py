@@ -4,107 +4,155 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 from flagbench.build.tiers import VERSION
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.model import Redistribution
 from flagbench.cli import main
-from flagbench.engines import Engine
-from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.oci.bucket import BucketPlace
+from flagbench.errors import ExitCode
+from flagbench.oci.bucket import ImageBucket
 from flagbench.oci.bucket_address import parse_bucket_image, parse_image_bucket
-from flagbench.oci.known import Known
 from flagbench.oci.progress import TransferProgress
 from flagbench.oci.pull import pull
-from flagbench.oci.referrers import referrers_tag
-from registries import Bench, files_of, own_stack
+from flagbench.oci.push import Pushed, find_source, push_to_bucket
+from oci_images import MANIFEST
+from registries import Bench, own_stack
+from running import wait_until
 
-pytest_plugins = ["containers"]
+pytest_plugins = ["containers", "registries"]
 pytestmark = [pytest.mark.s3, pytest.mark.docker]
 
-SBOM = "application/vnd.cyclonedx+json"
-OpenPlace = Callable[..., BucketPlace]
+ROOT = Path(__file__).parents[2]
+QUIET = TransferProgress(quiet=True)
+PART = 8 * 2**20
+Push = Callable[..., Pushed]
 
 
 @pytest.fixture
-def bench(
-    server: Any, docker_client: Any, docker_engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Bench]:
-    """Images under names of this test's own, removed at the end; no registry."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    made = Bench(docker_engine, docker_client, None)  # type: ignore[arg-type]
-    yield made
-    made.remove(*docker_client.api.images(filters={"label": f"dev.flagbench.test={made.name}"}, quiet=True))
+def push(bench: Bench, bucket: str) -> Push:
+    """`push(IMAGE, CASE)`: into the bucket, as `flagbench push` does."""
+
+    def push_image(image: str, case: str = "case", **options: bool) -> Pushed:
+        place = ImageBucket(parse_image_bucket(f"s3://{bucket}"), f"{bench.name}/{case}", **options)
+        return push_to_bucket(find_source(image, (), bench.engine), place, bench.engine, QUIET)
+
+    return push_image
 
 
-@pytest.fixture
-def place(bench: Bench, bucket: str) -> OpenPlace:
-    """A repository of the bucket, public or not."""
-
-    def open_named(case: str, **options: bool) -> BucketPlace:
-        return BucketPlace(parse_image_bucket(f"s3://{bucket}"), f"{bench.name}/{case}", **options)
-
-    return open_named
-
-
-def build(bench: Bench, image: str, own: bytes) -> str:
-    """An image without a base; the lower layer is the same for all."""
+def build(bench: Bench, image: str, own: bytes, shared: bytes = b"the stack\n" * 10_000) -> str:
+    """An image whose lower layer is the same for all."""
     dockerfile = "FROM scratch\nCOPY shared /shared\nCOPY own /own\n"
-    return bench.build(image, dockerfile, 0, {"shared": b"the stack\n" * 10_000, "own": own})
+    return bench.build(image, dockerfile, {"shared": shared, "own": own})
 
 
-def test_a_built_image_goes_through_a_bucket(bench: Bench, place: OpenPlace, bucket: str, tmp_path: Path) -> None:
+def keys_of(server: Any, bucket: str) -> list[str]:
+    """Every key of the bucket."""
+    return [each["Key"] for each in server.list_objects_v2(Bucket=bucket).get("Contents", ())]
+
+
+def hows(pushed: Pushed) -> set[str]:
+    """What became of its blobs."""
+    return {blob.how for blob in pushed.blobs or ()}
+
+
+def test_an_image_goes_through_a_bucket(
+    bench: Bench, push: Push, server: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     image = build(bench, "case:1", os.urandom(1000))
-    sbom = tmp_path / "sbom.json"
-    sbom.write_text("{}")
-    pushed = bench.push(image, place("case"), sbom_of=lambda name, before, now: sbom)
     here = bench.engine.inspect(image)
-    assert here is not None
-    assert here.id == pushed.config_digest
-    files = files_of(bench.engine, image)
+    pushed = push(image)
+    assert hows(pushed) == {"uploaded"}
+    root = f"v2/{bench.name}/case"
+    manifests = {f"{root}/manifests/{reference}" for reference in ("1", pushed.digest)}
+    blobs = {f"{root}/blobs/{blob.digest}" for blob in pushed.blobs or ()}
+    assert set(keys_of(server, bucket)) == {"v2/", *manifests, *blobs}
+    assert f"{root}/blobs/{here.id}" in blobs, "the configuration is the engine's"
+    assert {server.head_object(Bucket=bucket, Key=key)["ContentType"] for key in manifests} == {MANIFEST}
 
-    index = place("case").read_manifest(referrers_tag(pushed.digest))
-    assert index is not None
-    listed = json.loads(index[0])["manifests"]
-    assert {each["digest"] for each in listed} == set(pushed.referrers.values())
-    assert SBOM in {each["artifactType"] for each in listed}
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.engine, "save", lambda name: pytest.fail("the image was read again"))
+        again = push(image)
+    assert (again.digest, again.bytes_sent, hows(again)) == (pushed.digest, 0, {"present"})
 
-    again = bench.push(image, place("case"))
-    assert (again.digest, again.sent) == (pushed.digest, 0)
-    assert {each.how for each in again.blobs} == {"present"}
-
-    bench.remove(image)
-    source = parse_bucket_image(f"s3://{bucket}/{bench.name}/case:1")
-    pulled = pull(source, bench.engine, TransferProgress(quiet=True))
-    assert (pulled.image.id, pulled.manifest) == (pushed.config_digest, pushed.digest)
-    assert pulled.image.labels == here.labels
-    assert files_of(bench.engine, image) == files
-    assert (
-        Known().pushed_as(pulled.image.id) == pushed.reference == f"s3://{bucket}/{bench.name}/case@{pushed.digest}"
-    )
+    bench.remove(here.id)
+    pulled = pull(parse_bucket_image(f"s3://{bucket}/{bench.name}/case:1"), bench.engine, QUIET)
+    assert (pulled.image.id, pulled.image.layers, pulled.manifest) == (here.id, here.layers, pushed.digest)
 
 
-def test_a_second_case_sends_its_own_layer(bench: Bench, place: OpenPlace) -> None:
-    first = bench.push(build(bench, "one:1", b"one"), place("one"))
-    second = bench.push(build(bench, "two:1", b"two"), place("two"))
-    shared, *own = second.blobs
-    assert shared.blob == first.blobs[0].blob
-    assert shared.how != "uploaded"
-    assert [each.how for each in own] == ["uploaded", "uploaded"]
-    assert {each.how for each in bench.push(f"{bench.name}/one:1", place("elsewhere")).blobs} == {"copied"}
+def test_a_second_case_sends_its_own_layer(bench: Bench, push: Push) -> None:
+    shared = os.urandom(PART + 1)
+    first = push(build(bench, "one:1", b"one", shared), "one")
+    second = push(build(bench, "two:1", b"two", shared), "two")
+    assert hows(second) == {"copied", "uploaded"}
+    assert second.bytes_sent < first.bytes_sent / 100
+    assert hows(push(f"{bench.name}/one:1", "elsewhere")) == {"copied"}
 
 
-def status(bucket: str, path: str) -> int:
+def test_what_is_damaged_is_put_again(
+    bench: Bench, push: Push, server: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = build(bench, "case:1", os.urandom(1000))
+    first = push(image)
+    tag = f"v2/{bench.name}/case/manifests/1"
+    manifest = server.get_object(Bucket=bucket, Key=tag)["Body"].read()
+    swapped = json.loads(manifest)
+    swapped["layers"].reverse()
+    for content in (b"{", json.dumps(swapped).encode()):
+        server.put_object(Bucket=bucket, Key=tag, Body=content)
+        assert push(image).digest == first.digest
+        assert server.get_object(Bucket=bucket, Key=tag)["Body"].read() == manifest
+    blob = first.blobs[0]
+    server.put_object(Bucket=bucket, Key=f"v2/{bench.name}/case/blobs/{blob.digest}", Body=b"cut off")
+    assert push(image).bytes_sent == blob.size
+
+
+def test_leftovers_of_killed_pushes_are_aborted(
+    bench: Bench, push: Push, server: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.create_multipart_upload(Bucket=bucket, Key=f"v2/{bench.name}/case/blobs/sha256:1")
+    image = build(bench, "case:1", b"own")
+    push(image)
+    assert "Uploads" in server.list_multipart_uploads(Bucket=bucket), "another push may be at it"
+    monkeypatch.setattr("flagbench.oci.bucket._ABANDONED", timedelta(days=-1))
+    push(image)
+    assert "Uploads" not in server.list_multipart_uploads(Bucket=bucket)
+
+
+def test_a_key_that_may_only_write(
+    bench: Bench, push: Push, server: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = build(bench, "case:1", b"own")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", os.environ["FLAGBENCH_TEST_S3_WRITER_KEY"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", os.environ["FLAGBENCH_TEST_S3_WRITER_SECRET"])
+    first = push(image)
+    assert (hows(first), push(image).digest) == ({"uploaded"}, first.digest)
+    assert f"v2/{bench.name}/case/manifests/1" in keys_of(server, bucket)
+
+
+def test_what_may_be_read_without_a_key(bench: Bench, push: Push, server: Any, bucket: str) -> None:
+    image = build(bench, "case:1", b"own")
+    push(image)
+    keys = keys_of(server, bucket)
+    assert {status(bucket, key) for key in keys} == {403}
+    assert hows(push(image, public=True)) == {"present"}
+    assert {key: status(bucket, key) for key in keys} == dict.fromkeys(keys, 200)
+    push(image, "copy", public=True)
+    assert {status(bucket, key) for key in keys_of(server, bucket)} == {200}
+
+
+def status(bucket: str, key: str) -> int:
     """The answer to somebody without a key."""
-    request = urllib.request.Request(f"{os.environ['FLAGBENCH_TEST_S3']}/{bucket}/v2/{path}", method="HEAD")
+    request = urllib.request.Request(f"{os.environ['FLAGBENCH_TEST_S3']}/{bucket}/{key}", method="HEAD")
     try:
         with urllib.request.urlopen(request) as answer:
             return int(answer.status)
@@ -112,59 +160,39 @@ def status(bucket: str, path: str) -> int:
         return error.code
 
 
-def test_a_restricted_base_is_not_made_public_without_consent(
-    bench: Bench, place: OpenPlace, server: Any, bucket: str, tmp_path: Path
-) -> None:
-    terms = Redistribution("restricted", "because of its licence", None)
-    stack = replace(load_catalog(claims=False).stacks["cpu"], base_redistribution=terms)
-    image = bench.build("case:1", "FROM scratch\nCOPY base /base\nCOPY own /own\n", 1, {"base": b"1", "own": b"2"})
-    sbom = tmp_path / "sbom.json"
-    sbom.write_text("{}")
-    options: dict[str, Any] = {"stack": stack, "sbom_of": lambda name, before, now: sbom}
-    pushed = bench.push(image, place("case"), may_redistribute=True, **options)
-    listed = [each["Key"] for each in server.list_objects_v2(Bucket=bucket)["Contents"]]
-    paths = [key.removeprefix("v2/") for key in listed]
-    # The image is known, and every layer is there or can be copied: still nothing is published.
-    for known in (None, Known(tmp_path / "nothing")):
-        for name in ("case", "other"):
-            with pytest.raises(FlagbenchError) as caught:
-                bench.push(image, place(name, public=True), known=known, **options)
-            assert caught.value.code is ExitCode.USAGE
-    assert {status(bucket, path) for path in paths} == {403}
-    assert not place("other").has_blob(pushed.blobs[0].blob.digest)
-    again = bench.push(image, place("case", public=True), may_redistribute=True, **options)
-    assert again.digest == pushed.digest
-    # The documents and their list, too.
-    assert {path: status(bucket, path) for path in paths} == dict.fromkeys(paths, 200)
-
-
-def test_the_command_pushes_into_a_bucket(
+def test_the_command(
     bench: Bench, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifests, stack = own_stack(bench, tmp_path, build(bench, "case:1", b"own"))
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
-    push = ["push", f"distilbert:{stack}", "--json", "--to"]
+    push = ["push", f"distilbert:{stack}", "--to"]
+    assert main.run([*push, f"s3://{bucket}", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["place"] == f"s3://{bucket}/flagbench/distilbert"
+    assert answer["tags"] == [f"{stack}-{VERSION}", stack]
     assert main.run([*push, f"s3://{bucket}"]) == 0
-    first = json.loads(capsys.readouterr().out)
-    assert first["place"] == f"s3://{bucket}/flagbench/distilbert"
-    assert first["tags"] == [f"{stack}-{VERSION}", stack]
-    path = f"flagbench/distilbert/manifests/{first['digest']}"
-    assert status(bucket, path) == 403
-    assert main.run([*push, f"s3://{bucket}", "--public"]) == 0
-    assert json.loads(capsys.readouterr().out)["bytes_sent"] == 0
-    assert status(bucket, path) == 200
-    assert main.run([*push, f"s3://{bucket}/prefix"]) == ExitCode.USAGE
-    assert "proxy_pass" in capsys.readouterr().err
+    assert f"{answer['place']}@{answer['digest']}  0.0 MB sent" in capsys.readouterr().out
+    for wrong in (f"s3://{bucket}/prefix", "s3://flagbench-nowhere"):
+        assert main.run([*push, wrong]) == ExitCode.USAGE
 
 
-def test_an_image_that_was_pulled_is_pushed_on_without_its_bytes(
-    bench: Bench, place: OpenPlace, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_push_shows_nothing(
+    bench: Bench, server: Any, bucket: str, proxy: Any, tmp_path: Path, number: int
 ) -> None:
-    image = build(bench, "case:1", os.urandom(1000))
-    first = bench.push(image, place("case"))
-    bench.remove(image)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "another machine"))
-    pull(parse_bucket_image(f"s3://{bucket}/{bench.name}/case:1"), bench.engine, TransferProgress(quiet=True))
-    monkeypatch.setattr(bench.engine, "save", lambda *names: pytest.fail("the image was read"))
-    again = bench.push(image, place("copy"))
-    assert (again.digest, again.sent) == (first.digest, 0)
+    manifests, stack = own_stack(bench, tmp_path, build(bench, "case:1", b"own"))
+    command = [sys.executable, "-m", "flagbench", "push", f"distilbert:{stack}", "--to", f"s3://{bucket}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "builder"), "FLAGBENCH_MANIFESTS": str(manifests)}
+    arrived = proxy.hold("PUT", 2)  # v2/ and the first layer get through
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: arrived.is_set() or process.poll() is not None, 60)
+        process.send_signal(number)
+        proxy.release()
+        process.communicate(timeout=60)
+    assert process.returncode == (ExitCode.INTERRUPTED if number == signal.SIGINT else -number)
+    assert not any("/manifests/" in key for key in keys_of(server, bucket))
+    proxy.requests.clear()
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    manifests_put = [unquote(each) for each in proxy.requests if "PUT" in each and "/manifests/" in each]
+    assert "/manifests/sha256:" in manifests_put[0]
+    assert [each.rpartition("/")[2] for each in manifests_put[1:]] == [f"{stack}-{VERSION}", stack]

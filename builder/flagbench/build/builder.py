@@ -15,20 +15,20 @@ from flagbench.build.inputs import Inputs, make_inputs, secrets
 from flagbench.build.options import BuildOptions
 from flagbench.build.progress import Progress
 from flagbench.build.results import ImageResult, TierResult
-from flagbench.build.sbom_file import is_sbom_of, sbom_path, write_sbom
+from flagbench.build.sbom import is_sbom_of, sbom_json, sbom_path, write_sbom
 from flagbench.build.space import THIN, locked_bytes, require_space, stack_bytes
 from flagbench.build.tiers import Tier, case_tier, stack_tier
 from flagbench.catalog.lookup import get_stack, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
-from flagbench.checkout import commit, commit_time
+from flagbench.checkout import commit
 from flagbench.engines import Engine
 from flagbench.engines.base import BuildFailed, BuildRequest, ImageInfo, Resources
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.labels import BASE_LAYERS_LABEL, CREATED_LABEL, REVISION_LABEL
+from flagbench.labels import CREATED_LABEL, REVISION_LABEL
 from flagbench.locks.model import part_of
 from flagbench.render.image import ImageRenderer
 from flagbench.render.model import context_tar
-from flagbench.render.stack import EPOCH, interpreter
+from flagbench.render.stack import interpreter
 from flagbench.render.steps import stack_packages
 from flagbench.user_lock import user_lock
 
@@ -70,8 +70,6 @@ class Builder:
         self._renderer = ImageRenderer(catalog, options.template)
         self._secrets = secrets(options, os.environ)
         self._revision = commit()
-        # Files keep one time over commits, so that a stack's layers do; the image says when it was made of what.
-        self._created = options.epoch if self._revision is None or options.epoch != EPOCH else commit_time()
         self._made: dict[str, TierResult] = {}
 
     def build(self, target: Target) -> ImageResult:
@@ -164,12 +162,10 @@ class Builder:
         return result
 
     def _request(self, tier: Tier, inputs: Inputs) -> BuildRequest:
+        created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         # Empty if it is unknown: otherwise a case's image would inherit its stack's label.
-        created = datetime.fromtimestamp(self._created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         labels = {**tier.labels, CREATED_LABEL: created, REVISION_LABEL: self._revision or ""}
         build_args = dict(tier.build_args)
-        if tier.heavy and (image := self._engine.inspect(tier.base.reference)) is not None:
-            labels[BASE_LAYERS_LABEL] = str(len(image.layers))
         if self._revision is not None and not tier.heavy:
             build_args["FLAGBENCH_COMMIT"] = self._revision
         if tier.compiles:
@@ -220,12 +216,9 @@ def build_images(
         result = builder.build(target)
         file = sbom or sbom_path(result.top.tags[1])
         if not is_sbom_of(file, result.top.image_id):
-            # CycloneDX's library, which few builds need, takes long to import.
-            from flagbench.build.sbom import sbom_json
-
             progress.note(f"listing what is in {result.top.tags[0]}")
             contents = read_contents(_listed_image(engine, result), interpreter(target.stack))
-            write_sbom(file, sbom_json(result, contents, target.stack.build.indexes, options.epoch))
+            write_sbom(file, sbom_json(result, contents, target.stack.build.indexes))
         yield replace(result, sbom=file)
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from flagbench.build.options import BuildOptions
+from flagbench.build.sources import certificates
 from flagbench.errors import FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.locks.model import Lock
-from flagbench.locks.packages import check_wheelhouse
-from flagbench.locks.sources import certificates
+from flagbench.locks.wheelhouse import check_wheelhouse
 from flagbench.redaction import url_secrets
 
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flagbench.checkout import commit_time
+from flagbench.build.sources import check_url
 from flagbench.errors import FlagbenchError
 from flagbench.files import expanded
 from flagbench.images import find_reference
-from flagbench.locks.sources import check_url
-from flagbench.render.stack import EPOCH
 
-# From the earliest time that a zip file can hold to the latest in the octal field of a tar header.
-_EPOCH_RANGE = (EPOCH, 8**11 - 1)
 _PLATFORM = re.compile(r"[a-z0-9]+/[a-z0-9_]+(/[a-z0-9]+)?")
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How to build; only `base`, `platform`, `epoch` and `template` change what is built."""
+    """How to build; only `base`, `platform` and `template` change what is built."""
 
     base: str | None = None
     """A reference or the id of a local image, instead of the lock's base."""
@@ -36,8 +31,6 @@ class BuildOptions:
     platform: str | None = None
     """`os/architecture`, the stack's with or without a variant; None: the stack's."""
     no_cache: bool = False
-    epoch: int = EPOCH
-    """Seconds since 1970."""
     allow_unlocked: bool = False
     template: Path | None = None
 
@@ -51,7 +44,6 @@ def make_options(
     wheelhouse: str | None = None,
     platform: str | None = None,
     no_cache: bool = False,
-    epoch: str | None = None,
     allow_unlocked: bool = False,
     template: str | None = None,
 ) -> BuildOptions:
@@ -75,7 +67,6 @@ def make_options(
         wheelhouse=_existing(wheelhouse, "--wheelhouse", folder=True),
         platform=platform or None,
         no_cache=no_cache,
-        epoch=_epoch(epoch),
         allow_unlocked=allow_unlocked,
         template=_existing(template, "--template"),
     )
@@ -102,19 +93,3 @@ def _existing(value: str | None, option: str, *, folder: bool = False) -> Path |
             remedy=f"name one that exists, or leave {option} out",
         )
     return path.absolute()
-
-
-def _epoch(option: str | None) -> int:
-    """The time of the image's files: --epoch, else SOURCE_DATE_EPOCH, else a constant."""
-    if option == "commit":
-        return commit_time()
-    text = option or os.environ.get("SOURCE_DATE_EPOCH")
-    if not text:
-        return EPOCH
-    first, last = _EPOCH_RANGE
-    if not re.fullmatch(r"[0-9]{1,12}", text) or not first <= int(text) <= last:
-        raise FlagbenchError(
-            f"{'--epoch' if option else 'SOURCE_DATE_EPOCH'} cannot be {text!r}",
-            remedy=f"write whole seconds since 1970 from {first} (the year 1980) on, or `--epoch commit`",
-        )
-    return int(text)

@@ -1,24 +1,24 @@
-"""The bill of materials of an image, in CycloneDX's JSON: the same bytes for the same image at any time."""
+"""The bill of materials of an image, in CycloneDX's JSON, and its file."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import NAMESPACE_URL, uuid5
 
-from cyclonedx.model import HashAlgorithm, HashType, Property
-from cyclonedx.model.bom import Bom, BomMetaData
-from cyclonedx.model.component import Component, ComponentType
-from cyclonedx.model.license import DisjunctiveLicense, License, LicenseExpression
-from cyclonedx.model.tool import ToolRepository
-from cyclonedx.output.json import JsonV1Dot6
-from cyclonedx.spdx import is_expression
-from packageurl import PackageURL
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from platformdirs import user_data_path
 
 from flagbench._version import __version__
 from flagbench.build.contents import Contents
 from flagbench.build.results import ImageResult
-from flagbench.build.sbom_file import serial_number
+from flagbench.errors import FlagbenchError
+from flagbench.files import TEXT_BYTES, read_file, reason, write_atomically
 from flagbench.images import parse_reference
 from flagbench.locks.model import Lock, canonical
 
@@ -26,45 +26,88 @@ LICENSE = "Apache-2.0"
 """Of flagbench itself."""
 _VERSIONED = re.compile(r"(\S+) \((\S+)\)$")
 
+Component = dict[str, Any]
 
-def sbom_json(image: ImageResult, contents: Contents, indexes: Sequence[str], epoch: int) -> str:
-    """The document, of CycloneDX 1.6.
 
-    Its serial number comes from the image's id and its time is the image's, so that it does not depend on when it
-    was written. The base, the lock and the context are properties of the image's component.
+def sbom_json(image: ImageResult, contents: Contents, indexes: Sequence[str]) -> str:
+    """The document, of CycloneDX 1.6; the base, the lock and the context are properties of the image's component.
 
     Args:
         indexes: the stack's package indexes beside the default one.
     """
     reference = parse_reference(image.top.tags[1])
-    subject = Component(
-        type=ComponentType.CONTAINER,
-        name=reference.name,
-        version=reference.tag,
-        bom_ref=image.top.image_id,
-        properties=[
-            Property(name="dev.flagbench.base", value=image.base.identity),
-            Property(name="dev.flagbench.base.name", value=image.base.name),
-            Property(name="dev.flagbench.context", value=image.top.digest),
-            Property(name="dev.flagbench.image", value=image.top.image_id),
-            Property(name="dev.flagbench.lock", value=image.lock.digest),
-        ],
-    )
-    tool = Component(type=ComponentType.APPLICATION, name="flagbench", version=__version__, bom_ref="tool:flagbench")
-    components = [*_debian(contents), *_python(contents, image.lock, indexes)]
+    properties = {
+        "dev.flagbench.base": image.base.identity,
+        "dev.flagbench.base.name": image.base.name,
+        "dev.flagbench.context": image.top.digest,
+        "dev.flagbench.image": image.top.image_id,
+        "dev.flagbench.lock": image.lock.digest,
+    }
+    subject = {
+        "type": "container",
+        "name": reference.name,
+        "version": reference.tag,
+        "bom-ref": image.top.image_id,
+        "properties": [{"name": name, "value": value} for name, value in properties.items()],
+    }
+    parts = [*_debian(contents), *_python(contents, image.lock, indexes)]
     if image.below is not None:
-        components.append(_component("flagbench", PackageURL("generic", None, "flagbench", __version__), LICENSE))
-    bom = Bom(
-        serial_number=serial_number(image.top.image_id),
-        metadata=BomMetaData(
-            component=subject,
-            tools=ToolRepository(components=[tool]),
-            timestamp=datetime.fromtimestamp(epoch, timezone.utc),
-        ),
-        components=components,
-    )
-    bom.register_dependency(subject, bom.components)
-    return str(JsonV1Dot6(bom).output_as_string(indent=1)) + "\n"
+        parts.append(
+            _component("application", "flagbench", __version__, f"pkg:generic/flagbench@{__version__}", LICENSE)
+        )
+    components = {part["purl"]: part for part in parts}
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": _serial_number(image.top.image_id),
+        "version": 1,
+        "metadata": {
+            "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "tools": {"components": [{"type": "application", "name": "flagbench", "version": __version__}]},
+            "component": subject,
+        },
+        "components": [components[url] for url in sorted(components)],
+        "dependencies": [{"ref": image.top.image_id, "dependsOn": sorted(components)}],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def sbom_path(image: str) -> Path:
+    """The default file for the image `flagbench/CASE:TAG`: images/CASE/TAG.cdx.json in the user's data folder."""
+    reference = parse_reference(image)
+    return user_data_path("flagbench") / "images" / Path(reference.path).name / f"{reference.tag}.cdx.json"
+
+
+def sbom_of(image: str, image_id: str) -> Path | None:
+    """The bill of materials of an image in its default file, if it is there and of that id."""
+    path = sbom_path(image)
+    return path if is_sbom_of(path, image_id) else None
+
+
+def is_sbom_of(path: Path, image_id: str) -> bool:
+    """Whether a file is the bill of materials of that image."""
+    try:
+        document = json.loads(read_file(path, TEXT_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("serialNumber") == _serial_number(image_id)
+
+
+def write_sbom(path: Path, document: str) -> None:
+    """Write the document, whole or not at all. Raises FlagbenchError (usage)."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, document.encode("utf-8"))
+    except OSError as error:
+        raise FlagbenchError(
+            f"the image is built, but its bill of materials was not written to {path}: {reason(error)}",
+            remedy="name a file that can be written with --sbom and build again: the image is kept",
+        ) from error
+
+
+def _serial_number(image_id: str) -> str:
+    """Of the document of an image, and of no other."""
+    return uuid5(NAMESPACE_URL, f"urn:flagbench:image:{image_id}").urn
 
 
 def _debian(contents: Contents) -> Iterator[Component]:
@@ -72,7 +115,8 @@ def _debian(contents: Contents) -> Iterator[Component]:
     for name, version, architecture, source in contents.debian:
         # Vulnerabilities are reported for the source package.
         qualifiers = {"arch": architecture, "distro": distro, "upstream": _VERSIONED.sub(r"\1@\2", source)}
-        yield _component(name, PackageURL("deb", contents.distribution, name, version, qualifiers))
+        url = _package_url(f"deb/{contents.distribution}", name, version, qualifiers)
+        yield _component("library", name, version, url)
 
 
 def _python(contents: Contents, lock: Lock, indexes: Sequence[str]) -> Iterator[Component]:
@@ -80,10 +124,10 @@ def _python(contents: Contents, lock: Lock, indexes: Sequence[str]) -> Iterator[
     for name, version, terms in contents.python:
         pin = canonical(name), version
         hashes = locked.get(pin, ())
-        repository = _repository(version, indexes) if pin in locked else ""
-        url = PackageURL("pypi", None, name, version, {"repository_url": repository})
+        qualifiers = {"repository_url": _repository(version, indexes) if pin in locked else ""}
+        url = _package_url("pypi", name.replace("_", "-").lower(), version, qualifiers)
         # Which of several files was installed is not known.
-        yield _component(name, url, terms, hashes if len(hashes) == 1 else ())
+        yield _component("library", name, version, url, terms, hashes if len(hashes) == 1 else ())
 
 
 def _repository(version: str, indexes: Sequence[str]) -> str:
@@ -94,17 +138,22 @@ def _repository(version: str, indexes: Sequence[str]) -> str:
     return next((url for url in indexes if url.rstrip("/").endswith(f"/{local}")), indexes[0])
 
 
-def _component(name: str, url: PackageURL, terms: str = "", hashes: Sequence[str] = ()) -> Component:
+def _package_url(kind: str, name: str, version: str, qualifiers: dict[str, str]) -> str:
+    """As github.com/package-url/purl-spec has it; qualifiers in the order of their names, empty ones left out."""
+    given = "&".join(f"{key}={quote(value, '/:')}" for key, value in qualifiers.items() if value)
+    return f"pkg:{kind}/{quote(name, ':')}@{quote(version, ':')}{'?' if given else ''}{given}"
+
+
+def _component(
+    kind: str, name: str, version: str, url: str, terms: str = "", hashes: Sequence[str] = ()
+) -> Component:
     """A package; `terms` is the licence that it gives itself, `hashes` are `sha256:<64 hex>` of its file."""
-    licenses: list[License] = []
+    found: Component = {"type": kind, "bom-ref": url, "name": name, "version": version, "purl": url}
     if terms:
-        licenses = [LicenseExpression(terms) if is_expression(terms) else DisjunctiveLicense(name=terms)]
-    return Component(
-        type=ComponentType.APPLICATION if url.type == "generic" else ComponentType.LIBRARY,
-        name=name,
-        version=url.version,
-        bom_ref=url.to_string(),
-        purl=url,
-        licenses=licenses,
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest.removeprefix("sha256:")) for digest in hashes],
-    )
+        try:
+            found["licenses"] = [{"expression": canonicalize_license_expression(terms)}]
+        except InvalidLicenseExpression:
+            found["licenses"] = [{"license": {"name": terms}}]
+    if hashes:
+        found["hashes"] = [{"alg": "SHA-256", "content": each.removeprefix("sha256:")} for each in hashes]
+    return found

@@ -20,7 +20,6 @@ from flagbench.labels import (
     BASE_NAME_LABEL,
     CASE_LABEL,
     CONTEXT_LABEL,
-    EPOCH_LABEL,
     LOCK_LABEL,
     REVISION_LABEL,
     STACK_LABEL,
@@ -97,7 +96,7 @@ class Tier:
 def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base, options: BuildOptions) -> Tier:
     """The stack's image, with everything that is installed."""
     platform = options.platform or stack.platform
-    digest = _digest(rendered, base, platform, options.epoch, None)
+    digest = _digest(rendered, base, platform, None)
     return Tier(
         rendered=rendered,
         digest=digest,
@@ -106,8 +105,8 @@ def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base, options
             image_of("stack", stack.name, VERSION),
             f"{LOCAL}/stack:{stack.name}-{digest.removeprefix('sha256:')[:_SHORT]}",
         ),
-        build_args={"BASE": base.reference, "SOURCE_DATE_EPOCH": str(options.epoch)},
-        labels=_labels(stack.title, stack, lock, base, options.epoch, digest),
+        build_args={"BASE": base.reference},
+        labels=_labels(stack.title, stack, lock, base, digest),
         platform=platform,
         base=base,
         lock=part_of(lock, stack_packages(stack, lock)),
@@ -119,19 +118,15 @@ def case_tier(
 ) -> Tier:
     """The case's image on the stack's: code alone."""
     platform = options.platform or stack.platform
-    digest = _digest(rendered, base, platform, options.epoch, below.digest)
+    digest = _digest(rendered, base, platform, below.digest)
     names = dict.fromkeys([stack.name, f"{stack.name}-{VERSION}", *stack.aliases])
     return Tier(
         rendered=rendered,
         digest=digest,
         tags=tuple(image_of(case.name, name) for name in names),
-        build_args={
-            "STACK_IMAGE": below.fixed_tag,
-            "SOURCE_DATE_EPOCH": str(options.epoch),
-            "FLAGBENCH_CONTEXT_DIGEST": digest,
-        },
+        build_args={"STACK_IMAGE": below.fixed_tag, "FLAGBENCH_CONTEXT_DIGEST": digest},
         labels={
-            **_labels(f"{case.title} on {stack.title}", stack, lock, base, options.epoch, digest),
+            **_labels(f"{case.title} on {stack.title}", stack, lock, base, digest),
             CASE_LABEL: case.name,
         },
         platform=platform,
@@ -152,19 +147,18 @@ def _project_urls() -> dict[str, str]:
     return {f"org.opencontainers.image.{label}": urls.get(name, "") for label, name in _PROJECT_URLS.items()}
 
 
-def _digest(rendered: Rendered, base: Base, platform: str, epoch: int, below: str | None) -> str:
+def _digest(rendered: Rendered, base: Base, platform: str, below: str | None) -> str:
     decisive = {
         "context": rendered.digest,
         "base": base.identity,
         "platform": platform,
-        "epoch": epoch,
         "stack": below,
     }
     text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def _labels(title: str, stack: Stack, lock: Lock, base: Base, epoch: int, digest: str) -> dict[str, str]:
+def _labels(title: str, stack: Stack, lock: Lock, base: Base, digest: str) -> dict[str, str]:
     """The labels of the OCI image specification, and our own; licenses are in the bill of materials, by package."""
     return {
         **_project_urls(),
@@ -177,5 +171,4 @@ def _labels(title: str, stack: Stack, lock: Lock, base: Base, epoch: int, digest
         LOCK_LABEL: lock.digest,
         STACK_LABEL: stack.name,
         BASE_LABEL: base.identity,
-        EPOCH_LABEL: str(epoch),
     }

@@ -120,7 +120,7 @@ def read_document(path: Path, shown: str) -> Document:
     except (OSError, ValueError) as error:
         document.problem((), f"cannot be read: {error}")
         return document
-    if nested_too_deeply(text):
+    if _nested_too_deeply(text):
         document.problem((), "it is nested too deeply")
         return document
     loader = _Loader(text)
@@ -142,7 +142,7 @@ def read_document(path: Path, shown: str) -> Document:
     return document
 
 
-def nested_too_deeply(text: str) -> bool:
+def _nested_too_deeply(text: str) -> bool:
     """Whether a document may be nested so deeply that libyaml's parser, which recurses in C, would crash.
 
     Brackets in texts count too, so the limit is far above what a manifest needs.

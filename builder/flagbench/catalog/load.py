@@ -76,7 +76,7 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
         root=folder,
         cases=built,
         stacks=built_stacks,
-        claims={raw["id"]: _claim(raw, doc.data, doc.path) for doc in published for raw in doc.data["claims"]}
+        claims={raw["id"]: build_claim(raw, doc.data, doc.path) for doc in published for raw in doc.data["claims"]}
         if claims
         else _Unread(),
     )
@@ -146,7 +146,7 @@ def build_stack(raw: Raw, path: Path, cases: Mapping[str, Case]) -> Stack:
     return msgspec.convert(values, Stack)
 
 
-def _claim(claim: Raw, file: Raw, path: Path) -> Claim:
+def build_claim(claim: Raw, file: Raw, path: Path) -> Claim:
     """A claim of a file, with what all of them share: the case, and the source where there is only one."""
     sources = file.get("sources", {})
     # Every field is given, in its order: `flagbench list --json` prints them.

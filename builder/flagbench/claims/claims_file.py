@@ -1,117 +1,108 @@
-"""A row from an entry of flagbench's own claims files, `claims/v1`; its anomalies are not read."""
+"""The rows of a claims/v1 file, flagbench's own or a user's; its anomalies are not read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from flagbench.catalog.model import NOT_PUBLISHED, Catalog
-from flagbench.claims.cards import Card, find_cards
-from flagbench.claims.finding import Finding
-from flagbench.claims.labels import read_label, read_precision
-from flagbench.claims.numbers import Cell, read_number
+from flagbench.catalog.documents import Document, read_document
+from flagbench.catalog.load import build_claim
+from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog, Claim
+from flagbench.claims.cards import Card, cards, find_cards
+from flagbench.claims.finding import TableError
+from flagbench.claims.labels import read_label
+from flagbench.claims.numbers import Cell, read_count, read_number
 from flagbench.claims.rows import Publication, Row
-from flagbench.claims.table import RawRow
+from flagbench.schema import violations
 
 
-def row_of_claim(raw: RawRow, catalog: Catalog, known: tuple[Card, ...], name: str) -> Row:
-    """The row that an entry describes. Fields of a wrong kind are taken as missing."""
-    entry = raw.nested
-    case = catalog.cases.get(str(entry["case"]))
-    conditions = {str(key): str(value) for key, value in _mapping(entry, "conditions").items()}
-    precision = _mapping(entry, "precision")
-    label = str(entry.get("row", ""))
-    shape = read_label(label)
-    metrics, total, withdrawn = _metrics(entry)
-    device = conditions.get("device_model", "")
-    found = find_cards(device, known)
-    named = find_cards(shape.device, known)
-    if len(named) > len(found) and {tuple(sorted(card.peaks.items())) for card in named} != {
-        tuple(sorted(card.peaks.items())) for card in found
-    }:
-        found = named  # the row itself does not say which
-    nodes, devices = (_count(conditions.get(key)) for key in ("nodes", "devices"))
-    unstated = {key for key, value in conditions.items() if value == NOT_PUBLISHED}
-    stated_precision = read_precision(str(precision.get("label", "")))
+def read_claims(path: Path, catalog: Catalog) -> list[Row]:
+    """The rows of a file. Raises TableError with every problem, by line, if it is not as its schema says."""
+    document = read_document(path, str(path))
+    if not document.problems:
+        for where, what in violations("claims", document.data):
+            document.problem(where, what)
+    if not document.problems:
+        document.require_known("case", "case", catalog.cases)
+        for pattern in ("claims.*.source", "claims.*.metrics.*.source"):
+            document.require_known(pattern, "entry of `sources`", document.data.get("sources", {}))
+    if not document.problems:
+        for index, claim in enumerate(document.data["claims"]):
+            _check_claim(document, index, claim, catalog.cases[document.data["case"]])
+    if document.problems:
+        raise TableError([str(problem) for problem in document.problems])
+    accelerators = cards(catalog)
+    return [
+        _row(
+            index + 1,
+            document.line(("claims", index)),
+            build_claim(raw, document.data, path),
+            document.data.get("sources", {}),
+            catalog,
+            accelerators,
+        )
+        for index, raw in enumerate(document.data["claims"])
+    ]
+
+
+def _check_claim(document: Document, index: int, claim: Any, case: Case) -> None:
+    """What the schema cannot say: that there is a source, and that metrics are as the case has them."""
+    if "source" not in {*document.data, *claim}:
+        document.problem(("claims", index), "needs a `source`, an entry of `sources`")
+    for at, metric in enumerate(claim["metrics"]):
+        spec = case.metric(metric["name"])
+        if spec is None or (metric["unit"], metric["scope"]) != (spec.unit, spec.scope):
+            known = f"in {spec.unit}, scope {spec.scope}" if spec else "no metric of the case"
+            document.problem(("claims", index, "metrics", at), f"{metric['name']} is {known}")
+
+
+def _row(
+    number: int, line: int, claim: Claim, sources: dict[str, Any], catalog: Catalog, accelerators: tuple[Card, ...]
+) -> Row:
+    case = catalog.cases[claim.case]
+    conditions = {name: _text(value) for name, value in claim.conditions.items()}
+    stated = {name: text for name, text in conditions.items() if text != NOT_PUBLISHED}
+    nodes, devices = (read_count(stated.get(name, "")) for name in ("nodes", "devices"))
+    device = stated.get("device_model", "")
+    total = next((metric.of for metric in claim.metrics if metric.of), None)
+    current = [source["file"] for source in sources.values() if source["commit"] == case.published["commit"]]
     return Row(
-        number=raw.number,
-        line=raw.line,
-        name=name,
+        number=number,
+        line=line,
+        name=claim.id,
         case=case,
-        device="" if device == NOT_PUBLISHED else device,
-        cards=found,
+        device=device,
+        cards=_cards(device, read_label(claim.row).device, accelerators),
         nodes=nodes,
         devices=devices,
-        precision="" if stated_precision == NOT_PUBLISHED else stated_precision,
-        executed=read_precision(str(precision.get("executed", ""))),
-        conditions={key: value for key, value in conditions.items() if key not in unstated},
-        metrics=metrics,
-        memory_total=total,
-        label=label,
-        settings=label.rpartition("|")[2].strip(),
-        fields=frozenset({*conditions, *metrics, "device", "precision", "devices", "nodes"}),
-        unstated=frozenset(unstated),
+        precision="" if claim.precision_label == NOT_PUBLISHED else claim.precision_label.lower(),
+        executed=claim.precision_executed,
+        conditions=stated,
+        metrics=_metrics(claim),
+        memory_total=None if total is None else read_number(_text(total)),
+        unstated=frozenset(conditions.keys() - stated.keys()),
         complete=True,
-        publication=Publication(withdrawn, _superseded(entry, catalog), str(entry.get("aligned")).lower() == "true"),
-        problems=tuple(_count_problems(raw, name, devices)),
+        publication=Publication(
+            label=claim.row,
+            run_devices=claim.run.nodes * claim.run.gpus,
+            withdrawn=tuple(metric.name for metric in claim.metrics if metric.source),
+            superseded=claim.source.commit != case.published["commit"] and claim.source.file in current,
+            aligned=claim.aligned is True,
+        ),
     )
 
 
-def _count_problems(raw: RawRow, name: str, devices: int | None) -> Iterator[Finding]:
-    """Where the label, the run and the conditions have different numbers of devices."""
-    if devices is None:
-        return
-    shape, run = read_label(str(raw.nested.get("row", ""))), _mapping(raw.nested, "run")
-    if shape.cards not in (None, devices):
-        message = (
-            f"the label says {shape.cards} cards in all, and the row has {devices} devices; "
-            "write the total number of devices"
-        )
-        yield Finding(raw.number, raw.line, name, "devices", "label", message)
-    nodes, gpus = (_count(str(run.get(key, ""))) for key in ("nodes", "gpus"))
-    of_run = nodes * gpus if nodes and gpus else None
-    grid = None if shape.devices == shape.cards else shape.devices
-    for other, where in ((of_run, "the run"), (grid, "the label's grid")):
-        if other not in (None, devices):
-            message = f"{devices} devices, and {where} has {other}; correct one of them"
-            yield Finding(raw.number, raw.line, name, "devices", "contradiction", message)
+def _cards(device: str, label: str, accelerators: tuple[Card, ...]) -> tuple[Card, ...]:
+    """The accelerators that a row may mean: by its label, where that fits more with other peaks."""
+    found, named = find_cards(device, accelerators), find_cards(label, accelerators)
+    peaks = ({tuple(sorted(card.peaks.items())) for card in each} for each in (found, named))
+    return named if len(named) > len(found) and len(set(map(frozenset, peaks))) > 1 else found
 
 
-def _metrics(entry: Mapping[str, Any]) -> tuple[dict[str, Cell], Cell | None, tuple[str, ...]]:
-    metrics: dict[str, Cell] = {}
-    total, withdrawn = None, []
-    listed = entry.get("metrics")
-    for metric in listed if isinstance(listed, list) else ():
-        if not isinstance(metric, dict) or "name" not in metric:
-            continue
-        cell = read_number(str(metric.get("printed") or metric.get("value", "")))
-        if cell is None:
-            continue
-        metrics[str(metric["name"])] = cell
-        if metric.get("of"):
-            total = read_number(str(metric["of"]))
-        if metric.get("source"):
-            withdrawn.append(str(metric["name"]))
-    return metrics, total, tuple(withdrawn)
+def _metrics(claim: Claim) -> dict[str, Cell]:
+    cells = {metric.name: read_number(metric.printed or _text(metric.value)) for metric in claim.metrics}
+    return {name: cell for name, cell in cells.items() if cell is not None}
 
 
-def _superseded(entry: Mapping[str, Any], catalog: Catalog) -> bool:
-    """Whether the file has the same table at the commit that the case is published at, and this row is not of it."""
-    source, case = entry.get("source"), catalog.cases.get(str(entry["case"]))
-    if not isinstance(source, dict) or case is None or not isinstance(entry.get("sources"), dict):
-        return False
-    current = case.published["commit"]
-    return source.get("commit") != current and any(
-        isinstance(other, dict) and other.get("file") == source.get("file") and other.get("commit") == current
-        for other in entry["sources"].values()
-    )
-
-
-def _mapping(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = entry.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _count(text: str | None) -> int | None:
-    cell = read_number(text or "")
-    return int(cell.value) if cell is not None and 1 <= cell.value <= 10**7 else None
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,11 +1,26 @@
-"""What a rule finds."""
+"""What a rule finds, and the error for a file that no rule can be applied to."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.terminal import visible
+
+_SHOWN = 20
+"""Problems that an error lists; the rest are counted."""
+
+
+class TableError(FlagbenchError):
+    """A file that cannot be read as rows, with every problem of it."""
+
+    def __init__(
+        self, problems: Sequence[str], remedy: str = "docs/lint-a-table.md has the columns and units"
+    ) -> None:
+        more = [f"... and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        super().__init__("\n  ".join([*problems[:_SHOWN], *more]), remedy=remedy, code=ExitCode.DATA)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
-"""All rules over a published table."""
+"""All rules over the rows of a file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from flagbench.catalog.model import Case, Catalog
-from flagbench.claims.finding import Finding
-from flagbench.claims.interpret import interpret
+from flagbench.catalog.model import Catalog
+from flagbench.claims.claims_file import read_claims
+from flagbench.claims.csv_file import read_csv
+from flagbench.claims.finding import Finding, TableError
 from flagbench.claims.rows import Row
 from flagbench.claims.rules import (
     copies,
@@ -21,7 +23,7 @@ from flagbench.claims.rules import (
     times,
     utilisation,
 )
-from flagbench.claims.tables import read_table
+from flagbench.files import read_text, reason
 
 WHOLE_ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (
     missing.conditions,
@@ -38,13 +40,13 @@ ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (
     utilisation.at_most_one,
     utilisation.follows,
     padding.padding_counted,
-    padding.tokens_of_samples,
     outcome.accuracy,
     outcome.duplicates,
     outcome.can_converge,
     outcome.losses,
     outcome.withdrawn,
     settings.precision_label,
+    settings.devices,
     settings.layout,
     settings.global_batch,
     settings.named,
@@ -59,39 +61,41 @@ TABLE_RULES: tuple[Callable[[Sequence[Row]], Iterable[Finding]], ...] = (
 
 @dataclass(frozen=True)
 class LintResult:
-    """What was found in a table."""
+    """What was found in a file."""
 
     rows: int
     findings: tuple[Finding, ...]
     """By row, in the order of the rules."""
-    unknown: tuple[str, ...]
-    """Columns that no rule uses."""
-    without_case: int
-    """Rows of which no case is known: only rules that need none were applied to them."""
     unknown_devices: tuple[str, ...]
     """Devices that no manifest has: rules that need a peak or a memory were not applied to their rows."""
 
 
-def lint_content(content: bytes, name: str, catalog: Catalog, case: Case | None = None) -> LintResult:
-    """Check the table in the bytes of a file; `name` is what errors call it, `case` the case of rows that name none.
+def lint_file(path: Path, catalog: Catalog) -> LintResult:
+    """Check the rows of a claims/v1 file, by its suffix .yaml or .yml, or of a CSV file; `-` is CSV on stdin.
 
-    Raises TableError (exit code 3) for a file that holds no table.
+    Raises TableError (exit code 3) for a file that cannot be read.
     """
-    reading = interpret(read_table(content, name), catalog, case)
-    findings = sorted(_findings(reading.rows), key=lambda finding: finding.row)
-    return LintResult(
-        len(reading.rows),
-        tuple(findings),
-        reading.unknown,
-        sum(row.case is None for row in reading.rows),
-        tuple(dict.fromkeys(row.device for row in reading.rows if row.device and not row.cards)),
-    )
+    if path.suffix in (".yaml", ".yml"):
+        return lint_rows(read_claims(path, catalog))
+    shown = "standard input" if str(path) == "-" else str(path)
+    try:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
+        why = reason(error) if isinstance(error, OSError) else error
+        raise TableError([f"{shown} cannot be read: {why}"], remedy="name a CSV file of UTF-8 text") from None
+    return lint_rows(read_csv(text, shown, catalog))
+
+
+def lint_rows(rows: Sequence[Row]) -> LintResult:
+    """What the rules find in rows, which are all of a file."""
+    findings = sorted(_findings(rows), key=lambda finding: finding.row)
+    unknown = dict.fromkeys(row.device for row in rows if row.device and not row.cards)
+    return LintResult(len(rows), tuple(findings), tuple(unknown))
 
 
 def _findings(rows: Sequence[Row]) -> Iterator[Finding]:
     measured = [order.measured(row) for row in rows]
     for row, left in zip(rows, measured, strict=True):
-        yield from row.problems
         for rule in WHOLE_ROW_RULES:
             yield from rule(row)
         for rule in ROW_RULES:

@@ -1,9 +1,9 @@
-"""A row of a published table as what it means: a case, a device, conditions and metrics with their intervals."""
+"""A published row as what it means: a case, a device, conditions and metrics with their intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from flagbench.catalog.model import Case
 from flagbench.claims.cards import Card
@@ -14,8 +14,12 @@ from flagbench.claims.work import UnitWork, unit_work
 
 @dataclass(frozen=True)
 class Publication:
-    """What a claims/v1 file says of where a row was published; empty for other tables."""
+    """What a claim says of its source; empty for a row of a CSV file."""
 
+    label: str = ""
+    """The row's own label, with its list of changed hyper-parameters."""
+    run_devices: int | None = None
+    """How many devices the claim's run has."""
     withdrawn: tuple[str, ...] = ()
     """Metrics that a later version of the table took out."""
     superseded: bool = False
@@ -26,13 +30,14 @@ class Publication:
 
 @dataclass(frozen=True)
 class Row:
-    """One row. A condition or metric that the table does not have is absent; a blank one is in `blank`."""
+    """One row. A condition or metric that its file does not have is absent; an empty one is in `blank`."""
 
     number: int
+    """From 1, without the header."""
     line: int
     name: str
     """What findings call it: its id, else `row N`."""
-    case: Case | None
+    case: Case
     device: str
     """As the row calls it; empty if it does not say."""
     cards: tuple[Card, ...]
@@ -40,28 +45,20 @@ class Row:
     nodes: int | None
     devices: int | None
     precision: str
-    """The label: fp32, tf32, fp16, bf16, amp, or what the row says; empty if it says nothing."""
+    """The label: fp32, tf32, fp16, bf16, fp8 or amp; empty if the row has none."""
     executed: str
     """The precision of the matrix products, where the row says so beside the label; else empty."""
     conditions: Mapping[str, str]
     metrics: Mapping[str, Cell]
     memory_total: Cell | None = None
     """GiB, where the row says of how much memory `mem_peak` was used."""
-    label: str = ""
-    """The configuration's label, such as `A100 1x8`."""
-    settings: str = ""
-    """The row's own list of changed hyper-parameters."""
-    fields: frozenset[str] = frozenset()
-    """Which fields the table has."""
     blank: frozenset[str] = frozenset()
-    """Fields whose cell is empty in this row."""
+    """Conditions whose cell is empty."""
     unstated: frozenset[str] = frozenset()
-    """Fields whose cell says that the value was not published."""
+    """Conditions of which the row says that they were not published."""
     complete: bool = False
-    """Whether the row lists every condition of its case, as a claims/v1 file must."""
+    """Whether the row lists every condition of its case, as a claim must."""
     publication: Publication = Publication()
-    problems: tuple[Finding, ...] = field(default=())
-    """What was found while the row was read."""
 
     def finding(self, field: str, rule: str, message: str) -> Finding:
         """A finding of this row."""
@@ -72,7 +69,7 @@ class Row:
         if condition in self.conditions:
             cell = read_number(self.conditions[condition])
             return None if cell is None else cell.value
-        if condition in self.unstated | self.blank or self.case is None:
+        if condition in self.unstated | self.blank:
             return None
         value = reference_condition(self.case, condition)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
@@ -81,28 +78,25 @@ class Row:
         """A condition as text, for comparing rows: the row's own, else the reference preset's, else empty."""
         if name in self.conditions:
             cell = read_number(self.conditions[name])
-            return self.conditions[name].strip().lower() if cell is None else f"{cell.value:g}"
-        value = None if self.case is None or name in self.unstated else reference_condition(self.case, name)
+            return self.conditions[name].lower() if cell is None else f"{cell.value:g}"
+        value = None if name in self.unstated else reference_condition(self.case, name)
         return "" if value is None else f"{value:g}" if isinstance(value, float | int) else str(value).lower()
 
     @property
     def gate(self) -> Cell | None:
         """The metric that decides whether the case's claim is reproduced."""
-        return None if self.case is None else self.metrics.get(self.case.gate)
+        return self.metrics.get(self.case.gate)
 
     def rate_of_device(self, name: str) -> Cell | None:
         """A speed of one device, in the case's unit per second."""
-        cell = self.metrics.get(name)
-        spec = None if self.case is None else self.case.metric(name)
+        cell, spec = self.metrics.get(name), self.case.metric(name)
         if cell is None or (spec is not None and spec.scope == "device"):
             return cell
         return None if not self.devices else cell.scaled(1 / self.devices)
 
     @property
     def work(self) -> UnitWork | None:
-        """FLOPs of a sample or token; None without a case."""
-        if self.case is None:
-            return None
+        """FLOPs of a sample or token; None if the case's formula is not known."""
         length, choices = (self.number_of(name) for name in ("sequence_length", "choices"))
         return unit_work(self.case, int(length) if length else None, int(choices) if choices else None)
 

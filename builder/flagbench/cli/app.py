@@ -15,11 +15,8 @@ COMMANDS = {
     "list": "Show the cases, stacks and claims there are.",
     "render": "Show how images are made.",
     "lock": "Lock the packages and the base of stacks, by hash.",
-    "wheels": "Fetch every package of a stack's lock into a folder, each checked against its hash.",
-    "lint": "Check Dockerfiles against flagbench's rules and hadolint.",
     "build": "Build images, each on its stack's image.",
-    "push": "Push an image with its fixed tag and the moving ones, its bill of materials and its provenance.",
-    "layers": "Compare images layer by layer, without what depends on when they were built.",
+    "push": "Push an image with its fixed tag and the moving ones.",
     "pull": "Bring an image from a bucket into the container engine, verified by digest.",
     "prepare": "Convert downloaded data and weights into the folders that runs read; --to uploads them to a bucket.",
     "plan": "Show the layouts of a split model, and whether they fit into the devices' memory; the fastest first.",
@@ -38,7 +35,7 @@ COMMANDS = {
 }
 """Each command with the first line of its docstring: --help shows these without importing any command."""
 HIDDEN = {"manifests"}
-RENAMED = {"run": {"--keep": "--keep-container"}, "wheels": {"--output": "--out"}}
+RENAMED = {"run": {"--keep": "--keep-container"}}
 """By command: former names of options. This version still takes them, with a notice; the next one does not."""
 
 

@@ -12,7 +12,6 @@ from flagbench.build.options import make_options
 from flagbench.build.progress import Progress
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import complete
-from flagbench.cli.options import CaBundleOption, PipSourceOption
 from flagbench.cli.output import echo_json
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
@@ -34,30 +33,32 @@ def command(
             metavar="IMAGE", envvar="FLAGBENCH_BASE", help="Build on this image, by name or id, not on the lock's."
         ),
     ] = None,
-    pip_source: PipSourceOption = None,
+    pip_source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            envvar="FLAGBENCH_PIP_SOURCE",
+            help="Default package index; further values replace the stack's additional indexes.",
+        ),
+    ] = None,
     apt_source: Annotated[
         str | None,
         typer.Option(
             metavar="URL|FILE", envvar="FLAGBENCH_APT_SOURCE", help="Mirror of the distribution, or a sources.list."
         ),
     ] = None,
-    ca_bundle: CaBundleOption = None,
+    ca_bundle: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", envvar="FLAGBENCH_CA_BUNDLE", help="Certificates (PEM) of this network."),
+    ] = None,
     wheelhouse: Annotated[
         str | None,
-        typer.Option(metavar="DIR", envvar="FLAGBENCH_WHEELHOUSE", help="Install from it; see `flagbench wheels`."),
+        typer.Option(metavar="DIR", envvar="FLAGBENCH_WHEELHOUSE", help="Install from it; see docs/locks.md."),
     ] = None,
     platform: Annotated[
         str | None, typer.Option(metavar="OS/ARCH", help="The stack's; a variant may be named: linux/amd64/v3.")
     ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Run every step again.")] = False,
-    epoch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SECONDS|commit",
-            envvar="FLAGBENCH_EPOCH",
-            help="Time that files are made at. Default: SOURCE_DATE_EPOCH, else 1980.",
-        ),
-    ] = None,
     allow_unlocked: Annotated[
         bool, typer.Option("--allow-unlocked", help="Build although the stack's lock leaves something unresolved.")
     ] = False,
@@ -92,7 +93,6 @@ def command(
         wheelhouse=wheelhouse,
         platform=platform,
         no_cache=no_cache,
-        epoch=epoch,
         allow_unlocked=allow_unlocked,
         template=template,
     )

@@ -30,11 +30,6 @@ def cases(incomplete: str) -> list[str]:
     return _matching(incomplete, names)
 
 
-def case_names(incomplete: str) -> list[str]:
-    """Every case that starts with what was typed."""
-    return _matching(incomplete, lambda: load_catalog(claims=False).cases)
-
-
 def stacks(incomplete: str) -> list[str]:
     """Every stack and alias that starts with what was typed."""
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-from inspect import signature
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated
 
 import typer
 
 from flagbench.catalog.compile import image_package, stale_compiled, write_stale
 from flagbench.catalog.load import load_catalog
-from flagbench.cli.app import COMMANDS, load
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
-from flagbench.report.export import table
 from flagbench.report.generated import generated_files
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
@@ -53,7 +48,7 @@ def write_docs(check: CheckOption = False, json: JsonOption = False) -> None:
     """
     catalog = load_catalog()
     root = image_package(catalog).parents[1]
-    files = generated_files(catalog, root, {f"{name}-options": partial(_options, name) for name in COMMANDS})
+    files = generated_files(catalog, root)
     stale = {
         path: text for path, text in files.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
     }
@@ -66,32 +61,3 @@ def write_docs(check: CheckOption = False, json: JsonOption = False) -> None:
         echo_json({"changed": names})
         return
     print(f"wrote {', '.join(names)}" if names else f"up to date: {root / 'docs'}")
-
-
-def _options(name: str) -> str:
-    """A table of the options of a command and their help; hidden ones are left out."""
-    command = load(name)
-    types = {name: one.annotation for name, one in signature(command.callback, eval_str=True).parameters.items()}
-    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
-    return table(
-        ("option", "meaning"), ((f"`{_usage(option, types[option.name])}`", _meaning(option)) for option in options)
-    )
-
-
-def _usage(option: Any, annotation: Any) -> str:
-    """`-o, --out OUT`; the same for every release of Typer, unlike its own help."""
-    value = "" if option.is_flag else option.metavar or _values(annotation)
-    return f"{', '.join(option.opts)} {value}".rstrip()
-
-
-def _values(annotation: Any) -> str:
-    """What an option takes: its choices, or its type."""
-    inner = [part for part in get_args(annotation) if part is not NoneType]
-    if get_origin(annotation) is Literal:
-        return "|".join(inner)
-    return _values(inner[0]) if inner else str(annotation.__name__).upper()
-
-
-def _meaning(option: Any) -> str:
-    default = "" if option.is_flag or option.default in (None, ...) else f" Default: {option.default}."
-    return f"{' '.join(option.help.split())}{default}"

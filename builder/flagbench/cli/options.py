@@ -19,15 +19,4 @@ WideOption = Annotated[
     bool,
     typer.Option("--wide", help="Show tables in full, however narrow the terminal; a pipe always gets them in full."),
 ]
-PipSourceOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="URL",
-        envvar="FLAGBENCH_PIP_SOURCE",
-        help="Default package index; further values replace the stack's additional indexes.",
-    ),
-]
-CaBundleOption = Annotated[
-    str | None, typer.Option(metavar="FILE", envvar="FLAGBENCH_CA_BUNDLE", help="Certificates (PEM) of this network.")
-]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

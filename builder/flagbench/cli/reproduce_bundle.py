@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flagbench.build.sbom_file import sbom_of
+from flagbench.build.sbom import sbom_of
 from flagbench.cli.reproduce_runs import Outcome
 from flagbench.cli.run_target import Target
 from flagbench.doctor import Finding
@@ -85,8 +85,8 @@ def _parts(target: Target, outcome: Outcome, missing: dict[str, str]) -> dict[st
     found: Path | None = None
     if len(ids) == 1 and (image_id := ids.pop()):
         try:
-            found = sbom_of(target.image, image_id, image_id)
-        except (FlagbenchError, ValueError):
+            found = sbom_of(target.image, image_id)
+        except ValueError:
             found = None
     if found is None:
         missing[contents.SBOM] = f"this machine has no bill of materials of {target.image}: it was not built here"

@@ -31,7 +31,7 @@ _ERROR = re.compile(r"ERROR|error|failed|executor")
 
 
 class BuildOutput:
-    """Reads the lines of one build or pull as they come."""
+    """Reads the lines of one build, pull or push as they come."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []

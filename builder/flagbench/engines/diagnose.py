@@ -161,7 +161,7 @@ _COMMAND = (
     Rule(
         r"Looking in links: (?P<folder>\S+)[\s\S]*No matching distribution found for (?P<package>\S+)",
         "the wheelhouse has no file of {package} for the image's Python and platform",
-        "fill it with `flagbench wheels`, or build without --wheelhouse",
+        "fill it with `pip download` (docs/locks.md), or build without --wheelhouse",
     ),
     Rule(
         r"No matching distribution found for (?P<package>\S+)",
@@ -178,12 +178,34 @@ _DOCKERFILE = (
     Rule(
         r"(?P<what>dockerfile parse error[^\n]*)",
         "{what}",
-        "correct the template; `flagbench render` writes the Dockerfile and `flagbench lint` checks it",
+        "correct the template; `flagbench render` writes the Dockerfile",
     ),
     Rule(
         r"secret \S+ not found|secret \S+: not found|no SSH key|ssh forward key",
         "the Dockerfile mounts a secret or an ssh agent, and flagbench gives a build neither",
         "mount what is needed from the build's inputs instead",
+    ),
+)
+_PUSH = (
+    Rule(
+        r"(?i)no basic auth credentials|unauthorized|authentication required",
+        "the registry {host} wants an account",
+        "log in with `docker login {host}` and push again",
+    ),
+    Rule(
+        r"(?i)denied|forbidden|insufficient_scope|status(?: code)?:? 403",
+        "the registry {host} does not let this account push there",
+        "log in with an account that may (`docker login {host}`), or name another path",
+    ),
+    Rule(
+        r"(?i)x509|certificate|server gave HTTP response|tls: ",
+        "the engine has no trusted connection to the registry {host}",
+        "give the engine its certificate (/etc/docker/certs.d/{host}/ca.crt), or list it under insecure-registries",
+    ),
+    Rule(
+        r"(?i)no such host|dial tcp|connection re(?:fused|set)|timeout|unreachable|misbehaving|EOF|proxyconnect",
+        "the registry {host} cannot be reached from the engine",
+        "check its name and the engine's network and proxy",
     ),
 )
 
@@ -211,6 +233,12 @@ def diagnose(step: str | None, error: str, lines: Sequence[str] = ()) -> Diagnos
     rules = (*_ANYWHERE, *(_BASE if base else _COMMAND), *_DOCKERFILE)
     found = match_rule(rules, text, base=base["base"] if base else "")
     return found or Diagnosis(_generic(step, error), GENERIC_REMEDY)
+
+
+def diagnose_push(reference: str, error: str) -> Diagnosis:
+    """The cause and the remedy of a failed `docker push`; `error` is the last line that it printed."""
+    found = match_rule(_PUSH, error, host=reference.partition("/")[0])
+    return found or Diagnosis(_generic(None, error), "look at the registry's answer, then push again")
 
 
 def match_rule(rules: Iterable[Rule], text: str, **words: str) -> Diagnosis | None:

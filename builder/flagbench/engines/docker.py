@@ -1,4 +1,4 @@
-"""Docker Engine: built and pulled with through its own client, asked for the rest through docker-py."""
+"""Docker Engine: it builds, pulls and pushes through its own client, and is asked for the rest through docker-py."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from flagbench.engines.base import (
 from flagbench.engines.build_output import BuildOutput
 from flagbench.engines.client import DockerCommand, find_client, run_client
 from flagbench.engines.connect import address, engine_errors, open_client
+from flagbench.engines.diagnose import diagnose_push
 from flagbench.images import is_ours, parse_reference
 from flagbench.redaction import redact
 
 _CHUNK = 2**20
+_PUSHED = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 _LOCAL = "http+docker://localhost"
 """The base URL that docker-py has for an engine at a Unix socket."""
 _UNREACHABLE = re.compile(
@@ -102,6 +104,21 @@ class Engine:
             raise self._failure(output, f"cannot pull {ref}", f"pull {ref}")
         return image
 
+    def push(self, ref: str, *, show: TextIO | None = None) -> str:
+        """Push an image with the credentials of `docker login`; returns the digest of its manifest.
+
+        The client's progress goes to `show`. Raises EngineError with the cause where the registry does not take it.
+        """
+        output = BuildOutput()
+        code = run_client([self._command.path, "push", ref], os.environ, read=output.read, show=show)
+        digest = _PUSHED.search(output.errors)
+        if code != 0 or digest is None:
+            if unreachable := self._unreachable(output):
+                raise unreachable
+            cause, remedy = diagnose_push(ref, output.errors.rpartition("\n")[2])
+            raise EngineError(f"cannot push {ref}: {cause}", remedy=remedy)
+        return digest[1]
+
     def build(self, request: BuildRequest, *, show: TextIO | None = None) -> BuiltImage:
         """Build; the client's own progress goes to `show`, drawn where that is a terminal.
 
@@ -140,18 +157,10 @@ class Engine:
         with engine_errors(f"name {ref} {name}"):
             self._client.api.tag(ref, reference.name, reference.tag)
 
-    def save(self, *refs: str) -> Iterator[bytes]:
-        """Chunks of the images as one archive, as `docker save` writes it; a shared layer is in it once."""
-        from docker.errors import APIError
-
-        with engine_errors(f"save the image {refs[0]}"):
-            api = self._client.api
-            # docker-py's get_image takes one image alone; its client is a session of requests.
-            url = f"{api.base_url}/v{api.api_version}/images/get"
-            with api.get(url, params={"names": refs}, stream=True, timeout=api.timeout) as answer:
-                if not answer.ok:
-                    raise APIError(answer.text, response=answer)
-                yield from answer.iter_content(_CHUNK)
+    def save(self, ref: str) -> Iterator[bytes]:
+        """Chunks of an image as an archive, as `docker save` writes it."""
+        with engine_errors(f"save the image {ref}"):
+            yield from self._client.api.get_image(ref, _CHUNK)
 
     def load(self, archive: Iterable[bytes]) -> None:
         """Load the images of an archive, as `docker load` does. Raises EngineError with the engine's reason."""
@@ -169,13 +178,6 @@ class Engine:
         With the containerd image store they are the digests of manifests.
         """
         return names_configurations(self._info())
-
-    def reads_zstd(self) -> bool:
-        """Whether it loads layers that are compressed with zstd, as engines since 23 do (API 1.42)."""
-        with engine_errors("answer"):
-            version = str(self._client.version().get("ApiVersion", ""))
-        numbers = [int(part) for part in version.split(".") if part.isascii() and part.isdigit()]
-        return numbers >= [1, 42]
 
     def images(self) -> Iterator[ImageInfo]:
         """Every image that has a name, or had one."""
@@ -209,12 +211,16 @@ class Engine:
             return dict(self._client.info())
 
     def _failure(self, output: BuildOutput, what: str, step: str | None) -> BuildFailed | EngineError:
-        if _UNREACHABLE.search(output.errors):
-            return EngineError(
-                f"{self._command.path} cannot use the engine at {address()}: {output.errors.splitlines()[-1]}",
-                remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
-            )
-        return output.failure(what, step)
+        return self._unreachable(output) or output.failure(what, step)
+
+    def _unreachable(self, output: BuildOutput) -> EngineError | None:
+        """The error of a client that could not use the engine; None if that was not the cause."""
+        if not _UNREACHABLE.search(output.errors):
+            return None
+        return EngineError(
+            f"{self._command.path} cannot use the engine at {address()}: {output.errors.splitlines()[-1]}",
+            remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
+        )
 
 
 def open_engine() -> Engine:

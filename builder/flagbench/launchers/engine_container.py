@@ -25,7 +25,6 @@ from flagbench.launchers.docker_args import engine_config
 from flagbench.launchers.engine_errors import engine_refusal, missing_image
 from flagbench.launchers.folders import output_folder
 from flagbench.launchers.signals import Forwarding
-from flagbench.oci.known import Known
 from flagbench.request import PrepareRequest, RunRequest
 
 ANSWER_SECONDS = 60.0
@@ -98,10 +97,8 @@ def _find_image(api: Any, name: str, request: RunRequest | PrepareRequest) -> tu
             )
     image_id = str(raw["Id"])
     config = image_id if names_configurations(api.info()) else None
-    # With its repository, the digest of a manifest can be pulled. The engine knows that of an image that it pulled;
-    # one that was pushed from here is remembered, and one that was never pushed has its id alone.
-    pushed = Known().pushed_as(config) if config else None
-    return image_id, RunImage(next(iter(raw.get("RepoDigests") or ()), pushed or image_id), config)
+    # With its repository, the digest of a manifest can be pulled. The engine knows it of what it pulled or pushed.
+    return image_id, RunImage(next(iter(raw.get("RepoDigests") or ()), image_id), config)
 
 
 @contextmanager

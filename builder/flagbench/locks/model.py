@@ -1,10 +1,10 @@
-"""A stack's lock as data, and the requirements files made from it for an image's build."""
+"""A stack's lock as data, and the requirements files for pip, which mostly cannot read pylock.toml."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -31,8 +31,8 @@ class LockEntry:
     version: str
     hashes: tuple[str, ...] = ()
     """`sha256:<64 hex>` of each file, sorted."""
-    files: tuple[str, ...] = ()
-    """Their names, in the same order; empty where a lock of the old format gave the hashes alone."""
+    table: str = field(default="", compare=False, repr=False)
+    """The `[[packages]]` table that uv wrote, with the addresses of the files."""
 
     @property
     def pin(self) -> str:
@@ -65,26 +65,34 @@ class Lock:
     unresolved: tuple[Unresolved, ...] = ()
 
     @property
-    def requirements(self) -> str:
-        """The lock as a requirements file, for a pip that cannot read pylock.toml; `digest` is computed from it."""
-        header = [
+    def digest(self) -> str:
+        """`sha256:<64 hex>` of what is locked, however the lock file writes it."""
+        text = self.header + self.hashed_requirements() + self.comments
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def header(self) -> str:
+        """What a requirements file says first, in comments."""
+        lines = [
             f"# Made by `flagbench lock {self.stack}`. Do not edit.",
             f"# stack: {self.stack}",
             f"# python: {self.python}",
             f"# base: {self.base_image or NO_BASE}@{self.base_digest or 'unresolved'}",
             f"# inputs: {self.inputs}",
         ]
-        missing = [f"# unresolved: {entry.pin} ({entry.reason})" for entry in self.unresolved]
-        return "\n".join(header) + "\n" + _requirements(self.entries) + "".join(line + "\n" for line in missing)
+        return "\n".join(lines) + "\n"
 
     @property
-    def digest(self) -> str:
-        """`sha256:<64 hex>` of `requirements`: it does not depend on the format of the lock file."""
-        return "sha256:" + hashlib.sha256(self.requirements.encode()).hexdigest()
+    def comments(self) -> str:
+        """What a requirements file says last: the unresolved packages."""
+        return "".join(f"# unresolved: {entry.pin} ({entry.reason})\n" for entry in self.unresolved)
 
     def hashed_requirements(self) -> str:
         """For `pip install --no-deps --require-hashes -r`: the locked packages."""
-        return _requirements(self.entries)
+        return "".join(
+            " \\\n    ".join([entry.pin, *(f"--hash={digest}" for digest in entry.hashes)]) + "\n"
+            for entry in self.entries
+        )
 
     def unhashed_requirements(self) -> str:
         """For `pip install --no-deps -r`: the unresolved packages."""
@@ -100,10 +108,16 @@ def part_of(lock: Lock, names: Collection[str]) -> Lock:
     )
 
 
-def _requirements(entries: Iterable[LockEntry]) -> str:
-    return "".join(
-        " \\\n    ".join([entry.pin, *(f"--hash={digest}" for digest in entry.hashes)]) + "\n" for entry in entries
-    )
+def requirements_file(stack: Stack, lock: Lock) -> str:
+    """The lock for `pip download --require-hashes -r`: the wheels for the stack's Python.
+
+    In comments stand the packages that this command cannot take along, and the unresolved ones.
+    """
+    apart = {canonical(package.name): "to compile" for package in stack.build.compiled}
+    apart |= {canonical(package.name): f"for Python {package.python}" for package in stack.build.other_python}
+    wheels = part_of(lock, {entry.name for entry in lock.entries} - apart.keys()).hashed_requirements()
+    others = "".join(f"# {apart[entry.name]}: {entry.pin}\n" for entry in lock.entries if entry.name in apart)
+    return lock.header + wheels + others + lock.comments
 
 
 def inputs_digest(stack: Stack) -> str:

@@ -1,225 +1,217 @@
-"""Makes the lock of a stack: packages from their indexes, the base's digest from its registry.
+"""Makes the lock of a stack: `uv pip compile` finds the packages, the base's registry its digest.
 
-What cannot be found out is locked as unresolved, with the reason. Hashes that an earlier lock has for the same
-version are kept.
+What cannot be found out is locked as unresolved, with the reason. What an earlier lock says of a package at the same
+version is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec.toml
+
 from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.locks.files import stated_base
-from flagbench.locks.metadata import Tables
+from flagbench.locks.base import BaseUnknown, find_digest
+from flagbench.locks.files import parse_packages, stated_base
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
-from flagbench.locks.platforms import uv_platform
-from flagbench.locks.pylock import PIN
-from flagbench.locks.registry import base_digest
-from flagbench.locks.registry_login import RegistryError
-from flagbench.locks.session import REFUSED, REMEDY, refusing_indexes
-from flagbench.locks.sources import Sources
-from flagbench.locks.uv import Found, IndexUnreachable, NoSolution, Request, resolve
+from flagbench.redaction import redact
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack
 
 Report = Callable[[str], None]
 """Receives progress, a line at a time."""
+_MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+# The glibc of the oldest base: Ubuntu 20.04 for Python 3.8, Ubuntu 22.04 for the others.
+_OLD_GLIBC, _GLIBC = "2_31", "2_35"
+# The address of a file that is on this machine alone.
+_LOCAL = re.compile(r'\b(?:url = "file://|path = ")[^"]*?([^"/]+)"')
 
 
-@dataclass(frozen=True)
-class LockOptions:
-    """How a lock is made."""
-
-    sources: Sources
-    tables: Tables
-    previous: Lock | None = None
-    """An earlier lock of the stack, whose versions are kept where they still fit. None: everything is new."""
-    upgrade: bool = False
-    """Whether to take the newest versions and ask for the base again."""
-    base_digest: str | None = None
-    """The base's digest set by hand."""
-
-
-def make_lock(stack: Stack, options: LockOptions, report: Report) -> Lock:
+def make_lock(
+    stack: Stack, folder: Path, previous: Lock | None, report: Report, *, upgrade: bool, base_digest: str | None
+) -> Lock:
     """The lock of a stack.
 
-    Raises FlagbenchError: the manifest's packages do not go together (usage), or an index cannot be asked (engine).
+    Args:
+        folder: images/locks; its uv.toml declares the requirements of packages that uv would have to build.
+        previous: an earlier lock of the stack, whose versions are kept where they still fit.
+        upgrade: take the newest versions, and ask for the base again.
+        base_digest: the base's digest set by hand.
+
+    Raises FlagbenchError: uv is not installed, or the manifest's packages do not go together (usage); an index cannot
+    be asked (engine).
     """
     report(f"{stack.name}: packages for Python {stack.python}")
-    entries, unresolved = _Packages(stack, options, report).resolve()
+    entries, unresolved = _Packages(stack, folder, previous, report, upgrade).resolve()
     return Lock(
         stack=stack.name,
         python=stack.python,
         base_image=stated_base(stack)[0],
-        base_digest=_base(stack, options, report),
+        base_digest=base_digest or _base_digest(stack, previous, report, upgrade),
         inputs=inputs_digest(stack),
-        entries=entries,
-        unresolved=unresolved,
+        entries=tuple(sorted(entries, key=attrgetter("name"))),
+        unresolved=tuple(sorted(unresolved, key=attrgetter("name"))),
     )
 
 
-def _base(stack: Stack, options: LockOptions, report: Report) -> str | None:
+def _base_digest(stack: Stack, previous: Lock | None, report: Report, upgrade: bool) -> str | None:
     image, stated = stated_base(stack)
-    if chosen := options.base_digest or stated:
-        return chosen
-    previous = options.previous
     known = previous.base_digest if previous and previous.base_image == image else None
-    if image is None or (known and not options.upgrade):
-        return known
-    report(f"{stack.name}: the base {image}")
+    if stated or image is None or (known and not upgrade):
+        return stated or known
     try:
-        return base_digest(image, options.sources.ca_bundle)
-    except RegistryError as error:
+        return find_digest(image, stack.platform)
+    except BaseUnknown as error:
         report(f"{stack.name}: the base stays {'as it was' if known else 'unresolved'}: {error}")
         return known
 
 
+class _UvFailed(Exception):
+    """What uv said, in one line."""
+
+
 class _Packages:
-    """The search for a stack's packages; continues without an index of the manifest that does not answer."""
+    """The search for a stack's packages, which continues without an index of the manifest that cannot be reached."""
 
-    def __init__(self, stack: Stack, options: LockOptions, report: Report) -> None:
+    def __init__(self, stack: Stack, folder: Path, previous: Lock | None, report: Report, upgrade: bool) -> None:
         self.stack = stack
-        self.options = options
+        self.build = stack.build
+        self.settings = folder / "uv.toml"
         self.report = report
-        self.compiled = dict(_pin(f"{package.name}=={package.version}") for package in stack.build.compiled)
-        self.pins = dict(_pin(line) for line in (*stack.build.packages, *stack.build.optional))
-        # A mirror given instead of them has to answer, or the command fails.
-        self.indexes = [] if options.sources.further else list(stack.build.indexes)
-        self.silent: dict[str, str] = {}
-        """Indexes of the manifest that did not answer, each with what happened instead."""
+        self.upgrade = upgrade
+        self.pins = {_name(line): line.partition("==")[2] for line in (*self.build.packages, *self.build.optional)}
+        self.compiled = {canonical(package.name): package.version for package in self.build.compiled}
+        self.earlier = {entry.pin: entry for entry in previous.entries} if previous else {}
+        self.kept = [] if upgrade else [e.pin for e in self.earlier.values() if e.name not in self.pins]
+        self.indexes = list(self.build.indexes)
+        self.silent: list[str] = []
+        """Indexes of the manifest that could not be reached."""
         self.lost: dict[str, str] = {}
-        """Direct requirements that only such an index has: canonical name to version."""
-        self.keep = options.previous is not None and not options.upgrade
+        """Direct requirements that only such an index has: canonical name to the reason."""
 
-    def resolve(self) -> tuple[tuple[LockEntry, ...], tuple[Unresolved, ...]]:
-        """Locked and unresolved packages, both sorted by name."""
+    def resolve(self) -> tuple[list[LockEntry], list[Unresolved]]:
+        """What is locked, and what stays unresolved."""
         while True:
-            environment = self.options.sources.uv_environment(self.indexes)
             try:
-                found = [package for request in self._requests() for package in resolve(request, environment)]
-            except IndexUnreachable as error:
-                self._unreachable(error)
-            except NoSolution as error:
-                if not self._refused(environment):
-                    self._drop_missing(error)
-            else:
-                return self._sorted(found)
+                found = [*self._compile(self._requirements(), self.stack.python), *self._for_other_pythons()]
+                break
+            except _UvFailed as error:
+                self._continue_without(str(error))
+        entries = found if self.upgrade else [self.earlier.get(entry.pin, entry) for entry in found]
+        lost = [Unresolved(name, self.pins[name], reason=reason) for name, reason in self.lost.items()]
+        entries += [self.earlier[entry.pin] for entry in lost if entry.pin in self.earlier]
+        return entries, [entry for entry in lost if entry.pin not in self.earlier]
 
-    def _requests(self) -> Iterator[Request]:
-        yield self._request()
-        others: dict[str, list[str]] = {}
-        for package in self.stack.build.other_python:
-            name, version = _pin(f"{package.name}=={package.version}")
-            others.setdefault(package.python, []).append(f"{name}=={version}")
-        for python, lines in others.items():
-            yield Request(tuple(lines), python, uv_platform(self.stack), compiled=frozenset(), alone=True)
+    def _requirements(self) -> list[str]:
+        lines = [line for line in (*self.build.packages, *self.build.optional) if _name(line) not in self.lost]
+        for name, version in self.compiled.items():
+            self._declared(name, version)  # or uv would run its setup.py
+            lines.append(f"{name}=={version}")
+        for name in self.lost:
+            lines += self._declared(name, self.pins[name])
+        return lines
 
-    def _request(self) -> Request:
-        wanted = self.pins | self.compiled
-        lines = [f"{name}=={version}" for name, version in wanted.items() if name not in self.lost]
-        for name, version in self.lost.items():
-            lines += self.options.tables.get((name, version), ())
-        earlier = self.options.previous.entries if self.options.previous and self.keep else ()
-        return Request(
-            requirements=tuple(lines),
-            python=self.stack.python,
-            platform=uv_platform(self.stack),
-            compiled=frozenset(self.compiled),
-            absent=frozenset({canonical(name) for name in self.stack.build.from_base} | set(self.lost)),
-            tables={pin: self._table(*pin) for pin in self.compiled.items()},
-            kept={entry.name: entry.version for entry in earlier if entry.name not in wanted},
+    def _declared(self, name: str, version: str) -> list[str]:
+        """What a package needs in turn, by uv's settings."""
+        text = self.settings.read_bytes() if self.settings.is_file() else b""
+        for table in msgspec.toml.decode(text).get("dependency-metadata", ()):
+            if (canonical(table["name"]), table["version"]) == (name, version):
+                return list(table["requires-dist"])
+        raise FlagbenchError(
+            f"{self.settings} does not declare what {name}=={version} needs in turn",
+            remedy="add its table, from the METADATA, PKG-INFO or setup.py of that version",
         )
 
-    def _table(self, name: str, version: str) -> tuple[str, ...]:
-        try:
-            return self.options.tables[(name, version)]
-        except KeyError:
-            raise FlagbenchError(
-                f"{name}=={version} is compiled for {self.stack.name}, but what it needs in turn is not declared",
-                remedy="add its table to images/locks/metadata.toml, from the PKG-INFO or setup.py of its source",
-            ) from None
+    def _for_other_pythons(self) -> Iterator[LockEntry]:
+        # Alone: what they need in turn would be for the other Python, too.
+        for package in self.build.other_python:
+            yield from self._compile([f"{package.name}=={package.version}"], package.python, "--no-deps")
 
-    def _unreachable(self, error: IndexUnreachable) -> None:
-        """Continue without the index, if it is one of the manifest."""
-        index = next((url for url in self.indexes if error.url.startswith(url.rstrip("/") + "/")), None)
-        if index is None:
-            raise FlagbenchError(
-                f"a package index could not be reached: {error.cause}",
-                remedy="check the network and the proxy; name another index with --pip-source, or the certificates "
-                "of this network with --ca-bundle",
-                code=ExitCode.ENGINE,
-            ) from None
-        self._without_index(index, "could not be reached", f" ({error.cause})")
-
-    def _refused(self, environment: Mapping[str, str]) -> bool:
-        """Whether there was no solution because indexes refuse access; the manifest's are then left out."""
-        found = refusing_indexes(self.stack, environment, self.options.sources.ca_bundle)
-        for index, status in found.items():
-            if index not in self.indexes:
-                raise FlagbenchError(
-                    f"a package index {REFUSED} (HTTP {status})", remedy=REMEDY, code=ExitCode.ENGINE
-                ) from None
-            self._without_index(index, f"refused (HTTP {status})")
-        return bool(found)
-
-    def _without_index(self, index: str, why: str, cause: str = "") -> None:
-        self.report(f"{self.stack.name}: {index} {why}{cause}")
-        self.indexes.remove(index)
-        self.silent[index] = why
-
-    def _drop_missing(self, error: NoSolution) -> None:
-        """Drop packages that only a silent index may have; if there are none, the versions of the earlier lock."""
-        named = {canonical(pin.partition("==")[0]) for pin in error.missing}
-        gone = {name: version for name, version in self.pins.items() if name in named and name not in self.lost}
-        if self.silent and gone:
-            for name, version in gone.items():
-                self.report(f"{self.stack.name}: {name}=={version} stays unresolved")
-            self.lost |= gone
-        elif self.keep:
+    def _continue_without(self, error: str) -> None:
+        """Drop an index that cannot be reached, then what only it has, then the versions of the earlier lock."""
+        index = next((url for url in self.indexes if f"{url.rstrip('/')}/" in error), None)
+        absent = r"\b{0} was not found|no versions? of {0}=="
+        missing = [name for name in self.pins.keys() - self.lost if re.search(absent.format(name), error)]
+        conflict = "No solution found" in error
+        if index is not None:
+            self.report(f"{self.stack.name}: {index} could not be reached")
+            self.indexes.remove(index)
+            self.silent.append(index)
+        elif self.build.indexes and missing:
+            reason = ", ".join(f"{url} could not be reached" for url in self.silent)
+            self.lost |= dict.fromkeys(missing, reason or "no index has it")
+        elif self.kept and conflict:
             self.report(f"{self.stack.name}: versions of the earlier lock no longer fit; all are looked up again")
-            self.keep = False
+            self.kept = []
         else:
             raise FlagbenchError(
-                f"the packages of {self.stack.name} do not go together: {error}",
-                remedy=f"correct `build` in {self.stack.path}",
+                f"uv cannot resolve the packages of {self.stack.name}: {error}",
+                remedy=f"correct `build` in {self.stack.path}, or uv's settings (UV_DEFAULT_INDEX, UV_INDEX, "
+                "SSL_CERT_FILE); an index that refuses access looks like one without the packages",
+                code=ExitCode.USAGE if conflict else ExitCode.ENGINE,
             ) from None
 
-    def _sorted(self, found: list[Found]) -> tuple[tuple[LockEntry, ...], tuple[Unresolved, ...]]:
-        entries = [LockEntry(package.name, package.version, package.hashes, package.files) for package in found]
-        entries += [LockEntry(name, version) for name, version in self.lost.items()]
-        known = sorted(map(self._as_known, entries), key=attrgetter("name"))
-        missing = [Unresolved(e.name, e.version, reason=self._reason(e)) for e in known if not e.hashes]
-        return tuple(entry for entry in known if entry.hashes), tuple(missing)
+    def _compile(self, requirements: Iterable[str], python: str, *options: str) -> tuple[LockEntry, ...]:
+        """The packages that fit the stack's platform; everything but what is compiled is taken as a wheel."""
+        glibc = _OLD_GLIBC if self.stack.python == "3.8" else _GLIBC
+        command = [_find_uv(), "pip", "compile", "asked.in", "--format", "pylock.toml", "-o", "pylock.toml"]
+        command += ["--quiet", "--no-python-downloads", "--python-version", python]
+        command += ["--python-platform", f"{_MACHINES[self.stack.platform]}-manylinux_{glibc}"]
+        # Constraints, not uv's preferences from an earlier output: with several indexes it takes a preferred version
+        # from the first that has it, even if only another has a file that fits.
+        command += ["--excludes", "absent.txt", "--constraints", "kept.txt"]
+        # As pip does in the image: the best version of all indexes. What may be installed is decided by the hashes,
+        # which a person reviews.
+        command += ["--index-strategy", "unsafe-best-match", "--only-binary", ":all:"]
+        command += [f"--no-binary={name}" for name in self.compiled]
+        # Both keep uv from reading the settings of its working directory.
+        environment = {k: v for k, v in os.environ.items() if k not in ("UV_CONFIG_FILE", "UV_NO_CONFIG")}
+        environment["UV_INDEX"] = " ".join([*self.indexes, os.environ.get("UV_INDEX", "")]).strip()
+        with tempfile.TemporaryDirectory(prefix="flagbench-lock-") as name:
+            scratch = Path(name)
+            if self.settings.is_file():
+                shutil.copy(self.settings, scratch)
+            _write(scratch / "asked.in", requirements)
+            _write(scratch / "absent.txt", [*self.build.from_base, *self.lost])
+            _write(scratch / "kept.txt", self.kept)
+            ended = subprocess.run(
+                [*command, *options], cwd=scratch, env=environment, capture_output=True, text=True, check=False
+            )
+            if ended.returncode != 0:
+                raise _UvFailed(redact(" ".join(ended.stderr.split())))
+            text = (scratch / "pylock.toml").read_text(encoding="utf-8")
+        try:
+            return parse_packages(_LOCAL.sub(r'path = "\1"', text))
+        except ValueError as error:
+            raise _UvFailed(f"its pylock.toml: {error}") from None
 
-    def _as_known(self, entry: LockEntry) -> LockEntry:
-        """The entry, with the hashes of an earlier lock where there are none now."""
-        earlier = self.options.previous.entries if self.options.previous else ()
-        same = next((old for old in earlier if old.pin == entry.pin), None)
-        if same is None or entry.hashes:
-            return entry
-        # A lock of the old format knows the hash, and the index the file's name.
-        files = same.files or entry.files
-        return replace(same, files=files) if len(files) == len(same.hashes) else entry
 
-    def _reason(self, entry: LockEntry) -> str:
-        if entry.name not in self.lost:
-            return "its index states no sha256"
-        # Only public addresses from the manifest, never a configured one.
-        reason = ", ".join(f"{index} {why}" for index, why in self.silent.items())
-        declared = (entry.name, entry.version) in self.options.tables
-        return reason if declared else f"{reason}; what it needs in turn is not known"
-
-
-def _pin(line: str) -> tuple[str, str]:
-    name, _, version = line.partition("==")
-    name = canonical(name.strip())
-    if not PIN.fullmatch(f"{name}=={version.strip()}"):
+def _find_uv() -> str:
+    """The uv that is installed beside flagbench, else the one on PATH."""
+    try:
+        program: str | None = import_module("uv").find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        program = shutil.which("uv")
+    if program is None:
         raise FlagbenchError(
-            f"{line!r} does not pin a package as name==version",
-            remedy="correct `build` in the manifest of the stack",
+            "uv, which resolves packages, is not installed", remedy="install it with `pip install 'flagbench[lock]'`"
         )
-    return name, version.strip()
+    return program
+
+
+def _name(requirement: str) -> str:
+    return canonical(requirement.partition("==")[0].partition("[")[0])
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

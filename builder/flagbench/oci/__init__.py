@@ -1,1 +1,1 @@
-"""Images outside an engine: as registries and buckets keep them."""
+"""Images on their way to a registry or a bucket, and from a bucket back into the engine."""

@@ -1,244 +1,169 @@
 """A repository in a bucket, whose keys are the paths of a registry's API: served at a host's root, it can be pulled.
 
 `v2/` answers the question whether there is a registry; `v2/NAME/blobs/sha256:...` and `v2/NAME/manifests/sha256:...`
-are written once; `v2/NAME/manifests/TAG` alone is ever replaced. Since clients ask nothing but GET and HEAD of these
-paths, a server of files is enough, if it keeps the Content-Type of manifests.
+never change; `v2/NAME/manifests/TAG` alone is replaced. Clients ask nothing but GET and HEAD of these paths, so a
+server of files is enough, if it keeps the Content-Type of manifests.
 """
 
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any, Literal
 
-from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import DIGEST
 from flagbench.oci.bucket_address import s3_errors
-from flagbench.oci.bucket_objects import ImageObjects
-from flagbench.oci.manifest import MANIFEST_BYTES, media_type_of
-from flagbench.oci.model import UPDATES, Blob, Change, Descriptor, Progress, Put, contended, digest_of
-from flagbench.s3 import Address, S3Error, get_file, put_file
-from flagbench.s3.client import ATTEMPTS, NETWORK
+from flagbench.oci.manifest import MANIFEST_TYPE, Blob, damaged, digest_of
+from flagbench.oci.progress import TransferProgress
+from flagbench.s3.client import open_client
+from flagbench.s3.profiles import Address
 
-_ROOT = "v2/"
 _BLOB = re.compile(rf"v2/(?P<name>.+)/blobs/(?P<digest>{DIGEST})")
-_BYTES = "application/octet-stream"
-_COPIED_WHOLE = 2**30
-"""Bytes: a larger object is copied in parts, as one request for all of it may take longer than an answer may."""
+_MANIFEST_BYTES = 4 * 2**20
+"""The size limit of a manifest, as registries have it."""
+_ABANDONED = timedelta(days=1)
+"""Age of an upload in parts that a killed push left. A younger one may belong to a push that still runs."""
+_HIDDEN = (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
+"""Statuses of an object that does not exist, or that this key may not read."""
+
+Put = Literal["present", "copied", "uploaded"]
+"""How a blob came to its place: it was there, the server copied it from another repository, or it was sent."""
 
 
-class BucketPlace:
-    """A repository in a bucket; see Place. Threads may share it."""
+class ImageBucket:
+    """One repository; every method raises FlagbenchError: usage (2) without that bucket, data (3), network (15)."""
 
     def __init__(self, address: Address, name: str, *, public: bool = False) -> None:
-        """`name`: the repository, such as flagbench/distilbert. `public`: let everyone read what is put."""
-        self._objects = ImageObjects(address, public=public)
-        self._bucket = self._objects.bucket
+        """`name`: such as flagbench/distilbert. `public`: let everyone read what is put, or is there already."""
+        self.url = f"s3://{address.bucket}/{name}"
+        self._bucket = address.bucket
         self._name = name
-        # One file at a time: it is sent in parts, as many at once as a connection is worth, each of them in memory.
-        self._sending = threading.Lock()
-        self._copies: set[str] = set()
-
-    @property
-    def url(self) -> str:
-        """s3://BUCKET/NAME."""
-        return self._bucket.location(self._name)
-
-    @property
-    def public(self) -> bool:
-        """Whether everyone may read what is put; see Place."""
-        return bool(self._objects.acl)
-
-    def require_bucket(self) -> None:
-        """Raise FlagbenchError (usage) if the bucket does not exist; a key that may not list learns it later."""
+        self._acl = {"ACL": "public-read"} if public else {}
         with s3_errors():
+            self._client = open_client(address)[0]
+
+    def begin(self) -> None:
+        """Say that there is a registry: the first write, which finds out whether the bucket takes any."""
+        self._put("v2/", b"{}", "application/json")
+
+    def holds(self, blob: Blob) -> bool:
+        """Whether the repository has a blob, as far as this key may ask; then it is made public if that was asked."""
+        key = self._blob_key(blob)
+        with s3_errors(f"{self.url} cannot be asked for a layer"):
             try:
-                self._bucket.ask("list_objects_v2", MaxKeys=1)
-            except S3Error as error:
-                if not error.denied:
-                    raise
-
-    def has_blob(self, digest: str) -> bool:
-        """Whether the repository has a blob; see Place."""
-        with s3_errors():
-            return self._objects.head(self._blob_key(digest)) is not None
-
-    def put_blob(self, blob: Blob, show: Progress) -> Put:
-        """Keep a blob; see Place. Copied by the server, if another repository of the bucket has it."""
-        found = blob.descriptor
-        key, sha256 = self._blob_key(found.digest), found.digest.removeprefix("sha256:")
-        with s3_errors():
-            if self._holds(key, found):
-                self._objects.publish(key)
-                return "copied" if found.digest in self._copies else "present"
-            if self._copied(key, found):
-                self._copies.add(found.digest)
-                return "copied"
-            path = blob.path(show)
-            with self._sending:
-                sent = put_file(self._bucket, key, path, sha256, content_type=_BYTES, show=show, **self._objects.acl)
-            # An upload in parts may have been begun without the ACL, by a push that was interrupted.
-            self._objects.publish(key)
-            return "uploaded" if sent else "present"
-
-    def read_blob(self, digest: str) -> Iterator[bytes]:
-        """Chunks of a blob, unchecked; see Place. An answer that breaks off is continued."""
-        key = self._blob_key(digest)
-        with s3_errors():
-            head = self._bucket.head(key)
-            if head is None:
-                raise self._missing(digest)
-            done, attempts = 0, 0
-            while done < head.size:
-                begin = done
-                try:
-                    for chunk in self._objects.chunks(key, head, begin):
-                        done += len(chunk)
-                        yield chunk
-                    broken = S3Error(f"{self._bucket.location(key)} was not read: the answer broke off", NETWORK)
-                except S3Error as error:
-                    if error.code:
-                        raise
-                    broken = error
-                attempts = 1 if done > begin else attempts + 1
-                if attempts == ATTEMPTS:
-                    raise broken
-
-    def fetch_blob(self, found: Descriptor, path: Path, show: Progress) -> None:
-        """A blob as a file, in parts of which several are read at a time; checked against its digest.
-
-        A download that was interrupted is resumed. Raises FlagbenchError as Place does, and OSError where the file
-        cannot be written.
-        """
-        key, sha256 = self._blob_key(found.digest), found.digest.removeprefix("sha256:")
-        with s3_errors():
-            try:
-                get_file(self._bucket, key, path, size=found.size, sha256=sha256, show=show)
-            except S3Error as error:
-                if error.missing:
-                    raise self._missing(found.digest) from error
+                if self._client.head_object(Bucket=self._bucket, Key=key)["ContentLength"] != blob.size:
+                    return False  # damaged: it is sent again
+            except self._client.exceptions.ClientError as error:
+                if _status(error) in _HIDDEN:
+                    return False
                 raise
-
-    def put_manifest(self, content: bytes, media_type: str, references: tuple[str, ...]) -> bool:
-        """Keep a manifest under its digest, then its tags; see Place. A bucket lists no referrers."""
-        with s3_errors():
-            self._objects.create(_ROOT, b"{}", "application/json", compare=False)
-            self._objects.create(self._manifest_key(digest_of(content)), content, media_type)
-            for reference in references:
-                self._bucket.put(self._manifest_key(reference), content, media_type, **self._objects.acl)
-        return False
-
-    def update_manifest(self, tag: str, media_type: str, change: Change) -> None:
-        """Replace the manifest under a tag; see Place. Servers that know If-Match lose no change of another process.
-
-        A key that may not read creates it, and leaves one that is there as it is.
-        """
-        key = self._manifest_key(tag)
-        with s3_errors():
-            for _ in range(UPDATES):
-                head = self._objects.head(key)  # before it is read: what comes between is noticed
-                seen = self._objects.readable(key)
-                content = change(seen)
-                if content is None:
-                    break
-                self._objects.create(self._manifest_key(digest_of(content)), content, media_type)
-                replaced = self._objects.replaced(key, head, content, media_type)
-                if not replaced and seen is None and self._objects.is_hidden(key):
-                    return
-            else:
-                raise contended(tag, self.url)
-            if seen is not None and self.public:
-                self._objects.create(self._manifest_key(digest_of(seen)), seen, media_type)
-                self._objects.publish(key)
-
-    def read_manifest(self, reference: str) -> tuple[bytes, str] | None:
-        """A manifest by tag or digest, with its media type; see Place."""
-        key = self._manifest_key(reference)
-        with s3_errors():
-            try:
-                content, _ = self._bucket.read(key, MANIFEST_BYTES)
-            except S3Error as error:
-                if error.missing:
-                    return None
-                raise
-            location = self._bucket.location(key)
-            if len(content) > MANIFEST_BYTES:
-                raise S3Error(f"{location} is larger than a manifest", "push the image again", damaged=True)
-            if reference.startswith("sha256:") and digest_of(content) != reference:
-                raise S3Error(f"{location} does not match its digest", "remove it, then push again", damaged=True)
-            # The type that the object was kept with may be that of a later manifest, if a tag moves just now.
-            return content, media_type_of(content) or self._type(key)
-
-    def _blob_key(self, digest: str) -> str:
-        return f"{_ROOT}{self._name}/blobs/{digest}"
-
-    def _manifest_key(self, reference: str) -> str:
-        return f"{_ROOT}{self._name}/manifests/{reference}"
-
-    def _holds(self, key: str, found: Descriptor) -> bool:
-        """Whether an object is the blob. Raises S3Error (damaged) where it is another."""
-        head = self._objects.head(key)
-        if head is None:
-            return False
-        problem = None
-        if head.size != found.size:
-            problem = f"has {head.size} bytes, not {found.size}"
-        elif head.sha256 not in (None, found.digest.removeprefix("sha256:")):
-            problem = f"has the sha256 {head.sha256} in its metadata"
-        if problem:
-            raise S3Error(
-                f"{self._bucket.location(key)} {problem}: it is damaged", "remove it, then push again", damaged=True
-            )
+            if self._acl:
+                self._client.put_object_acl(Bucket=self._bucket, Key=key, **self._acl)
         return True
 
-    def _copied(self, key: str, found: Descriptor) -> bool:
+    def put_blob(self, blob: Blob, path: Path, progress: TransferProgress) -> Put:
+        """Keep a blob, whose bytes are in a file; a blob that another repository of the bucket has is copied."""
+        if self.holds(blob):
+            return "present"
+        if self._is_copied(blob):
+            return "copied"
+        options = {"ContentType": "application/octet-stream", **self._acl}
+        with (
+            s3_errors(f"{self.url}: a layer was not sent"),
+            progress.bar(f"sending {blob.digest[7:19]}", blob.size) as advance,
+        ):
+            self._client.upload_file(
+                str(path), self._bucket, self._blob_key(blob), ExtraArgs=options, Callback=advance
+            )
+        return "uploaded"
+
+    def put_manifest(self, content: bytes, tags: Sequence[str]) -> None:
+        """Keep a manifest under its digest, then its tags: only now the image can be seen."""
+        for reference in (digest_of(content), *tags):
+            self._put(self._manifest_key(reference), content, MANIFEST_TYPE)
+        self._abort_leftovers()
+
+    def read_manifest(self, reference: str) -> bytes | None:
+        """A manifest by tag or digest; None if it does not exist."""
+        key = self._manifest_key(reference)
+        with s3_errors(f"{self.url} cannot be read"):
+            try:
+                answer = self._client.get_object(Bucket=self._bucket, Key=key)
+            except self._client.exceptions.NoSuchKey:
+                return None
+            content: bytes = answer["Body"].read() if answer["ContentLength"] <= _MANIFEST_BYTES else b""
+        if reference.startswith("sha256:") and digest_of(content) != reference:
+            raise damaged(f"s3://{self._bucket}/{key} does not match its digest")
+        return content
+
+    def fetch_blob(self, blob: Blob, path: Path, advance: Callable[[int], None]) -> None:
+        """Download a blob, unchecked, into a file, which appears when it is complete. Raises OSError, too."""
+        key = self._blob_key(blob)
+        with s3_errors(f"{self.url}: a layer was not read"):
+            try:
+                self._client.download_file(self._bucket, key, str(path), Callback=advance)
+            except self._client.exceptions.ClientError as error:
+                if _status(error) == HTTPStatus.NOT_FOUND:
+                    raise damaged(f"s3://{self._bucket}/{key}, which a manifest names, is missing") from None
+                raise
+
+    def _is_copied(self, blob: Blob) -> bool:
         """Have the server copy a blob from another repository of the bucket. Whether it did."""
-        source = self._elsewhere.get((found.digest, found.size))
+        source = self._elsewhere.get((blob.digest, blob.size))
         if source is None:
             return False
-        try:
-            if found.size > _COPIED_WHOLE:
-                # In parts, an object's type and sha256 are not copied with it.
-                kept = {"sha256": found.digest.removeprefix("sha256:")}
-                self._bucket.copy(
-                    source, key, ContentType=_BYTES, Metadata=kept, MetadataDirective="REPLACE", **self._objects.acl
-                )
-            else:
-                origin = {"Bucket": self._bucket.address.bucket, "Key": self._bucket.name(source)}
-                self._bucket.ask("copy_object", Key=self._bucket.name(key), CopySource=origin, **self._objects.acl)
-        except S3Error as error:
-            if error.missing or error.denied:  # removed meanwhile, or not for this key to read
-                return False
-            raise
+        options = {"ContentType": "application/octet-stream", "MetadataDirective": "REPLACE", **self._acl}
+        with s3_errors(f"{self.url}: a layer was not copied"):
+            try:
+                origin = {"Bucket": self._bucket, "Key": source}
+                self._client.copy(origin, self._bucket, self._blob_key(blob), ExtraArgs=options)
+            except self._client.exceptions.ClientError as error:
+                if _status(error) in _HIDDEN:  # removed meanwhile, or not for this key to read
+                    return False
+                raise
         return True
 
     @cached_property
     def _elsewhere(self) -> dict[tuple[str, int], str]:
-        """Keys of the blobs of all other repositories, by digest and size.
-
-        One listing of `v2/`, read when the first blob is missing: an image has about ten blobs, so one page of a
-        listing, a thousand keys, covers a hundred images. Asking each repository for each blob would be a request for
-        every pair, and which repositories there are is known from a listing alone.
-        """
+        """Keys of the blobs of all other repositories, by digest and size; a listing has a hundred images a page."""
         found = {}
-        try:
-            for listed in self._bucket.list(_ROOT):
-                if (blob := _BLOB.fullmatch(listed.key)) and blob["name"] != self._name:
-                    found[blob["digest"], listed.size] = listed.key
-        except S3Error as error:
-            if not error.denied:
-                raise
+        with s3_errors(f"{self.url} cannot be listed"):
+            try:
+                for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix="v2/"):
+                    for listed in page.get("Contents", ()):
+                        if (blob := _BLOB.fullmatch(listed["Key"])) and blob["name"] != self._name:
+                            found[blob["digest"], listed["Size"]] = listed["Key"]
+            except self._client.exceptions.ClientError as error:
+                if _status(error) not in _HIDDEN:
+                    raise
         return found
 
-    def _type(self, key: str) -> str:
-        head = self._bucket.head(key)
-        return "" if head is None else head.content_type
+    def _abort_leftovers(self) -> None:
+        """Abort what killed pushes left in this repository; where the key may not, it stays."""
+        before = datetime.now(timezone.utc) - _ABANDONED
+        with suppress(self._client.exceptions.ClientError):
+            listed = self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=f"v2/{self._name}/blobs/")
+            for upload in listed.get("Uploads", ()):
+                if upload["Initiated"] < before:
+                    self._client.abort_multipart_upload(
+                        Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
 
-    def _missing(self, digest: str) -> FlagbenchError:
-        return FlagbenchError(
-            f"{self.url} lacks the blob {digest}, which its manifest names",
-            remedy="push the image again",
-            code=ExitCode.DATA,
-        )
+    def _put(self, key: str, content: bytes, media_type: str) -> None:
+        with s3_errors(f"s3://{self._bucket}/{key} was not written"):
+            self._client.put_object(Bucket=self._bucket, Key=key, Body=content, ContentType=media_type, **self._acl)
+
+    def _blob_key(self, blob: Blob) -> str:
+        return f"v2/{self._name}/blobs/{blob.digest}"
+
+    def _manifest_key(self, reference: str) -> str:
+        return f"v2/{self._name}/manifests/{reference}"
+
+
+def _status(error: Any) -> int:
+    return int(error.response["ResponseMetadata"]["HTTPStatusCode"])

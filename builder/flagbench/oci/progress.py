@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
 
 from flagbench.terminal import visible
-
-_REDRAW_SECONDS = 0.1
-_WIDTH = 30
 
 
 class TransferProgress:
@@ -18,41 +15,26 @@ class TransferProgress:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._draws = not quiet and sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "")
-        self._lock = threading.Lock()
-        self._total = self._sent = 0
-        self._drawn = 0.0
 
     def note(self, text: str) -> None:
         """A line of text."""
         if not self._quiet:
             print(visible(text), file=sys.stderr, flush=True)
 
-    def start(self, total: int) -> None:
-        """At most `total` bytes are transferred from now on."""
-        self._total, self._sent = total, 0
+    @contextmanager
+    def bar(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show that `total` bytes are transferred; gives what to call with each count, from any thread."""
+        if self._quiet:
+            yield lambda count: None
+            return
+        from typer import progressbar  # it takes 0.1 s to import, and a run does not need it
 
-    def expect(self, count: int) -> None:
-        """Further bytes are to be transferred."""
-        with self._lock:
-            self._total += count
+        lock = Lock()
+        size = f"{total / 1e6:,.1f} MB" if total >= 1e5 else f"{total:,} bytes"
+        with progressbar(length=total, label=visible(f"{text} ({size})"), file=sys.stderr) as shown:
 
-    def advance(self, count: int) -> None:
-        """Bytes were transferred, or, if negative, in vain."""
-        with self._lock:
-            self._sent += count
-            now = time.monotonic()
-            if self._draws and now - self._drawn >= _REDRAW_SECONDS:
-                self._drawn = now
-                self._draw()
+            def advance(count: int) -> None:
+                with lock:
+                    shown.update(count)
 
-    def end(self) -> None:
-        """Remove the bar."""
-        if self._draws and self._drawn:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def _draw(self) -> None:
-        share = min(1.0, max(0.0, self._sent / self._total)) if self._total else 1.0
-        bar = "#" * round(share * _WIDTH)
-        line = f"  [{bar:<{_WIDTH}}] {share:4.0%} of {self._total / 1e6:,.1f} MB"
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            yield advance

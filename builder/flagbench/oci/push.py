@@ -1,69 +1,163 @@
-"""An image into a place: its layers, then its configuration, then its manifest, which makes it visible."""
+"""`flagbench push`: an image of the engine into a registry, with the engine's own client, or into a bucket."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TextIO
 
-from flagbench.oci.model import Blob, Descriptor, OciImage, Place, Progress, Put
-from flagbench.s3.threads import run_all
+import msgspec
 
-_THREADS = 4
+from flagbench.catalog.model import Stack
+from flagbench.engines import Engine
+from flagbench.engines.base import ImageInfo
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.files import reason
+from flagbench.images import find_reference
+from flagbench.labels import BASE_NAME_LABEL
+from flagbench.oci.bucket import ImageBucket, Put
+from flagbench.oci.diff_ids import seen_diff_id
+from flagbench.oci.manifest import Manifest, decode, digest_of
+from flagbench.oci.progress import TransferProgress
+from flagbench.oci.save import SavedImage
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image of the engine that is to be pushed."""
+
+    name: str
+    """`flagbench/CASE:STACK-VERSION`."""
+    info: ImageInfo
+    tags: tuple[str, ...]
+    """The fixed tag, then those that move and name the same image."""
+
+
+@dataclass(frozen=True)
+class PushedBlob:
+    """What became of a layer or of the configuration."""
+
+    digest: str
+    size: int
+    how: Put
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What became of a blob."""
+    """An image that is in a registry or a bucket now."""
 
-    blob: Descriptor
-    how: Put
+    place: str
+    """`HOST[/PATH]/flagbench/CASE`, or `s3://BUCKET/flagbench/CASE`."""
+    tags: tuple[str, ...]
+    digest: str
+    """`sha256:<64 hex>` of the manifest."""
+    image_id: str
+    """The engine's id of it: of most engines, the digest of the configuration."""
+    blobs: tuple[PushedBlob, ...] | None = None
+    """None for a registry, whose blobs the engine sends."""
+
+    @property
+    def bytes_sent(self) -> int | None:
+        """Bytes that were uploaded to a bucket."""
+        if self.blobs is None:
+            return None
+        return sum(blob.size for blob in self.blobs if blob.how == "uploaded")
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {**asdict(self), "bytes_sent": self.bytes_sent}
 
 
-class NotHere(Exception):
-    """A place lacks a blob whose bytes are not on this machine."""
+def find_source(name: str, aliases: tuple[str, ...], engine: Engine) -> Source:
+    """The image of that name, and which of its aliases still name it. Raises FlagbenchError (usage) without it."""
+    info = engine.inspect(name)
+    if info is None:
+        raise FlagbenchError(
+            f"the engine has no image {name}",
+            remedy=f"build it first: `flagbench build {name.removeprefix('flagbench/').rpartition('-')[0]}`",
+        )
+    found = ((alias, engine.inspect(alias)) for alias in aliases)
+    moving = [alias for alias, other in found if other is not None and other.id == info.id]
+    return Source(name, info, tuple(each.rpartition(":")[2] for each in (name, *moving)))
 
 
-def not_here(show: Progress) -> Path:
-    """The path of a blob that is known by its digest alone."""
-    raise NotHere
+def require_redistributable(stack: Stack, image: ImageInfo) -> None:
+    """Refuse to give the layers of an image's base to others, unless the licence of the base allows it.
 
-
-def push(image: OciImage, place: Place, tags: Sequence[str], show: Progress = lambda count: None) -> list[Pushed]:
-    """Keep an image in a place under its digest and some tags; what the place has is not sent again.
-
-    Several layers are sent at once. Raises what the place does; NotHere where it lacks a blob that is not here.
+    Raises FlagbenchError (usage).
     """
-    stopped = threading.Event()
-
-    def shown(count: int) -> None:
-        if stopped.is_set():
-            raise _Stopped
-        show(count)
-
-    def put(blob: Blob) -> Pushed:
-        how = place.put_blob(blob, shown)
-        if how != "uploaded":
-            shown(blob.descriptor.size)  # nothing is left to send of it
-        return Pushed(blob.descriptor, how)
-
-    # A layer that an image has twice is sent once.
-    blobs = {blob.descriptor.digest: blob for blob in (*image.layers, image.config)}
-    results = run_all((partial(put, blob) for blob in blobs.values()), _THREADS, stopped)
-    place.put_manifest(image.manifest, image.media_type, tuple(tags))
-    return results
+    terms = stack.base_redistribution
+    base = image.labels.get(BASE_NAME_LABEL) or "this image"
+    own = find_reference(stack.base_image or "")
+    if stack.base_image is not None and (own is None or base != own.tagged):
+        why = f"it is not the stack's base {stack.base_image}, so its licence is unknown"
+    elif terms.status == "allowed":
+        return
+    else:
+        why = f"{terms.reason} ({terms.source})" if terms.source else terms.reason
+    raise FlagbenchError(
+        f"the layers of the base {base} may not be pushed: {why}",
+        remedy="let others build the image; if you may redistribute the base, or if only you can pull from there, "
+        "add --i-may-redistribute",
+    )
 
 
-def offered(place: Place, blob: Blob) -> bool:
-    """Whether a place has a blob, or copied it from another of its repositories just now; nothing is sent."""
+def push_to_registry(source: Source, repository: str, engine: Engine, show: TextIO | None) -> Pushed:
+    """`docker push` of every tag to `HOST[/PATH]/flagbench/CASE`, which the image is named in the engine, too.
+
+    Its progress goes to `show`. Raises EngineError where the registry cannot be reached, or refuses.
+    """
+    digest = ""
+    for tag in source.tags:
+        engine.tag(source.info.id, f"{repository}:{tag}")
+        digest = engine.push(f"{repository}:{tag}", show=show)
+    return Pushed(repository, source.tags, digest, source.info.id)
+
+
+def push_to_bucket(source: Source, bucket: ImageBucket, engine: Engine, progress: TransferProgress) -> Pushed:
+    """Put what the bucket lacks of an image, then its manifest.
+
+    Raises FlagbenchError: data (3) where the engine's archive cannot be read, engine (15) for the engine, the network
+    or a full disk.
+    """
+    bucket.begin()
+    content, blobs = _present(source, bucket) or _sent(source, bucket, engine, progress)
+    bucket.put_manifest(content, source.tags)
+    return Pushed(bucket.url, source.tags, digest_of(content), source.info.id, blobs)
+
+
+def _present(source: Source, bucket: ImageBucket) -> tuple[bytes, tuple[PushedBlob, ...]] | None:
+    """The image's manifest, if the bucket has all of it under its fixed tag: then it need not be read again."""
+    with suppress(FlagbenchError):  # what cannot be read is written again
+        content = bucket.read_manifest(source.tags[0])
+        if content is not None:
+            manifest = decode(content, Manifest, bucket.url)
+            blobs = (*manifest.layers, manifest.config)
+            diff_ids = tuple(map(seen_diff_id, manifest.layers))
+            is_it = (manifest.config.digest, diff_ids) == (source.info.id, source.info.layers)
+            if is_it and all(map(bucket.holds, blobs)):
+                return content, tuple(PushedBlob(blob.digest, blob.size, "present") for blob in blobs)
+    return None
+
+
+def _sent(
+    source: Source, bucket: ImageBucket, engine: Engine, progress: TransferProgress
+) -> tuple[bytes, tuple[PushedBlob, ...]]:
+    """The image's manifest, and what became of its blobs."""
+    progress.note(f"reading {source.name} from the engine")
     try:
-        place.put_blob(Blob(blob.descriptor, not_here, blob.origins), lambda count: None)
-    except NotHere:
-        return False
-    return True
-
-
-class _Stopped(Exception):
-    """Another layer failed."""
+        with tempfile.TemporaryDirectory(prefix="flagbench-") as folder:
+            saved = SavedImage(engine.save(source.info.id), Path(folder))
+            blobs = tuple(
+                PushedBlob(blob.digest, blob.size, bucket.put_blob(blob, path, progress))
+                for blob, path in saved.blobs()
+            )
+            return msgspec.json.encode(saved.manifest), blobs
+    except OSError as error:
+        raise FlagbenchError(
+            f"{tempfile.gettempdir()}, where a layer is kept while it is sent, cannot be used: {reason(error)}",
+            remedy="free some space there, or name another folder with TMPDIR",
+            code=ExitCode.ENGINE,
+        ) from error

@@ -14,7 +14,7 @@ from flagbench.images import LOCAL
 from flagbench.locks.model import Lock
 from flagbench.render.model import Rendered, rendered
 from flagbench.render.quoting import apt_name, index_url, plain_name, variable_name
-from flagbench.render.stack import EPOCH, HOME, TINI, interpreter
+from flagbench.render.stack import HOME, TINI, interpreter
 from flagbench.render.steps import COMPILE, Step, case_steps, needed_to_compile, step_files, wheel_key
 from flagbench.render.templates import Templates
 
@@ -86,7 +86,6 @@ def case_values(case: Case, stack: Stack, lock: Lock) -> dict[str, Any]:
         "home": HOME,
         "tini": TINI,
         "python": interpreter(stack),
-        "epoch": EPOCH,
         "wheels": WHEELS,
         "indexes": [index_url(url) for url in stack.build.indexes],
         # By the name of its folder: what is installed beside compiled wheels.

@@ -9,7 +9,7 @@ from pathlib import Path
 from flagbench.catalog.compile import committed_text, find_stale, write_stale
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.locks.files import read_lock
-from flagbench.locks.model import Lock
+from flagbench.locks.model import Lock, requirements_file
 from flagbench.render.case import read_code, render_case
 from flagbench.render.model import Rendered
 from flagbench.render.roots import case_package, images_root
@@ -27,7 +27,7 @@ class ImageRenderer:
         self.catalog = catalog
         self.template = template
         self._images = images_root(catalog)
-        self.templates = Templates(self._images, template)
+        self._templates = Templates(self._images, template)
         self._code = read_code(case_package(catalog))
         self._locks: dict[str, Lock] = {}
 
@@ -39,11 +39,11 @@ class ImageRenderer:
 
     def stack(self, stack: Stack) -> Rendered:
         """The heavy tier."""
-        return render_stack(stack, self.lock(stack), self.templates)
+        return render_stack(stack, self.lock(stack), self._templates)
 
     def case(self, case: Case, stack: Stack, stack_rendered: Rendered) -> Rendered:
         """The thin tier, on a stack's."""
-        return render_case(case, stack, stack_rendered, self.lock(stack), self._code, self.templates)
+        return render_case(case, stack, stack_rendered, self.lock(stack), self._code, self._templates)
 
     def matrix(self) -> Iterator[Rendered]:
         """Every stack, each followed by the cases it runs, by name."""
@@ -68,7 +68,9 @@ class ImageRenderer:
     def _committed(self) -> dict[str, str]:
         """Every file by path: of each stack the lock as a requirements file, of each image the Dockerfile."""
         stacks = self.catalog.stacks.values()
-        files = {f"rendered/{stack.name}/requirements.txt": self.lock(stack).requirements for stack in stacks}
+        files = {
+            f"rendered/{stack.name}/requirements.txt": requirements_file(stack, self.lock(stack)) for stack in stacks
+        }
         return files | {f"rendered/{image.folder}/Dockerfile": image.dockerfile for image in self.matrix()}
 
 

@@ -21,8 +21,6 @@ BASE_PACKAGES = f"{HOME}/base-packages.json"
 """The versions that the base brought, noted before anything was installed over it."""
 USER_HOME = "/home/flagbench"
 TINI = "/usr/bin/tini"
-EPOCH = 315532800
-"""SOURCE_DATE_EPOCH where none is given: 1980-01-01, the earliest time that a zip file, hence a wheel, can hold."""
 
 _OURS = frozenset({"HOME", "PATH", "PYTHONPATH", "PYTHONHOME", "MAX_JOBS"})
 
@@ -63,7 +61,6 @@ def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
         "stack": stack,
         "base": _base(lock),
         "pinned": lock.base_digest is not None,
-        "epoch": EPOCH,
         "python_version": quoting.python_version(stack.python),
         "python": interpreter(stack),
         "apt": [quoting.apt_name(name) for name in _apt(stack)],

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from flagbench.catalog.model import Case, Compiled, Stack, StackBuild
 from flagbench.errors import FlagbenchError
 from flagbench.locks.model import Lock, canonical, part_of
-from flagbench.render.quoting import python_version
+from flagbench.render.quoting import plain_name, python_version
 
 # What `import torch` needs beside NVIDIA's libraries (Requires-Dist of its wheels): installed together with torch, so
 # that what is compiled against it finds it whole.
@@ -66,7 +66,7 @@ def case_steps(case: Case, build: StackBuild, lock: Lock) -> dict[str, Step]:
     """
     steps = {"optional": _step(lock, _optional(build) & set(case.needs))}
     for python in sorted({package.python for package in build.other_python}):
-        names = _other_python(build, python) & set(case.needs)
+        names = {plain_name(name) for name in _other_python(build, python) & set(case.needs)}
         steps[f"python-{python_version(python)}"] = replace(_step(lock, names), python=python)
     for package in needed_to_compile(case, build):
         steps[f"{COMPILE}{package.name}"] = _step(lock, {canonical(package.name)})

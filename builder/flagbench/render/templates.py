@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,18 +64,13 @@ class Templates:
             template = self._users.get(tier) or self._env.select_template([f"{tier}s/{name}.j2", f"{tier}.j2"])
             return template.render(values)
 
-    def blocks(self, tier: str, names: Collection[str], values: Mapping[str, Any]) -> dict[str, str]:
-        """The text of some blocks of a tier's template, without a user's overrides."""
-        template = self._env.get_template(f"{tier}.j2")
-        return {name: "".join(template.blocks[name](template.new_context(dict(values)))) for name in names}
-
     def file(self, name: str) -> bytes:
         """A file that a step of a build needs."""
         return next(path for folder in self._folders if (path := folder / "files" / name).is_file()).read_bytes()
 
     def _read(self, path: Path) -> dict[str, Template]:
         """A user's template by the tier that it changes."""
-        source = read_source(path)
+        source = _read_source(path)
         tree = self._env.parse(source, filename=str(path))
         parent = next((found.template for found in tree.find_all(nodes.Extends)), None)
         extended = str(parent.value) if isinstance(parent, nodes.Const) else ""
@@ -100,8 +95,8 @@ class Templates:
         return {tier[1]: self._env.template_class.from_code(self._env, code, self._env.make_globals(None))}
 
 
-def read_source(path: Path) -> str:
-    """The text of a template or a Dockerfile. Raises FlagbenchError (usage) where it cannot be read."""
+def _read_source(path: Path) -> str:
+    """The text of a user's template. Raises FlagbenchError (usage) where it cannot be read."""
     try:
         return read_text(path)
     except (OSError, ValueError) as error:

@@ -20,7 +20,7 @@ from flagbench.report.export import table
 from flagbench.report.picture import badge, verdict_svg
 from flagbench.report.reference import reference
 from flagbench.stats.compare import WITHIN
-from flagbench.verify import Verdict, choose_claim, reproductions, verify_claim
+from flagbench.verify import Verdict, choose_claim, verify_claim
 from flagbench.verify.judge import HIGH, LOW
 
 Blocks = Mapping[str, Callable[[], str]]
@@ -48,18 +48,13 @@ MEASURED, RUN_BY_CI, NEVER_RUN = "\N{CHECK MARK}", "\N{BLACK CIRCLE}", "\N{WHITE
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def generated_files(catalog: Catalog, root: Path, blocks: Blocks) -> dict[Path, str]:
+def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
     """Every generated file of a checkout, and every page with a generated part, as each should be.
 
-    Args:
-        root: the checkout.
-        blocks: generated parts beside those made here.
-
-    Raises:
-        FlagbenchError: a page has a part that nothing generates (usage).
+    `root`: the checkout. Raises FlagbenchError if a page has a part that nothing generates (usage).
     """
     docs = root / "docs"
-    known = {**_blocks(catalog, root), **blocks}
+    known = _blocks(catalog, root)
     files = {docs / "reference.md": reference(catalog)}
     record = docs / "verdict" / "record.json"
     if record.is_file():
@@ -92,9 +87,6 @@ def _blocks(catalog: Catalog, root: Path) -> Blocks:
             ("verdict", "meaning", "exit code"),
             ((f"`{verdict.value}`", meaning, int(verdict.exit_code)) for verdict, meaning in _MEANINGS.items()),
         ),
-        "held-by": lambda: table(("published", "compared with", "cases"), _held_by(catalog)),
-        "published-formulas": lambda: table(("case", "utilisation, as published", "source"), _formulas(catalog)),
-        "published-utilisations": lambda: _utilisations(catalog),
         "host-layers": lambda: layers(root, "flagbench"),
         "image-layers": lambda: layers(root, "flagbench_cases"),
     }
@@ -135,35 +127,6 @@ def _measured(folder: Path) -> set[tuple[str, str]]:
     """Case and stack of every record that was made on a device and is kept with the docs."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("*.json")]
     return {(record["case"], record["stack"]) for record in records if record.get("schema") == "record/v1"}
-
-
-def _held_by(catalog: Catalog) -> Iterator[tuple[str, str, str]]:
-    cases: dict[tuple[str, str], list[str]] = {}
-    for case in catalog.cases.values():
-        for metric in case.metrics:
-            if metric.held_by is not None:
-                cases.setdefault((metric.name, metric.held_by), []).append(f"`{case.name}`")
-    for (published, measured), names in sorted(cases.items()):
-        yield f"`{published}`", f"`{measured}`", ", ".join(names)
-
-
-def _formulas(catalog: Catalog) -> Iterator[tuple[str, str, str]]:
-    for case in catalog.cases.values():
-        if formula := case.published_formula:
-            shown = f"{case.unit}/s of a device x {formula.flops_per_unit:g} / {formula.peak:g}"
-            shown += "".join(f", in {precision} / {peak:g}" for precision, peak in formula.peaks.items())
-            yield f"`{case.name}`", shown, formula.source.strip()
-
-
-def _utilisations(catalog: Catalog) -> str:
-    rows = []
-    for entry in reproductions(catalog):
-        printed = catalog.claims[entry.claim].metric("mfu")
-        share = f" / {entry.devices}" if entry.devices > 1 else ""
-        throughput = f"{entry.throughput.value:g}{share}"
-        shown = (printed.printed or printed.value) if printed else ""
-        rows.append((f"`{entry.claim}`", throughput, f"{entry.computed:.5f}", shown, entry.fit.value))
-    return table(("claim", "from its throughput", "computed", "printed", "by"), rows)
 
 
 def _picture(catalog: Catalog, path: Path) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog, ClaimMetric, Stack
 from flagbench.report.export import cell, table
+from flagbench.verify import reproductions
 
 HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not edit. -->
 
@@ -17,7 +18,12 @@ HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not
 def reference(catalog: Catalog) -> str:
     """docs/reference.md: cases, stacks and claims, as Markdown."""
     cases, stacks = catalog.cases.values(), catalog.stacks.values()
-    return "\n".join([HEADER, *_cases(cases), *_stacks(stacks), *_matrix(catalog), *_claims(catalog)]) + "\n"
+    return (
+        "\n".join(
+            [HEADER, *_cases(cases), *_stacks(stacks), *_matrix(catalog), *_published(catalog), *_claims(catalog)]
+        )
+        + "\n"
+    )
 
 
 def _cases(cases: Iterable[Case]) -> Iterable[str]:
@@ -100,6 +106,32 @@ def _matrix(catalog: Catalog) -> Iterable[str]:
             why_not = stack.does_not_run.get(case.name) or case.does_not_run.get(stack.name, "")
             rows.append((f"`{case.name}`", f"`{stack.name}`", "yes" if case.name in stack.runs else "no", why_not))
     yield table(("case", "stack", "runs", "why not"), rows)
+
+
+def _published(catalog: Catalog) -> Iterable[str]:
+    """How publishers compute utilisation, and what their formulas give for the throughputs that they print."""
+    yield "## Published utilisation\n"
+    yield table(("case", "utilisation, as published", "source"), _formulas(catalog))
+    yield _utilisations(catalog)
+
+
+def _formulas(catalog: Catalog) -> Iterator[tuple[str, str, str]]:
+    for case in catalog.cases.values():
+        if formula := case.published_formula:
+            shown = f"{case.unit}/s of a device x {formula.flops_per_unit:g} / {formula.peak:g}"
+            shown += "".join(f", in {precision} / {peak:g}" for precision, peak in formula.peaks.items())
+            yield f"`{case.name}`", shown, formula.source.strip()
+
+
+def _utilisations(catalog: Catalog) -> str:
+    rows = []
+    for entry in reproductions(catalog):
+        printed = catalog.claims[entry.claim].metric("mfu")
+        share = f" / {entry.devices}" if entry.devices > 1 else ""
+        throughput = f"{entry.throughput.value:g}{share}"
+        shown = (printed.printed or printed.value) if printed else ""
+        rows.append((f"`{entry.claim}`", throughput, f"{entry.computed:.5f}", shown, entry.fit.value))
+    return table(("claim", "from its throughput", "computed", "printed", "by"), rows)
 
 
 def _claims(catalog: Catalog) -> Iterable[str]:

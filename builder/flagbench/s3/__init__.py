@@ -1,4 +1,4 @@
-"""Objects in a bucket of an S3 server, over boto3: create-only puts, resumed transfers, the kinds of servers.
+"""Objects in a bucket of an S3 server, over boto3: create-only puts, large files, the kinds of servers.
 
 The image side has a copy, made by `flagbench manifests compile`: hence Python 3.8 and, beside the standard library,
 boto3 alone, which is imported when a bucket is opened.
@@ -7,11 +7,10 @@ boto3 alone, which is imported when a bucket is opened.
 from __future__ import annotations
 
 from flagbench.s3.bucket import Bucket, Head, Listed
-from flagbench.s3.download import download, get_file, sum_of_object
+from flagbench.s3.checksums import sha256_of
 from flagbench.s3.errors import S3Error
-from flagbench.s3.parts import sha256_of
 from flagbench.s3.profiles import PROFILES, Address, Profile, parse_address
-from flagbench.s3.upload import put_file
+from flagbench.s3.transfers import download, get_file, put_file, sum_of_object
 
 __all__ = [
     "PROFILES",

@@ -7,7 +7,6 @@ is read, and equal bytes are ours.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,6 @@ from typing import Any, TypeVar
 
 from flagbench.s3.client import ATTEMPTS, KEYS, NETWORK, errors_of_boto3, explained, open_client
 from flagbench.s3.errors import S3Error
-from flagbench.s3.parts import md5
 from flagbench.s3.profiles import Address, Profile
 
 _CONFLICTS, _CONFLICT_SECONDS = 25, 0.2
@@ -190,7 +188,6 @@ class Bucket:
             Key=self.name(key),
             Body=content,
             ContentType=content_type,
-            ContentMD5=base64.b64encode(md5(content)).decode(),
             Metadata={"sha256": hashlib.sha256(content).hexdigest(), **(metadata or {})},
             what=f"{self.location(key)} was not confirmed as stored",
             **more,

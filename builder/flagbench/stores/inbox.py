@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -176,7 +177,7 @@ class Inbox:
         try:
             download(self._bucket, place.key, path)
         except S3Error as error:
-            if error.missing or error.taken:
+            if error.missing or error.taken or error.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise _Gone from error
             with store_errors():
                 raise

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
 from flagbench.errors import FlagbenchError
-from flagbench.s3.threads import run_all
 from flagbench.stores.blobs import Blobs
 
 WRITERS = 16
@@ -92,9 +92,9 @@ def _one_wins(blobs: Blobs, folder: str) -> str:
         raise _Broken("this kind of server is known to tell several writers of one key that they had won")
     for round_ in range(ROUNDS):
         key = f"{folder}race-{round_}"
-
-        puts = [partial(blobs.put_if_absent, key, _content(writer)) for writer in range(WRITERS)]
-        won = [writer for writer, kept in enumerate(run_all(puts, WRITERS)) if kept]
+        with ThreadPoolExecutor(WRITERS) as pool:
+            kept = pool.map(partial(blobs.put_if_absent, key), map(_content, range(WRITERS)))
+            won = [writer for writer, first in enumerate(kept) if first]
         if len(won) != 1 or blobs.get(key, _BYTES) != _content(won[0]):
             raise _Broken(f"{len(won)} of {WRITERS} writers of one key at the same time were told that they had won")
     return f"of {WRITERS} at the same time, {ROUNDS} times"

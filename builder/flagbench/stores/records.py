@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby, islice
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import MAX_BYTES, parse, read_record
-from flagbench.s3.threads import run_all
 from flagbench.stores.blobs import Blob, Blobs, Health, ListingDenied, StoreError, Unread, damaged
 from flagbench.stores.bundles import Bundles
 from flagbench.stores.index import Index, Summary, summary_of
@@ -142,8 +141,9 @@ class Store:
             yield from map(read, entries)
             return
         left = iter(entries)
-        while batch := [*islice(left, 4 * self.blobs.readers)]:  # no more of them are in memory
-            yield from run_all((partial(read, entry) for entry in batch), self.blobs.readers)
+        with ThreadPoolExecutor(self.blobs.readers) as pool:
+            while batch := [*islice(left, 4 * self.blobs.readers)]:  # no more of them are in memory
+                yield from pool.map(read, batch)
 
     def list(self, case: str | None = None, stack: str | None = None) -> Iterator[StoredRecord]:
         """The records of a case and a stack, or of all, newest first; then what else is found where records are.
@@ -197,8 +197,8 @@ class Store:
         unknown = sum(index.get(blob.key, blob.stamp) is None for _, blob in found)
         if min(unknown, self.blobs.readers) < 2:
             return [self._entry(place, blob, index) for place, blob in found]
-        tasks = (partial(self._entry, place, blob, index) for place, blob in found)
-        return run_all(tasks, min(unknown, self.blobs.readers))
+        with ThreadPoolExecutor(min(unknown, self.blobs.readers)) as pool:
+            return [*pool.map(lambda pair: self._entry(pair[0], pair[1], index), found)]
 
     def _entry(self, place: Place, blob: Blob, index: Index) -> StoredRecord:
         summary, error, unread = None, blob.problem, False

@@ -1,8 +1,8 @@
 """Prepared folders in a bucket: below a prefix, `KIND/prepared.json` and its files as `KIND/files/SHA256`.
 
 The index is put last and never overwritten unless asked: it is the commit point, so that readers see a folder whole
-or not at all. A file's key is its content, so several versions of a folder share what they have in common, and an
-upload or a download can be resumed.
+or not at all. A file's key is its content, so several versions of a folder share what they have in common, and what
+is there is not sent again.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from flagbench_cases.prepare import index
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
-from flagbench_cases.shared.files import INDEX, KINDS
+from flagbench_cases.shared.files import INDEX
 from flagbench_cases.shared.s3 import Bucket, S3Error, parse_address
 
 FILES = "files/"
@@ -79,7 +79,7 @@ def find(url: str, case: str, kind: str, optional: bool = False) -> Optional[Rem
     bucket = open_bucket(url)
     denied: Optional[S3Error] = None
     for base in (kind + "/", ""):
-        with bucket_errors(upload_again(case, bucket, base)):
+        with bucket_errors(upload_again(case)):
             try:
                 content = bucket.get(base + INDEX, index.MAX_BYTES)
             except S3Error as error:
@@ -113,26 +113,16 @@ def _may_list(bucket: Bucket, base: str) -> bool:
 
 def check_objects(folder: RemoteFolder, names: List[str], case: str) -> None:
     """Raise CaseError (data) if the object of a file is missing or has another size. Reads no object."""
-    remedy = upload_again(case, folder.bucket, folder.base)
-    with bucket_errors(remedy):
-        try:
-            found = {entry.key: entry.size for entry in folder.bucket.list(folder.base + FILES)}
-        except S3Error as error:
-            if not error.denied:
-                raise
-            found = _heads(folder, names)  # a key that may read, but not list
+    remedy = upload_again(case)
     for name in names:
         size, key = folder.files[name]["bytes"], folder.key(name)
+        with bucket_errors():
+            head = folder.bucket.head(key)
         where = "%s (%s)" % (folder.bucket.location(key), name)
-        if key not in found:
+        if head is None:
             raise DataError("%s does not exist" % where, remedy)
-        if found[key] != size:
-            raise DataError("%s has %d bytes, not %d: it was changed or damaged" % (where, found[key], size), remedy)
-
-
-def _heads(folder: RemoteFolder, names: List[str]) -> Dict[str, int]:
-    heads = {folder.key(name): folder.bucket.head(folder.key(name)) for name in names}
-    return {key: head.size for key, head in heads.items() if head is not None}
+        if head.size != size:
+            raise DataError("%s has %d bytes, not %d: it was changed or damaged" % (where, head.size, size), remedy)
 
 
 def upload_first(case: str, url: str) -> str:
@@ -143,15 +133,11 @@ def upload_first(case: str, url: str) -> str:
     )
 
 
-def upload_again(case: str, bucket: Bucket, base: str) -> str:
-    """The remedy for an object that is missing from a bucket, or damaged there. `base`: of its folder."""
-    words = "remove that object if it is there, then upload it again: flagbench prepare %s -o OUT --to %s"
-    address = bucket.address
-    if not base:  # the address is that of the folder itself, and `prepare` adds the kind
-        parent, _, name = address.prefix.rstrip("/").rpartition("/")
-        if name in KINDS:
-            address = dataclasses.replace(address, prefix=parent and parent + "/")
-    return words % (case, address.url)
+def upload_again(case: str) -> str:
+    """The remedy for an object that is missing from a bucket, or damaged there."""
+    return "remove that object if it is there, then upload the folder again: flagbench prepare %s -o OUT --to URL" % (
+        case
+    )
 
 
 @contextlib.contextmanager

@@ -6,13 +6,14 @@ cache folder, else a folder in TMPDIR.
 
 import contextlib
 import errno
-import fcntl
+import glob
 import hashlib
 import os
 import stat
 import tempfile
-from typing import Any, Callable, Dict, Iterator, Mapping
+from typing import Any, Callable, Dict, Mapping
 
+from flagbench_cases.prepare.lock import FileLock
 from flagbench_cases.prepare.writer import SLACK, free_bytes, readable
 from flagbench_cases.shared import user_home
 from flagbench_cases.shared.errors import DataError, UsageError
@@ -75,18 +76,13 @@ def _fallback() -> str:
     return os.path.join(tempfile.gettempdir(), "flagbench-cache-%d" % os.geteuid())
 
 
-def is_complete(folder: str, content: bytes, files: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a folder has this index and all files, by their sizes."""
-    try:
-        with open(os.path.join(folder, INDEX), "rb") as file:
-            same = file.read(len(content) + 1) == content
-    except OSError:
-        return False
-    return same and not missing(folder, files)
+def is_complete(folder: str, files: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a folder has its index, which is written last, and all files, by their sizes."""
+    return os.path.isfile(os.path.join(folder, INDEX)) and not missing(folder, files)
 
 
 def missing(folder: str, files: Mapping[str, Mapping[str, Any]]) -> Dict[str, int]:
-    """Files that a folder does not have in their size, and how many bytes of each are to be fetched."""
+    """Files that a folder does not have in their size, with that size, bytes."""
     found = {}
     for name, facts in files.items():
         try:
@@ -95,16 +91,14 @@ def missing(folder: str, files: Mapping[str, Mapping[str, Any]]) -> Dict[str, in
         except OSError:
             there = False
         if not there:
-            found[name] = max(0, facts["bytes"] - _allocated(os.path.join(folder, ".%s.part" % name)))
+            found[name] = facts["bytes"]
     return found
 
 
-def _allocated(path: str) -> int:
-    """Bytes that an interrupted download takes up already; its size is the final one from the start."""
-    try:
-        return os.lstat(path).st_blocks * 512
-    except OSError:
-        return 0
+def remove_leftovers(folder: str) -> None:
+    """Remove what killed downloads left of files, of which none is under way. Raises OSError."""
+    for path in glob.glob(os.path.join(glob.escape(folder), ".*.part")):
+        os.unlink(path)
 
 
 def check_room(need: int) -> None:
@@ -130,51 +124,17 @@ def finish(folder: str, content: bytes) -> None:
     sync(folder)
 
 
-@contextlib.contextmanager
-def locked(folder: str, waiting: Callable[[], None]) -> Iterator[None]:
-    """A context manager that one process at a time has, also of several machines that share the disk.
+def locked(folder: str, waiting: Callable[[], None]) -> FileLock:
+    """The lock of a folder, beside it. Raises UsageError.
 
     Args:
-        waiting: called once if another process has it, before waiting.
+        waiting: called before waiting for another process.
     """
-    path = lock_path(folder)
+    path = os.path.join(os.path.dirname(folder), ".%s.lock" % os.path.basename(folder))
     try:
-        handle = _lock(path, waiting)
+        return FileLock(path, waiting)
     except OSError as error:
         raise _unusable(path, error) from None
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(path)  # while locked: another process then notices that its descriptor is stale
-        os.close(handle)
-
-
-def lock_path(folder: str) -> str:
-    """The lock of a folder, beside it."""
-    return os.path.join(os.path.dirname(folder), ".%s.lock" % os.path.basename(folder))
-
-
-def _lock(path: str, waiting: Callable[[], None]) -> int:
-    told = False
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not told:
-                    waiting()
-                told = True
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            if os.path.samestat(os.stat(path), os.fstat(handle)):
-                return handle
-        except FileNotFoundError:  # its owner has finished and removed it
-            pass
-        except OSError:
-            os.close(handle)
-            raise
-        os.close(handle)
 
 
 def _unusable(path: str, error: OSError) -> UsageError:

@@ -71,7 +71,7 @@ def raise_failure(answer: Dict[str, Any]) -> None:
 def died(ended: Ended, doing: str) -> CaseError:
     """The error for a transfer that reported nothing; `doing` begins its message."""
     if ended.code == -signal.SIGKILL:
-        remedy = "provide more memory, and run again, which resumes"
+        remedy = "provide more memory, and run again"
         words = "%s was killed%s" % (doing, " by the kernel's OOM killer" if ended.memory_killed else "")
         return CaseError(words, remedy, ExitCode.OUT_OF_MEMORY)
     words = "%s ended with %s" % (doing, processes.describe_exit(ended.code))

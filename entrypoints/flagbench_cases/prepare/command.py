@@ -147,7 +147,7 @@ def transfer(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]
     """Upload what is prepared, or check it in the bucket; returns the facts of the folders. Raises CaseError."""
     ended = child.run("flagbench_cases.prepare.upload", plan, interruption)
     if interruption:
-        kept = "what was sent is kept; run again without sources to resume"
+        kept = "run again without sources to upload the rest"
         raise CaseError(interruption.reason, "run again" if plan["check"] else kept, ExitCode.INTERRUPTED)
     child.raise_failure(ended.answer)
     if "results" not in ended.answer:

@@ -5,9 +5,7 @@ Everything happens under a file lock, which the kernel releases when its process
 """
 
 import contextlib
-import ctypes
 import errno
-import fcntl
 import json
 import os
 import re
@@ -15,12 +13,10 @@ import secrets
 import shutil
 from typing import Iterator, List, Tuple
 
+from flagbench_cases.prepare.lock import FileLock
 from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
 from flagbench_cases.shared.files import INDEX, SCHEMA, sync
 
-AT_FDCWD = -100
-RENAME_EXCHANGE = 2
-CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV, errno.EPERM)
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
@@ -31,30 +27,23 @@ def lock(out: str, kind: str) -> Iterator[None]:
 
     Raises UsageError if OUT is not writable or another process is preparing the same kind there.
     """
-    made = _make(out)
-    path = os.path.join(out, ".%s.lock" % kind)
-    try:
-        handle = _lock(path, out, kind)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(path)  # while locked: another process then notices that its descriptor is stale
-            os.close(handle)
-    finally:
-        if made:
-            with contextlib.suppress(OSError):
-                os.rmdir(out)
 
+    def busy() -> None:
+        raise UsageError("another process is preparing %s in %s" % (kind, out), "wait for it, or use another -o")
 
-def _make(out: str) -> bool:
-    """Create OUT if necessary; returns whether it was created."""
     there = os.path.isdir(out)
     try:
-        os.makedirs(out, exist_ok=True)
-    except OSError as error:
-        raise _unusable(out, error) from None
-    return not there
+        try:
+            os.makedirs(out, exist_ok=True)
+            held = FileLock(os.path.join(out, ".%s.lock" % kind), busy)
+        except OSError as error:
+            raise _unusable(out, error) from None
+        with held:
+            yield
+    finally:
+        if not there:
+            with contextlib.suppress(OSError):
+                os.rmdir(out)
 
 
 def _unusable(out: str, error: OSError) -> CaseError:
@@ -62,31 +51,6 @@ def _unusable(out: str, error: OSError) -> CaseError:
         remedy = "free space there, or use a folder on another disk as -o"
         return CaseError("the disk of %s is full" % out, remedy, ExitCode.NOT_STORED)
     return UsageError("%s is not writable (%s)" % (out, error.strerror or error), "use a writable folder as -o")
-
-
-def _lock(path: str, out: str, kind: str) -> int:
-    """Lock the file with this name; returns its descriptor."""
-    while True:
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise _unusable(out, error) from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found = os.stat(path)
-        except FileNotFoundError:
-            os.close(handle)  # its owner has just finished and removed it
-            continue
-        except OSError as error:
-            os.close(handle)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise UsageError(
-                    "another process is preparing %s in %s" % (kind, out), "wait for it, or use another -o"
-                ) from None
-            raise _unusable(out, error) from None
-        if os.path.samestat(found, os.fstat(handle)):
-            return handle
-        os.close(handle)
 
 
 def remove_leftovers(out: str, kind: str) -> None:
@@ -149,10 +113,11 @@ def _contents(target: str, found: List[str]) -> Tuple[bool, List[str]]:
 def move(part: str, target: str, force: bool) -> None:
     """Move a finished folder to its destination. Raises UsageError if that was created meanwhile.
 
-    An old folder is exchanged atomically. If the file system does not support this, the old one is moved aside, and
-    restored if the new one cannot be moved.
+    An old folder is moved aside first, and restored if the new one cannot be moved. If this process is killed between
+    the two, the next `prepare` restores it.
     """
-    out = os.path.dirname(target)
+    out, kind = os.path.split(target)
+    aside = os.path.join(out, ".%s.replaced-%s" % (kind, secrets.token_hex(4)))
     try:
         os.rename(part, target)  # also replaces an empty folder
     except OSError as error:
@@ -162,35 +127,12 @@ def move(part: str, target: str, force: bool) -> None:
             raise UsageError(
                 "%s was created by another process meanwhile" % target, "use it, or use another -o"
             ) from None
-        check_target(out, os.path.basename(target), force)
-        _exchange(part, target)
-    sync(out)
-
-
-def _exchange(part: str, target: str) -> None:
-    try:
-        _rename_exchange(part, target)
-        return  # `part` now is the old folder, which the caller removes
-    except OSError as error:
-        if error.errno not in CANNOT_EXCHANGE:
+        check_target(out, kind, force)
+        os.rename(target, aside)
+        try:
+            os.rename(part, target)
+        except OSError:
+            os.rename(aside, target)
             raise
-    out, kind = os.path.split(target)
-    aside = os.path.join(out, ".%s.replaced-%s" % (kind, secrets.token_hex(4)))
-    os.rename(target, aside)
-    try:
-        os.rename(part, target)
-    except OSError:
-        os.rename(aside, target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _rename_exchange(one: str, other: str) -> None:
-    """renameat2(2) with RENAME_EXCHANGE. Raises OSError (ENOSYS if the C library does not have it)."""
-    try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
-    if call(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), one)
+        shutil.rmtree(aside, ignore_errors=True)
+    sync(out)

@@ -1,14 +1,13 @@
 """The child process that fetches prepared folders from a bucket, `python -m flagbench_cases.prepare.fetch FOLDER`.
 
 First the indexes are read and checked, then the sizes of all objects, then the room on the disk; only then a file is
-read. What is in the cache is not fetched again, and an interrupted download is resumed.
+read. Files that are in the cache are not fetched again.
 """
 
 import contextlib
-import os
 import sys
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 from flagbench_cases.prepare import cache, child, index
 from flagbench_cases.prepare.bucket import (
@@ -22,7 +21,7 @@ from flagbench_cases.prepare.bucket import (
 from flagbench_cases.prepare.meter import Meter
 from flagbench_cases.prepare.writer import FULL
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.files import INDEX, Reading
+from flagbench_cases.shared.files import Reading
 from flagbench_cases.shared.s3 import get_file
 
 
@@ -51,71 +50,61 @@ def work(plan: Dict[str, Any], meter: Meter, results: Dict[str, Any]) -> None:
             "folder": targets[kind],
             "digest": index.digest_of(folder.files),
             "bytes": index.total_bytes(folder.index),
-            "complete": cache.is_complete(targets[kind], folder.content, folder.files),
+            "complete": cache.is_complete(targets[kind], folder.files),
         }
 
 
 def fetch_all(case: str, found: Dict[str, RemoteFolder], targets: Dict[str, str], meter: Meter) -> None:
-    """Fetch folders that the cache does not have completely, after checking all of them. Raises CaseError."""
-    wanted = [
-        kind for kind, folder in found.items() if not cache.is_complete(targets[kind], folder.content, folder.files)
-    ]
-    need = 0
-    for kind in wanted:
-        missing = cache.missing(targets[kind], found[kind].files)
-        check_objects(found[kind], sorted(missing), case)
-        need += sum(missing.values())
-    for kind in wanted:
-        cache.make(targets[kind])
-    if wanted:
-        cache.check_room(need)
-    for kind in wanted:
-        meter.subject = kind
-        fetch(case, found[kind], targets[kind], meter)
-        meter.end_phase()
+    """Fetch folders that the cache does not have completely, after checking all of them. Raises CaseError.
+
+    One process at a time does so; others wait until it has finished.
+    """
+
+    def waiting() -> None:
+        meter.say("another process is fetching the same data; waiting for it")
+
+    def wanted() -> List[str]:
+        return [kind for kind in sorted(found) if not cache.is_complete(targets[kind], found[kind].files)]
+
+    for kind in wanted():
+        check_objects(found[kind], sorted(cache.missing(targets[kind], found[kind].files)), case)
+    with contextlib.ExitStack() as locks:
+        for kind in wanted():  # sorted: every process takes the locks in the same order
+            cache.make(targets[kind])
+            locks.enter_context(cache.locked(targets[kind], waiting))
+        incomplete = wanted()
+        for kind in incomplete:
+            cache.remove_leftovers(targets[kind])
+        missing = (cache.missing(targets[kind], found[kind].files) for kind in incomplete)
+        cache.check_room(sum(sum(sizes.values()) for sizes in missing))
+        for kind in incomplete:
+            meter.subject = kind
+            fetch(case, found[kind], targets[kind], meter)
+            meter.end_phase()
 
 
 def fetch(case: str, folder: RemoteFolder, target: str, meter: Meter) -> None:
-    """Fetch one folder, unless another process does so meanwhile. Raises CaseError."""
-
-    def waiting() -> None:
-        meter.say("%s: another process is fetching %s; waiting for it" % (meter.subject, folder.url))
-
-    with cache.locked(target, waiting):
-        if cache.is_complete(target, folder.content, folder.files):
-            return
-        reading = Reading("fetch", index.total_bytes(folder.index), meter)
-        try:
-            _forget_index(target)
-            for name in sorted(folder.files):
-                _fetch_file(case, folder, name, Path(target), reading)
-            cache.finish(target, folder.content)
-        except OSError as error:
-            raise DataError("%s cannot be written (%s)" % (target, error.strerror or error), _remedy(error)) from None
-
-
-def _fetch_file(case: str, folder: RemoteFolder, name: str, target: Path, reading: Reading) -> None:
-    facts = folder.files[name]
-    with bucket_errors(upload_again(case, folder.bucket, folder.base)):
-        get_file(
-            folder.bucket,
-            folder.key(name),
-            target / name,
-            size=facts["bytes"],
-            sha256=facts["sha256"],
-            show=reading.add,
-        )
-
-
-def _forget_index(target: str) -> None:
-    """A folder that lacks a file is not complete, whatever index it has."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(target, INDEX))
+    """Fetch one folder; files that are there are read for their checksums. Raises CaseError."""
+    reading = Reading("fetch", index.total_bytes(folder.index), meter)
+    try:
+        for name, facts in sorted(folder.files.items()):
+            with bucket_errors(upload_again(case)):
+                get_file(
+                    folder.bucket,
+                    folder.key(name),
+                    Path(target, name),
+                    size=facts["bytes"],
+                    sha256=facts["sha256"],
+                    show=reading.add,
+                )
+        cache.finish(target, folder.content)
+    except OSError as error:
+        raise DataError("%s cannot be written (%s)" % (target, error.strerror or error), _remedy(error)) from None
 
 
 def _remedy(error: OSError) -> str:
     if error.errno in FULL:
-        return "free space there and run again, which resumes, or set %s to a folder on another disk" % cache.VARIABLE
+        return "free space there and run again, or set %s to a folder on another disk" % cache.VARIABLE
     return "set %s to a folder where you may write" % cache.VARIABLE
 
 

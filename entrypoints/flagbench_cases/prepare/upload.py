@@ -1,7 +1,7 @@
 """The child process that uploads prepared folders to a bucket, `python -m flagbench_cases.prepare.upload FOLDER`.
 
-Files first, each under a key with its sha256, then the index, which is the commit point. An interrupted upload is
-resumed; what is there already is not sent again.
+Files first, each under a key with its sha256, then the index, which is the commit point. Files that are there already
+are not sent again.
 """
 
 import os
@@ -101,15 +101,14 @@ def check(case: str, url: str, meter: Meter, results: Dict[str, Any]) -> None:
     for kind, folder in found.items():
         meter.subject = kind
         check_objects(folder, sorted(folder.files), case)
-        remedy = upload_again(case, folder.bucket, folder.base)
         reading = Reading("check", sum(facts["bytes"] for facts in folder.files.values()), meter)
         for name, facts in sorted(folder.files.items()):
-            with bucket_errors(remedy):
-                sha256 = sum_of_object(folder.bucket, folder.key(name), facts["bytes"], reading.add)
+            with bucket_errors(upload_again(case)):
+                sha256 = sum_of_object(folder.bucket, folder.key(name), reading.add)
             if sha256 != facts["sha256"]:
                 words = "%s (%s) has the sha256 %s: it was changed or damaged"
                 location = folder.bucket.location(folder.key(name))
-                raise DataError(words % (location, name, sha256), remedy)
+                raise DataError(words % (location, name, sha256), upload_again(case))
         meter.end_phase()
         results[kind] = folder.as_json()
 
@@ -127,7 +126,7 @@ def _taken(bucket: Bucket, kind: str) -> UsageError:
 
 def kept(plan: Dict[str, Any], results: Dict[str, Any]) -> str:
     """What a failure leaves, for its remedy."""
-    return "" if plan["check"] else "; run it again without sources to resume the upload"
+    return "" if plan["check"] else "; run it again without sources to upload the rest"
 
 
 if __name__ == "__main__":

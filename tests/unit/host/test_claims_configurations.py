@@ -195,7 +195,7 @@ def test_conditions_are_those_of_the_cited_configuration(claim: Claim) -> None:
         assert "config-file" in {anomaly.id for anomaly in claim.anomalies}
 
 
-def test_software_is_what_the_cited_readme_names_and_nothing_inferred() -> None:
+def test_software_is_what_the_cited_readme_names() -> None:
     header, *lines = ([cell.strip() for cell in line.split("|")] for line in READMES.strip().splitlines())
     named = {(case, source): dict(zip(header[2:], cells, strict=True)) for case, source, *cells in lines}
     for claim in CLAIMS.values():
@@ -273,7 +273,7 @@ def test_an_anomaly_is_of_something_that_the_case_knows(claim: Claim) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_a_row_without_a_stack_is_of_a_device_that_no_stack_runs_on() -> None:
+def test_a_row_without_a_stack_is_of_an_unknown_device() -> None:
     devices = {device.name for stack in CATALOG.stacks.values() for device in stack.accelerators}
     for claim in CLAIMS.values():
         assert (claim.stack is None) == (claim.conditions["device_model"] not in devices), claim.id

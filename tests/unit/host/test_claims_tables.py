@@ -186,7 +186,7 @@ def numbers(cell: str) -> list[float]:
 
 
 @pytest.mark.parametrize("published", TABLES, ids=lambda t: f"{'-'.join(t.file.split('/')[1:3])}-{t.commit}")
-def test_every_cell_is_the_printed_one_and_every_value_has_a_cell(published: Published) -> None:
+def test_every_cell_is_a_value_and_every_value_a_cell(published: Published) -> None:
     for claim, cells in published.rows:
         expected = {
             NAMES.get(name, name): numbers(cell)

@@ -36,7 +36,6 @@ def completed(flagbench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) ->
         ("comp", ["compare"]),
         ("run distilbert:cp", ["distilbert:cpu"]),
         ("build glm:a100-cuda11.6", ["glm:a100-cuda11.6"]),
-        ("wheels a100-cuda11.6", ["a100-cuda11.6"]),
         ("plan llama2-70b:cp", ["llama2-70b:cpu"]),
         ("verify last --claim distilbert/a100-2", ["distilbert/a100-2x8-fp32-bs96"]),
         ("reproduce distilbert/a100-2", ["distilbert/a100-2x8-fp32-bs96"]),

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.cli.app import COMMANDS, load
+from flagbench.cli.app import load
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import read_record
 from flagbench.report.generated import BADGES, MEASURED, generated_files
@@ -23,8 +23,6 @@ from .conftest import ROOT, Flagbench
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-OPTIONS = {f"{name}-options": str for name in COMMANDS}
-"""Empty tables of options."""
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 
 
@@ -101,7 +99,7 @@ def test_a_generated_part_that_was_edited_is_found_and_written_again(
 def test_a_record_of_a_device_makes_its_cell_measured(checkout: Path) -> None:
     record = {"schema": "record/v1", "case": "glm", "stack": "hopper-cuda13"}
     (checkout / "docs" / "measured" / "glm.json").write_text(json.dumps(record))
-    readme = generated_files(load_catalog(), checkout, OPTIONS)[checkout / "README.md"]
+    readme = generated_files(load_catalog(), checkout)[checkout / "README.md"]
     (row,) = (line for line in readme.splitlines() if line.startswith("| `glm` |"))
     (stacks,) = (line for line in readme.splitlines() if line.startswith("| case |"))
     measured = dict(zip(stacks.split("|"), row.split("|")))
@@ -112,7 +110,7 @@ def test_a_record_of_a_device_makes_its_cell_measured(checkout: Path) -> None:
 def test_a_part_that_nothing_generates_is_named(checkout: Path) -> None:
     (checkout / "docs" / "new.md").write_text("<!-- generated: nothing -->\n<!-- end -->\n")
     with pytest.raises(FlagbenchError, match=r"new\.md.*'nothing'") as caught:
-        generated_files(load_catalog(), checkout, OPTIONS)
+        generated_files(load_catalog(), checkout)
     assert caught.value.code is ExitCode.USAGE
 
 

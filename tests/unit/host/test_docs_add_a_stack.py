@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import yaml
 
 from flagbench.catalog.load import load_catalog
-from flagbench.locks.files import load_lock
+from flagbench.locks.files import read_lock
 from packages import Index
 from pages import Checkout, assert_page_tells_all, read_page
 from running import need
@@ -31,8 +30,12 @@ def test_the_page_makes_a_stack_and_names_everything_that_changes(tmp_path: Path
     pins = (line.split("==") for line in manifest["build"]["packages"])
     # Each asks for another torch than the base's, as packages do.
     hashes = {name: (index.wheel(name, version, ["torch>=99"]),) for name, version in pins}
-    isolated = {"PIP_CONFIG_FILE": os.devnull, "UV_CACHE_DIR": str(tmp_path / "uv-cache"), "UV_NO_CONFIG": "1"}
-    checkout = Checkout(tmp_path, {"FLAGBENCH_PIP_SOURCE": index.url, **isolated})
+    own = {
+        "UV_DEFAULT_INDEX": index.url,
+        "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
+        "XDG_CONFIG_HOME": str(tmp_path),
+    }
+    checkout = Checkout(tmp_path, own)
     before, others = checkout.state(), digests(checkout)
     for _ in checkout.follow(page):
         pass
@@ -43,8 +46,7 @@ def test_the_page_makes_a_stack_and_names_everything_that_changes(tmp_path: Path
     for command in ("manifests compile", "manifests docs", "render --all", "lock mini"):
         checkout.run(f"flagbench {command} --check")
 
-    lock = load_lock("mini", checkout.root / "images")
-    assert lock is not None
+    lock = read_lock(load_catalog(checkout.root / "manifests").stacks["mini"], checkout.root / "images")
     assert {entry.name: entry.hashes for entry in lock.entries} == hashes, "torch is the base's"
 
     dockerfile = (checkout.root / "images/rendered/mini/stack/Dockerfile").read_text()
@@ -57,4 +59,3 @@ def test_the_page_makes_a_stack_and_names_everything_that_changes(tmp_path: Path
     job = checkout.run("flagbench job distilbert:mini --for kubernetes --gpus 8 --run-id r1")
     (pod,) = (doc["spec"]["template"]["spec"] for doc in yaml.safe_load_all(job) if doc["kind"] == "Job")
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] in (8, "8")
-    checkout.run(f"flagbench job --check - <<'END'\n{job}\nEND")

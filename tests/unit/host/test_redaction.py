@@ -86,7 +86,7 @@ HARMLESS = (
     "docker run -u 1000:0 image, --user 1000:1000",
     "Authorization: required",
     "PASS: test_x, google-auth==2.3, org/token-server:latest, std::token::x",
-    "give --token to the command; keep it in a Secret, and name that with --env-from-secret NAME",
+    "give --token to the command; keep it in a Secret, and name that with --store-secret NAME",
     "token = tokens[0]",
     "hf_hub_download and npm_config_registry",
 )

@@ -46,7 +46,7 @@ def copied(rows: Sequence[Row]) -> Iterator[Finding]:
 def _by_case(rows: Sequence[Row]) -> list[list[Row]]:
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        groups[row.case.name if row.case else ""].append(row)
+        groups[row.case.name].append(row)
     return list(groups.values())
 
 
@@ -102,7 +102,7 @@ def _ratio(one: Cell, other: Cell) -> tuple[float, float]:
 def _same_memory(one: Row, other: Row) -> Finding | None:
     """The same memory to the digit on devices with different memory: libraries and allocators differ."""
     left, right = one.metrics.get("mem_peak"), other.metrics.get("mem_peak")
-    if left is None or right is None or not _equal(left, right) or not one.case:
+    if left is None or right is None or not _equal(left, right):
         return None
     if not one.memory_total or not other.memory_total or one.memory_total.value == other.memory_total.value:
         return None

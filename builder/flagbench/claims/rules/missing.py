@@ -21,18 +21,15 @@ def conditions(row: Row) -> Iterator[Finding]:
     """
     yield from _device(row)
     if row.devices is None:
-        yield _missing(row, "devices", "write the number of devices in all")
+        yield _missing(row, "devices", "write the nodes, and the devices of each")
     elif row.nodes is None and row.devices > 1:
         yield _missing(row, "nodes", f"write how many nodes the {row.devices} devices are in")
     if not row.precision and not row.executed:
         yield _missing(
             row, "precision", "write in which precision the matrix products were executed, such as tf32 or bf16"
         )
-    if row.case is None:
-        return
-    spec = row.case.metric(row.case.gate)
-    needed = set(spec.depends_on) if spec else set()
-    if "batch_size" in needed and _lacks_batch(row):
+    needed = _needed(row)
+    if "batch_size" in needed and not {"batch_size", "global_batch_size"} & row.conditions.keys():
         yield _missing(row, "batch_size", f"{row.case.gate} depends on it; write the batch of each device")
     work = row.work
     if work is not None and work.most > 1:
@@ -44,19 +41,15 @@ def conditions(row: Row) -> Iterator[Finding]:
 
 def stated(row: Row) -> Iterator[Finding]:
     """A condition that no gate depends on, but of which the row says that it was not published."""
-    if row.case is None:
-        return
-    spec = row.case.metric(row.case.gate)
-    needed = set(spec.depends_on) if spec else set()
     known = {name for names in row.case.condition_groups.values() for name in names}
-    for name in sorted((row.unstated & known) - needed - _ELSEWHERE):
+    for name in sorted((row.unstated & known) - _needed(row) - _ELSEWHERE):
         if name != "cuda" or any(card.name.startswith("NVIDIA") for card in row.cards):
             yield row.finding(name, "not-published", "the value is withheld; write what the run had")
 
 
 def gate(row: Row) -> Iterator[Finding]:
     """A row has the metric that decides whether its case is reproduced."""
-    if row.case is not None and row.metrics and row.gate is None and not _unreadable(row):
+    if row.metrics and row.gate is None:
         others = ", ".join(name for name in row.metrics if name != "mem_peak") or "only memory"
         yield row.finding(
             row.case.gate,
@@ -67,9 +60,9 @@ def gate(row: Row) -> Iterator[Finding]:
 
 def utilisation_blank(rows: Sequence[Row]) -> Iterator[Finding]:
     """A row has an MFU if another of its case and device has one, and if it has the speed."""
-    having = {(row.case.name, row.device.lower()) for row in rows if row.case and "mfu" in row.metrics}
+    having = {(row.case.name, row.device.lower()) for row in rows if "mfu" in row.metrics}
     for row in rows:
-        if row.case and row.gate and "mfu" not in row.metrics and (row.case.name, row.device.lower()) in having:
+        if row.gate and "mfu" not in row.metrics and (row.case.name, row.device.lower()) in having:
             yield row.finding(
                 "mfu", "mfu-blank", "other rows of this case and device have an MFU; publish it here, too"
             )
@@ -88,19 +81,11 @@ def _device(row: Row) -> Iterator[Finding]:
             )
 
 
-def _lacks_batch(row: Row) -> bool:
-    if "batch_size" in row.conditions or "global_batch_size" in row.conditions:
-        return False
-    if "batch_size" in row.fields:
-        return True
-    return "settings" not in row.fields and "global_batch_size" not in row.fields
+def _needed(row: Row) -> set[str]:
+    """The conditions that the gate of the row's case depends on."""
+    spec = row.case.metric(row.case.gate)
+    return set(spec.depends_on) if spec else set()
 
 
 def _missing(row: Row, field: str, advice: str) -> Finding:
     return row.finding(field, "missing-condition", f"it is not stated; {advice}")
-
-
-def _unreadable(row: Row) -> bool:
-    return row.case is not None and any(
-        problem.field in (row.case.gate, "throughput") and problem.rule == "not-a-number" for problem in row.problems
-    )

@@ -21,7 +21,7 @@ def accuracy(row: Row) -> Iterator[Finding]:
         yield row.finding("acc", "above-one", f"{acc.text} is no fraction; write 0.915 or 91.5%")
         return
     target = _target(row)
-    said = row.conditions.get("converged", "").strip().lower() in ("false", "no", "0", "n")
+    said = row.conditions.get("converged") == "false"
     if target is not None and acc.high < target and not said:
         yield row.finding(
             "acc",
@@ -37,7 +37,7 @@ def duplicates(row: Row) -> Iterator[Finding]:
     Found where the printed value reaches the target by no more than one example, and the estimate misses it.
     """
     acc, case, target = row.metrics.get("acc"), row.case, _target(row)
-    if acc is None or case is None or target is None or not row.devices:
+    if acc is None or target is None or not row.devices:
         return
     examples = case.presets["reference"]["data"].get("eval_examples")
     if not examples or all(quirk.id != "eval-duplicates" for quirk in case.quirks):
@@ -57,7 +57,7 @@ def duplicates(row: Row) -> Iterator[Finding]:
 def can_converge(row: Row) -> Iterator[Finding]:
     """A run whose own limit allows fewer than two evaluations cannot stop at its target."""
     limit, case = stop_limit(row), row.case
-    if limit is None or case is None or limit[1] != "samples" or "acc" in row.metrics:
+    if limit is None or limit[1] != "samples" or "acc" in row.metrics:
         return
     cadence = case.presets["reference"].get("train", {}).get("evaluate_every_samples")
     if cadence and limit[0] < 2 * cadence:
@@ -89,7 +89,5 @@ def withdrawn(row: Row) -> Iterator[Finding]:
 
 
 def _target(row: Row) -> float | None:
-    if row.case is None:
-        return None
     target = row.case.presets["reference"].get("train", {}).get("target_acc")
     return None if target is None else float(target)

@@ -9,8 +9,6 @@ from flagbench.claims.rows import Row
 
 _WHOLE = 0.8
 """Part of a run's time in which it works at least; the rest is its start."""
-_CLOSE = 0.02
-"""How near two speeds' ratio is to the padded length if one was made from the other."""
 
 
 def padding_counted(row: Row) -> Iterator[Finding]:
@@ -20,7 +18,7 @@ def padding_counted(row: Row) -> Iterator[Finding]:
     its time includes padding. Applies to cases whose manifest names the quirk `padding-counted`.
     """
     case = row.case
-    if case is None or all(quirk.id != "padding-counted" for quirk in case.quirks):
+    if all(quirk.id != "padding-counted" for quirk in case.quirks):
         return
     data = case.presets["reference"]["data"]
     rate = row.metrics.get("p_infer_whole") or row.metrics.get("p_infer_core")
@@ -36,28 +34,4 @@ def padding_counted(row: Row) -> Iterator[Finding]:
             "padding-counted",
             f"{rate.text} tokens/s x {time.text} s are {rate.value * time.value:,.0f} tokens, and {examples:,} "
             f"examples padded to {length:,.0f} are {padded:,.0f}: padding is counted; count the tokens without it",
-        )
-
-
-def tokens_of_samples(row: Row) -> Iterator[Finding]:
-    """A case that counts samples is published in samples/s; tokens/s = samples/s x length counts its padding."""
-    tokens, case = row.metrics.get("tokens_per_second"), row.case
-    if tokens is None or case is None or case.unit != "samples":
-        return
-    data = case.presets["reference"]["data"]
-    length = row.number_of("sequence_length") or data["sequence_length"]
-    gate = row.metrics.get(case.gate)
-    mean = data.get("synthetic", {}).get("mean_length")
-    if gate is None:
-        yield row.finding(
-            case.gate,
-            "unit",
-            f"{case.name} counts samples, and this is {tokens.text} tokens/s; publish samples/s, too",
-        )
-    elif mean and abs(tokens.value / gate.value / length - 1) <= _CLOSE:
-        yield row.finding(
-            "tokens_per_second",
-            "padding-counted",
-            f"{tokens.text} tokens/s / {gate.text} samples/s = {length:,.0f}, the padded length; the sequences have "
-            f"about {mean:g} tokens; count the tokens without padding",
         )

@@ -33,7 +33,7 @@ def scaling(rows: Sequence[Row]) -> Iterator[Finding]:
     """
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        if row.case is not None and row.devices and row.device:
+        if row.devices and row.device:
             groups.setdefault(_work(row), []).append(row)
     for group in groups.values():
         for row in group:
@@ -72,6 +72,6 @@ def _above(row: Row, name: str, share: Cell, best: Cell, other: Row) -> Iterator
 
 def _work(row: Row) -> tuple[object, ...]:
     cards = tuple(card.name for card in row.cards) or (row.device.lower(),)
-    layout = row.conditions.get("layout", "") if row.case and "layout" in row.case.work_conditions else ""
+    layout = row.conditions.get("layout", "") if "layout" in row.case.work_conditions else ""
     settings = tuple(row.condition(name) for name in _SAME)
-    return (row.case and row.case.name, cards, row.precisions, settings, layout, row.publication.superseded)
+    return (row.case.name, cards, row.precisions, settings, layout, row.publication.superseded)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from flagbench.claims.finding import Finding
-from flagbench.claims.labels import read_layout, read_settings
+from flagbench.claims.labels import named_settings, read_label, read_layout
 from flagbench.claims.rows import Row, reference_condition
 
 _NAMED = ("batch_size", "learning_rate", "gradient_accumulation_steps", "workers")
@@ -26,6 +26,28 @@ def precision_label(row: Row) -> Iterator[Finding]:
             "precision-label",
             f"labelled {row.precision}, executed in {row.executed}; label it {row.executed}",
         )
+
+
+def devices(row: Row) -> Iterator[Finding]:
+    """A claim's conditions, its run and its label have the same number of devices."""
+    if row.devices is None:
+        return
+    label = read_label(row.publication.label)
+    if label.cards not in (None, row.devices):
+        yield row.finding(
+            "devices",
+            "label",
+            f"the label says {label.cards} cards in all, and the row has {row.devices} devices; "
+            "write the total number of devices",
+        )
+    grid = None if label.grid == label.cards else label.grid
+    for other, where in ((row.publication.run_devices, "the run"), (grid, "the label's grid")):
+        if other not in (None, row.devices):
+            yield row.finding(
+                "devices",
+                "contradiction",
+                f"{row.devices} devices, and {where} has {other}; correct one of them",
+            )
 
 
 def layout(row: Row) -> Iterator[Finding]:
@@ -60,9 +82,10 @@ def global_batch(row: Row) -> Iterator[Finding]:
 
 def named(row: Row) -> Iterator[Finding]:
     """A row that lists what was changed lists all of it: of `complete` rows, whose conditions are all known."""
-    if not row.complete or row.case is None or "config_" in row.label:
+    label = row.publication.label
+    if not row.complete or "config_" in label:
         return
-    listed = read_settings(row.settings)
+    listed = named_settings(label.rpartition("|")[2])
     for name in _NAMED:
         value = reference_condition(row.case, name)
         own = row.number_of(name) if name in row.conditions else None

@@ -105,11 +105,11 @@ def _equals_training_time(run: _Run, full: bool) -> Iterator[Finding]:
 def _run(row: Row) -> _Run | None:
     time, whole = row.metrics.get("e2e_time"), row.metrics.get("p_whole") or row.metrics.get("p_infer_whole")
     batch = row.number_of("batch_size")
-    if row.case is None or time is None or whole is None or not row.devices or not batch:
-        return None
-    if time.value <= 0 or whole.low <= 0 or batch < 1:
+    if time is None or whole is None or not row.devices or not batch:
         return None
     batch *= row.number_of("gradient_accumulation_steps") or 1
+    if time.value <= 0 or whole.low <= 0 or batch < 1:
+        return None
     work = run_work(row.case, batch, row.devices, stop_limit(row))
     if work is None:
         return None

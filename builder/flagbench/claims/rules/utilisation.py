@@ -38,7 +38,7 @@ def follows(row: Row) -> Iterator[Finding]:
     `mfu-rounding`, `mfu-truncated` or `mfu-does-not-fit`, and so is one that no formula gives.
     """
     printed, case = row.metrics.get("mfu"), row.case
-    if printed is None or case is None or printed.value <= 0 or printed.low > 1:
+    if printed is None or printed.value <= 0 or printed.low > 1:
         return
     rate = row.rate_of_device(case.gate)
     if rate is None:
@@ -84,7 +84,7 @@ def _standard(row: Row, rate: Cell) -> list[tuple[str, float, float]]:
 
 def _published(row: Row, rate: Cell) -> float | None:
     """What the formula of the case's publisher gives."""
-    formula = None if row.case is None else row.case.published_formula
+    formula = row.case.published_formula
     if formula is None:
         return None
     return rate.value * formula.flops_per_unit / formula.peak_of(_of_formula(row))
@@ -100,7 +100,7 @@ def _matches(printed: Cell, low: float, high: float) -> bool:
 
 
 def _by_formula(row: Row, printed: Cell, rate: Cell, computed: float) -> Iterator[Finding]:
-    formula = row.case.published_formula if row.case else None
+    formula = row.case.published_formula
     if formula is None:
         return
     peak = formula.peak_of(_of_formula(row))
@@ -131,9 +131,7 @@ def _by_formula(row: Row, printed: Cell, rate: Cell, computed: float) -> Iterato
 
 
 def _without_rate(row: Row, printed: Cell) -> Iterator[Finding]:
-    case, formula = row.case, row.case.published_formula if row.case else None
-    if case is None:
-        return
+    case, formula = row.case, row.case.published_formula
     hint = ""
     if formula is not None:
         factor = formula.peak_of(_of_formula(row)) / formula.flops_per_unit

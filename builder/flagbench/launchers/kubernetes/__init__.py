@@ -1,1 +1,1 @@
-"""Runs a case as a job of a Kubernetes cluster: planned as documents, checked, printed or submitted."""
+"""Runs a case as a job of a Kubernetes cluster: printed, or submitted."""

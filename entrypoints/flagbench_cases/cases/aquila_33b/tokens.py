@@ -14,7 +14,6 @@ from flagbench_cases.shared.files import open_file
 
 CLS, EOS = "[CLS]", "</s>"
 VOCABULARY, MERGES, SPECIAL = FILES = ("vocab.json", "merges.txt", "special_tokens.txt")
-UNKNOWN = 0
 REMEDY = "set --vocabulary to the published folder with vocab.json, merges.txt and special_tokens.txt"
 
 

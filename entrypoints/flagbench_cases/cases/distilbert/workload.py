@@ -212,7 +212,7 @@ def load_checkpoint(model: DistilBertClassifier, folder: str, section: Dict[str,
                 % (folder, theirs, config[theirs], section[ours]),
                 "use a checkpoint of %s" % section["name"],
             )
-    state = checkpoints.read_state(folder)
+    state = dict(checkpoints.shards(folder))
     if not any(name.startswith("distilbert.") for name in state):
         state = {"distilbert." + name: tensor for name, tensor in state.items()}
     wanted = model.state_dict()

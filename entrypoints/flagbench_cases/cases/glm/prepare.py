@@ -8,7 +8,7 @@ import numpy as np
 from flagbench_cases.cases.glm import dataset_text, sparse_hdf5
 from flagbench_cases.cases.glm.data import EXPECTED, HDF5_FORM, JSONL_FORM, condition_of
 from flagbench_cases.cases.glm.ragged import FORMAT, Builder, Special, save
-from flagbench_cases.prepare import weights as checkpoints
+from flagbench_cases.prepare import pickles
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError, UsageError
 
@@ -134,7 +134,7 @@ def prepare_weights(source: str, writer: Any, report: Report) -> None:
 
     path = find_checkpoint(source)
     writer.source(path)
-    state = checkpoints.read_pickled(path, inside=("module",))
+    state = pickles.read_table(path, inside=("module",))
     shapes = expected_shapes(load_case("glm")["presets"]["reference"]["model"])
     check_state(path, state, shapes)
     tensors = {}

@@ -284,7 +284,7 @@ def load_checkpoint(model: GlmForCloze, folder: str) -> str:
     from flagbench_cases.prepare import prepared_folder, weights
 
     place = prepared_folder.open_folder(folder, "glm", "weights", (WEIGHTS_FORMAT,))
-    state, wanted = weights.read_state(place.folder), model.state_dict()
+    state, wanted = dict(weights.shards(place.folder)), model.state_dict()
     for name, tensor in wanted.items():
         if name not in state:
             raise DataError("%s has no tensor %s" % (folder, name), "prepare the complete checkpoint of GLM-Large")

@@ -18,10 +18,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import torch
 
+from flagbench_cases.prepare import pickles
 from flagbench_cases.prepare.llama import convert as conversion
 from flagbench_cases.prepare.llama import weights_format
-from flagbench_cases.prepare.weights import Pickled
-from flagbench_cases.prepare.weights.pickles import TensorRef
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
 
@@ -53,20 +52,16 @@ class Folder(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The opened file of one rank, and its tensors by table and name."""
+    """The file of one rank, and its tensors by table and name, memory-mapped."""
 
-    file: Pickled
-    tables: Dict[str, Dict[str, TensorRef]]
-
-    def read(self, table: str, name: str) -> torch.Tensor:
-        """A tensor, memory-mapped. Raises DataError."""
-        return self.file.tensor(self.tables[table][name])
+    path: str
+    tables: Dict[str, Dict[str, torch.Tensor]]
 
     @property
     def size(self) -> int:
         """Bytes of the tensors."""
-        refs = [ref for table in self.tables.values() for ref in table.values()]
-        return sum(torch.Size(ref.size).numel() * _item_size(ref) for ref in refs)
+        tensors = [tensor for table in self.tables.values() for tensor in table.values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def convert(source: str, section: Dict[str, Any], writer: Any, report: conversion.Report) -> None:
@@ -143,9 +138,9 @@ def _shard_files(folder: str, names: List[str]) -> List[str]:
 
 
 def _open_shard(path: str) -> Shard:
-    """Open a shard without reading its tensors. Raises DataError if it has other tables than the model's."""
-    file = Pickled(path)
-    version = file.at(()).get("checkpoint_version")
+    """Open a shard. Raises DataError if it has other tables than the model's."""
+    content = pickles.read(path)
+    version = pickles.dict_in(path, content, ()).get("checkpoint_version")
     if isinstance(version, (int, float)) and version < MIN_VERSION:
         raise DataError(
             "%s has the checkpoint version %s; %s or newer is needed" % (path, version, MIN_VERSION),
@@ -153,13 +148,13 @@ def _open_shard(path: str) -> Shard:
         )
     known = {ROOT: set(TABLES), ROOT + (EMBEDDING,): {"word_embeddings"}}
     for inside, names in known.items():
-        for name in file.at(inside):
+        for name in pickles.dict_in(path, content, inside):
             if name not in names:
                 raise DataError(
                     "%s has %s in %s, which is not in this model" % (path, repr(name)[:80], inside[-1]),
                     conversion.MODEL_REMEDY,
                 )
-    return Shard(file, {name: file.table(inside) for name, inside in TABLES.items()})
+    return Shard(path, {name: pickles.table_in(path, content, inside) for name, inside in TABLES.items()})
 
 
 def check(shards: List[Shard], section: Dict[str, Any]) -> int:
@@ -183,7 +178,7 @@ def check(shards: List[Shard], section: Dict[str, Any]) -> int:
     if not vocabulary <= total < vocabulary + section["vocab_multiple"] * MAX_RANKS:
         raise DataError(
             "the %d shards of %s have %d rows of the vocabulary (%d each), but the model has %d"
-            % (tp, os.path.dirname(os.path.dirname(shards[0].file.path)), total, rows, vocabulary),
+            % (tp, os.path.dirname(os.path.dirname(shards[0].path)), total, rows, vocabulary),
             "download all shards of the published checkpoint, and no others",
         )
     return total - vocabulary
@@ -191,8 +186,8 @@ def check(shards: List[Shard], section: Dict[str, Any]) -> int:
 
 def _rows(shard: Shard) -> int:
     """Rows of the embedding in a shard; 0 if it has none, or no matrix."""
-    ref = shard.tables[EMBEDDING].get("weight")
-    return ref.size[0] if ref is not None and len(ref.size) == 2 else 0
+    weight = shard.tables[EMBEDDING].get("weight")
+    return weight.shape[0] if weight is not None and weight.dim() == 2 else 0
 
 
 def _shapes(section: Dict[str, Any], tp: int, rows: int) -> Dict[str, Dict[str, Shape]]:
@@ -212,7 +207,7 @@ def _shapes(section: Dict[str, Any], tp: int, rows: int) -> Dict[str, Dict[str, 
 
 
 def _check_table(shard: Shard, table: str, wanted: Dict[str, Shape], first: Shard, tp: int) -> None:
-    found, path = shard.tables[table], shard.file.path
+    found, path = shard.tables[table], shard.path
     missing, foreign = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     if missing:
         raise DataError(
@@ -224,22 +219,22 @@ def _check_table(shard: Shard, table: str, wanted: Dict[str, Shape], first: Shar
             conversion.MODEL_REMEDY,
         )
     for name, shape in wanted.items():
-        ref = found[name]
-        if ref.size != shape:
+        tensor = found[name]
+        if tuple(tensor.shape) != shape:
             raise DataError(
                 "%s: %s of %s has the shape %s, but that of one of %d shards of this model is %s"
-                % (path, name, table, ref.size, tp, shape),
+                % (path, name, table, tuple(tensor.shape), tp, shape),
                 "download all shards of one checkpoint of this model",
             )
-        if ref.storage.dtype not in conversion.TYPES:
+        if tensor.dtype not in conversion.TYPES:
             raise DataError(
-                "%s: %s of %s is %s" % (path, name, table, ref.storage.dtype),
+                "%s: %s of %s is %s" % (path, name, table, tensor.dtype),
                 "use weights in fp32, fp16 or bf16, not quantised ones",
             )
-        other = first.tables[table][name].storage.dtype
-        if ref.storage.dtype != other:
+        other = first.tables[table][name].dtype
+        if tensor.dtype != other:
             raise DataError(
-                "%s: %s of %s is %s, but %s in %s" % (path, name, table, ref.storage.dtype, other, first.file.path),
+                "%s: %s of %s is %s, but %s in %s" % (path, name, table, tensor.dtype, other, first.path),
                 "download all shards of one checkpoint",
             )
 
@@ -303,13 +298,13 @@ class Checkpoint:
         for shard, other in zip(self._shards[1:], others):
             if not torch.equal(_bits(first), _bits(other)):
                 raise DataError(
-                    "%s: %s differs from that in %s" % (shard.file.path, name, self._shards[0].file.path),
+                    "%s: %s differs from that in %s" % (shard.path, name, self._shards[0].path),
                     "download all shards of one checkpoint",
                 )
         return first
 
     def _parts(self, name: str) -> List[torch.Tensor]:
-        return [shard.read(ENCODER, name) for shard in self._shards]
+        return [shard.tables[ENCODER][name] for shard in self._shards]
 
     def _rows(self, table: str, start: int, end: int) -> torch.Tensor:
         """Rows of the vocabulary over all shards."""
@@ -317,7 +312,7 @@ class Checkpoint:
         for shard in self._shards:
             count = _rows(shard)
             if at < end and start < at + count:
-                parts.append(shard.read(table, "weight")[max(start - at, 0) : end - at])
+                parts.append(shard.tables[table]["weight"][max(start - at, 0) : end - at])
             at += count
         return torch.cat(parts)
 
@@ -325,7 +320,3 @@ class Checkpoint:
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a vector: not-a-number is equal to itself."""
     return tensor.contiguous().view(torch.uint8)
-
-
-def _item_size(ref: TensorRef) -> int:
-    return torch.empty(0, dtype=ref.storage.dtype).element_size()

@@ -14,6 +14,8 @@ ATTEMPTS = 5
 """Of a request, and of a whole answer that broke off."""
 CONNECTIONS = 16
 """Kept by a client: as many objects are worth reading at a time."""
+_DOWNLOAD_ATTEMPTS = 3
+"""Of a part whose bytes break off. Where the server is silent, each is ATTEMPTS requests of _READ_SECONDS."""
 NETWORK = "check the network and AWS_ENDPOINT_URL, then try again"
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
@@ -77,20 +79,37 @@ def open_client(address: Address) -> tuple[Any, Profile, Any]:
 
 
 @lru_cache
+def transfer_config() -> Any:
+    """How boto3 transfers files: in parts of 8 MiB, ten at a time."""
+    from boto3.s3.transfer import TransferConfig
+
+    # boto3's other client, in C, is chosen by the machine and has other errors.
+    return TransferConfig(num_download_attempts=_DOWNLOAD_ATTEMPTS, preferred_transfer_client="classic")
+
+
+@lru_cache
 def errors_of_boto3() -> tuple[type[BaseException], ...]:
     """What a call of boto3 may raise: not all of it has a common base."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
     from s3transfer import exceptions
+    from urllib3.exceptions import HTTPError  # where an error's answer breaks off
 
     transfer = (kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception))
-    return (ClientError, BotoCoreError, Boto3Error, ValueError, *transfer)
+    return (ClientError, BotoCoreError, Boto3Error, HTTPError, ValueError, *transfer)
 
 
 def explained(error: BaseException, what: str = "") -> S3Error:
     """What boto3 raises, as an S3Error whose message begins with `what`."""
     from botocore import exceptions
+    from s3transfer.exceptions import RetriesExceededError
+    from urllib3.exceptions import HTTPError
 
+    broken_off = isinstance(error, (RetriesExceededError, HTTPError))
+    if isinstance(error, RetriesExceededError):
+        error = error.last_exception
+    elif isinstance(error.__context__, exceptions.ClientError) and not isinstance(error, exceptions.ClientError):
+        error = error.__context__  # of a transfer that failed: it has the server's answer
     begins = f"{what}: " if what else ""
     answer = _answer(error)
     told = answer.get("Error", {})
@@ -111,7 +130,7 @@ def explained(error: BaseException, what: str = "") -> S3Error:
         remedy = "set AWS_CA_BUNDLE to the certificates of the server's authority"
     connections = (exceptions.HTTPClientError, exceptions.ConnectionError)
     failed = isinstance(error, connections) and not isinstance(error, exceptions.SSLError)
-    return S3Error(f"{begins}{redact(str(error))}", remedy, network=failed)
+    return S3Error(f"{begins}{redact(str(error))}", remedy, network=failed or broken_off)
 
 
 def _translate(request: Any, profile: Profile) -> None:

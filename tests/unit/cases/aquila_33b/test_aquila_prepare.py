@@ -13,11 +13,12 @@ from safetensors.torch import save_file
 
 from flagbench_cases.cases.aquila_33b import prepare, sentences
 from flagbench_cases.cases.aquila_33b.tokens import FILES, Tokeniser
-from flagbench_cases.prepare import job, prepared_folder
+from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama import convert, load, megatron, weights_format
-from flagbench_cases.shared.errors import DataError, UsageError
+from flagbench_cases.shared.errors import UsageError
 from unit.cases.aquila_33b import aquila_vocabulary
 from unit.cases.prepare.megatron_checkpoint import ROWS, SECTION, save, split, state
+from unit.cases.prepare.pickled import CURRENT_TORCH
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -56,11 +57,6 @@ def make_weights(out: Path, source: Path) -> prepared_folder.PreparedFolder:
     return prepared_folder.open_folder(str(out), prepare.CASE, "weights", (weights_format.FORMAT,), thorough=True)
 
 
-def test_the_command_finds_the_case() -> None:
-    module = job.module_of("aquila-33b")
-    assert set(module.WANTS) == set(module.LICENCES) == {"data", "weights", "vocabulary"}
-
-
 # data
 
 
@@ -70,13 +66,9 @@ def test_the_texts_are_found(tmp_path: Path, vocabulary: Path, place: str) -> No
     found = make_data(tmp_path / "out", path if place == "any.name" else tmp_path / "source", vocabulary)
     expected = sentences.tokenise(str(path), Tokeniser(str(vocabulary), MODEL["vocab_size"]), 16)
     assert (found.sentences.digest(), found.condition) == (expected.digest(), "files")
-
-
-def test_the_folder_says_what_was_read(tmp_path: Path, vocabulary: Path) -> None:
-    make_data(tmp_path / "out", texts(tmp_path / "lambada_test.jsonl"), vocabulary)
-    place = prepared_folder.open_folder(str(tmp_path / "out"), prepare.CASE, "data", thorough=True)
-    assert [source["name"] for source in place.sources] == ["lambada_test.jsonl", *FILES]
-    assert place.licence == prepare.LICENCES["data"]
+    made = prepared_folder.open_folder(str(tmp_path / "out"), prepare.CASE, "data", thorough=True)
+    assert [source["name"] for source in made.sources] == [path.name, *FILES]
+    assert made.licence == prepare.LICENCES["data"]
 
 
 @pytest.mark.parametrize("inner", ["data", ""])
@@ -92,38 +84,16 @@ def test_a_vocabulary_below_the_folder(tmp_path: Path, vocabulary: Path) -> None
     assert len(found.sentences) == 2
 
 
-def test_progress_counts_the_texts(tmp_path: Path, vocabulary: Path) -> None:
-    counts = []
-    with prepared_folder.writing(str(tmp_path / "out"), prepare.CASE, "data") as writer:
-        path = texts(tmp_path / "lambada_test.jsonl")
-        prepare.tokenise_data(str(path), str(vocabulary), DATA, MODEL, writer, lambda what, *at: counts.append(at))
-    assert counts == [(1, 0), (2, 0)]
-
-
 def test_without_a_vocabulary(tmp_path: Path) -> None:
     with refuses(UsageError, "vocabulary"):
         make_data(tmp_path / "out", texts(tmp_path / "lambada_test.jsonl"), None)
     assert not (tmp_path / "out" / "data").exists()
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_vocabulary_that_is_not_whole(tmp_path: Path, vocabulary: Path, name: str) -> None:
-    (vocabulary / name).unlink()
-    with refuses(DataError, vocabulary / name):
-        make_data(tmp_path / "out", texts(tmp_path / "lambada_test.jsonl"), vocabulary)
-    assert not (tmp_path / "out" / "data").exists()
-
-
-def test_no_texts(tmp_path: Path, vocabulary: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for source in (tmp_path / "empty", tmp_path / "nowhere"):
-        with refuses(DataError, source):
-            make_data(tmp_path / "out", source, vocabulary)
-
-
 # weights
 
 
+@CURRENT_TORCH
 @pytest.mark.parametrize("place", ["", "ckpts"])
 def test_the_published_layout(tmp_path: Path, place: str) -> None:
     save(tmp_path / "source" / place, split(state(), 2, ZEROS))
@@ -153,36 +123,10 @@ def test_a_hugging_face_folder(tmp_path: Path, model_type: str) -> None:
     assert weights.padding() is None
 
 
-def test_both_layouts_give_the_same_tensors(tmp_path: Path) -> None:
-    published = save(tmp_path / "published", split(state(), 4, ZEROS))
-    sources = {"published": published, "hub": hugging_face(tmp_path / "hub")}
-    found = {}
-    for name, source in sources.items():
-        (tmp_path / "out" / name).mkdir(parents=True)
-        make_weights(tmp_path / "out" / name, source)
-        weights, _ = load.open_prepared(str(tmp_path / "out" / name), prepare.CASE, SECTION)
-        found[name] = {tensor: load.whole(part).tolist() for tensor, part in weights.read(weights.names)}
-    assert found["published"] == found["hub"]
-
-
-def test_another_model(tmp_path: Path) -> None:
-    source = hugging_face(tmp_path / "source", model_type="mistral")
-    with refuses(DataError, source, "mistral"):
-        make_weights(tmp_path / "out", source)
-
-
-def test_no_checkpoint(tmp_path: Path) -> None:
-    source = save(tmp_path / "source", split(state(), 2, ZEROS))
-    (source / megatron.TRACKER).unlink()
-    for folder in (source, tmp_path / "nowhere"):
-        with refuses(DataError, folder, megatron.TRACKER):
-            make_weights(tmp_path / "out", folder)
-    assert not (tmp_path / "out" / "weights").exists()
-
-
 # the reference preset
 
 
+@CURRENT_TORCH
 def test_the_case_prepares_for_its_reference_preset(
     tmp_path: Path, vocabulary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

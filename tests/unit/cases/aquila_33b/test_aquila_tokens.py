@@ -14,7 +14,7 @@ import pytest
 
 from flagbench_cases.cases.aquila_33b.tokens import FILES, Tokeniser
 from flagbench_cases.shared.errors import DataError, UsageError
-from unit.cases.aquila_33b.aquila_vocabulary import CLS, EOS, LETTERS, PIECES, SIZE, SPECIAL, encode, write
+from unit.cases.aquila_33b.aquila_vocabulary import CLS, EOS, PIECES, SIZE, SPECIAL, encode, write
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -49,14 +49,11 @@ def test_special_tokens_follow_the_vocabulary(folder: Path) -> None:
         ("", []),
         ("hello the", ids("hello", "Ġthe")),
         ("abc", ids("ab", "c")),
-        (" the", ids("Ġthe")),
         ("the's", ids("the", "'s")),
         ("1212", ids("12", "12")),
         ("中", ids("ä\u00b8Ń")),
         ("a[CLS]b", [*ids("a"), CLS, *ids("b")]),
-        ("</s></s>", [EOS, EOS]),
         ("[CLS", ids("[", "C", "L", "S")),
-        ("[cls]", ids("[", "c", "l", "s", "]")),
         ("<|endoftext|>", ids("<", "|", "e", "n", "d", "o", "f", "t", "e", "x", "t", "|", ">")),
     ],
 )
@@ -80,19 +77,6 @@ def test_random_texts_have_the_ids_of_the_algorithm(folder: Path) -> None:
         assert made.encode(text) == encode(text), repr(text)
 
 
-def test_every_character_has_an_id(folder: Path) -> None:
-    made = Tokeniser(str(folder), SIZE)
-    letters = {letter: byte for byte, letter in LETTERS.items()}
-    for text in ("".join(map(chr, range(start, start + 64))) for start in range(0, 0xD800, 640)):
-        spelt = "".join(PIECES[index] for index in made.encode(text))
-        assert bytes(letters[letter] for letter in spelt).decode("utf-8") == text
-
-
-def test_carriage_returns_at_line_ends(tmp_path: Path) -> None:
-    made = Tokeniser(str(write(tmp_path, newline="\r\n", last="\r\n")), SIZE)
-    assert made.encode("hello[CLS]") == [*ids("hello"), CLS]
-
-
 def test_merges_without_a_last_line_break(tmp_path: Path) -> None:
     """What follows the last line break does not count: here the merge of `b c`."""
     folder = write(tmp_path)
@@ -104,27 +88,19 @@ def test_merges_without_a_last_line_break(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("content", [None, b"\xff\xfe junk", "pipe", "folder"])
-def test_a_file_that_cannot_be_read(folder: Path, name: str, content: Any) -> None:
-    (folder / name).unlink()
-    if content == "pipe":
-        os.mkfifo(folder / name)
-    elif content == "folder":
-        (folder / name).mkdir()
-    elif content is not None:
-        (folder / name).write_bytes(content)
+def test_a_file_that_cannot_be_read(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(b"\xff\xfe junk")
     refused(folder, folder / name)
-
-
-def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    refused(tmp_path / "nowhere", tmp_path / "nowhere")
+    (folder / name).unlink()
+    refused(folder, folder / name)
+    os.mkfifo(folder / name)
+    refused(folder, folder / name)
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        *("", "{", "[" * 100000, "[]", "3", '{"a": 1}', '{"a": 0, "b": 2}', '{"a": 0, "b": 0}'),
-        *('{"a": true, "b": 0}', '{"a": "0"}', '{"a": 0.0}', '{"a": null}', '{"a": -1, "b": 0}'),
+        *("", "[" * 100000, "[]", '{"a": 0, "b": 2}', '{"a": 0, "b": 0}', '{"a": true, "b": 0}', '{"a": "0"}'),
     ],
 )
 def test_a_vocabulary_that_is_none(folder: Path, content: str) -> None:
@@ -147,17 +123,7 @@ def test_a_vocabulary_of_another_size(folder: Path) -> None:
     refused(folder, SIZE - 1, SIZE)
 
 
-def test_bytes_without_a_piece(folder: Path) -> None:
-    edit(folder, lambda pieces: [pieces.pop("ÿ"), pieces.pop("Ā"), pieces.update({"x1": 999, "x2": 1000})])
-    refused(folder, "2 of the 256 bytes")
-
-
-def test_a_merge_to_a_piece_that_is_not_there(folder: Path) -> None:
-    edit(folder, lambda pieces: [pieces.pop("bc"), pieces.update(other=999)])
-    refused(folder, folder / "merges.txt", "b c")
-
-
-@pytest.mark.parametrize("line", ["a", "a b c", "", "b c d e"])
+@pytest.mark.parametrize("line", ["a", "a b c"])
 def test_a_line_of_merges_that_is_no_pair(folder: Path, line: str) -> None:
     with open(folder / "merges.txt", "a", encoding="utf-8") as file:
         file.write(line + "\n")
@@ -169,18 +135,6 @@ def test_special_tokens_without_the_ones_that_are_used(folder: Path, name: str) 
     others = [special if special != name else "[OTHER]" for special in SPECIAL]
     (folder / "special_tokens.txt").write_text("\n".join(others) + "\n", encoding="utf-8")
     refused(folder, folder / "special_tokens.txt", name)
-
-
-def test_special_tokens_without_a_last_line_break(folder: Path) -> None:
-    """The last one, </s>, does not count."""
-    (folder / "special_tokens.txt").write_text("\n".join(SPECIAL), encoding="utf-8")
-    refused(folder, SIZE - 1, SIZE)
-
-
-@pytest.mark.parametrize("names", [["the", *SPECIAL[1:]], ["[CLS]", *SPECIAL[1:]]], ids=["a piece", "twice"])
-def test_a_special_token_that_is_there_already(folder: Path, names: list[str]) -> None:
-    (folder / "special_tokens.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
-    refused(folder, names[0])
 
 
 def test_without_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

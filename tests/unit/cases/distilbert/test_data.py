@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,12 +100,6 @@ class Canary:
         return Path.touch, (self.path,)
 
 
-def test_object_sentences_are_never_unpickled(tmp_path: Path) -> None:
-    sentences = np.array([Canary(tmp_path / "canary")] * 5, dtype=object)
-    assert read(write_npz(tmp_path, sentence=sentences)).digest() == read(write_npz(tmp_path)).digest()
-    assert not (tmp_path / "canary").exists()
-
-
 def test_object_ids_are_never_unpickled(tmp_path: Path) -> None:
     ids = np.array([[Canary(tmp_path / "canary")] * LENGTH] * 5, dtype=object)
     assert "train_dataset.npz" in refusal(write_npz(tmp_path, input_ids=ids))
@@ -123,18 +115,12 @@ def altered(key: str, row: int, column: int, value: int) -> dict[str, np.ndarray
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"label": np.array(LABELS, dtype=np.float64)}, "label is float64"),
         ({"input_ids": published_arrays()["input_ids"].astype(np.int32)}, "input_ids is int32"),
-        ({"label": np.int64(1)}, "()"),
         ({"label": np.array(LABELS[:4])}, "(5, 16), not (4, 16)"),
         ({"input_ids": published_arrays(17)["input_ids"]}, "(5, 17), not (5, 16)"),
-        ({"attention_mask": published_arrays(15)["attention_mask"]}, "(5, 15)"),
         ({"label": np.array([0, 1, 2, 0, 1])}, "label 2"),
-        ({"label": np.array([0, 1, -1, 0, 1])}, "label -1"),
         (altered("input_ids", 2, 3, len(VOCABULARY)), "token id 13"),
-        (altered("input_ids", 2, 3, -7), "token id -7"),
         (altered("attention_mask", 0, 3, 0), "attention_mask"),
-        (altered("attention_mask", 0, 3, 2), "attention_mask"),
         ({"attention_mask": np.zeros((5, LENGTH), np.int64)}, "example 0"),
         ({key: array[:0] for key, array in published_arrays().items()}, "no examples"),
     ],
@@ -144,42 +130,12 @@ def test_npz_with_wrong_values_is_refused(tmp_path: Path, changed: dict[str, Any
         read(write_npz(tmp_path, **changed))
 
 
-@pytest.mark.parametrize("key", sst2.NPZ_KEYS)
-def test_npz_without_an_array_is_refused(tmp_path: Path, key: str) -> None:
-    arrays = published_arrays()
-    del arrays[key]
-    np.savez(str(write_npz(tmp_path) / "dataset" / "train_dataset.npz"), **arrays)
-    assert key in refusal(tmp_path)
-
-
-def with_another_byte(content: bytes) -> bytes:
-    at = content.index(published_arrays()["input_ids"].tobytes())
-    return content[:at] + b"\x01" + content[at + 1 :]
-
-
-def a_single_array(content: bytes) -> bytes:
-    file = io.BytesIO()
-    np.save(file, np.arange(5))
-    return file.getvalue()
-
-
-def members_that_are_no_arrays(content: bytes) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for key in sst2.NPZ_KEYS:
-            archive.writestr(key + ".npy", b"no array")
-    return file.getvalue()
-
-
 @pytest.mark.parametrize(
     "damage",
     [
-        *(lambda content, share=share: content[: int(share * len(content))] for share in (0.0, 0.01, 0.5, 0.99)),
+        *(lambda content, share=share: content[: int(share * len(content))] for share in (0.0, 0.5)),
         lambda content: b"<html>404</html>",
         lambda content: b"\x80\x04N.",  # a pickle
-        with_another_byte,
-        a_single_array,
-        members_that_are_no_arrays,
     ],
 )
 def test_what_is_no_npz_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
@@ -188,10 +144,16 @@ def test_what_is_no_npz_is_refused(tmp_path: Path, damage: Callable[[bytes], byt
     assert "train_dataset.npz" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["train_dataset.npz", "eval_dataset.npz"])
-def test_one_npz_missing_is_refused(tmp_path: Path, name: str) -> None:
-    (write_npz(tmp_path) / "dataset" / name).unlink()
-    assert name in refusal(tmp_path)
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    for write, below, names in (
+        (write_npz, "dataset", ("train_dataset.npz", "eval_dataset.npz")),
+        (write_tsv, "SST-2", ("train.tsv", "dev.tsv")),
+    ):
+        for name in names:
+            folder = tmp_path / name
+            folder.mkdir()
+            (write(folder) / below / name).unlink()
+            assert name in refusal(folder)
 
 
 def test_folder_missing_or_empty_is_refused(tmp_path: Path) -> None:
@@ -208,25 +170,6 @@ def test_tsv_gives_the_rows_of_the_npz(tmp_path: Path) -> None:
     from_npz, from_tsv = read(write_npz(tmp_path / "a")), read(write_tsv(tmp_path / "b"))
     assert from_tsv.input_ids.tolist() == from_npz.input_ids.tolist()
     assert from_tsv.digest() == from_npz.digest()
-
-
-def test_digest_tells_labels_and_tokens_apart(tmp_path: Path) -> None:
-    digests = {
-        read(write_npz(tmp_path)).digest(),
-        read(write_npz(tmp_path, label=np.array([0, 0, 0, 1, 1]))).digest(),
-        read(write_npz(tmp_path, **altered("input_ids", 0, 1, 5))).digest(),
-        read(write_npz(tmp_path, **altered("attention_mask", 1, 3, 1))).digest(),
-    }
-    assert len(digests) == 4
-
-
-def test_tsv_with_crlf_is_the_same_set(tmp_path: Path) -> None:
-    digest = read(write_tsv(tmp_path)).digest()
-    path = tmp_path / "SST-2" / "train.tsv"
-    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_bytes(vocabulary.read_bytes().replace(b"\n", b"\r\n"))
-    assert read(tmp_path).digest() == digest
 
 
 def test_tsv_keeps_quotes_and_folds_unicode(tmp_path: Path) -> None:
@@ -258,26 +201,6 @@ def test_bad_tsv_is_refused(tmp_path: Path, text: str, named: str) -> None:
         read(write_tsv(tmp_path, text))
 
 
-def test_tsv_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
-    (write_tsv(tmp_path) / "SST-2" / "train.tsv").write_bytes("sentence\tlabel\ncafé\t1\n".encode("latin-1"))
-    assert "train.tsv" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["train.tsv", "dev.tsv"])
-def test_one_tsv_missing_is_refused(tmp_path: Path, name: str) -> None:
-    (write_tsv(tmp_path) / "SST-2" / name).unlink()
-    assert name in refusal(tmp_path)
-
-
-def test_tsv_needs_a_vocabulary_from_data_or_weights(tmp_path: Path) -> None:
-    write_tsv(tmp_path, vocabulary=None)
-    assert "vocab.txt" in refusal(tmp_path)
-    weights = tmp_path / "weights"
-    weights.mkdir()
-    (weights / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
-    assert len(read(tmp_path, weights=str(weights))) == 5
-
-
 def test_vocabulary_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     longer = [*VOCABULARY, "cafe"]  # one more than the model has embeddings
     assert "token id 13" in refusal(write_tsv(tmp_path, "sentence\tlabel\ncafé\t1\n", longer))
@@ -302,25 +225,6 @@ def test_synthetic_set_has_the_shape_of_sst2() -> None:
     assert (ids[:, 0] == sst2.CLS).all()
     assert (ids[np.arange(1000), lengths - 1] == sst2.SEP).all()
     assert 0 < ids[inside].min() <= ids[inside].max() < REFERENCE["model"]["vocab_size"]
-
-
-def test_synthetic_set_is_one_set_a_seed() -> None:
-    first, again, other = (sst2.synthetic(REFERENCE["data"], REFERENCE["model"], 500, seed) for seed in (3, 3, 4))
-    assert first.digest() == again.digest() != other.digest()
-
-
-def test_synthetic_rows_of_a_short_preset_fit_it() -> None:
-    short = {**REFERENCE["data"], "sequence_length": 16}
-    assert sst2.synthetic(short, REFERENCE["model"], 2000, seed=0).lengths.max() == 16
-
-
-def test_load_names_the_condition_of_its_source(tmp_path: Path) -> None:
-    data = {**REFERENCE["data"], "sequence_length": LENGTH, "train_examples": 20, "eval_examples": 20}
-    synthetic = sst2.load({**data, "source": "synthetic"}, REFERENCE["model"], None, None, seed=0)
-    assert (len(synthetic.train), len(synthetic.evaluation), synthetic.condition) == (20, 20, "synthetic")
-    assert synthetic.train.digest() != synthetic.evaluation.digest()
-    files = sst2.load({**data, "source": "files"}, MODEL, str(write_npz(tmp_path)), None, seed=0)
-    assert files.condition == "files"
 
 
 def test_shipped_set_fits_the_tiny_preset() -> None:

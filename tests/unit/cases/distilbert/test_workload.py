@@ -17,8 +17,6 @@ from torch.utils.data import default_collate
 from flagbench_cases.cases.distilbert import data as sst2
 from flagbench_cases.cases.distilbert.workload import DistilBertWorkload, EvaluationSet, build
 from flagbench_cases.shared.config import load_case, merge
-from flagbench_cases.shared.errors import DataError
-from unit.cases.refusal import refuses
 from workloads import on_ranks, set_up, train
 
 pytestmark = pytest.mark.image
@@ -89,14 +87,6 @@ def test_a_seed_is_a_run(tmp_path: Path) -> None:
     assert runs[0] != runs[2]
 
 
-def test_a_set_smaller_than_one_step_of_all_ranks_is_refused(tmp_path: Path) -> None:
-    """The publisher counts each of its batches as full."""
-    for rank, world, examples in ((0, 1, 3), (1, 4, 15)):
-        with refuses(DataError, examples, 4 * world):
-            workload(tmp_path, rank, world, data={"train_examples": examples})
-    assert workload(tmp_path, data={"train_examples": 4}).steps_per_epoch() == 1
-
-
 # Optimizer and schedule
 
 
@@ -147,14 +137,6 @@ def test_position_ids_come_from_rank_0_before_each_forward_pass(tmp_path: Path) 
     assert on_ranks(2, tmp_path, body) == [[list(range(MODEL["positions"]))] * 2] * 2
 
 
-def test_ranks_share_an_order_of_the_run_s_seed(tmp_path: Path) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        work = workload(folder, rank, world, seed=7)
-        return work.loader.sampler.seed, torch.initial_seed()
-
-    assert on_ranks(2, tmp_path, body) == [(7, 7)] * 2
-
-
 def test_ranks_draw_the_same_dropout_and_stay_in_step(tmp_path: Path) -> None:
     def body(folder: Path, rank: int, world: int) -> Any:
         work = workload(folder, rank, world, model={"dropout": 0.3})
@@ -169,16 +151,6 @@ def test_ranks_draw_the_same_dropout_and_stay_in_step(tmp_path: Path) -> None:
         assert torch.equal(begun[name], begun_too[name]), name
         assert torch.equal(one[name], two[name]), name
     assert not torch.equal(begun["classifier.weight"], one["classifier.weight"])
-
-
-def test_steps_of_two_ranks_leave_the_marks_of_their_collectives(tmp_path: Path) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        work = workload(folder, rank, world)
-        work.step(next(iter(work.batches(0))))
-        return work.context.probe.take()
-
-    for first, last, done in on_ranks(2, tmp_path, body):
-        assert first <= last <= done
 
 
 @UNUSUAL_ORDER
@@ -228,16 +200,6 @@ def test_accumulation_over_k_is_a_batch_k_times_as_large(tmp_path: Path, k: int)
         assert float((taken[0][name] - gradient).abs().max()) <= 1e-10 * scale, name
 
 
-def test_bf16_step_computes_the_fp32_loss_roughly(tmp_path: Path) -> None:
-    losses = [workload(tmp_path, precision=p).step(_batch(tmp_path)) for p in ("fp32", "bf16")]
-    assert losses[0] == pytest.approx(losses[1], rel=0.02)
-    assert losses[0] != losses[1]
-
-
-def _batch(folder: Path) -> list[torch.Tensor]:
-    return default_collate([workload(folder).sets.train[index] for index in range(4)])
-
-
 # Evaluation
 
 
@@ -263,11 +225,6 @@ def test_evaluation_counts_each_example_once_and_as_published(tmp_path: Path, wo
     results = on_ranks(world, tmp_path / "ranks", body) if world > 1 else [body(tmp_path, 0, 1)]
     for result in results:
         assert result == (pytest.approx(4 / 7), pytest.approx(published), 7, pytest.approx(published))
-
-
-def test_evaluation_drops_nothing_at_random(tmp_path: Path) -> None:
-    work = workload(tmp_path, model={"dropout": 0.9, "classifier_dropout": 0.9}, data={"eval_examples": 50})
-    assert work.evaluate(last=False) == work.evaluate(last=False)
 
 
 @pytest.mark.parametrize(("count", "world"), [(872, 16), (872, 8), (7, 1), (7, 2), (7, 3), (3, 8)])

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn import functional as F
 
 from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
@@ -71,24 +70,6 @@ def test_logits_and_losses_are_those_of_transformers(tmp_path: Path, expected: t
             assert (measured - losses).abs().max() < 1e-5
 
 
-def test_stages_in_a_row_are_the_whole_model(tmp_path: Path, expected: torch.Tensor) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        engine, context = start(folder, rank, Layout(1, 1, 2))
-        stage = build(engine, context)
-        hidden = torch.empty(40, 2, 64)  # Megatron-Core's order: tokens, sequences, width
-        with torch.no_grad():
-            if rank == 0:
-                dist.send(stage(*inputs_of(TOKENS)), 1)
-                return None
-            dist.recv(hidden, 0)
-            stage.set_input_tensor(hidden)
-            return stage(*inputs_of(TOKENS))
-
-    first, last = on_ranks(2, tmp_path, body)
-    assert first is None
-    assert (last[..., :99] - expected).abs().max() < 1e-5
-
-
 # Precision
 
 
@@ -117,21 +98,6 @@ def test_angles_of_2023_are_in_the_precision_of_the_model(tmp_path: Path) -> Non
     assert off["current"].max() < 1e-3
     assert off["bf16"][100] == pytest.approx(0.1, abs=0.01)
     assert off["bf16"][4095] == pytest.approx(5.9, abs=0.05)
-
-
-def test_a_model_in_bf16_is_the_same_model(tmp_path: Path, expected: torch.Tensor) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        engine, context = start(folder, rank, Layout())
-        with torch.no_grad():
-            return [
-                build(engine, context, dtype=torch.bfloat16, of_2023=of_2023)(*inputs_of(TOKENS))
-                for of_2023 in (False, True)
-            ]
-
-    for logits in on_ranks(1, tmp_path, body)[0]:
-        assert logits.dtype == torch.bfloat16
-        error = (logits[..., :99].float() - expected).norm() / expected.norm()
-        assert 1e-4 < error < 0.05
 
 
 # FLOPs
@@ -177,36 +143,3 @@ def test_flops_of_a_token_are_those_of_the_manifest() -> None:
 
 
 # Megatron-Core on ranks without a CUDA device
-
-
-def test_torch_is_changed_for_megatron_core_alone(tmp_path: Path) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        import sys
-
-        from flagbench_cases.engines.megatron import cpu_shims
-
-        names = [*cpu_shims.FACTORIES, "cuda", "manual_seed", "get_rng_state", "set_rng_state"]
-        before = {name: getattr(torch, name) for name in names}
-        of_cuda = {name: getattr(torch.cuda, name) for name in dir(torch.cuda)}
-        engine, context = start(folder, rank, Layout())
-        build(engine, context, of_2023=True)(*inputs_of(TOKENS))
-        changed = [name for name in names if getattr(torch, name) is not before[name]]
-        changed += [name for name in of_cuda if getattr(torch.cuda, name) is not of_cuda[name]]
-        others = {
-            module.split(".")[0] + "." + module.split(".")[1] if "." in module else module
-            for module, found in list(sys.modules.items())
-            if isinstance(getattr(found, "torch", None), cpu_shims.Overlay)
-        }
-        try:
-            torch.zeros(1, device="cuda")
-        except (AssertionError, RuntimeError) as error:
-            return changed, others, str(error)
-        return changed, others, ""
-
-    (found,) = on_ranks(1, tmp_path, body)
-    if torch.cuda.is_available():
-        pytest.skip("a CUDA device is available")
-    changed, others, refused = found
-    assert changed == []
-    assert others == {"megatron.core"}
-    assert "CUDA" in refused or "NVIDIA driver" in refused

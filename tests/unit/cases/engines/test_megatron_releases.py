@@ -24,22 +24,22 @@ def pretend(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
     monkeypatch.setattr(importlib.metadata, "version", answer)
 
 
-@pytest.mark.parametrize("version", ["0.4.0", "0.7.0", "0.15.2", "0.17.0", "1.0"])
-def test_a_release_without_a_module_is_refused_by_its_version(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", ["0.7.0", "0.17.0"])
+def test_a_release_without_a_module(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, version)
     with refuses(UsageError, "Megatron-Core " + version) as caught:
         megatron.open_engine()
     assert "torch 2.6 and Python 3.10" in (caught.value.remedy or "")
 
 
-def test_without_megatron_core_the_error_says_what_it_requires(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_megatron_core(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, None)
     with refuses(UsageError, "not installed") as caught:
         megatron.open_engine()
     assert megatron.FLOORS in (caught.value.remedy or "")
 
 
-def test_a_release_that_cannot_be_imported_is_an_error_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "0.8.0")
     monkeypatch.setitem(megatron.MODULES, "0.8", "missing")
     with refuses(UsageError, "Megatron-Core 0.8.0", "No module named 'flagbench_cases.engines.megatron.missing'"):

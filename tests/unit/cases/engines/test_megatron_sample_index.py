@@ -13,7 +13,7 @@ pytestmark = pytest.mark.image
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_blocks_begin_where_megatron_core_s_extension_has_them(seed: int) -> None:
+def test_blocks_begin_where_megatron_core_has_them(seed: int) -> None:
     helpers = pytest.importorskip("megatron.core.datasets.helpers")
     generator = np.random.RandomState(seed)
     sizes = generator.randint(1, 40, size=generator.randint(1, 30)).astype(np.int32)
@@ -26,11 +26,6 @@ def test_blocks_begin_where_megatron_core_s_extension_has_them(seed: int) -> Non
     found = sample_index.build(sizes, documents, length, epochs, tokens)
     expected = helpers.build_sample_idx(sizes, documents, length, epochs, tokens, True, 1)
     assert found.tolist() == expected.tolist()
-
-
-def test_a_block_may_end_with_the_last_token() -> None:
-    sizes, documents = np.array([3, 2, 4], np.int32), np.array([2, 0, 1], np.int32)
-    assert sample_index.build(sizes, documents, 4, 1, 9).tolist() == [[0, 0], [1, 0], [2, 1]]
 
 
 def test_megatron_core_s_own_extension_stays(monkeypatch: pytest.MonkeyPatch) -> None:

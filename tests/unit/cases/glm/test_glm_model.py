@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from flagbench_cases.cases.glm.data import Batch, collate
 from flagbench_cases.cases.glm.model import (
     PADDED_EVALUATION,
-    Glm,
     GlmForCloze,
     block_mask,
     cloze_loss,
@@ -24,7 +23,6 @@ from flagbench_cases.cases.glm.model import (
 from flagbench_cases.shared.config import load_case
 from reenact import glm_model as reenacted
 from unit.cases.glm.small_glm import LENGTH, examples, parameter_count, settled
-from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -99,25 +97,6 @@ def test_part_a_is_seen_whole_and_the_answer_from_its_left() -> None:
     assert torch.equal(mask[2, 0], torch.ones(4, 4).tril())
 
 
-def test_what_lies_behind_the_answer_does_not_matter() -> None:
-    model, batch = small(), ragged([2, 2], 3)
-    before = settled(lambda: model(*batch[:5]))
-    end = batch.sep + batch.target_mask.sum(-1)
-    behind = torch.arange(LENGTH) >= end.unsqueeze(-1)
-    assert bool(behind.any())
-    batch.tokens[behind] = 7
-    batch.targets[behind] = 3
-    assert torch.equal(model(*batch[:5]), before)
-
-
-def test_answer_is_not_seen_by_part_a() -> None:
-    model, batch = small(), ragged([1], 4)
-    sep = int(batch.sep[0, 0])
-    first = settled(lambda: Glm.forward(model, batch.tokens[0], batch.positions[0], batch.sep[0])[:, :sep])
-    batch.tokens[0, 0, sep:] = 5
-    assert torch.equal(Glm.forward(model, batch.tokens[0], batch.positions[0], batch.sep[0])[:, :sep], first)
-
-
 def test_padding_choices_get_no_probability_and_no_gradient() -> None:
     scores = torch.tensor([[-3.0, -1.0, -2.0], [-5.0, 99.0, 99.0]], requires_grad=True)
     mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
@@ -151,14 +130,6 @@ def test_recompute_changes_no_loss_and_no_gradient(dropouts: dict[str, float]) -
         assert torch.allclose(one, two, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(DRY))
-def test_each_dropout_acts_in_training_only(name: str) -> None:
-    model, batch = small(**{name: 0.5}), ragged([2, 2], 6)
-    assert not torch.equal(model(*batch[:5]), model(*batch[:5]))
-    model.eval()
-    assert torch.equal(settled(lambda: model(*batch[:5])), model(*batch[:5]))
-
-
 def test_initial_weights_have_the_published_spread() -> None:
     torch.manual_seed(0)
     model = GlmForCloze(config_from({**SMALL, "dim": 96, "layers": 8, "initializer_range": 0.02}))
@@ -173,54 +144,15 @@ def test_initial_weights_have_the_published_spread() -> None:
             assert float(parameter.detach().std()) == pytest.approx(expected, rel=0.1), name
 
 
-def test_names_are_those_of_the_published_checkpoint() -> None:
-    names = set(small(layers=1).state_dict())
-    layer = [
-        f"transformer.layers.0.{part}.{kind}"
-        for part in (
-            "input_layernorm",
-            "attention.query_key_value",
-            "attention.dense",
-            "post_attention_layernorm",
-            "mlp.dense_h_to_4h",
-            "mlp.dense_4h_to_h",
-        )
-        for kind in ("weight", "bias")
-    ]
-    tables = ["transformer.position_embeddings.weight", "transformer.block_position_embeddings.weight"]
-    final = ["transformer.final_layernorm.weight", "transformer.final_layernorm.bias"]
-    assert names == {"word_embeddings.weight", *tables, *layer, *final}
-
-
-def test_heads_must_divide_the_width() -> None:
-    with refuses(ValueError, 5):
-        config_from({**SMALL, "heads": 5})
-
-
-def test_reference_model_has_the_published_size() -> None:
-    assert parameter_count(config_from(REFERENCE)) == 334_688_256
-
-
-def test_parameters_are_counted_by_their_shapes() -> None:
-    model = small()
-    assert parameter_count(model.config) == sum(p.numel() for p in model.parameters())
-
-
 def test_training_flops_of_a_padded_choice() -> None:
     config = config_from(REFERENCE)
     assert 3 * forward_flops(config, 512, 512**2, 512) / 1e9 == pytest.approx(1101.3, abs=0.05)
     assert layer_flops(config, 512, 512**2) / 1e9 == pytest.approx(335.0, abs=0.05)
 
 
-def test_flops_of_a_ragged_batch_are_the_sum_of_its_choices() -> None:
-    config, lengths = config_from(SMALL), [3, 9, 16]
-    batch = forward_flops(config, sum(lengths), sum(n * n for n in lengths), 5)
-    assert batch == sum(forward_flops(config, n, n * n, p) for n, p in zip(lengths, (1, 1, 3)))
-
-
 @TORCH_2
 @pytest.mark.parametrize("recompute", [False, True])
-def test_size_and_flops_equal_what_torch_counts_at_the_reference_size(recompute: bool) -> None:
+def test_size_and_flops_equal_what_torch_counts(recompute: bool) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     shape = (2, 3, 512)

@@ -44,7 +44,7 @@ def read(path: Path, training: bool = False, length: int = LENGTH, vocabulary: A
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("chunk", [1, 4, 2048])
+@pytest.mark.parametrize("chunk", [1, 2048])
 def test_hdf5_and_raw_text_give_the_same_arrays(
     tmp_path: Path, raw: Any, training: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +60,7 @@ def test_hdf5_and_raw_text_give_the_same_arrays(
 SOME = line("Dogs of the dog.", ["Dogs", "the dog", "dog"], ("who is @placeholder", ["Dogs"]))
 
 
-def test_f1_is_over_word_pieces_or_over_the_words_that_a_vocabulary_makes_of_them(tmp_path: Path) -> None:
+def test_f1_over_word_pieces_and_over_words(tmp_path: Path) -> None:
     text = from_text(write_jsonl(tmp_path, [SOME]) / "val.jsonl", False)
     path = write_hdf5(tmp_path / "set.hdf5", published_matrices(text))
     # `dog ##s` and `the dog` share a piece, and no word.
@@ -68,7 +68,7 @@ def test_f1_is_over_word_pieces_or_over_the_words_that_a_vocabulary_makes_of_the
     assert read(path, vocabulary=vocabulary()).arrays["f1"].tolist() == text.arrays["f1"].tolist() == [1.0, 0.0, 0.0]
 
 
-def test_a_piece_that_the_vocabulary_has_not_got_is_named(tmp_path: Path) -> None:
+def test_an_unknown_piece(tmp_path: Path) -> None:
     matrices = published_matrices(from_text(write_jsonl(tmp_path, [SOME]) / "val.jsonl", False))
     for name in ("text", "target"):
         matrices[name]["data"] = np.where(matrices[name]["data"] == ids("##s")[0], 40000, matrices[name]["data"])
@@ -83,12 +83,6 @@ def test_training_files_need_no_answers(tmp_path: Path, raw: Any) -> None:
     found = read(write_hdf5(tmp_path / "set.hdf5", matrices), True)
     assert found.digest()
     assert (found.arrays["right"][found.starts[:-1]] == 1).all()
-
-
-def test_numbers_may_be_stored_as_whole_floats(tmp_path: Path, raw: Any) -> None:
-    matrices = published_matrices(raw[False])
-    matrices["logit_mask"]["data"] = matrices["logit_mask"]["data"].astype(np.float32)
-    assert len(read(write_hdf5(tmp_path / "set.hdf5", matrices))) == len(raw[False])
 
 
 def change(name: str, part: str, at: Any, value: Any) -> Callable[[Matrices], None]:
@@ -113,33 +107,17 @@ def change(name: str, part: str, at: Any, value: Any) -> Callable[[Matrices], No
         (change("text", "data", None, np.array([b"a", b"b"])), "text"),
         (change("text", "indptr", None, np.array([0.0, 1.0])), "float64"),
         (change("position", "format", None, "csc"), "position is a csc"),
-        (change("position", "format", None, np.array(["csr", "csr"], dtype="S3")), "h5sparse_format"),
-        (change("position", "format", None, 1), "h5sparse_format"),
         (change("text", "shape", None, (-1, LENGTH)), "text"),
-        (change("text", "shape", None, (np.inf, LENGTH)), "text"),
-        (change("text", "shape", None, 5), "text"),
-        (change("text", "data", None, {}), "text: data"),
-        (change("text", "indptr", None, {}), "text: indptr"),
-        (change("text", "data", None, np.int64(1)), "text has int64"),
         (lambda m: m.update(target=np.zeros(3)), "target"),
         (lambda m: m["text"].update(data=m["text"]["data"][:-1]), "text: indptr"),
-        (lambda m: m["mask"].update(indptr=m["mask"]["indptr"][:-1]), "mask"),
         (change("text", "indptr", 1, 10**6), "text: indptr"),
-        (change("text", "indptr", 0, 1), "text: indptr"),
         (change("text", "indices", 5, LENGTH), "0 to 47"),
-        (change("text", "indices", 5, -1), "0 to 47"),
         (change("text", "indices", 5, 4), "duplicate"),
         (change("target", "shape", None, (3, LENGTH)), "target"),
-        (change("logit_mask", "shape", None, (12, 7)), "logit_mask"),
-        (change("mask", "shape", None, (12, 2**40)), "mask"),
         (change("target", "shape", None, (2**46, LENGTH)), "target"),
-        (change("mask", "shape", None, (12, 0)), "mask"),
         (change("choice_start_end", "data", 0, 5), "choice_start_end"),
-        (change("choice_start_end", "data", -1, 99), "choice_start_end"),
         (change("answer_idx", "data", -1, 9), "answer"),
-        (change("answer_start_end", "data", -1, 99), "answer"),
         (change("mask", "data", 1, 2), "row 1: mask"),
-        (change("mask", "data", 1, 47), "row 1: mask"),
         (change("mask", "data", 1, 9), "row 1: logit_mask"),
         (change("text", "data", 0, 102), "row 0: text"),
         (change("target", "data", 0, 999), "row 0: target"),
@@ -163,9 +141,7 @@ DECLARED = 2**46
 @pytest.mark.parametrize(
     ("part", "named"), [("indptr", "12 rows"), ("data", "%d values" % DECLARED), ("indices", "%d indices" % DECLARED)]
 )
-def test_what_is_declared_and_never_written_is_named_and_not_read(
-    tmp_path: Path, raw: Any, part: str, named: str
-) -> None:
+def test_declared_sizes_are_not_read(tmp_path: Path, raw: Any, part: str, named: str) -> None:
     import h5py
 
     path = write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False]))
@@ -176,26 +152,13 @@ def test_what_is_declared_and_never_written_is_named_and_not_read(
         read(path)
 
 
-def test_an_example_of_endless_choices_is_named(tmp_path: Path, raw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False]))
-    monkeypatch.setattr(sparse_hdf5, "MAX_CHOICES", 3)
-    with refuses(DataError, path, "4 choices"):
-        read(path)
-
-
-@pytest.mark.parametrize("kept", [0.1, 0.6, 0.97])
+@pytest.mark.parametrize("kept", [0.1, 0.97])
 def test_a_truncated_file_is_named(tmp_path: Path, raw: Any, kept: float) -> None:
     path = write_hdf5(tmp_path / "set.hdf5", published_matrices(raw[False]))
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * kept)])
     with refuses(DataError, path, "truncated"):
         read(path)
-
-
-def test_another_kind_of_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "set.hdf5").write_bytes(b"no HDF5 at all")
-    with refuses(DataError, "set.hdf5"):
-        read(tmp_path / "set.hdf5")
 
 
 def test_without_h5py_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from flagbench_cases.cases.llama2_70b import data, indexed, prepare
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.shared.errors import DataError
 from running import need_megatron
-from unit.cases.llama2_70b.llama70_bench import configured
 from unit.cases.refusal import refuses
 from workloads import on_ranks
 
@@ -141,18 +138,6 @@ def test_a_set_shorter_than_a_block() -> None:
         data.load({**DATA, "sequence_length": tokens}, MODEL, None, 1, 1)
 
 
-def test_tokens_of_another_vocabulary() -> None:
-    with refuses(DataError, indexed.STEM, "the vocabulary has 100"):
-        data.load(DATA, {"vocab_size": 100}, None, 1, 1)
-
-
-def test_a_folder_that_was_not_prepared(tmp_path: Path) -> None:
-    for end in indexed.ENDS:
-        shutil.copy(Path(data.TINY) / (indexed.STEM + end), tmp_path)
-    with refuses(DataError, tmp_path):
-        data.load({**DATA, "source": "files"}, MODEL, str(tmp_path), 1, 1)
-
-
 # How replicas share them
 
 
@@ -191,54 +176,8 @@ def test_micro_batches_are_dealt_as_megatron_lm_does(replicas: int, micro: int, 
     assert sorted(dealt) == list(range(total))
 
 
-def test_a_step_has_the_same_blocks_on_any_number_of_replicas() -> None:
-    """With as many samples in all; the order within it differs."""
-
-    def of_step(replicas: int) -> list[set[int]]:
-        deals = [data.batches(Numbers(), 3, replica, replicas, 2, 8 // replicas) for replica in range(replicas)]
-        return [{int(x) for batch in step for made in batch for x in made[:, 0]} for step in zip(*deals)]
-
-    assert of_step(1) == of_step(2) == of_step(4) == [set(range(at, at + 16)) for at in (0, 16, 32)]
-
-
 # The shipped set
 
 
 def test_the_shipped_files_are_those_of_the_record() -> None:
     assert make_tiny_llama2_70b.check() == []
-
-
-@pytest.mark.parametrize("name", [indexed.STEM + end for end in indexed.ENDS])
-def test_a_changed_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
-    copied = Path(shutil.copytree(make_tiny_llama2_70b.SHIPPED, tmp_path / "tiny"))
-    monkeypatch.setattr(make_tiny_llama2_70b, "SHIPPED", copied)
-    assert make_tiny_llama2_70b.check() == []
-    with (copied / name).open("ab") as file:
-        file.write(b"\0")
-    assert make_tiny_llama2_70b.check() == [name]
-
-
-def test_the_shipped_files_are_the_scripts(megatron: None, tmp_path: Path) -> None:
-    """With the release of sentencepiece that made them."""
-    import sentencepiece
-
-    known = json.loads((make_tiny_llama2_70b.SHIPPED / "provenance.json").read_text(encoding="utf-8"))
-    if known["libraries"]["sentencepiece"] != sentencepiece.__version__:
-        pytest.skip("the shipped set is of sentencepiece %s" % known["libraries"]["sentencepiece"])
-
-    def body(folder: Path, rank: int, world: int) -> Any:
-        make_tiny_llama2_70b.make(folder)
-        return make_tiny_llama2_70b.sums(folder)
-
-    assert on_ranks(1, tmp_path, body) == [known["sha256"]]
-
-
-def test_every_shipped_document_is_a_story() -> None:
-    prefix = str(Path(data.TINY) / indexed.STEM)
-    index = indexed.check(prefix)
-    tokens = np.fromfile(prefix + ".bin", index.dtype)
-    documents = np.split(tokens, np.cumsum(index.lengths)[:-1])
-    assert len(documents) == 1200
-    assert {(int(each[0]), int(each[-1])) for each in documents} == {(1, 2)}
-    assert not any(np.isin(each[1:-1], (0, 1, 2)).any() for each in documents)
-    assert configured()["model"]["vocab_size"] == 448 > tokens.max()

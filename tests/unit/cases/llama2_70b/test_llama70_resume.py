@@ -189,6 +189,6 @@ def test_what_is_not_the_state_of_this_rank_is_refused(run: Any) -> None:
             assert len(found["resumed"]["refused"]) == 7
 
 
-def test_an_optimizer_that_counts_updates_by_group_goes_on_counting(run: Any) -> None:
+def test_updates_counted_by_group_go_on(run: Any) -> None:
     for found in run("dp2")[1]:
         assert set(found["resumed"]["group counts"]) == {STEPS}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ pytest.importorskip("peft", reason="the case needs it")
 from flagbench_cases.cases.llama2_7b_lora import lora, model
 from flagbench_cases.cases.llama2_7b_lora.data import batch_of
 from flagbench_cases.cases.llama2_7b_lora.engine import loss_of
-from flagbench_cases.shared.errors import CaseError, DataError
+from flagbench_cases.shared.errors import DataError
 from unit.cases.llama2_7b_lora.lora_bench import fixed_weights, small_shape
 from unit.cases.refusal import refuses
 
@@ -63,18 +62,6 @@ def test_adapters_have_the_type_of_the_base_but_over_bf16(base: torch.dtype, ada
     assert module.get_base_model().lm_head.weight.dtype == base
 
 
-def test_one_seed_gives_one_start() -> None:
-    one, other = (lora.adapters(attached()) for _ in range(2))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_more_than_the_adapters_training_is_refused() -> None:
-    module = attached()
-    module.get_base_model().lm_head.weight.requires_grad_(True)
-    with refuses(CaseError, small_shape().adapter_parameters):
-        lora.verify(module, small_shape(), torch.float32)
-
-
 @pytest.mark.parametrize("change", ["missing", "shape"])
 def test_adapters_of_another_model_are_refused(change: str) -> None:
     parameters = lora.adapters(attached())
@@ -87,18 +74,7 @@ def test_adapters_of_another_model_are_refused(change: str) -> None:
         lora.fill(parameters, tensors)
 
 
-def test_adapters_go_through_a_plain_file(tmp_path: Path) -> None:
-    """Nothing of peft is in it: an adapter written by peft 0.21 itself cannot be read by peft 0.13."""
-    from safetensors.torch import load_file, save_file
-
-    one, other = lora.adapters(attached()), lora.adapters(attached())
-    fixed_weights(dict(one))
-    save_file({name: parameter.detach() for name, parameter in one.items()}, str(tmp_path / "adapter.safetensors"))
-    lora.fill(other, load_file(str(tmp_path / "adapter.safetensors")))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_recomputed_layers_give_the_same_loss_and_gradients_with_dropout_on() -> None:
+def test_recomputed_layers_give_the_same_gradients() -> None:
     tokens = torch.arange(40).reshape(2, 20) % 96
     found = []
     for recompute in (False, True):
@@ -114,7 +90,7 @@ def test_recomputed_layers_give_the_same_loss_and_gradients_with_dropout_on() ->
         assert torch.equal(gradient, found[1][1][name]), name
 
 
-def test_a_recomputed_layer_runs_twice_in_training_and_once_without_gradients() -> None:
+def test_a_recomputed_layer_runs_twice_in_training() -> None:
     calls = []
     module = attached(recompute=True)
     module.get_base_model().model.layers[0].input_layernorm.register_forward_hook(lambda *_: calls.append(None))

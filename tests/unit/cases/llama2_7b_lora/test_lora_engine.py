@@ -23,7 +23,7 @@ from flagbench_cases.cases.llama2_7b_lora.workload import LlamaLoraWorkload
 from flagbench_cases.engines import deepspeed
 from flagbench_cases.shared.errors import UsageError
 from running import need
-from unit.cases.llama2_7b_lora.lora_bench import LENGTH, configured, train, workload
+from unit.cases.llama2_7b_lora.lora_bench import configured, train, workload
 from unit.cases.refusal import refuses
 from workloads import on_ranks
 
@@ -61,16 +61,6 @@ def test_the_device_is_synchronised_where_the_publisher_does(tmp_path: Path, mon
     assert calls == [0, 1]  # after the forward pass, and after the update
 
 
-def test_the_marks_of_the_collectives_are_taken(tmp_path: Path) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        work = workload(folder, rank, world)
-        work.step(tokens(work))
-        first, last, done = work.context.probe.take()
-        return first <= last <= done
-
-    assert on_ranks(2, tmp_path / "ranks", body) == [True, True]
-
-
 def test_ranks_stay_in_step_without_sending_frozen_weights(tmp_path: Path) -> None:
     def body(folder: Path, rank: int, world: int) -> Any:
         work = workload(folder, rank, world)
@@ -85,7 +75,7 @@ def test_ranks_stay_in_step_without_sending_frozen_weights(tmp_path: Path) -> No
     assert one[2] > 21  # every frozen weight, and the rotary tables
 
 
-def test_the_mean_gradient_of_two_ranks_is_that_of_their_batches_together(tmp_path: Path) -> None:
+def test_two_ranks_are_one_with_both_batches(tmp_path: Path) -> None:
     def body(folder: Path, rank: int, world: int) -> Any:
         work = workload(folder, rank, world, train={"batch_size": 2})
         train(work, 2)
@@ -96,12 +86,6 @@ def test_the_mean_gradient_of_two_ranks_is_that_of_their_batches_together(tmp_pa
     train(alone, 2)
     for parameter, other in zip(alone.parameters.values(), found):
         assert torch.allclose(parameter, other, atol=1e-5)
-
-
-def test_bf16_computes_the_fp32_loss_roughly(tmp_path: Path) -> None:
-    losses = [train(workload(tmp_path, precision=p), 4) for p in ("fp32", "bf16")]
-    assert losses[0] == pytest.approx(losses[1], rel=0.01)
-    assert losses[0] != losses[1]
 
 
 def test_bf16_updates_fp32_adapters_by_fp32_moments(tmp_path: Path) -> None:
@@ -145,16 +129,11 @@ def test_an_overflow_skips_the_update_and_halves_the_scale(tmp_path: Path) -> No
     assert work.scaler_skipped() is False, "of the last step"
 
 
-def test_fp16_without_the_fused_adamw_is_refused_with_the_reason(monkeypatch: Any) -> None:
+def test_fp16_without_the_fused_adamw(monkeypatch: Any) -> None:
     monkeypatch.setattr(engine, "has_fused_adamw", lambda: False)
     with refuses(UsageError, "fp16", "AdamW"):
         engine.refuse(configured(precision="fp16"), CPU, 1)
     engine.refuse(configured(precision="bf16"), CPU, 1)
-
-
-def test_zero_without_deepspeed_is_refused() -> None:
-    with refuses(UsageError, "zero_stage"):
-        engine.refuse(configured(engine={"zero_stage": 1}), CPU, 1)
 
 
 # DeepSpeed
@@ -184,16 +163,7 @@ def test_what_gloo_of_torch_1_cannot_do_is_refused(
         engine.refuse(asked(stage, precision=precision), CPU, world)
 
 
-def test_a_stack_without_deepspeed_is_told(monkeypatch: Any) -> None:
-    def absent(name: str) -> Any:
-        raise ImportError("No module named 'deepspeed'")
-
-    monkeypatch.setattr(importlib, "import_module", absent)
-    with refuses(UsageError, "DeepSpeed"):
-        engine.refuse(asked(0), CPU, 1)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_its_configuration_comes_from_the_manifest(precision: str) -> None:
     made = engine_deepspeed.ds_config(asked(2, precision=precision), 4)
     assert json.loads(json.dumps(made)) == made
@@ -259,7 +229,7 @@ def test_deepspeed_takes_the_steps_of_the_torch_engine(runs: Any, stage: int) ->
 @pytest.mark.skipif(not MODERN, reason="torch 1.12 has neither fp16 on a processor nor bf16 in gloo")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(("precision", "word", "scale"), [("bf16", "bfloat16", None), ("fp16", "float16", 65536.0)])
-def test_deepspeed_in_16_bits_updates_fp32_copies_of_the_adapters(
+def test_deepspeed_in_16_bits_updates_fp32_copies(
     runs: Any, stage: int, precision: str, word: str, scale: float | None
 ) -> None:
     for found, _ in runs[WORLDS[stage]]:
@@ -273,16 +243,3 @@ def test_deepspeed_in_16_bits_updates_fp32_copies_of_the_adapters(
 
 def test_deepspeed_writes_nothing_to_stdout(runs: Any) -> None:
     assert [written for ranks in runs.values() for _, written in ranks] == [""] * sum(map(len, runs.values()))
-
-
-def test_deepspeed_has_no_checkpoints(tmp_path: Path) -> None:
-    work = workload(tmp_path)
-    made = object.__new__(engine_deepspeed.DeepSpeedEngine)
-    for call in (lambda: made.restore(*work.engine.state()), made.state):
-        with refuses(UsageError, "deepspeed"):
-            call()
-
-
-def test_a_batch_is_blocks_of_one_length(tmp_path: Path) -> None:
-    found = {name: tuple(tensor.shape) for name, tensor in tokens(workload(tmp_path)).items()}
-    assert found == dict.fromkeys(("input_ids", "attention_mask", "labels"), (2, LENGTH))

@@ -16,7 +16,7 @@ from flagbench_cases.cases.llama2_7b_lora import forward, lora, model
 from flagbench_cases.prepare.llama import load as llama_load
 from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.config import merge
-from flagbench_cases.shared.errors import CaseError, DataError, UsageError
+from flagbench_cases.shared.errors import DataError
 from reenact import inventory
 from unit.cases.llama2_7b_lora.lora_bench import REFERENCE, SMALL, fixed_weights, small_shape
 from unit.cases.llama2_7b_lora.naive_llama import naive_logits
@@ -69,20 +69,6 @@ def test_rotary_tables_in_fp16_differ_by_rounding_alone() -> None:
     assert forward.PublishedForward(None, shape, torch.bfloat16, CPU, None).tables[0].dtype == torch.float32
 
 
-def test_no_token_sees_a_later_one() -> None:
-    built = filled(small_shape())
-    one, other = logits(built, TOKENS), logits(built, [*TOKENS[:6], *(9 for _ in TOKENS[6:])])
-    assert torch.equal(one[:6], other[:6])
-    assert not torch.equal(one[6:], other[6:])
-
-
-def test_a_mask_of_ones_is_no_mask() -> None:
-    built, ids = filled(small_shape()), torch.tensor([TOKENS, TOKENS[::-1]])
-    with torch.no_grad():
-        masked = built(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
-        assert torch.equal(masked, built(input_ids=ids).logits)
-
-
 def test_the_loss_is_the_mean_over_next_tokens_in_fp32() -> None:
     built, ids = filled(small_shape()), torch.tensor([TOKENS, TOKENS[::-1]])
     with torch.no_grad():
@@ -121,24 +107,6 @@ def test_attention_is_eager_and_nothing_is_cached() -> None:
     assert built.config._attn_implementation == "eager"
     ids = torch.tensor([TOKENS])
     assert built(input_ids=ids, attention_mask=torch.ones_like(ids)).past_key_values is None
-
-
-def test_another_attention_than_asked_for_is_refused() -> None:
-    built = model.build(small_shape(), torch.float32, CPU)
-    built.config._attn_implementation = "sdpa"
-    with refuses(CaseError, "sdpa"):
-        model.verify(built, torch.float32)
-
-
-def test_another_type_than_asked_for_is_refused() -> None:
-    built = model.build(small_shape(), torch.float32, CPU)
-    with refuses(CaseError, torch.float32):
-        model.verify(built, torch.float16)
-
-
-def test_a_missing_package_is_a_usage_error() -> None:
-    with refuses(UsageError, "no_such_package"):
-        model.library("no_such_package.anywhere")
 
 
 # Sizes and FLOPs
@@ -180,15 +148,10 @@ def test_flops_equal_what_torch_counts(section: dict[str, Any], batch: int, leng
     assert backward.get_total_flops() == pytest.approx(expected.backward + expected.recomputed, rel=1e-3)
 
 
-def test_sizes_that_do_not_divide_are_refused() -> None:
-    with refuses(ValueError, "kv_heads"):
-        small_shape(heads=5)
-
-
 # Random weights
 
 
-def test_random_weights_follow_the_seed_alone_and_are_equal_in_every_precision() -> None:
+def test_random_weights_follow_the_seed_alone() -> None:
     shape = small_shape()
     models = [model.build(shape, dtype, CPU) for dtype in (torch.float32, torch.float32, torch.bfloat16)]
     for number, built in enumerate(models):
@@ -201,17 +164,6 @@ def test_random_weights_follow_the_seed_alone_and_are_equal_in_every_precision()
     other = model.build(shape, torch.float32, CPU)
     model.initialise(other, shape, 4)
     assert not torch.equal(other.lm_head.weight, models[0].lm_head.weight)
-
-
-def test_random_weights_have_the_spread_of_transformers() -> None:
-    shape = small_shape(initializer_range=0.02)
-    built = model.build(shape, torch.float32, CPU)
-    model.initialise(built, shape, 0)
-    for name, parameter in built.named_parameters():
-        if parameter.dim() == 1:
-            assert bool((parameter == 1).all()), name
-        else:
-            assert float(parameter.std()) == pytest.approx(0.02, rel=0.1), name
 
 
 # Prepared weights
@@ -256,26 +208,14 @@ def test_half_precision_weights_fill_an_fp32_model(tmp_path: Path) -> None:
     ("changes", "named"),
     [
         ({"config": {"num_hidden_layers": 32}}, ("config.json", "num_hidden_layers = 32")),
-        ({"config": {"rope_theta": 500000.0}}, ("config.json", "rope_theta = 500000.0")),
-        ({"config": {"rope_theta": None}}, ("config.json", "rope_theta = None")),
         ({"index": {"model.layers.7.mlp.up_proj.weight": "weights-00001.safetensors"}}, ("model.layers.7",)),
         ({"index": {"lm_head.weight": "../weights-00001.safetensors"}}, ("index.json", "lm_head.weight")),
-        ({"index": {"lm_head.weight": 3}}, ("index.json", "lm_head.weight")),
         ({"index": {"lm_head.weight": "absent.safetensors"}}, ("absent.safetensors",)),
     ],
 )
 def test_weights_that_do_not_fit_are_data_errors(tmp_path: Path, changes: dict[str, Any], named: Any) -> None:
     prepared_folder(tmp_path, **changes)
     with refuses(DataError, *named):
-        load(tmp_path)
-
-
-def test_a_tensor_missing_from_the_index_is_a_data_error(tmp_path: Path) -> None:
-    prepared_folder(tmp_path)
-    index = json.loads((tmp_path / "index.json").read_text())
-    del index["model.norm.weight"]
-    (tmp_path / "index.json").write_text(json.dumps(index))
-    with refuses(DataError, "model.norm.weight"):
         load(tmp_path)
 
 
@@ -288,15 +228,6 @@ def test_a_tensor_of_another_shape_is_a_data_error(tmp_path: Path) -> None:
     name = sorted(tensors)[0]
     save_file({**tensors, name: tensors[name][:3].contiguous()}, path)
     with refuses(DataError, name):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize("file", ["weights-00001.safetensors", "index.json", "config.json"])
-def test_a_truncated_file_is_a_data_error(tmp_path: Path, file: str) -> None:
-    prepared_folder(tmp_path)
-    content = (tmp_path / file).read_bytes()
-    (tmp_path / file).write_bytes(content[: len(content) // 2])
-    with refuses(DataError, file):
         load(tmp_path)
 
 
@@ -317,10 +248,3 @@ def test_what_prepare_writes_is_what_a_run_reads(tmp_path: Path) -> None:
     built = model.build(model.shape_from(SECTION), torch.float32, CPU)
     model.load_prepared(built, str(tmp_path / "out"), SECTION, lambda: None)
     assert torch.equal(logits(built, TOKENS), logits(base, TOKENS))
-
-
-def test_a_folder_that_was_not_prepared_is_a_data_error(tmp_path: Path) -> None:
-    prepared_folder(tmp_path)
-    built = model.build(model.shape_from(SECTION), torch.float32, CPU)
-    with refuses(DataError, tmp_path):
-        model.load_prepared(built, str(tmp_path), SECTION, lambda: None)

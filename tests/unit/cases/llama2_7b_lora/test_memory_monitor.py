@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("transformers", reason="the case needs it")
 pytest.importorskip("peft", reason="the case needs it")
 
-from flagbench_cases.cases.llama2_7b_lora.memory_monitor import MemoryMonitor, monitored
+from flagbench_cases.cases.llama2_7b_lora.memory_monitor import monitored
 from unit.cases.llama2_7b_lora.lora_bench import REFERENCE, train, workload
 
 pytestmark = pytest.mark.image
@@ -24,25 +24,12 @@ def monitors() -> int:
     return sum(thread.name == "memory-monitor" for thread in threading.enumerate())
 
 
-def test_it_reads_the_resident_memory() -> None:
-    with MemoryMonitor() as monitor:
-        while not monitor.peak:
-            pass
-    assert monitor.peak > 2**20
-
-
 def test_it_runs_from_the_first_batch_to_the_last() -> None:
     def made() -> Any:
         for _ in range(3):
             yield monitors()
 
     assert list(monitored(made())) == [1, 1, 1]
-    assert monitors() == 0
-
-
-def test_it_ends_with_batches_that_are_given_up() -> None:
-    for _ in monitored(range(9)):
-        break
     assert monitors() == 0
 
 

@@ -76,7 +76,7 @@ def test_what_a_host_may_lack_stands_in_words() -> None:
         (["--node-rank=1", "--master", "[fd00::7]:29500"], []),
     ],
 )
-def test_the_place_that_the_environment_said_becomes_arguments(given: list[str], added: list[str]) -> None:
+def test_the_place_from_the_environment_becomes_arguments(given: list[str], added: list[str]) -> None:
     made = plan("cpu", "--nodes", "2", *given, node_rank=1, host="fd00::7", port=29500)
     words = words_of(made)
     assert words[words.index("flagbench/distilbert:cpu") + 1 :] == ["--nodes", "2", *given, *added]
@@ -104,7 +104,7 @@ def test_every_folder_of_the_arguments_comes_from_the_host() -> None:
         (["--data", "synthetic"], None, []),
     ],
 )
-def test_a_folder_is_mounted_once_and_only_where_there_is_one(arguments: list[str], data: Any, mounted: Any) -> None:
+def test_a_folder_is_mounted_once(arguments: list[str], data: Any, mounted: Any) -> None:
     made = plan("cpu", *arguments, data=data)
     assert mounts(made) == [["type=bind", "source=HOSTDIR", *fields] for fields in mounted]
     assert bool(docker_hints(made)) == bool(mounted)
@@ -117,20 +117,7 @@ def test_only_a_stack_that_demands_root_gets_it() -> None:
     assert "--user 0:0" in docker_command(made)
 
 
-HOSTILE = [
-    "a b",
-    "$(touch x)",
-    "`id`",
-    "a'b",
-    'a"b',
-    "a;b",
-    "a\nb",
-    "*",
-    "--set=x=$HOME",
-    "a,readonly",
-    "a:b",
-    "a\rb",
-]
+HOSTILE = ["a b", "$(touch x)", "`id`", "a'b", 'a"b', "a;b", "a\nb", "a,readonly", "a:b"]
 
 
 @pytest.mark.parametrize("value", HOSTILE)
@@ -145,11 +132,3 @@ def test_every_word_reaches_the_image_as_it_was(value: str) -> None:
 @pytest.mark.parametrize("value", HOSTILE)
 def test_no_folder_is_read_as_another_field_of_its_mount(value: str) -> None:
     assert mounts(plan("cpu", "--out=/" + value)) == [["type=bind", "source=HOSTDIR", "target=/" + value]]
-
-
-@pytest.mark.parametrize("value", HOSTILE)
-def test_words_beside_the_line_can_be_pasted_as_well(value: str) -> None:
-    made = second_of_two()
-    made["stack"]["docker"]["multi_node"]["devices"] = [value]
-    (hint,) = docker_hints(made)
-    assert shlex.split(hint.rpartition(", add ")[2]) == ["--device", value]

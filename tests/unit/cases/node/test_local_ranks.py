@@ -3,7 +3,7 @@
 from flagbench_cases.node.local_ranks import LocalRanks
 
 
-def test_a_spool_that_was_removed_before_a_step_was_seen_is_noticed(tmp_path):
+def test_a_spool_removed_before_a_step_is_noticed(tmp_path):
     folder = tmp_path / "spool"
     folder.mkdir()
     ranks = LocalRanks(str(folder), range(4, 6), 2, 8)

@@ -58,11 +58,6 @@ def test_a_node_that_is_gone_without_a_word_is_the_cause(pair: list[Peers]) -> N
     assert "node 1 (host-1)" in found.reason
 
 
-def test_a_node_that_ended_well_is_no_cause(pair: list[Peers]) -> None:
-    pair[1].report(Outcome("ok", "done", None, None, 0))
-    assert pair[0].wait_for_failure("train", 0.5) is None
-
-
 def test_a_node_that_was_stopped_alone_is_lost_to_the_others(pair: list[Peers]) -> None:
     pair[1].report(STOPPED)
     found = pair[0].wait_for_failure("train")
@@ -83,24 +78,11 @@ def test_nodes_that_are_stopped_with_node_0_are_interrupted(pair: list[Peers]) -
         {"end": None},
         {"end": {"state": "failed", "exit_code": 999}},
         {"end": {"state": "odd", "exit_code": 4}},
-        {"end": {"state": "failed", "exit_code": [4]}},
-        {"end": {"state": ["failed"], "exit_code": 4}},
-        {"beat": 3},
         {},
     ],
 )
 def test_words_without_sense_are_none(message: dict[str, Any]) -> None:
     assert peers.parse_report(message) is None
-
-
-def test_words_are_cut_and_cleaned_before_they_are_shown() -> None:
-    reason = "\x1b[31mred\n\ud800" + "x" * 10**5
-    words = peers.parse_report(
-        {"end": {"state": "failed", "exit_code": 4, "reason": reason, "node": 1, "host": "\r"}}
-    )
-    shown = words.outcome_with_node().reason
-    assert shown.isprintable()
-    assert len(shown) < 5000
 
 
 def test_last_words_that_come_with_the_beginning_are_heard(node: Node, port: int) -> None:
@@ -147,7 +129,7 @@ def test_a_node_that_failed_first_ends_after_node_0(nodes: int, node: Node) -> N
     assert sorted(ended) == list(range(nodes))
 
 
-def test_what_another_node_sends_of_its_ranks_may_be_anything() -> None:
+def test_anything_may_be_sent_of_ranks() -> None:
     assert supervisor.merge_by_rank([{"1": 3}, {"²": 4, "9" * 5000: 1, "x": 2}, 7, {"0": "y", 2: 5}]) == [
         (1, 3),
         (2, 5),

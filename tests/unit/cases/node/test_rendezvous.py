@@ -39,9 +39,7 @@ def test_nodes_meet_and_take_node_0s_run_id_and_port(pair: list[Peers]) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_missing_node_is_said_at_once_and_again_and_is_a_timeout(
-    rank: int, node: Node, port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_node_is_a_timeout(rank: int, node: Node, port: int, capsys: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     with pytest.raises(CaseError) as caught:
         node(rank, seconds=0.5)
@@ -54,10 +52,10 @@ def test_a_missing_node_is_said_at_once_and_again_and_is_a_timeout(
 
 @pytest.mark.parametrize(
     "other",
-    [{"seed": 1}, {"nodes": 3}, {"version": "2"}, {"more": True}, {"run_id": "another"}],
+    [{"seed": 1}, {"nodes": 3}, {"run_id": "another"}],
     ids=lambda other: next(iter(other)),
 )
-def test_nodes_that_were_started_with_something_else_end_all(node: Node, other: dict[str, Any]) -> None:
+def test_nodes_started_with_something_else_end_all(node: Node, other: dict[str, Any]) -> None:
     found = together(lambda: node(0, run_id="mine"), lambda: node(1, **other))
     assert codes(found) == [ExitCode.USAGE] * 2
     key = next(iter(other)).replace("run_id", "--run-id")
@@ -105,21 +103,12 @@ def listening(port: int, content: bytes) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize(
-    "content", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff\n" * 9, b"[" * 10**6]
-)
+@pytest.mark.parametrize("content", [b"SSH-2.0-OpenSSH_9.2\r\n", b"[" * 10**6])
 def test_another_protocol_on_that_port_is_named(node: Node, port: int, content: bytes) -> None:
     with listening(port, content), pytest.raises(CaseError) as caught:
         node(1)
     assert caught.value.code == ExitCode.ENGINE
     assert str(port) in caught.value.message
-
-
-def test_a_node_0_that_never_answers_is_a_timeout(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous_client, "ANSWER_SECONDS", 0.3)
-    with wire.listen(port), pytest.raises(CaseError) as caught:
-        node(1)
-    assert caught.value.code == ExitCode.TIMEOUT
 
 
 def reached(port: int) -> socket.socket:
@@ -163,9 +152,7 @@ UNKNOWN = socket.gaierror(-2, "Name or service not known")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_name_that_never_resolves_is_a_timeout_with_its_reason(
-    rank: int, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_never_resolves_is_a_timeout(rank: int, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def getaddrinfo(*arguments: Any, **options: Any) -> Any:
         raise UNKNOWN
 
@@ -191,7 +178,7 @@ def test_a_name_that_comes_late_is_waited_for(node: Node, monkeypatch: pytest.Mo
     assert [one.node for one in found] == [0, 1]
 
 
-def test_a_silent_name_server_delays_neither_a_signal_nor_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_name_server_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: over.wait(60) and [])
     asked = Interruption()
@@ -209,19 +196,7 @@ def test_a_silent_name_server_delays_neither_a_signal_nor_the_deadline(monkeypat
     over.set()
 
 
-def test_a_line_reads_whole_objects_from_pieces() -> None:
-    ours, theirs = socket.socketpair()
-    line = wire.Connection(ours)
-    theirs.sendall(b'{"a": 1}\n{"b"')
-    assert line.receive() == [{"a": 1}]
-    theirs.sendall(b": 2}\n")
-    theirs.close()
-    assert line.receive() == [{"b": 2}]
-    assert line.closed
-    line.close()
-
-
-def test_a_node_that_says_who_it_is_and_goes_may_come_again(node: Node, port: int) -> None:
+def test_a_node_that_goes_may_come_again(node: Node, port: int) -> None:
     """As one that is stopped while it joins: node 0 reads its word and its end at once."""
     hello = {"flagbench": 1, "node": 1, "host": "h", "run_id": None, "same": SAME}
 
@@ -235,9 +210,7 @@ def test_a_node_that_says_who_it_is_and_goes_may_come_again(node: Node, port: in
     assert [type(one) for one in found] == [Peers, Peers], found
 
 
-def test_connections_that_are_held_open_in_silence_keep_nobody_out(
-    node: Node, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_connections_keep_nobody_out(node: Node, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them than `select` can watch, and than node 0 may have open at once."""
     monkeypatch.setattr(rendezvous_server, "MAX_UNIDENTIFIED", 20)
     monkeypatch.setattr(rendezvous_server, "IDENTIFY_SECONDS", 0.2)

@@ -17,10 +17,10 @@ from flagbench_cases.prepare.llama import convert as conversion
 from flagbench_cases.prepare.llama import load, megatron, weights_format
 from flagbench_cases.shared.errors import DataError
 from unit.cases.prepare.megatron_checkpoint import ITERATION, ROWS, SECTION, save, shard, split, state
-from unit.cases.prepare.pickled import Call
+from unit.cases.prepare.pickled import CURRENT_TORCH
 from unit.cases.refusal import refuses
 
-pytestmark = pytest.mark.image
+pytestmark = [pytest.mark.image, CURRENT_TORCH]
 
 EXTRA = ROWS - SECTION["vocab_size"]
 ZEROS = torch.zeros(EXTRA, SECTION["dim"])
@@ -57,40 +57,35 @@ def refused(source: Path, *named: Any, section: dict[str, Any] = SECTION) -> Non
 # what is converted
 
 
-@pytest.mark.parametrize("tp", [1, 2, 4])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_every_number_of_ranks_gives_the_same_tensors(tmp_path: Path, tp: int, dtype: torch.dtype) -> None:
-    made = convert(save(tmp_path / "source", split(state(dtype), tp, OTHERS.to(dtype))))
+@pytest.mark.parametrize(("tp", "dtype"), [(1, torch.bfloat16), (2, torch.float16), (4, torch.float32)])
+def test_every_number_of_ranks(tmp_path: Path, tp: int, dtype: torch.dtype) -> None:
+    source = save(tmp_path / "source", split(state(dtype), tp, OTHERS.to(dtype)))
+    made = convert(source)
     found, wanted = stored(made), {**state(dtype), weights_format.PADDING: OTHERS.to(dtype)}
     assert set(found) == set(wanted)
     for name, tensor in wanted.items():
         assert found[name].dtype == dtype
         assert torch.equal(found[name], tensor), name
-
-
-def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
-    source = save(tmp_path / "source", split(state(), 2, ZEROS))
-    made = convert(source)
     place = prepared_folder.open_folder(str(made), "aquila-33b", "weights", (weights_format.FORMAT,))
-    assert place.facts["tensors"] == len(state())
-    assert place.facts["parameters"] == sum(tensor.numel() for tensor in state().values())
-    assert (place.facts["dtypes"], place.facts["iteration"], place.facts["tensor_parallel"]) == (
-        ["bfloat16"],
-        "135000",
-        2,
-    )
-    assert [entry["name"] for entry in place.sources] == [
-        megatron.TRACKER,
-        *(str(shard(source, rank).relative_to(source)) for rank in range(2)),
-    ]
+    assert place.facts == {
+        "model": SECTION["name"],
+        "tensors": len(state()),
+        "parameters": sum(tensor.numel() for tensor in state().values()),
+        "dtypes": [str(dtype).replace("torch.", "")],
+        "iteration": "135000",
+        "tensor_parallel": tp,
+        "vocabulary_padding": "other rows",
+        "vocabulary_padding_rows": EXTRA,
+    }
+    files = [str(shard(source, rank).relative_to(source)) for rank in range(tp)]
+    assert [entry["name"] for entry in place.sources] == [megatron.TRACKER, *files]
 
 
 @pytest.mark.parametrize("kind", ["zeros", "last row repeated", "other rows"])
-@pytest.mark.parametrize("tp", [1, 4])
-def test_the_kind_of_padding(tmp_path: Path, kind: str, tp: int) -> None:
+def test_kinds_of_padding(tmp_path: Path, kind: str) -> None:
     repeated = state()["lm_head.weight"][-1:].expand(EXTRA, -1)
     rows = {"zeros": ZEROS, "last row repeated": repeated, "other rows": OTHERS}[kind]
-    made = convert(save(tmp_path / "source", split(state(), tp, rows)))
+    made = convert(save(tmp_path / "source", split(state(), 4, rows)))
     assert (facts(made)["vocabulary_padding"], facts(made)["vocabulary_padding_rows"]) == (kind, EXTRA)
     padding = load.Weights(str(made), SECTION).padding()
     assert padding is not None
@@ -115,16 +110,12 @@ def test_padding_over_several_ranks(tmp_path: Path) -> None:
     assert torch.equal(found[weights_format.PADDING], rows)
 
 
-def test_a_release(tmp_path: Path) -> None:
-    made = convert(save(tmp_path / "source", split(state(), 2, ZEROS), "release", "release\n"))
-    assert facts(made)["iteration"] == "release"
-
-
-def test_other_iterations_and_folders_are_ignored(tmp_path: Path) -> None:
-    source = save(tmp_path / "source", split(state(), 2, ZEROS))
-    for name in ("iter_0000001/mp_rank_07", ITERATION + "/mp_rank_copy"):
+def test_the_tracker_chooses_the_iteration(tmp_path: Path) -> None:
+    source = save(tmp_path / "source", split(state(), 2, ZEROS), "release", "release\n")
+    for name in ("iter_0000001/mp_rank_07", "release/mp_rank_copy"):
         (source / name).mkdir(parents=True)
-    assert facts(convert(source))["tensor_parallel"] == 2
+    made = facts(convert(source))
+    assert (made["iteration"], made["tensor_parallel"]) == ("release", 2)
 
 
 def test_not_a_number_is_kept(tmp_path: Path) -> None:
@@ -132,17 +123,6 @@ def test_not_a_number_is_kept(tmp_path: Path) -> None:
     tensors["model.norm.weight"][3] = float("nan")
     made = convert(save(tmp_path / "source", split(tensors, 2, ZEROS)))
     assert stored(made)["model.norm.weight"].isnan().tolist() == [index == 3 for index in range(SECTION["dim"])]
-
-
-def test_files_are_of_a_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion, "MAX_FILE_BYTES", 1024)
-    made = convert(save(tmp_path / "source", split(state(), 2, ZEROS)))
-    files = sorted(file for file in os.listdir(made) if file.endswith(".safetensors"))
-    assert len(files) > 3
-    wanted = {**state(), weights_format.PADDING: ZEROS}
-    found = stored(made)
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name].float(), wanted[name].float()) for name in wanted)
 
 
 # folders that are refused
@@ -157,63 +137,33 @@ def source(tmp_path: Path) -> Path:
 def test_no_tracker_file(source: Path) -> None:
     (source / megatron.TRACKER).unlink()
     refused(source, source / megatron.TRACKER)
-    refused(source / "nowhere", source / "nowhere")
-
-
-def test_a_pipe_as_tracker_file(source: Path) -> None:
-    (source / megatron.TRACKER).unlink()
     os.mkfifo(source / megatron.TRACKER)
     refused(source, source / megatron.TRACKER)
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"latest", b"-1", b"1_000", b"1.5", b"\xff\xfe", b"9" * 50, b"../x", b"release 1"]
-)
-def test_a_tracker_file_without_an_iteration(source: Path, text: bytes) -> None:
-    (source / megatron.TRACKER).write_bytes(text)
-    refused(source, source / megatron.TRACKER)
+@pytest.mark.parametrize("text", ["", "latest", "-1", "9" * 50, "../x", "7"])
+def test_a_tracker_file_without_an_iteration(source: Path, text: str) -> None:
+    (source / megatron.TRACKER).write_text(text, encoding="ascii")
+    refused(source, source / ("iter_0000007" if text == "7" else megatron.TRACKER))
 
 
-def test_a_missing_iteration(source: Path) -> None:
-    (source / megatron.TRACKER).write_text("7", encoding="ascii")
-    refused(source, source / "iter_0000007")
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_missing_shard(tmp_path: Path, rank: int) -> None:
+def test_missing_shards(tmp_path: Path) -> None:
     source = save(tmp_path / "source", split(state(), 4, ZEROS))
-    shutil.rmtree(str(shard(source, rank).parent))
-    refused(source, shard(source, rank))
-
-
-def test_a_folder_without_its_shard(source: Path) -> None:
-    shard(source, 1).unlink()
-    refused(source, shard(source, 1))
-    os.mkfifo(shard(source, 1))
-    refused(source, shard(source, 1))
-
-
-def test_no_shards(source: Path) -> None:
-    shutil.rmtree(str(source / ITERATION))
-    (source / ITERATION).mkdir()
-    refused(source, shard(source, 0))
-
-
-def test_the_last_shards_are_missing(tmp_path: Path) -> None:
-    source = save(tmp_path / "source", split(state(), 4, ZEROS))
-    for rank in (2, 3):
-        shutil.rmtree(str(shard(source, rank).parent))
+    shutil.rmtree(str(shard(source, 3).parent))
+    shutil.rmtree(str(shard(source, 2).parent))
     refused(source, shard(source, 0), "query_key_value", (8, 16), (16, 16))
+    shutil.rmtree(str(shard(source, 0).parent))
+    refused(source, shard(source, 0))
+    shutil.rmtree(str(shard(source, 1).parent))
+    refused(source, shard(source, 0))
 
 
 def test_pipeline_stages(source: Path) -> None:
     os.rename(shard(source, 0).parent, source / ITERATION / "mp_rank_00_000")
-    os.rename(shard(source, 1).parent, source / ITERATION / "mp_rank_00_001")
     refused(source, source / ITERATION, "mp_rank_00_000", "pipeline")
 
 
-def test_heads_that_the_shards_cannot_share(tmp_path: Path) -> None:
-    source = save(tmp_path / "source", split(state(), 2, ZEROS))
+def test_heads_that_the_shards_cannot_share(source: Path) -> None:
     shutil.copytree(str(shard(source, 1).parent), str(shard(source, 2).parent))
     refused(source, "8 heads", "3 shards")
 
@@ -241,19 +191,12 @@ def rewrite(source: Path, rank: int, model: Any, **others: Any) -> None:
     ("table", "name", "value", "named"),
     [
         ("encoder", QKV, None, [QKV]),
-        ("encoder", "final_layernorm.weight", None, ["final_layernorm.weight"]),
         ("output", "weight", None, ["weight", "output_layer"]),
-        ("embedding", "weight", None, ["weight", "embedding"]),
         ("encoder", "layers.2.mlp.dense_4h_to_h.weight", torch.ones(2), ["layers.2.mlp.dense_4h_to_h.weight"]),
-        ("encoder", "layers.0.mlp.dense_4h_to_h.bias", torch.ones(16), ["layers.0.mlp.dense_4h_to_h.bias"]),
         ("encoder", QKV, torch.zeros(32, 16), [QKV, (32, 16), (16, 16)]),
-        ("encoder", "layers.0.mlp.dense_4h_to_h.weight", torch.zeros(16, 6), [(16, 6), (16, 12)]),
-        ("encoder", NORM, torch.zeros(8), [NORM, (8,), (16,)]),
         ("output", "weight", torch.zeros(8, 16), ["output_layer", (8, 16), (16, 16)]),
-        ("embedding", "weight", torch.zeros(8, 16), ["embedding", (8, 16), (16, 16)]),
         ("embedding", "weight", torch.zeros(16), ["embedding", (16,)]),
         ("encoder", QKV, torch.zeros(16, 16, dtype=torch.int8), [QKV, "torch.int8"]),
-        ("encoder", QKV, torch.zeros(16, 16, dtype=torch.float64), [QKV, "torch.float64"]),
         ("encoder", QKV, torch.zeros(16, 16), [QKV, "torch.float32", "torch.bfloat16"]),
         ("encoder", NORM, state()["model.layers.0.input_layernorm.weight"] + 1, [NORM]),
         ("encoder", NORM, "text", ["encoder"]),
@@ -269,20 +212,17 @@ def test_a_shard_of_another_number_of_ranks(source: Path) -> None:
     refused(source, shard(source, 1), (8, 16), (16, 16))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
     ("model", "named"),
     [
-        ({}, "['model']['language_model']"),
         ({"language_model": {}}, "['embedding']"),
         ({"language_model": {"embedding": {"word_embeddings": 3}}}, "['word_embeddings']"),
-        ({"language_model": 3}, "['language_model']"),
         ([], "['model']"),
     ],
 )
-def test_a_shard_without_the_tables(source: Path, rank: int, model: Any, named: str) -> None:
-    rewrite(source, rank, model)
-    refused(source, shard(source, rank), named)
+def test_a_shard_without_the_tables(source: Path, model: Any, named: str) -> None:
+    rewrite(source, 1, model)
+    refused(source, shard(source, 1), named)
 
 
 @pytest.mark.parametrize("place", ["language_model", "embedding"])
@@ -312,28 +252,10 @@ def test_a_vocabulary_of_another_size(tmp_path: Path, rows: int, vocabulary: int
     refused(source, rows, vocabulary, source / ITERATION, section={**SECTION, "vocab_size": vocabulary})
 
 
-@pytest.mark.parametrize("left", [0, 5, 400, 0.5, 0.99])
-def test_a_truncated_shard(source: Path, left: float) -> None:
+def test_a_truncated_shard(source: Path) -> None:
     content = shard(source, 1).read_bytes()
-    shard(source, 1).write_bytes(content[: int(left * len(content)) if left < 1 else int(left)])
+    shard(source, 1).write_bytes(content[: len(content) // 2])
     refused(source, shard(source, 1))
-
-
-def test_a_damaged_tensor(source: Path) -> None:
-    """One byte in the middle of the largest tensor differs; the archive has a checksum of it."""
-    ranks = split(state(), 2, ZEROS)
-    content = bytearray(shard(source, 1).read_bytes())
-    piece = ranks[1]["output_layer"]["weight"].view(torch.int16).numpy().tobytes()
-    at = content.index(piece)
-    content[at + len(piece) // 2] ^= 1
-    shard(source, 1).write_bytes(bytes(content))
-    refused(source, shard(source, 1))
-
-
-def test_a_program_in_a_shard_is_not_run(source: Path, tmp_path: Path) -> None:
-    rewrite(source, 1, {"language_model": Call(os.mkdir, str(tmp_path / "executed"))})
-    refused(source, shard(source, 1), "mkdir")
-    assert not (tmp_path / "executed").exists()
 
 
 # reading the optional tensor

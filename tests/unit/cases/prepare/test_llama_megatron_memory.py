@@ -14,8 +14,9 @@ import torch
 
 from flagbench_cases.prepare.llama import weights_format
 from unit.cases.prepare.megatron_checkpoint import SECTION, save, shard, split
+from unit.cases.prepare.pickled import CURRENT_TORCH
 
-pytestmark = pytest.mark.image
+pytestmark = [pytest.mark.image, CURRENT_TORCH]
 
 LARGE = {**SECTION, "layers": 4, "dim": 1024, "heads": 8, "ffn": 4096, "vocab_size": 1021}
 CHILD = """

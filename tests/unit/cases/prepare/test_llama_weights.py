@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama import convert as conversion
 from flagbench_cases.prepare.llama import weights_format
-from unit.cases.prepare.pickled import save_tensors, sharded
+from unit.cases.prepare.pickled import CURRENT_TORCH, save_tensors, sharded
 from unit.cases.refusal import refusal as refusal_of
 
 pytestmark = pytest.mark.image
@@ -76,9 +76,15 @@ def refusal(source: Path) -> str:
     return message
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("pickled", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("shards", "pickled", "dtype"),
+    [
+        (1, False, torch.float16),
+        (3, False, torch.bfloat16),
+        pytest.param(1, True, torch.float32, marks=CURRENT_TORCH),
+        pytest.param(3, True, torch.bfloat16, marks=CURRENT_TORCH),
+    ],
+)
 def test_every_form_gives_the_same_tensors(tmp_path: Path, shards: int, pickled: bool, dtype: torch.dtype) -> None:
     made = convert(write(tmp_path / "source", state(dtype), shards, pickled), tmp_path / "out")
     index = json.loads((made / "index.json").read_text(encoding="utf-8"))
@@ -138,19 +144,14 @@ def test_the_published_edit_of_positions_makes_no_difference(tmp_path: Path) -> 
     ("config", "named"),
     [
         ({"num_hidden_layers": 3}, "num_hidden_layers = 3"),
-        ({"hidden_size": 16}, "hidden_size = 16"),
         ({"num_key_value_heads": None}, "num_key_value_heads = 4"),
-        ({"vocab_size": 32001}, "vocab_size = 32001"),
         ({"rope_theta": 500000.0}, "rope_theta = 500000.0"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, "rope_theta = 1000000.0"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'"),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "'llama3'"),
         ({"rope_parameters": "default"}, "rope_parameters is 'default'"),
-        ({"rope_parameters": False}, "rope_parameters is False"),
-        ({"rope_scaling": [1]}, "rope_scaling is [1]"),
         ({"model_type": "mistral"}, "model_type = mistral"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings = True"),
-        ({"attention_bias": True}, "attention_bias = True"),
     ],
 )
 def test_another_models_config(tmp_path: Path, config: dict[str, Any], named: str) -> None:

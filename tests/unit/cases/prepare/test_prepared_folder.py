@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from flagbench_cases.node import request
-from flagbench_cases.prepare import destination, prepared_folder
+from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare import writer as writing_module
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
 from unit.cases.refusal import refusal, refuses
@@ -110,9 +110,7 @@ def test_the_umask_alone_says_who_may_read(tmp_path: Path, umask: int, folders: 
     assert {stat.S_IMODE((made / name).stat().st_mode) for name in content_of(made)} == {files}
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "/a", "../a", ".hidden", "prepared.json", "a\0", "a\nb", "x" * 300]
-)
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "prepared.json", "a\0", "a\nb", "x" * 300])
 def test_a_file_lies_in_the_folder_itself(tmp_path: Path, name: str) -> None:
     with refuses(ValueError, repr(name)):
         write(tmp_path / "out", lambda writer: writer.path(name))
@@ -128,11 +126,6 @@ def test_what_ends_badly_leaves_nothing(tmp_path: Path, end: BaseException) -> N
     with pytest.raises(type(end)):
         write(tmp_path / "out", fail)
     assert content_of(tmp_path / "out") == []
-
-
-def test_a_fact_that_is_no_json_is_noticed_at_once(tmp_path: Path) -> None:
-    with refuses(ValueError, "JSON"):
-        write(tmp_path / "out", lambda writer: writer.fact(mean=float("nan")))
 
 
 # The place
@@ -154,16 +147,6 @@ def test_the_old_folder_stays_where_the_new_one_fails(tmp_path: Path) -> None:
     with pytest.raises(DataError), prepared_folder.writing(str(tmp_path), "glm", "data", force=True):
         raise DataError("the source is damaged", "download it again: it is truncated or not a checkpoint")
     assert opened(tmp_path).facts == {"letters": 3}
-
-
-def test_without_an_exchange_the_old_folder_is_moved_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cannot(*_: str) -> None:
-        raise OSError(errno.EINVAL, "the file system cannot")
-
-    monkeypatch.setattr(destination, "_rename_exchange", cannot)
-    prepare(tmp_path, b"old")
-    prepare(tmp_path, b"newer", force=True)
-    assert (opened(tmp_path).facts, content_of(tmp_path)) == ({"letters": 5}, ["data"])
 
 
 def test_a_folder_that_was_moved_aside_by_the_dead_comes_back(tmp_path: Path) -> None:
@@ -198,7 +181,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert content_of(tmp_path / "elsewhere") == ["data"]
 
 
-def test_of_two_at_once_one_prepares_and_the_other_says_so(tmp_path: Path) -> None:
+def test_of_two_at_once_one_prepares(tmp_path: Path) -> None:
     with prepared_folder.writing(str(tmp_path), "glm", "data") as writer:
         with refuses(UsageError, "another process"):
             prepare(tmp_path)
@@ -237,7 +220,7 @@ with prepared_folder.writing(sys.argv[1], "glm", "data", force=True) as writer:
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_what_a_killed_process_left_is_read_by_nobody_and_cleared_by_the_next(tmp_path: Path, old: bool) -> None:
+def test_leftovers_of_a_killed_process(tmp_path: Path, old: bool) -> None:
     if old:
         prepare(tmp_path, b"old")
     environment = dict(os.environ, PYTHONPATH=str(ENTRYPOINTS))
@@ -281,14 +264,6 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
             prepare(out)
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (999_960, "1.0 MB"), (10**15, "1000000.0 GB")],
-)
-def test_sizes_for_a_person(size: int, text: str) -> None:
-    assert writing_module.readable(size) == text
-
-
 # What is opened
 
 
@@ -305,20 +280,17 @@ SOME = {"bytes": 3, "sha256": "0" * 64}
     [
         ({"schema": "prepared/v2"}, "prepared/v1"),
         ({"case": "other"}, "case 'other'"),
-        ({"case": None}, "case"),
         ({"kind": "weights"}, "kind 'weights'"),
-        ({"kind": "../weights"}, "kind"),
         ({"format": "letters/v2"}, "letters/v2"),
-        ({"facts": []}, "facts"),
         ({"files": {}}, "files"),
         ({"files": {"../../a.bin": SOME}}, "../../a.bin"),
         ({"files": {"/etc/passwd": SOME}}, "/etc/passwd"),
+        ({"files": {".bashrc": SOME}}, ".bashrc"),
+        ({"files": {"a.bin": {"bytes": -1, "sha256": "0" * 64}}}, "a.bin"),
         ({"files": {"a.bin": {"bytes": "3", "sha256": ""}}}, "a.bin"),
-        ({"files": {"a.bin": 3}}, "a.bin"),
         ({"files": {"a.bin": {"bytes": 4, "sha256": "0" * 64}}}, "3 bytes"),
         ({"files": {"a.bin": SOME}}, "checksum"),
         ({"files": {"b.bin": SOME}}, "b.bin"),
-        ({"sources": {}}, "sources"),
     ],
 )
 def test_a_folder_that_is_not_what_it_says_is_refused(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
@@ -328,7 +300,7 @@ def test_a_folder_that_is_not_what_it_says_is_refused(tmp_path: Path, changes: d
         opened(folder)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"schema": NaN}'])
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 100_000])
 def test_an_index_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
     folder = prepare(tmp_path)
     (folder / "prepared.json").write_bytes(content)
@@ -368,7 +340,7 @@ def test_sums_of_large_files_are_left_to_a_check(tmp_path: Path, monkeypatch: py
 # What a run takes
 
 
-def test_a_run_finds_both_folders_below_what_prepare_was_given(tmp_path: Path) -> None:
+def test_a_run_finds_both_folders(tmp_path: Path) -> None:
     data, weights = prepare(tmp_path), prepare(tmp_path, kind="weights")
     out = str(tmp_path)
     assert request.find_data(out) == request.find_data(str(data)) == str(data)
@@ -379,7 +351,7 @@ def test_a_run_finds_both_folders_below_what_prepare_was_given(tmp_path: Path) -
     assert request.find_data(None) is None
 
 
-def test_a_folder_that_was_not_prepared_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_other_folders_are_taken_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     assert request.find_data(str(tmp_path)) == str(tmp_path)

@@ -132,7 +132,7 @@ def test_only_the_last_two_are_kept(tmp_path: Path) -> None:
     assert checkpoint_facts.read(str(tmp_path / "out/step-00000009"))["schema"] == "checkpoint/v1"
 
 
-def test_what_goes_on_from_a_checkpoint_has_the_losses_of_the_whole(tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_losses_of_the_whole(tmp_path: Path) -> None:
     """Within an epoch; and at its border, where the next epoch's loader draws from the generator."""
     whole = run(tmp_path / "whole")
     one = tmp_path / "whole/out/step-00000009"
@@ -151,14 +151,6 @@ def test_a_run_that_goes_back_keeps_what_it_writes(tmp_path: Path) -> None:
     assert read(tmp_path / "out").step == 9
     writer.write(Dropped(), 12)
     assert sorted(os.listdir(tmp_path / "out")) == ["step-00000009", "step-00000012"]
-
-
-def test_what_a_killed_run_left_half_written_goes(tmp_path: Path) -> None:
-    left = tmp_path / "out/.step-abc.part"
-    left.mkdir(parents=True)
-    (left / checkpoint_facts.TENSORS).write_bytes(b"half")
-    run(tmp_path)
-    assert not left.exists()
 
 
 def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
@@ -187,7 +179,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, name: str, cut: bool) -
         read(tmp_path / "out")
 
 
-def test_a_checkpoint_that_cannot_be_written_says_so_and_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_written(tmp_path: Path) -> None:
     workload = Dropped()
     writer = Writer(str(tmp_path / "out"), identity(), "r", job_of(0, 1), CPU)
     writer.write(workload, 3)

@@ -5,19 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flagbench_cases.rank.stopwatch import CudaClock, HostClock
+from flagbench_cases.rank.stopwatch import CudaClock
 
 pytestmark = pytest.mark.image
-
-
-def test_the_host_clock_is_always_there() -> None:
-    clock = HostClock()
-    start = clock.mark()
-    end = clock.mark()
-    assert clock.reached(end)
-    assert clock.seconds(start, end) >= 0
-    clock.release([start, end])
-    assert clock.seconds(1.0, 3.5) == 2.5
 
 
 class Event:

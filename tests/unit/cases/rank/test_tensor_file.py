@@ -37,12 +37,3 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         tensor_file.write(str(path), {})
     assert path.read_text() == "other"
-
-
-def test_long_files_are_flushed_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that no flush takes longer than a run may be silent."""
-    flushed = []
-    monkeypatch.setattr(tensor_file, "FLUSHED", 1000)
-    monkeypatch.setattr(tensor_file.os, "fsync", lambda handle: flushed.append(handle))
-    tensor_file.write(str(tmp_path / "one"), {str(index): torch.zeros(200) for index in range(5)})
-    assert len(flushed) >= 3

@@ -77,7 +77,7 @@ def test_a_loss_that_is_no_number_is_found_and_left_out(bad: float) -> None:
     assert "loss" not in {metric["name"] for metric in made["metrics"]}
 
 
-def test_steps_that_the_loss_scaler_left_out_need_no_finite_loss() -> None:
+def test_skipped_steps_need_no_finite_loss() -> None:
     found = evidence([0.5] * 12 + [NAN] + [0.5] * (WINDOW - 13))
     found.facts.append({"kind": "skipped", "rank": 0, "time": 1.0, "step": 12})
     assert checks(found)["loss_finite"] is True
@@ -97,7 +97,7 @@ def skipped_in_fp16(*steps: int) -> Evidence:
 IN_FP16 = {**WINDOW_OF_30, "precision": "fp16"}
 
 
-def test_skipped_steps_of_the_warmup_and_few_of_the_window_are_fine() -> None:
+def test_few_skipped_steps_are_fine() -> None:
     found = skipped_in_fp16(*range(WARMUP), WARMUP, WARMUP + 7, WINDOW - 1)
     made = record_of(found, IN_FP16)
     assert checks_of(made)["updated"] is True
@@ -105,18 +105,10 @@ def test_skipped_steps_of_the_warmup_and_few_of_the_window_are_fine() -> None:
     assert check["detail"] == "all %d steps" % WINDOW, "their losses are finite"
 
 
-def test_a_window_of_which_the_loss_scaler_skipped_much_is_not_ok() -> None:
+def test_many_skipped_steps_are_not_ok() -> None:
     made = record_of(skipped_in_fp16(*range(WARMUP + 4)), IN_FP16)
     assert checks_of(made)["updated"] is False
     assert state_of(made) == ("failed", 12)
-
-
-def test_precisions_without_a_loss_scaler_skip_nothing() -> None:
-    assert "updated" not in checks(evidence())
-
-
-def test_a_broken_run_is_not_asked_for_its_whole_window() -> None:
-    assert "steps" not in checks(evidence([0.5] * 20), outcome=FAILED)
 
 
 ALL = (*TRAINING, "evaluated", "learned", "above_chance")
@@ -127,14 +119,14 @@ def ended(found: Evidence, configuration: dict[str, Any] = WINDOW_OF_30, outcome
     return record_of(found, configuration, outcome, checks=ALL)
 
 
-def test_a_run_whose_checks_hold_is_ok_and_one_of_the_publisher_is_held_against_more() -> None:
+def test_a_run_whose_checks_hold_is_ok() -> None:
     assert ended(evidence())["status"]["state"] == "ok"
     made = ended(whole_run(), resolved(source="files"))
     assert made["status"] == dict(OK.as_dict())
     assert set(checks_of(made)) == set(ALL)
 
 
-def test_a_run_whose_own_check_fails_is_no_success_and_keeps_its_metrics() -> None:
+def test_a_run_whose_own_check_fails_keeps_its_metrics() -> None:
     made = ended(evidence(sums=(10.0, 10.1)))
     assert (*state_of(made), made["status"]["phase"]) == ("failed", 12, "report")
     assert "ranks_in_step" in made["status"]["reason"]
@@ -153,16 +145,10 @@ def test_a_run_whose_own_check_fails_is_no_success_and_keeps_its_metrics() -> No
         ("workload", "above_chance"),
     ],
 )
-def test_a_check_that_the_manifest_names_and_nobody_could_make_has_failed(lost: str, check: str) -> None:
+def test_a_check_that_nobody_could_make_has_failed(lost: str, check: str) -> None:
     made = ended(without(whole_run(), lost), resolved(source="files"))
     assert state_of(made) == ("failed", 12)
     assert checks_of(made)[check] is False
-
-
-def test_a_check_that_nobody_knows_has_failed() -> None:
-    made = record_of(evidence(), checks=("loss_finite", "no_such"))
-    assert state_of(made) == ("failed", 12)
-    assert checks_of(made)["no_such"] is False
 
 
 def test_a_run_without_a_step_is_no_success() -> None:
@@ -171,7 +157,7 @@ def test_a_run_without_a_step_is_no_success() -> None:
         assert state_of(ended(found)) == ("failed", 12)
 
 
-def test_the_end_of_a_run_that_broke_off_is_not_changed_by_its_checks() -> None:
+def test_the_end_of_a_broken_run_is_not_changed_by_checks() -> None:
     assert ended(evidence([NAN] * 20), outcome=FAILED)["status"]["exit_code"] == FAILED.exit_code
 
 
@@ -219,11 +205,9 @@ def examined(accuracy: float | None, chance: float | None = 0.25, counted: int =
     ("accuracy", "chance", "counted", "ok"),
     [
         (0.9, 0.25, 48, True),
-        (0.438, 0.25, 48, True),
         (0.437, 0.25, 48, False),
         (0.437, 0.25, 96, True),
         (0.25, 0.25, 48, False),
-        (0.0, 0.25, 10000, False),
         (1.0, 1.0, 48, False),
     ],
 )
@@ -240,7 +224,7 @@ def test_the_last_accuracy_is_the_one_that_counts() -> None:
     assert above_chance(found) is False
 
 
-def test_what_guessing_gives_is_asked_only_where_it_means_something() -> None:
+def test_chance_is_asked_only_where_it_means_something() -> None:
     assert above_chance(examined(0.9, None)) is None, "the workload knows no chance"
     assert above_chance(examined(None)) is None, "no evaluation asked for an accuracy"
     assert above_chance(examined(0.9), source="synthetic", full=True) is None
@@ -250,7 +234,7 @@ def test_what_guessing_gives_is_asked_only_where_it_means_something() -> None:
     assert above_chance(before) is None, "only before training"
 
 
-def test_a_resumed_run_is_held_against_guessing_but_not_against_its_beginning() -> None:
+def test_a_resumed_run_is_not_held_against_its_beginning() -> None:
     found = examined(0.9)
     assert {"learned", "above_chance"} <= set(checks(found, resolved(source="files")))
     found.facts.append({"kind": "resumed", "rank": 0, "time": 1.0, "steps": 10})

@@ -27,10 +27,6 @@ def test_what_a_clock_was_set_by(now: Reading, moved: Optional[float]) -> None:
     assert set_by(NOON, now) == moved
 
 
-def test_the_clocks_of_this_machine_agree_with_each_other() -> None:
-    assert set_by(clocks.read()) is None
-
-
 def test_a_record_says_what_the_clock_was_set_by() -> None:
     now = clocks.read()
     later = request(None)._replace(begun=now._replace(time_of_day=now.time_of_day + 28800.0))

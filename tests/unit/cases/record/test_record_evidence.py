@@ -64,7 +64,7 @@ def test_a_column_has_a_short_form_and_comes_back_exactly(values: list[int], blo
     assert decode(short, sizes, "host") == sums
 
 
-def test_times_are_rounded_to_microseconds_and_what_is_no_number_counts_nothing() -> None:
+def test_times_are_rounded_to_microseconds() -> None:
     rows = [step()._replace(host=0.0000014, after=float("nan"), to_device=-1e-9), step()._replace(host=0.0000026)]
     span = span_of(Border("train", "window", 0, 2), {0: rows}, 1)
     assert (span.columns["host"], span.columns["after"], span.columns["to_device"]) == (
@@ -79,7 +79,7 @@ def test_a_section_is_read_as_it_was_written() -> None:
     assert read_section(section.to_json()) == section
 
 
-def test_blocks_have_the_sums_of_their_steps_and_never_cross_a_border() -> None:
+def test_blocks_have_the_sums_of_their_steps() -> None:
     ranks = {0: drawn_steps(25, 1), 1: drawn_steps(25, 2)}
     single, blocks = (section_of(ranks, 5, [400.0, 401.0], block) for block in (1, 4))
     assert [len(span.columns["host"][0]) for span in blocks.spans] == [2, 5]
@@ -91,7 +91,7 @@ def test_blocks_have_the_sums_of_their_steps_and_never_cross_a_border() -> None:
     assert other["p_core"]["n"] == 20
 
 
-def test_times_of_collectives_are_in_blocks_of_their_own_and_absent_unless_all_were_measured() -> None:
+def test_times_of_collectives_are_in_blocks_of_their_own() -> None:
     ranks = {rank: drawn_steps(25, rank) for rank in range(2)}
     span = span_of(Border("train", "window", 5, 25), ranks, 1, coarse=8)
     assert span.collectives is not None
@@ -121,26 +121,18 @@ def raw() -> dict[str, Any]:
     [
         (lambda e: e["spans"].pop(0), "begins at step 5"),
         (lambda e: e["spans"].append(dict(e["spans"][1], first_step=25)), "twice"),
-        (lambda e: e["spans"][1]["columns"]["host"].pop(), "host in the window"),
         (lambda e: e["spans"][1]["columns"]["host"][1].pop(), "host of rank 1 in the window"),
         (lambda e: e["spans"][1]["columns"].pop("after"), "no column after"),
-        (lambda e: e["spans"][1]["flops"].pop("useful"), "no column useful"),
-        (lambda e: e["spans"][1].update(steps=10**12), "blocks of steps"),
         (lambda e: (e.update(block=10**12), e["spans"][1].update(steps=10**12)), "blocks of steps"),
         (lambda e: e.update(ranks=3), "device in|host in"),
-        (lambda e: e.update(block=2), "host of rank 0"),
         (lambda e: e.update(version=2), "version"),
         (lambda e: e["durations"]["train"].pop(), "train has 1 entries"),
         (lambda e: e["spans"][0].update(loss=[[1.0] * 5]), "loss in the warmup"),
-        (lambda e: e["spans"][0].update(loss=[[1.0], None]), "loss of rank 0"),
-        (lambda e: e["spans"][1]["collectives"]["wait"].pop(), "wait in collectives of the window"),
         (lambda e: e["spans"][1]["collectives"]["first"][1].pop(), "first of rank 1 in collectives of the window"),
-        (lambda e: e["spans"][1]["collectives"].update(block=7), "first of rank 0"),
         (lambda e: e["spans"][1].update(passes={"computing": [1, 2]}), "no column pipeline"),
-        (lambda e: e["spans"][1].update(passes={"computing": [1], "pipeline": 2}), "computing in the window"),
     ],
 )
-def test_evidence_that_contradicts_itself_is_refused_and_the_part_named(damage: Any, named: str) -> None:
+def test_evidence_that_contradicts_itself(damage: Any, named: str) -> None:
     found = raw()
     damage(found)
     with pytest.raises(EvidenceError, match=named):
@@ -163,7 +155,7 @@ def long_run(world: int, count: int) -> tuple[Evidence, dict[str, Any]]:
     ("world", "count", "block"),
     [(1, 16_000, 1), (16, 1_000, 1), (2, 24_000, 5), pytest.param(16, 20_000, 31, marks=pytest.mark.slow)],
 )
-def test_a_record_is_under_a_megabyte_and_has_each_of_16000_rank_steps(world: int, count: int, block: int) -> None:
+def test_a_record_of_16000_rank_steps_is_under_a_megabyte(world: int, count: int, block: int) -> None:
     found, configuration = long_run(world, count)
     made = assemble.assemble(
         request(configuration, gpus=world), found, assemble.Outcome("interrupted", "train", "stopped", None, 7)
@@ -174,17 +166,13 @@ def test_a_record_is_under_a_megabyte_and_has_each_of_16000_rank_steps(world: in
     assert sum(map(line.count, ",[{")) < 300_000  # what a reader takes
 
 
-def test_the_losses_of_several_ranks_are_evidence_and_those_of_one_are_in_the_curve() -> None:
+def test_where_losses_are() -> None:
     assert [len(of) for of in record_of(evidence())["evidence"]["spans"][0]["loss"]] == [10, 10]
     one = evidence()._replace(steps={0: evidence().steps[0]})
     one.facts[:] = [fact for fact in one.facts if fact["rank"] == 0]
     made = record_of(one, resolved(gpus=1, steps=30), gpus=1)
     assert "loss" not in made["evidence"]["spans"][0]
     assert made["quality"]["losses"]["steps"] == 40
-
-
-def test_a_run_without_a_complete_step_has_no_evidence() -> None:
-    assert "evidence" not in record_of(evidence([]))
 
 
 def test_facts_of_a_window_give_no_metric_of_a_whole_run() -> None:

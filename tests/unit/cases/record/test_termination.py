@@ -35,23 +35,12 @@ def test_a_run_that_ended_well() -> None:
     }
 
 
-@pytest.mark.parametrize("gate", [None, "acc"])
-def test_a_gate_that_was_not_measured_is_null(gate: str | None) -> None:
-    assert termination.of_record(record(), gate, 0)["gate"] is None
-
-
 def test_a_record_that_was_not_stored_says_why() -> None:
     message = termination.of_record(record(), "p_core", 14, "no space left on /out")
     assert (message["state"], message["exit_code"], message["reason"]) == ("ok", 14, "no space left on /out")
     failed = record(Outcome("failed", "train", "rank 1: it broke", None, 4))
     message = termination.of_record(failed, "p_core", 4, "no space left on /out")
     assert message["reason"] == "rank 1: it broke; no space left on /out"
-
-
-def test_a_number_that_json_cannot_hold_is_null() -> None:
-    broken = [dict(METRICS[1], value=float("nan"))]
-    message = json.loads(termination.to_line(termination.of_record(record(metrics=broken), "p_core", 0)))
-    assert message["gate"]["value"] is None
 
 
 def test_another_node_says_its_own_end() -> None:

@@ -83,7 +83,7 @@ def test_what_does_not_change_training_may_differ(tmp_path: Path) -> None:
     assert checkpoint_facts.find(str(tmp_path), {**CONFIG, "train": train, "preset": "tiny"}) == str(place)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"schema": "checkpoint/v2"}', "\ud800", "[" * 5000])
+@pytest.mark.parametrize("content", ["", "{}", "\ud800", "[" * 5000])
 def test_facts_that_make_no_sense_are_refused(tmp_path: Path, content: str) -> None:
     write(tmp_path, 9).write_bytes(content.encode("utf-8", "surrogatepass"))
     with refuses(DataError, "checkpoint.json"):
@@ -99,10 +99,8 @@ def test_facts_that_were_changed_are_refused(tmp_path: Path, change: dict[str, A
 
 
 @pytest.mark.parametrize("name", ["tensors.safetensors", "generators.safetensors"])
-@pytest.mark.parametrize("content", [None, b"", b"00"])
-def test_files_that_are_missing_or_of_another_size_are_refused(
-    tmp_path: Path, name: str, content: bytes | None
-) -> None:
+@pytest.mark.parametrize("content", [None, b"00"])
+def test_missing_files_are_refused(tmp_path: Path, name: str, content: bytes | None) -> None:
     path = write(tmp_path, 9).parent / name
     path.unlink()
     if content is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from typing import Any
@@ -77,12 +76,9 @@ def resolve(stack: dict[str, Any] = CPU, case: dict[str, Any] = CASE, **changes:
         ("batch_size=1", 1),
         ("batch_size=4096", 4096),
         ("dropout=0", 0.0),
-        ("dropout=0.999", 0.999),
         ("learning_rate=1e-9", 1e-9),
         ("target_acc=1", 1.0),
-        ("temperature=-3", -3.0),
         ("shuffle=False", False),
-        ("shuffle=true", True),
         ("optimizer=sgd", "sgd"),
     ],
 )
@@ -98,16 +94,11 @@ def test_a_setting_within_its_rule_gives_a_typed_value(text: str, value: object)
     [
         ("batch_size=0", "at least 1"),
         ("batch_size=4097", "at most 4096"),
-        ("batch_size=-1", "at least 1"),
         ("batch_size=3.5", "give an integer"),
-        ("batch_size=many", "give an integer"),
-        ("batch_size=", "give an integer"),
         ("batch_size=true", "give an integer"),
         ("dropout=1", "less than 1"),
-        ("dropout=-0.1", "at least 0"),
         ("learning_rate=0", "more than 0"),
         ("target_acc=1.01", "at most 1"),
-        ("shuffle=1", "true or false"),
         ("shuffle=yes", "true or false"),
         ("optimizer=lamb", "adam, sgd"),
         ("momentum=0.9", "choose one of: batch_size"),
@@ -121,8 +112,8 @@ def test_a_setting_outside_its_rule_is_a_usage_error(text: str, remedy: str) -> 
     assert remedy in caught.value.remedy
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e999", "NaN", "Infinity"])
-@pytest.mark.parametrize("name", ["dropout", "learning_rate", "target_acc", "temperature"])
+@pytest.mark.parametrize("value", ["nan", "-inf", "1e999"])
+@pytest.mark.parametrize("name", ["learning_rate", "temperature"])
 def test_no_number_that_is_not_finite_may_be_set(name: str, value: str) -> None:
     # learning_rate has no upper limit, temperature none at all: the range alone would let these pass.
     with pytest.raises(UsageError):
@@ -136,16 +127,6 @@ def test_tiny_stands_over_reference_section_by_section() -> None:
     assert tiny["train"]["batch_size"] == 32
 
 
-def test_merge_replaces_leaves_and_changes_neither_side() -> None:
-    base, override = {"a": {"b": 1, "c": [1]}, "d": {"e": 1}}, {"a": {"b": 2}, "d": 3, "f": {"g": [4]}}
-    before = copy.deepcopy((base, override))
-    merged = config.merge(base, override)
-    assert merged == {"a": {"b": 2, "c": [1]}, "d": 3, "f": {"g": [4]}}
-    merged["a"]["c"].append(9)
-    merged["f"]["g"].append(9)
-    assert (base, override) == before
-
-
 @pytest.mark.parametrize(
     ("asked", "window_steps"),
     [
@@ -153,24 +134,14 @@ def test_merge_replaces_leaves_and_changes_neither_side() -> None:
         ({"preset": "tiny"}, None),  # it carries a real set
         ({"preset": "tiny", "source": "synthetic"}, 50),
         ({"source": "files"}, None),
-        ({"full": True}, None),
         ({"source": "files", "steps": 7}, 7),
-        ({"steps": 1}, 1),
-        ({"max_samples": 64}, 2),
         ({"max_samples": 65}, 3),  # a batch begun is a step
-        ({"max_samples": 1}, 1),
         ({"max_samples": 65, "nodes": 2, "gpus": 2}, 1),
-        ({"max_samples": 129, "nodes": 2, "gpus": 2}, 2),
         ({"max_samples": 65, "settings": ["batch_size=65"]}, 1),
     ],
 )
 def test_how_long_a_run_is(asked: dict[str, Any], window_steps: int | None) -> None:
     assert resolve(**asked)["train"]["window_steps"] == window_steps
-
-
-def test_stop_rule_speaks_as_a_claim_does() -> None:
-    assert config.stop_rule(resolve(steps=5)) == "window of 5 steps"
-    assert config.stop_rule(resolve(full=True)) == "acc >= 0.91 or 10 epochs"
 
 
 @pytest.mark.parametrize(
@@ -187,10 +158,6 @@ def test_the_precision_that_is_executed(stack: dict[str, Any], asked: str | None
     assert resolve(stack, precision=asked)["precision"] == executed
 
 
-def test_a_case_of_another_default_precision_keeps_it_on_a_processor() -> None:
-    assert resolve(CPU, dict(CASE, default_precision="bf16"))["precision"] == "bf16"
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -204,36 +171,6 @@ def test_a_case_of_another_default_precision_keeps_it_on_a_processor() -> None:
 def test_what_a_case_does_not_offer_is_a_usage_error(changes: dict[str, Any], named: str) -> None:
     with refuses(UsageError, named):
         resolve(**changes)
-
-
-def test_settings_land_where_their_rule_says_and_the_last_one_wins() -> None:
-    found = resolve(settings=["batch_size=8", "dropout=0.5", "batch_size=16"])
-    assert found["train"]["batch_size"] == 16
-    assert found["model"]["dropout"] == 0.5
-
-
-def test_the_configuration_says_what_was_asked_for() -> None:
-    found = resolve(nodes=2, gpus=8, seed=7, weights=True, source="files")
-    assert {key: found[key] for key in ("case", "nodes", "gpus", "seed", "weights", "preset", "division")} == {
-        "case": "toy",
-        "nodes": 2,
-        "gpus": 8,
-        "seed": 7,
-        "weights": "pretrained",
-        "preset": "reference",
-        "division": "faithful",
-    }
-    assert found["data"]["source"] == "files"
-    assert "default" not in found["data"]
-    assert resolve()["weights"] == "random"
-
-
-def test_resolve_never_changes_the_case() -> None:
-    case = copy.deepcopy(CASE)
-    first = resolve(case=case, preset="tiny", settings=["batch_size=8", "dropout=0"], steps=3)
-    first["data"]["synthetic"]["mean"] = -1
-    resolve(case=case, source="files", full=True)
-    assert case == CASE
 
 
 def test_the_digest_is_sha256_of_sorted_compact_utf8() -> None:
@@ -264,11 +201,6 @@ def test_the_digest_tells_configurations_apart_and_only_them() -> None:
     assert len({config.digest(each) for each in distinct}) == len(distinct)
     # 200 steps by default and 200 steps by flag are one configuration.
     assert config.digest(resolve(steps=200)) == config.digest(resolve())
-
-
-def test_the_digest_refuses_what_json_cannot_hold() -> None:
-    with refuses(ValueError, "JSON"):
-        config.digest({"a": float("nan")})
 
 
 def test_the_shipped_case_and_stack_resolve() -> None:
@@ -340,11 +272,6 @@ def test_a_layout_that_does_not_fit_is_refused(layout: dict[str, int], ranks: di
         resolve(case=with_layout(SPLIT, **layout), **ranks)
 
 
-def test_a_batch_is_that_of_a_replica() -> None:
-    split = resolve(case=with_layout(SPLIT, tp=2), gpus=4, max_samples=640)
-    assert split["train"]["window_steps"] == 640 // (32 * 2)
-
-
 ENGINES = {
     "torch": {"layout": ["dp"]},
     "other": {"layout": [], "max_nodes": 1, "resume": False, "does_not_run": {"a100": "it is slow there"}},
@@ -373,7 +300,7 @@ def test_what_an_engine_does_not_support_is_refused(stack: dict[str, Any], asked
     assert "--set engine=torch" in caught.value.remedy
 
 
-def test_checkpoints_are_refused_by_an_engine_or_a_case_without_them() -> None:
+def test_checkpoints_without_support_are_refused() -> None:
     chosen = resolve(CPU, CHOICE, settings=["engine=other"])
     for writes, resumes in ((True, False), (False, True)):
         engine_support.check_checkpoints(CHOICE, resolve(CPU, CHOICE), writes, resumes)

@@ -28,7 +28,7 @@ def seen(*flags, **environment):
     return json.loads(done.stdout)
 
 
-def test_children_of_an_image_s_first_process_start_whatever_is_set():
+def test_children_of_an_image_start_whatever_is_set():
     env = seen("-I", **SET)
     assert not {"PYTHONHOME", "PYTHONINSPECT"} & set(env)
     assert env["PYTHONPATH"] == os.pathsep.join([ROOT, "/theirs"])

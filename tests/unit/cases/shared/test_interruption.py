@@ -51,7 +51,7 @@ def run(script: str, *words: str, before: Callable[[], object] | None = None) ->
     return subprocess.run(command, env=env, preexec_fn=before, capture_output=True, text=True, timeout=60)
 
 
-def test_the_end_of_a_child_is_known_where_the_caller_ignores_such_ends() -> None:
+def test_the_end_of_a_child_is_known_where_sigchld_is_ignored() -> None:
     done = run(KILLED_CHILD, before=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
     assert done.stdout == "-9\n", done.stderr
 

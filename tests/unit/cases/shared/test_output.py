@@ -19,7 +19,7 @@ from unit.cases.refusal import refuses
 pytestmark = pytest.mark.image
 
 
-def test_a_record_is_written_with_its_newline_and_readable_by_all(tmp_path: Path) -> None:
+def test_a_record_is_readable_by_all(tmp_path: Path) -> None:
     path = output.write_file(str(tmp_path / "new" / "folder"), "r.json", '{"ü":1}')
     assert Path(path).read_bytes() == '{"ü":1}\n'.encode()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o644
@@ -32,13 +32,6 @@ def test_an_existing_record_is_kept(tmp_path: Path) -> None:
         output.write_file(str(tmp_path), "r.json", "second")
     assert (tmp_path / "r.json").read_text() == "first\n"
     assert os.listdir(tmp_path) == ["r.json"]
-
-
-def test_replace_is_asked_for(tmp_path: Path) -> None:
-    output.write_file(str(tmp_path), "latest.json", "first")
-    output.write_file(str(tmp_path), "latest.json", "second", replace=True)
-    assert (tmp_path / "latest.json").read_text() == "second\n"
-    assert os.listdir(tmp_path) == ["latest.json"]
 
 
 def test_nobody_ever_sees_half_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,12 +75,6 @@ def test_a_full_disk_leaves_nothing_behind(tiny_disk: Path) -> None:
         output.write_file(str(tiny_disk), "r.json", "x" * 100_000)
     assert os.listdir(tiny_disk) == []
     output.write_file(str(tiny_disk), "r.json", "short")  # and its room is free again
-
-
-def test_a_read_only_disk(tiny_disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
-    with refuses(CaseError, tiny_disk, os.strerror(errno.EROFS), code=ExitCode.NOT_STORED):
-        output.write_file(str(tiny_disk), "r.json", "line")
 
 
 def test_a_line_longer_than_a_pipe_is_written_whole(tmp_path: Path) -> None:

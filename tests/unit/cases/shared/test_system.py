@@ -7,7 +7,6 @@ import json
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -38,10 +37,6 @@ def test_versions_are_read_without_importing_anything() -> None:
     assert not {"transformers", "peft", "deepspeed", "torch", "numpy"} & set(modules)
 
 
-def test_the_python_of_the_parent() -> None:
-    assert system.python_version() == "%d.%d.%d" % sys.version_info[:3]
-
-
 def test_a_machine_is_plain_data_without_addresses() -> None:
     found = system.machine()
     assert found["kernel"] == platform.release()
@@ -50,19 +45,6 @@ def test_a_machine_is_plain_data_without_addresses() -> None:
     assert all(set(nic) <= {"name", "kind", "rate"} for nic in found["nics"])
     assert "lo" not in [nic["name"] for nic in found["nics"]]
     assert json.loads(json.dumps(found)) == found
-
-
-def test_no_release_file_is_no_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "_first_line", lambda path, prefix="": None)
-    assert system.operating_system() is None
-
-
-def test_the_first_line_with_a_prefix(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b'NAME=x\nPRETTY_NAME="D\xff"\nPRETTY_NAME=second\n')
-    assert system._first_line(str(tmp_path / "file"), "PRETTY_NAME=") == 'PRETTY_NAME="D\ufffd"'
-    assert system._first_line(str(tmp_path / "file"), "OTHER=") is None
-    assert system._first_line(str(tmp_path / "missing")) is None
-    assert system._first_line(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(
@@ -83,21 +65,3 @@ def test_an_image_says_why_it_does_not_know_its_digest(
         else:
             monkeypatch.setenv(name, value)
     assert system.image() == {"context_digest": context, "digest": own, "id": own, "reason": reason}
-
-
-@pytest.mark.parametrize("value", [None, ""])  # an image built by hand has its build arguments empty
-def test_what_the_build_did_not_say_has_its_reason(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FLAGBENCH_LOCK_DIGEST", "FLAGBENCH_COMMIT"):
-        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
-    monkeypatch.delenv("FLAGBENCH_CONTEXT_DIGEST", raising=False)
-    assert system.lock() == {"lock_digest": None, "lock_digest_reason": "not running in an image"}
-    monkeypatch.setenv("FLAGBENCH_CONTEXT_DIGEST", "sha256:c")
-    assert system.lock() == {"lock_digest": None, "lock_digest_reason": "the build did not set FLAGBENCH_LOCK_DIGEST"}
-    assert system.commit() == {"commit": None, "commit_reason": "the build did not set FLAGBENCH_COMMIT"}
-
-
-def test_what_the_build_said_needs_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLAGBENCH_LOCK_DIGEST", "sha256:l")
-    monkeypatch.setenv("FLAGBENCH_COMMIT", "abc")
-    assert system.lock() == {"lock_digest": "sha256:l"}
-    assert system.commit() == {"commit": "abc"}

@@ -39,7 +39,7 @@ def probe(proc: Path, pid: int = 10) -> CpuProbe:
     return CpuProbe(pid, proc=str(proc), sys=str(proc.parent / "sys"))
 
 
-def test_the_first_sample_has_no_utilisation_and_no_clock_it_cannot_know(proc: Path) -> None:
+def test_the_first_sample_has_no_utilisation(proc: Path) -> None:
     assert probe(proc).sample() == {
         "load1": 2.5,
         "mem_used_bytes": 600 * 1024,
@@ -48,7 +48,7 @@ def test_the_first_sample_has_no_utilisation_and_no_clock_it_cannot_know(proc: P
     }
 
 
-def test_utilisation_is_the_share_of_all_ticks_since_the_last_sample_that_were_not_idle(proc: Path) -> None:
+def test_utilisation_is_the_share_of_ticks_not_idle(proc: Path) -> None:
     cpu = probe(proc)
     cpu.sample()
     # 200 more ticks, of which 40 idle and 10 waiting for input and output.
@@ -68,35 +68,10 @@ def test_what_others_and_other_machines_took(proc: Path, monkeypatch: pytest.Mon
     assert (found["steal"], found["others"]) == (0.1, 70 / 200 * 8)
 
 
-def test_a_process_that_ends_takes_its_ticks_along(proc: Path) -> None:
-    process(proc, 11, 10, 7, ticks=400)
-    cpu = probe(proc)
-    cpu.sample()
-    process(proc, 11, 10, 7, ticks=0)
-    (proc / "stat").write_text("cpu  200 0 150 740 110 0 0 0 90 0\n")
-    assert cpu.sample()["others"] > 0
-
-
-def test_the_tree_holds_descendants_only_and_survives_brackets_in_names(proc: Path) -> None:
+def test_the_tree_holds_descendants_only(proc: Path) -> None:
     assert probe(proc).tree() == {10, 11, 12}
     assert probe(proc, pid=13).tree() == {13}
     assert probe(proc, pid=99).tree() == set()
-
-
-def test_a_process_that_ended_has_no_memory(proc: Path) -> None:
-    assert "rss_bytes" not in probe(proc, pid=99).sample()
-
-
-def test_the_sampler_does_not_count_itself(proc: Path) -> None:
-    process(proc, os.getpid(), 10, 1)
-    assert probe(proc).sample()["rss_bytes"] == 23 * PAGE
-
-
-def test_the_clock_is_the_mean_of_the_cores_that_show_one(proc: Path) -> None:
-    clock = proc.parent / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"
-    clock.parent.mkdir(parents=True)
-    clock.write_text("2450000\n")
-    assert probe(proc).sample()["freq_mhz"] == 2450.0
 
 
 def test_a_node_without_these_files_gives_nothing(tmp_path: Path) -> None:

@@ -23,9 +23,7 @@ def test_lines_are_in_the_file_when_append_returns(tmp_path: Path) -> None:
     assert Path(path).read_text() == '{"n":1}\n{"n":2}\n{"n":3}\n'
 
 
-def test_a_line_that_does_not_fit_leaves_the_whole_ones_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real_write, room = os.write, [12]
 
     def write(fd: int, data: Any) -> int:

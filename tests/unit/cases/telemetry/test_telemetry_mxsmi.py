@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -108,13 +107,6 @@ def test_each_query_gives_its_values(query: str, values: list[dict[str, Any]]) -
     assert mxsmi.parse_devices(recorded("2.2.9", query)) == dict(enumerate(values))
 
 
-@pytest.mark.parametrize("unit", [" C", "C", " °C", " ℃", "℃"])
-def test_a_temperature_has_its_unit_in_any_form(unit: str) -> None:
-    text = recorded("2.2.9", "show-temperature")
-    other = re.sub(r"(?<=\d)\s*C\b", unit, text)
-    assert mxsmi.parse_devices(other) == mxsmi.parse_devices(text)
-
-
 def test_an_older_version_gives_the_same_values() -> None:
     text = "".join(recorded("2.1.12", name) for name in ("show-memory", "show-usage", "show-temperature"))
     assert mxsmi.parse_devices(text) == {
@@ -131,36 +123,16 @@ def test_an_older_version_gives_the_same_values() -> None:
     ("line", "values"),
     [
         ("vram used : 3 MB", {"mem_used_bytes": 3 * 2**20}),
-        ("vram used : 3 MiB", {"mem_used_bytes": 3 * 2**20}),
         ("vram used : 1.5 GiB", {"mem_used_bytes": 3 * 2**29}),
         ("Total : 57600 mW", {"power_w": 57.6}),
-        ("Total power : 57.6 W", {"power_w": 57.6}),
         ("Total 12.1 V 4.7 A 57 W", {"power_w": 57.0}),
         ("Subtotal 57 W", {}),
-        ("GPU : N/A", {}),
         ("GPU State : Available", {}),
-        ("hotspot : N/A", {}),
         ("soc : 40.00 C", {}),
     ],
 )
 def test_units_and_what_is_no_value(line: str, values: dict[str, Any]) -> None:
     assert mxsmi.parse_devices("GPU#7  MXC500  0000:0e:00.0\n    %s\n" % line) == {7: values}
-
-
-@pytest.mark.parametrize("text", ["", "\n", "mx-smi: command failed", "GPU#", "GPU#0", "GPU : 3 %"])
-def test_what_is_not_understood_gives_nothing(text: str) -> None:
-    assert all(not values for values in mxsmi.parse_devices(text).values())
-    assert mxsmi.parse_list(text) == {}
-    assert mxsmi.parse_summary(text) == ({}, [])
-
-
-def test_devices_are_listed_with_their_names() -> None:
-    assert mxsmi.parse_list(recorded("2.2.9", "list"))[1] == {
-        "name": "MXC500",
-        "uuid": "GPU-bbbbbbbb-0000-0000-0000-000000000000",
-    }
-    assert mxsmi.parse_list(recorded("2.1.12", "list"))[0]["name"] == "MetaX C500"
-    assert mxsmi.parse_list("GPU#3  MXC600-AL  0000:06:00.0  Unavailable") == {3: {"name": "MXC600-AL"}}
 
 
 @pytest.mark.parametrize(
@@ -207,16 +179,9 @@ def test_all_devices_are_read(tool: Callable, mood: dict[str, str]) -> None:
     monitor.close()
 
 
-def test_a_version_without_a_value_leaves_it_out(tool: Callable) -> None:
-    tool("2.1.12")
-    (device,) = opened().sample().devices
-    assert set(device) == {"index", "mem_used_bytes", "util", "temperature_c"}
-
-
 @pytest.mark.parametrize(
     ("variable", "value", "devices", "physical"),
     [
-        ("CUDA_VISIBLE_DEVICES", "1", None, [1]),
         ("CUDA_VISIBLE_DEVICES", "1,0", [0, 1], [1, 0]),
         ("MACA_VISIBLE_DEVICES", "1,0", [1], [0]),
         ("CUDA_VISIBLE_DEVICES", "GPU-bbbb", None, [1]),
@@ -260,13 +225,6 @@ def test_a_missing_tool_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         opened()
 
 
-def test_the_drivers_folder_is_looked_into(tool: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tool()
-    monkeypatch.setattr(mxsmi, "PLACES", (str(folder),))
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    assert len(opened().sample().devices) == 2
-
-
 @pytest.mark.usefixtures("impatient")
 def test_a_tool_that_hangs_costs_one_deadline(tool: Callable) -> None:
     tool(HANGS="1")
@@ -277,7 +235,7 @@ def test_a_tool_that_hangs_costs_one_deadline(tool: Callable) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_tool_that_begins_to_hang_is_left_alone_after_a_while(tool: Callable) -> None:
+def test_a_tool_that_begins_to_hang_is_left_alone(tool: Callable) -> None:
     folder = tool(HANGS="1", HANGS_AFTER="1")
     monitor = opened()
     (folder / "hang").write_text("")
@@ -285,15 +243,6 @@ def test_a_tool_that_begins_to_hang_is_left_alone_after_a_while(tool: Callable) 
     assert [len(found) for found in errors] == [2, 2, 2, 0, 0]
     assert all("mx-smi" in error["reason"] for found in errors for error in found)
     monitor.close()
-
-
-def test_a_device_that_disappears_is_noted(tool: Callable, show: Callable) -> None:
-    tool()
-    monitor = opened()
-    show(lambda text: text.partition("GPU#1")[0])
-    reading = monitor.sample()
-    assert [device["index"] for device in reading.devices] == [0]
-    assert reading.errors == [{"device": 1, "reason": "mx-smi no longer shows GPU#1"}]
 
 
 # -- the sampler's process -----------------------------------------------------------------------------------
@@ -323,16 +272,6 @@ def test_a_sampler_summarises_what_the_tool_shows(
     assert first["mem_used_before_bytes"] == 845824 * KIB
     assert first["energy_j"] == pytest.approx(249.37 * first["energy_seconds"], rel=1e-3)
     assert "throttle_seconds" not in first, "what the tool does not tell is absent"
-
-
-def test_a_sampler_goes_on_without_its_tool(
-    tmp_path: Path, start_sampler: Callable, clean_environment: Callable
-) -> None:
-    out = tmp_path / "t.jsonl"
-    sampler = start_sampler(out, "mx-smi", env=clean_environment(PATH=str(tmp_path)))
-    start = sampled(out, sampler, lambda: '"sample"' in out.read_text())
-    assert start["unavailable"].startswith("mx-smi was not found")
-    assert "driver_version" not in start
 
 
 def test_a_hanging_tool_dies_with_its_sampler(

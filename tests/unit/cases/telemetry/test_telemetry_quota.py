@@ -51,8 +51,3 @@ def test_the_quota_of_a_group(
     tmp_path: Path, group: str, folders: dict[str, dict[str, str]], found: dict[str, object]
 ) -> None:
     assert machine(tmp_path, group, folders).sample() == found
-
-
-def test_this_machine() -> None:
-    """Whatever it allows, it is read without an error."""
-    assert set(Quota(1).sample()) <= {"quota", "throttled"}

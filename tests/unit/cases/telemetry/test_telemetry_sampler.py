@@ -12,7 +12,6 @@ import pytest
 from flagbench_cases.telemetry.lifetime import Lifetime
 from flagbench_cases.telemetry.monitor import MonitorUnavailable, NoDevices, Reading
 from flagbench_cases.telemetry.sampler import run
-from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -118,12 +117,6 @@ def sample(clock: Clock, cpu: Cpu, sink: Sink, monitor: Any = None, interval: fl
     )
 
 
-def test_one_sample_an_interval_beginning_at_once() -> None:
-    clock, sink = Clock(end=3.5), Sink()
-    sample(clock, Cpu(clock), sink)
-    assert sink.times() == [0.0, 1.0, 2.0, 3.0]
-
-
 @pytest.mark.parametrize("early", [1.0, 0.5])
 def test_never_more_than_one_sample_a_second(early: float) -> None:
     """Neither after samples that took too long, nor when waits end early."""
@@ -133,13 +126,6 @@ def test_never_more_than_one_sample_a_second(early: float) -> None:
     gaps = [after - before for before, after in zip(cpu.starts, islice(cpu.starts, 1, None))]
     assert min(gaps) >= 1.0 - 1e-9
     assert len(gaps) > 10
-
-
-def test_an_interval_below_a_second_is_refused() -> None:
-    clock, sink = Clock(end=1.0), Sink()
-    with refuses(ValueError, 1.0):
-        sample(clock, Cpu(clock), sink, interval=0.99)
-    assert not sink.opened
 
 
 def test_the_file_appears_only_after_the_first_sample() -> None:
@@ -157,13 +143,6 @@ def test_the_file_appears_only_after_the_first_sample() -> None:
     }
 
 
-def test_a_lost_device_is_noted_and_sampling_goes_on() -> None:
-    clock, sink = Clock(end=2.5), Sink()
-    sample(clock, Cpu(clock), sink, Device(sink))
-    assert [line["kind"] for line in sink.lines] == ["start", "sample", "error", "sample", "error", "sample"]
-    assert sink.lines[2] == {"kind": "error", "t": 1.0, "device": 0, "reason": "power_w: GPU is lost"}
-
-
 def test_without_a_driver_the_processors_are_still_sampled() -> None:
     clock, sink = Clock(end=1.5), Sink()
     sample(clock, Cpu(clock), sink, Device(sink, fails="no driver"))
@@ -171,18 +150,6 @@ def test_without_a_driver_the_processors_are_still_sampled() -> None:
     assert sink.lines[0]["driver_version"] == "1.2", "what is known all the same"
     assert [line["devices"] for line in sink.lines] == [[], [], []]
     assert sink.times() == [0.0, 1.0]
-
-
-def test_a_full_sink_ends_the_loop() -> None:
-    clock, sink = Clock(end=100.0), Sink(room=2)
-    sample(clock, Cpu(clock), sink)
-    assert sink.times() == [0.0, 1.0]
-
-
-def test_a_stop_that_came_during_a_long_sample_is_seen_at_once() -> None:
-    clock, sink = Clock(end=1.0), Sink()
-    sample(clock, Cpu(clock, 5.0), sink)
-    assert len(sink.times()) == 1
 
 
 @pytest.mark.parametrize(

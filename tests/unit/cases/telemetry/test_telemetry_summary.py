@@ -51,7 +51,7 @@ def test_a_whole_recorded_run() -> None:
     assert json.loads(json.dumps(summary)) == summary
 
 
-def test_what_a_device_does_not_give_is_absent_and_other_tenants_are_counted() -> None:
+def test_other_tenants_are_counted() -> None:
     summary = summarise(RECORDED)
     # Process 71 is the run's own. The sample it lost is bridged: two intervals are no hole.
     assert summary["devices"][1] == {
@@ -68,7 +68,7 @@ def test_what_a_device_does_not_give_is_absent_and_other_tenants_are_counted() -
     }
 
 
-def test_a_window_cuts_energy_and_throttle_seconds_between_samples() -> None:
+def test_a_window_cuts_between_samples() -> None:
     summary = summarise(RECORDED, (1001.5, 1003.25))
     device = summary["devices"][0]
     assert summary["samples"] == 2
@@ -80,20 +80,7 @@ def test_a_window_cuts_energy_and_throttle_seconds_between_samples() -> None:
     assert device["sm_clock_min_mhz"] == 1245
 
 
-def test_a_window_without_samples_has_no_values() -> None:
-    summary = summarise(RECORDED, (2000.0, 2001.0))
-    assert (summary["samples"], summary["errors"], summary["cpu"]) == (0, 0, {})
-    assert "interval_s" not in summary
-    assert summary["devices"][0] == {
-        "index": 0,
-        "name": "NVIDIA A100-SXM4-40GB",
-        "power_limit_w": 400.0,
-        "mem_used_before_bytes": 3145728,
-        "foreign_processes": 0,
-    }
-
-
-def test_energy_is_not_made_up_across_a_hole_or_a_clock_set_back(tmp_path: Path) -> None:
+def test_energy_is_not_made_up_across_a_hole(tmp_path: Path) -> None:
     times = (0.0, 1.0, 60.0, 61.0, 50.0, 51.0)
     path = write(tmp_path / "t", *(sample(t, power_w=100.0, throttle=["sw_power_cap"]) for t in times))
     summary = summarise(path)
@@ -102,29 +89,11 @@ def test_energy_is_not_made_up_across_a_hole_or_a_clock_set_back(tmp_path: Path)
     assert summary["devices"][0]["throttle_seconds"] == {"sw_power_cap": 6.0}
 
 
-def test_no_throttling_differs_from_throttling_unknown(tmp_path: Path) -> None:
-    measured = summarise(write(tmp_path / "a", sample(0.0, throttle=[])))
-    unknown = summarise(write(tmp_path / "b", sample(0.0, power_w=1.0)))
-    assert measured["devices"] == [{"index": 0, "throttle_seconds": {}}]
-    assert "throttle_seconds" not in unknown["devices"][0]
-
-
 def test_of_two_runs_in_one_file_the_last_counts(tmp_path: Path) -> None:
     start = {"kind": "start", "t": 0.0, "interval_s": 1.0, "devices": []}
     path = write(tmp_path / "t", start, sample(0.0), sample(1.0), {**start, "t": 9.0}, sample(9.0))
     assert summarise(path)["samples"] == 1
     assert read_start(path) == {**start, "t": 9.0}
-
-
-def test_the_reason_why_devices_were_not_monitored_is_kept(tmp_path: Path) -> None:
-    path = write(tmp_path / "t", {"kind": "start", "t": 0.0, "interval_s": 1.0, "unavailable": "no driver"})
-    assert summarise(path) == {
-        "samples": 0,
-        "cpu": {},
-        "devices": [],
-        "errors": 0,
-        "unavailable": "no driver",
-    }
 
 
 def test_a_missing_file_is_none_and_an_empty_one_has_no_samples(tmp_path: Path) -> None:
@@ -135,7 +104,7 @@ def test_a_missing_file_is_none_and_an_empty_one_has_no_samples(tmp_path: Path) 
     assert summarise(empty) == {"samples": 0, "cpu": {}, "devices": [], "errors": 0}
 
 
-@pytest.mark.parametrize("cut", [1, 100, 900, 1300, 1700, 2500])
+@pytest.mark.parametrize("cut", [1, 900, 2500])
 def test_a_file_cut_anywhere_still_gives_its_whole_samples(tmp_path: Path, cut: int) -> None:
     kept = Path(RECORDED).read_bytes()[:cut]
     (tmp_path / "cut").write_bytes(kept + b"\n\xff\xfe[]\n[1]\n")

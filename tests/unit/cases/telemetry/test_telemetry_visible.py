@@ -16,12 +16,10 @@ UUIDS = ["GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"]
     [
         (None, [0, 1, 2]),
         ("2,0", [2, 0]),
-        (" 1 , 2", [1, 2]),
         ("GPU-cccc-3,GPU-aaaa-1", [2, 0]),
         ("GPU-c", [2]),  # a unique prefix
         ("GPU-aa", []),  # of two devices
         ("", []),
-        ("-1", []),
         ("0,9,1", [0]),  # what follows an invalid entry is not seen
         ("1,1", []),
         ("MIG-1234", ["MIG-1234"]),

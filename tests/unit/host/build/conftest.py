@@ -15,8 +15,9 @@ from flagbench.build.progress import Progress
 from flagbench.catalog.load import build_stack, load_catalog
 from flagbench.engines.base import BuildFailed, BuildRequest, BuiltImage, ImageInfo, Resources, Step
 from flagbench.locks.files import write_lock
-from flagbench.locks.model import Lock, LockEntry, Unresolved, inputs_digest
+from flagbench.locks.model import Lock, Unresolved, inputs_digest
 from flagbench.redaction import redact
+from packages import lock_entry
 
 BASE_ID = "sha256:" + "b" * 64
 WHEEL = b"a wheel"
@@ -113,9 +114,8 @@ def own_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(checkout, "TOP", tmp_path / "no-checkout")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    for name in ("BASE", "PIP_SOURCE", "APT_SOURCE", "CA_BUNDLE", "WHEELHOUSE", "EPOCH"):
+    for name in ("BASE", "PIP_SOURCE", "APT_SOURCE", "CA_BUNDLE", "WHEELHOUSE"):
         monkeypatch.delenv(f"FLAGBENCH_{name}", raising=False)
-    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
 
 
 @pytest.fixture
@@ -131,8 +131,7 @@ def mini_lock(manifests, monkeypatch):
 
     def write(*, base_digest=None, hashes=(WHEEL_HASH,), unresolved=None):
         open_ends = () if unresolved is None else (Unresolved(unresolved, "1.0", reason="no index had it"),)
-        files = tuple(f"psutil-7.2.2-cp{310 + at}-none-any.whl" for at, _ in enumerate(hashes))
-        entries = (LockEntry("psutil", "7.2.2", hashes, files),)
+        entries = (lock_entry("psutil", "7.2.2", *hashes),)
         lock = Lock("mini", stack.python, stack.base_image, base_digest, inputs_digest(stack), entries, open_ends)
         write_lock(lock, manifests.parent / "images")
         return lock

@@ -68,7 +68,7 @@ def test_without_a_public_base_the_error_says_how_to_get_one(allow, mini, mini_l
     assert refused.value.code is ExitCode.USAGE
 
 
-def test_a_locked_digest_says_what_the_base_is_without_its_being_here(mini_lock, stack, engine):
+def test_a_locked_digest_identifies_a_base_that_is_not_here(mini_lock, stack, engine):
     base = resolve_base(stack, mini_lock(base_digest=DIGEST), BuildOptions(), engine, pytest.fail)
     assert base == Base(f"debian:bookworm-slim@{DIGEST}", DIGEST, in_registry=True)
     assert base.name == "debian:bookworm-slim"
@@ -97,7 +97,7 @@ def test_what_identifies_a_base(base, digests, locked, identity, resolve, mini_l
 
 
 @pytest.mark.parametrize("name", [ID, "b", "bbb", "bbbbbbbbbbbb", "sha256:bb"])
-def test_an_image_named_by_its_id_gets_a_name_that_a_dockerfile_can_use(name, resolve, engine):
+def test_a_base_named_by_its_id_gets_a_name(name, resolve, engine):
     known = replace(IMAGE, repo_tags=("vendor/base:1",), repo_digests=(f"vendor/base@{DIGEST}",))
     assert resolve(name, known) == Base(BY_ID, CONTENT, is_here=True)
     assert engine.images[BY_ID] == known

@@ -2,7 +2,6 @@
 
 import re
 from contextlib import ExitStack
-from dataclasses import replace
 from email import message_from_string
 
 import pytest
@@ -25,7 +24,7 @@ def test_an_image_has_two_tiers_with_their_tags(build, engine, capsys):
     )
     assert thin.tags == ("flagbench/distilbert:mini", "flagbench/distilbert:mini-0.1.0", "flagbench/distilbert:small")
     assert engine.requests[1].build_args["STACK_IMAGE"] == heavy.tags[2]
-    assert engine.requests[0].build_args == {"BASE": "debian:bookworm-slim", "SOURCE_DATE_EPOCH": "315532800"}
+    assert engine.requests[0].build_args == {"BASE": "debian:bookworm-slim"}
     said = capsys.readouterr().err
     assert "building stack/mini" in said
     assert engine.says in said
@@ -40,19 +39,15 @@ def test_labels_say_what_an_image_was_made_from(build, engine):
     assert thin.labels["dev.flagbench.base"] == result.base.identity
     assert thin.labels["org.opencontainers.image.base.digest"] == "", "no registry has it"
     assert (thin.labels["dev.flagbench.case"], thin.labels["dev.flagbench.stack"]) == ("distilbert", "mini")
-    assert thin.labels["org.opencontainers.image.created"] == "1980-01-01T00:00:00Z"
+    assert thin.labels["org.opencontainers.image.created"].endswith("Z")
     assert "dev.flagbench.case" not in heavy.labels
 
 
-def test_labels_name_the_project_and_the_layers_of_the_base(build, engine, monkeypatch):
+def test_labels_name_the_project(build, engine, monkeypatch):
     urls = "Project-URL: Source, https://code.example/f\nProject-URL: Homepage, https://f.example"
     monkeypatch.setattr("flagbench.build.tiers.metadata", lambda name: message_from_string(urls))
-    engine.images["debian:bookworm-slim"] = replace(engine.images["debian:bookworm-slim"], layers=("a", "b"))
     build()
-    heavy, thin = (request.labels for request in engine.requests)
-    assert heavy["dev.flagbench.base.layers"] == "2"
-    assert "dev.flagbench.base.layers" not in thin  # which has its stack's
-    for labels in (heavy, thin):
+    for labels in (request.labels for request in engine.requests):
         assert labels["org.opencontainers.image.source"] == "https://code.example/f"
         assert labels["org.opencontainers.image.url"] == "https://f.example"
         assert labels["org.opencontainers.image.documentation"] == "", "the base's own does not stay"

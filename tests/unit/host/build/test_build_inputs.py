@@ -6,7 +6,7 @@ import pytest
 
 from flagbench.build.inputs import make_inputs, pip_configuration, secrets
 from flagbench.build.options import BuildOptions
-from flagbench.errors import FlagbenchError
+from flagbench.errors import ExitCode, FlagbenchError
 
 
 def test_each_option_has_its_place(ca_bundle, wheelhouse, mini_lock):
@@ -33,6 +33,28 @@ def test_pip_reads_its_configuration_as_it_was_meant():
     assert parsed["global"]["trusted-host"].split() == ["one.example:8080", "three.example"]
 
 
+def test_certificates_are_read_as_they_are(ca_bundle, mini_lock):
+    """What stands between them may be in any language."""
+    text = f"# Főtanúsítvány\n{ca_bundle.read_text()}"
+    ca_bundle.write_text(text, encoding="utf-8")
+    assert make_inputs(BuildOptions(ca_bundle=ca_bundle), mini_lock()) == {"ca.crt": text.encode()}
+
+
+KEY = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"-----BEGIN CERTIFICATE-----\nMIIB", b"\xff", KEY, b"{bundle}" + KEY]
+)
+def test_a_file_without_certificates_or_with_a_key(content, ca_bundle, tmp_path, mini_lock):
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_bytes(content.replace(b"{bundle}", ca_bundle.read_bytes()))
+    with pytest.raises(FlagbenchError, match=f"--ca-bundle {path}") as refused:
+        make_inputs(BuildOptions(ca_bundle=path), mini_lock())
+    assert refused.value.code is ExitCode.USAGE
+
+
 def test_a_sources_list_is_taken_as_it_is(tmp_path, mini_lock):
     path = tmp_path / "sources.list"
     path.write_text("# ours\n\ndeb https://mirror.example/debian bookworm main\n", encoding="utf-8")
@@ -49,7 +71,7 @@ def test_what_is_no_sources_list_is_refused(text, said, tmp_path, mini_lock):
         make_inputs(BuildOptions(apt_source=path), mini_lock())
 
 
-def test_a_sources_list_that_cannot_be_read_is_an_error_of_its_option(monkeypatch, tmp_path, mini_lock):
+def test_a_sources_list_that_cannot_be_read(monkeypatch, tmp_path, mini_lock):
     def denied(*_):
         raise PermissionError(13, "Permission denied")
 

@@ -2,13 +2,12 @@
 
 import pytest
 
-from flagbench import checkout
 from flagbench.build.options import BuildOptions, make_options
 from flagbench.errors import ExitCode, FlagbenchError
 
 
 def test_nothing_given_is_the_defaults():
-    empty = {"base": "", "pip_source": [""], "apt_source": "", "ca_bundle": "", "wheelhouse": "", "epoch": ""}
+    empty = {"base": "", "pip_source": [""], "apt_source": "", "ca_bundle": "", "wheelhouse": ""}
     assert make_options() == make_options(**empty) == BuildOptions()
 
 
@@ -38,7 +37,6 @@ def test_what_is_taken_as_it_is(option, value):
         ("pip_source", ["ftp://a/b", "file:///etc", "https://", "mirror", "https://a/\nextra-index-url = https://b",
                         "https://a/$(x y)", "https://[::1", "https://a:99999/", "https://a/'x'", "https://a/{{x}}",
                         "https://ä/", "https://user:planted@mirror.example/a b"]),
-        ("epoch", ["-1", "0", "315532799", "1e9", "yesterday", "99999999999999", " 1", "١٢٣٤٥٦٧٨٩"]),
         ("apt_source", ["{folder}/none", "ftp://a/b"]),
         ("ca_bundle", ["{folder}", "{folder}/none"]),
         ("template", ["{folder}"]),
@@ -62,17 +60,3 @@ def test_files_and_folders_are_found_from_anywhere(tmp_path, monkeypatch):
     options = make_options(ca_bundle="file", wheelhouse=".", apt_source="file")
     file = tmp_path / "file"
     assert (options.ca_bundle, options.wheelhouse, options.apt_source) == (file, tmp_path, file)
-
-
-def test_the_time_is_the_option_then_the_environment(monkeypatch):
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    assert make_options().epoch == 1_700_000_000
-    assert make_options(epoch="1800000000").epoch == 1_800_000_000
-
-
-def test_the_time_of_the_commit(monkeypatch):
-    monkeypatch.setattr(checkout, "_git", lambda *arguments: "1766000000")
-    assert make_options(epoch="commit").epoch == 1_766_000_000
-    monkeypatch.setattr(checkout, "_git", lambda *arguments: None)
-    with pytest.raises(FlagbenchError, match="--epoch commit"):
-        make_options(epoch="commit")

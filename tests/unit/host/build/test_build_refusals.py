@@ -19,7 +19,7 @@ def test_a_base_that_is_here_takes_no_more_space(build, engine):
 @pytest.mark.parametrize(
     ("digest", "base"), [(None, "debian:bookworm-slim"), (None, "vendor/base:1"), (DIGEST, None)]
 )
-def test_nothing_is_pulled_or_built_where_the_packages_do_not_fit(digest, base, build, engine, mini_lock):
+def test_nothing_is_pulled_if_the_packages_do_not_fit(digest, base, build, engine, mini_lock):
     mini_lock(base_digest=digest)
     engine.registry[base or LOCKED] = engine.images["debian:bookworm-slim"]
     engine.free = 50_000_000
@@ -46,7 +46,7 @@ def test_a_locked_base_that_is_here_is_not_pulled(build, engine, mini_lock):
     assert engine.pulled == []
 
 
-def test_another_platform_is_refused_before_anything_is_asked_for(build, engine):
+def test_another_platform_is_refused_first(build, engine):
     with pytest.raises(FlagbenchError, match="--platform is linux/arm64, and the stack mini") as refused:
         build(platform="linux/arm64")
     assert refused.value.code is ExitCode.USAGE

@@ -1,4 +1,4 @@
-"""The bill of materials: everything that is installed, the same bytes every time."""
+"""The bill of materials: everything that is installed."""
 
 import json
 import subprocess
@@ -6,12 +6,14 @@ import sys
 from dataclasses import replace
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packageurl import PackageURL
 
 from flagbench.build.base import Base
 from flagbench.build.contents import Contents, DebianPackage, PythonPackage, read_contents
 from flagbench.build.results import ImageResult, TierResult
-from flagbench.build.sbom import sbom_json
-from flagbench.build.sbom_file import is_sbom_of, write_sbom
+from flagbench.build.sbom import is_sbom_of, sbom_json, write_sbom
 from flagbench.engines.base import ImageInfo
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.model import Lock, LockEntry
@@ -51,13 +53,12 @@ CONTENTS = Contents(
 )
 
 
-def test_the_document_names_every_package_and_what_the_image_was_made_from():
-    text = sbom_json(IMAGE, CONTENTS, INDEXES, 315_532_800)
-    other_order = Contents("debian", "12", CONTENTS.debian[::-1], CONTENTS.python[::-1])
-    assert text == sbom_json(IMAGE, other_order, INDEXES, 315_532_800)
+def test_the_document_names_every_package_and_the_inputs():
+    text = sbom_json(IMAGE, CONTENTS, INDEXES)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     document = json.loads(text)
-    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
-    assert sorted(part["purl"] for part in document["components"]) == [
+    assert all(PackageURL.from_string(part["purl"]).to_string() == part["purl"] for part in document["components"])
+    assert [part["purl"] for part in document["components"]] == [
         "pkg:deb/debian/libc6@2.36-9%2Bdeb12u1?arch=amd64&distro=debian-12&upstream=glibc",
         "pkg:deb/debian/libgcc-s1@12.2.0-14?arch=amd64&distro=debian-12&upstream=gcc-12%4012.2.0-13",
         "pkg:deb/debian/tini@0.19.0-1?arch=amd64&distro=debian-12",
@@ -83,13 +84,12 @@ def test_the_document_names_every_package_and_what_the_image_was_made_from():
         "dev.flagbench.image": ID,
         "dev.flagbench.lock": LOCK.digest,
     }
-    assert document["metadata"]["timestamp"] == "1980-01-01T00:00:00+00:00"
 
 
 def test_a_document_is_known_for_its_image(tmp_path):
     path = tmp_path / "new" / "image.cdx.json"
     assert not is_sbom_of(path, ID)
-    write_sbom(path, sbom_json(IMAGE, CONTENTS, INDEXES, 315_532_800))
+    write_sbom(path, sbom_json(IMAGE, CONTENTS, INDEXES))
     assert is_sbom_of(path, ID)
     assert not is_sbom_of(path, "sha256:" + "b" * 64)
     assert [entry.name for entry in path.parent.iterdir()] == ["image.cdx.json"]

@@ -24,7 +24,7 @@ RECORDED = {
     "pax": ("PAX header", "GNU-format"),
     "secret": ("mounts a secret", "inputs"),
     "base_noname": ("no base image was named", "--base"),
-    "unknown_instruction": ("line 2: unknown instruction: RUM", "flagbench lint"),
+    "unknown_instruction": ("line 2: unknown instruction: RUM", "flagbench render"),
     "missing_file": ("build context has no /nothing", "COPY"),
     "failing_step": ("a command ended with exit code 3", GENERIC_REMEDY),
 }
@@ -37,7 +37,7 @@ WRITTEN = [
         EXIT,
         "Looking in links: /w\nERROR: No matching distribution found for x==1",
         "wheelhouse",
-        "flagbench wheels",
+        "pip download",
     ),
     (RUN, EXIT, "ERROR: In --require-hashes mode, all requirements must be pinned", "has no hash", "lock"),
     (RUN, EXIT, "E: Unable to locate package tini", "no package tini", "--apt-source"),

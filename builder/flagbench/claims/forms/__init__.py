@@ -1,1 +1,0 @@
-"""The forms in which tables are published, a module for each."""

@@ -1,0 +1,169 @@
+"""Reads checkpoints written by torch.save without executing any of their contents.
+
+`torch.load(weights_only=True)` builds tensors and plain values only. Classes that training programs pickle beside the
+weights (arguments, random states, loss scalers) are replaced by `Ignored`; any other name is refused.
+"""
+
+import contextlib
+import pickle
+import pickletools
+import re
+import struct
+import zipfile
+from typing import IO, Any, Dict, Iterator, List, Sequence, Set, Tuple
+
+import torch
+
+from flagbench_cases.shared.errors import DataError
+
+TORCH = (2, 6)
+"""The first version whose torch.load accepts a replacement for a class by the name of the class."""
+IGNORED_MODULES = ("apex", "argparse", "deepspeed", "fp16", "learning_rates", "loss_scaler", "megatron", "numpy")
+"""Packages whose objects are ignored. None of them is imported."""
+LEGACY_PICKLES = 4
+"""Pickles at the start of a file of torch before 1.6: magic number, version, facts of the machine, content."""
+FETCH_REMEDY = "download it again: it is truncated or not a checkpoint"
+SOURCE_REMEDY = "use weights from a source you trust"
+
+DAMAGED = (
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+    struct.error,
+    OSError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    AssertionError,
+    NotImplementedError,
+)
+"""Exceptions that a damaged file causes in torch.load and zipfile."""
+
+
+class Ignored:
+    """Replaces an object that is not a tensor: accepts any arguments and any state, and does nothing."""
+
+    def __new__(cls, *arguments: Any) -> "Ignored":
+        return object.__new__(cls)
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+def read_table(path: str, inside: Sequence[str] = ("module",)) -> Dict[str, torch.Tensor]:
+    """The table of tensors under the keys `inside` of a file of torch.save, in its order. Raises DataError."""
+    return table_in(path, read(path), inside)
+
+
+def read(path: str) -> Any:
+    """The content of a file written by torch.save, with `Ignored` for everything but tensors and plain values.
+
+    Tensors are memory-mapped if the file is an archive of uncompressed members, as torch 1.6 and later write it: it
+    must not change while they are used. Raises DataError if this torch is too old, and for a file that is damaged or
+    uses other names.
+    """
+    if tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2]) < TORCH:
+        raise DataError(
+            "%s is a pickle; reading it safely needs torch %d.%d or later, and this is %s"
+            % (path, *TORCH, torch.__version__),
+            "use safetensors, or run `flagbench prepare` on the host or in the cpu image",
+        )
+    with _refused(path):
+        names, mapped = _survey(path)
+        ignored = [(Ignored, name) for name in names if name.split(".")[0] in IGNORED_MODULES]
+        with _only_globals(ignored):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+
+
+@contextlib.contextmanager
+def _only_globals(replaced: List[Any]) -> Iterator[None]:
+    """Let torch.load use these names besides its own, and none that an imported library has allowed."""
+    allowed = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        with torch.serialization.safe_globals(replaced):
+            yield
+    finally:
+        torch.serialization.add_safe_globals(allowed)
+
+
+def _survey(path: str) -> Tuple[Set[str], bool]:
+    """The names of classes and functions that a file uses, and whether its tensors can be memory-mapped. Verifies the
+    checksums of an archive, which torch.load does not do for mapped tensors."""
+    if not zipfile.is_zipfile(path):
+        with open(path, "rb") as file:
+            return {name for _ in range(LEGACY_PICKLES) for name in _names(file)}, False
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise zipfile.BadZipFile("%s does not match its checksum" % damaged)
+        members = archive.infolist()
+        names: Set[str] = set()
+        for member in members:
+            if member.filename.endswith("/data.pkl"):
+                with archive.open(member) as file:
+                    names.update(_names(file))
+    return names, all(member.compress_type == zipfile.ZIP_STORED for member in members)
+
+
+def _names(file: IO[bytes]) -> Iterator[str]:
+    """The names in the next pickle of a file, as MODULE.NAME. Nothing is unpickled."""
+    for opcode, argument, _ in pickletools.genops(file):
+        if opcode.name == "GLOBAL":
+            yield str(argument).replace(" ", ".")
+
+
+def dict_in(path: str, content: Any, inside: Sequence[str]) -> Dict[Any, Any]:
+    """The dict under the keys `inside` of a content that `read` returned. Raises DataError if there is none."""
+    place = path
+    for key in inside:
+        place += "[%r]" % key
+        if not isinstance(content, dict) or key not in content:
+            names = sorted(repr(name)[:40] for name in content)[:8] if isinstance(content, dict) else ["no table"]
+            raise DataError(
+                "%s does not exist; there is %s" % (place, ", ".join(names) or "nothing"),
+                "give the published checkpoint",
+            )
+        content = content[key]
+    if not isinstance(content, dict):
+        raise _no_table(place)
+    return content
+
+
+def table_in(path: str, content: Any, inside: Sequence[str]) -> Dict[str, torch.Tensor]:
+    """Like `dict_in`, for a dict of tensors, which it returns without gradients. Raises DataError for other dicts."""
+    table = dict_in(path, content, inside)
+    if not all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in table.items()):
+        raise _no_table(path + "".join("[%r]" % key for key in inside))
+    return {name: tensor.detach() for name, tensor in table.items()}
+
+
+def _no_table(place: str) -> DataError:
+    return DataError("%s is not a table of tensors" % place, "give a checkpoint saved as a state dict")
+
+
+@contextlib.contextmanager
+def _refused(path: str) -> Iterator[None]:
+    """Turn the errors of a damaged or malicious file into DataError."""
+    try:
+        yield
+    except DAMAGED as error:
+        if "allocate memory" in str(error):  # torch's message; it is not the file's fault
+            raise
+        name = re.search(r"GLOBAL (\S+)", str(error))
+        if name:
+            raise DataError(
+                "%s is not a plain checkpoint: it uses %s" % (path, name.group(1)[:80]), SOURCE_REMEDY
+            ) from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: str, error: Exception) -> DataError:
+    """The error for a damaged file. torch's advice, which follows its first sentence, is left out."""
+    cause = re.split(r"\n|\. ", str(error))[0]
+    return DataError("%s cannot be read (%s: %s)" % (path, type(error).__name__, cause[:200]), FETCH_REMEDY)
