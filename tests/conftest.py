@@ -4,8 +4,10 @@ import gc
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 
 import pytest
 
@@ -63,10 +65,12 @@ def leaves_nothing_behind():
 
 
 def pytest_configure(config):
-    """Start what warms up runs, once for all workers."""
+    """Start what warms up runs, once for all workers, and keep runs out of the user's own folder."""
     if hasattr(config, "workerinput"):
         gc.disable()  # until the tests are collected
     else:
+        os.environ["XDG_DATA_HOME"] = folder = tempfile.mkdtemp(prefix="flagbench-data-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
         warmup.start()
 
 
