@@ -72,17 +72,19 @@ def test_a_paused_container_is_ended_too(tool, scripted):
     assert tool.containers() == []
 
 
-def test_a_signal_while_the_container_is_made_starts_nothing(tool, scripted, request_for_cpu):
-    from flagbench.engines import open_client
+def test_a_signal_before_the_container_is_made_starts_nothing(tool, scripted, request_for_cpu, monkeypatch):
+    from flagbench.launchers import engine_container
     from flagbench.launchers.container import DockerOptions
     from flagbench.launchers.docker import DockerLauncher
 
-    def connect():
-        os.kill(os.getpid(), signal.SIGTERM)
-        return open_client()
+    connect = engine_container.open_client
 
-    launcher = DockerLauncher(DockerOptions(image=scripted("exit 0")), connect=connect)
-    result = launcher.launch(request_for_cpu)
+    def interrupted():
+        os.kill(os.getpid(), signal.SIGTERM)
+        return connect()
+
+    monkeypatch.setattr(engine_container, "open_client", interrupted)
+    result = DockerLauncher(DockerOptions(image=scripted("exit 0"))).launch(request_for_cpu)
     assert result.exit_code == 7
     assert json.loads(result.record)["status"]["state"] == "interrupted"
     assert tool.containers() == []
@@ -128,6 +130,14 @@ def test_an_image_of_another_stack_is_refused(tool, cpu_image):
     ended = tool.run(image=cpu_image, stack="a100")
     assert ended.returncode == 2
     assert "a100-cuda11.6" in ended.err
+
+
+def test_a_preparation_in_a_container(tool, docker_client, scripted, tmp_path):
+    image = scripted('mkdir /out/data && echo kept >&2 && echo "$1" && exit 3')
+    ended = tool.do("prepare", "distilbert:cpu", "--image", image, "-o", str(tmp_path / "out"))
+    assert (ended.returncode, ended.out, "kept" in ended.err) == (3, "prepare\n", True)
+    assert (tmp_path / "out" / "data").stat().st_uid == os.geteuid()
+    assert docker_client.containers.list(all=True, filters={"ancestor": image}) == []
 
 
 @pytest.mark.parametrize(

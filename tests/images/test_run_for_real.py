@@ -233,7 +233,7 @@ def test_the_line_that_is_shown_makes_the_same_container(tool, cpu_image, tmp_pa
     given = ["--data", str(folders[0]), "--weights", str(folders[1]), "--out", str(folders[2]), "--memory", "512m"]
     shown = tool.run(*given, "--show-command", NCCL_DEBUG="WARN")
     assert shown.returncode == 0, shown.err
-    line = shown.out.replace("docker run --rm", "docker create", 1)
+    line = shown.out.replace("docker run", "docker create", 1)
     subprocess.run(line, shell=True, check=True, env=tool.env, stdout=subprocess.DEVNULL)
     (by_shell,) = tool.containers()
     shell = dict(by_shell.attrs)

@@ -1,4 +1,4 @@
-"""The docker command: finding one that builds with BuildKit, and running it."""
+"""The docker command: finding one, and running it for a build."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flagbench.engines.base import EngineError
 from flagbench.redaction import redact
 
 VARIABLE = "FLAGBENCH_DOCKER"
-"""Names the docker command to use, instead of the first on PATH that can build."""
+"""Names the docker command to use, instead of the first usable one on PATH."""
 OLDEST = (20, 10)
 NEEDS_BUILDX = (23, 0)
 """From this version on, the docker command builds with BuildKit through its buildx plugin alone."""
@@ -37,27 +37,27 @@ _INSTALL = (
 
 @dataclass(frozen=True)
 class DockerCommand:
-    """A docker command that builds with BuildKit."""
+    """A docker command."""
 
     path: str
     version: str
 
 
-def find_client() -> DockerCommand:
-    """The command that FLAGBENCH_DOCKER names, else the first `docker` on PATH that can build.
+def find_client(*, builds: bool = True) -> DockerCommand:
+    """The command that FLAGBENCH_DOCKER names, else the first usable `docker` on PATH; `builds`: one with BuildKit.
 
-    Raises EngineError if no client is installed, or none can build with BuildKit; it names each with its reason.
+    Raises EngineError if no client is installed, or none can be used; it names each with its reason.
     """
     named = os.environ.get(VARIABLE)
     problems = []
     for path in [named] if named else _on_path(os.environ.get("PATH", os.defpath)):
-        found = _probe(path)
+        found = _probe(path, builds=builds)
         if isinstance(found, DockerCommand):
             return found
         problems.append(f"{path} {found}")
     if not problems:
-        raise EngineError("images are built with the docker command, and none is on PATH", remedy=_INSTALL)
-    raise EngineError(f"no docker command here builds with BuildKit: {', '.join(problems)}", remedy=_INSTALL)
+        raise EngineError("the docker command is not installed: none is on PATH", remedy=_INSTALL)
+    raise EngineError(f"no docker command here can be used: {', '.join(problems)}", remedy=_INSTALL)
 
 
 def run_client(
@@ -135,7 +135,7 @@ def _on_path(path: str) -> list[str]:
     return list(found.values())
 
 
-def _probe(path: str) -> DockerCommand | str:
+def _probe(path: str, *, builds: bool) -> DockerCommand | str:
     """The command, or why it cannot be used."""
     said = _answer(path, "--version")
     if said is None:
@@ -148,7 +148,7 @@ def _probe(path: str) -> DockerCommand | str:
     version = int(found[2]), int(found[3])
     if version < OLDEST:
         return f"({found[1]}) is older than 20.10"
-    if version >= NEEDS_BUILDX and _answer(path, "buildx", "version") is None:
+    if builds and version >= NEEDS_BUILDX and _answer(path, "buildx", "version") is None:
         return f"({found[1]}) has no buildx plugin"
     return DockerCommand(path, found[1])
 

@@ -1,7 +1,9 @@
-"""Specification of the container of a run, as plain data; `docker_args.py` makes the engine's arguments of it."""
+"""The container of a run: its specification as plain data, and the `docker run` command line that starts it."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import secrets
 from collections.abc import Mapping
@@ -34,9 +36,6 @@ _MASTERS = (
     "SLURM_JOB_NODELIST",
     "SKYPILOT_NODE_IPS",
 )
-_LEAST_MEMORY = 6 * 2**20
-"""Bytes; the engine refuses less."""
-_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,43 @@ class Container:
     """`UID:GID`; None: the image's own."""
     groups: tuple[str, ...] = ()
     network: str = "bridge"
-    memory: int | None = None
-    """Bytes."""
+    memory: str | None = None
+    """As docker writes it: 64g."""
+
+    def command(self, *options: str) -> list[str]:
+        """The words of `docker run`, with further `options` of it. Nothing is ever pulled.
+
+        Each value is in one word with its option, and no shell reads it.
+        """
+        granted = self.grants
+        words = ["docker", "run", *options, "--pull=never", f"--label={RUN_LABEL}={self.run}"]
+        words += [f"--env={name}={value}" for name, value in self.environment.items()]
+        words += [f"--user={self.user}"] if self.user else []
+        words += [f"--network={self.network}"]
+        words += [f"--gpus={granted.gpus}"] if granted.gpus else []
+        words += [f"--device={device}" for device in granted.devices]
+        words += [f"--group-add={group}" for group in self.groups]
+        words += [f"--cap-add={capability}" for capability in granted.capabilities]
+        words += [f"--shm-size={granted.shm_size}"]
+        words += [f"--ulimit={name}={limit}" for name, limit in sorted(granted.ulimits.items())]
+        if self.memory is not None:
+            # Without the second the engine grants as much swap again, and a run that swaps measures the disk.
+            words += [f"--memory={self.memory}", f"--memory-swap={self.memory}"]
+        words += [f"--mount={_mount(folder)}" for folder in self.folders]
+        return [*words, self.image, *self.arguments]
+
+    def rootless(self) -> Container:
+        """The same for an engine that runs as the caller: root in its containers is the caller outside."""
+        return replace(self, user="0:0", groups=self.grants.groups) if self.folders else self
+
+
+def _mount(folder: Folder) -> str:
+    """The value of `--mount`, which docker reads as one line of CSV."""
+    fields = ["type=bind", f"source={folder.source}", f"target={folder.target}"]
+    line = io.StringIO()
+    # The end of the line is written, because the writer quotes for its sake, and taken off again.
+    csv.writer(line, lineterminator="\r\n").writerow(fields if folder.writable else [*fields, "readonly"])
+    return line.getvalue().removesuffix("\r\n")
 
 
 def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, str], host: Host) -> Container:
@@ -88,9 +122,10 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
     inside, folders = mount_folders(request.options)
     if request.bundle is not None:
         folders += (Folder(request.bundle, BUNDLE, writable=True),)
-    memory = None if options.memory is None else size_in_bytes(options.memory, "--memory")
-    if memory is not None and memory < _LEAST_MEMORY:
-        raise FlagbenchError(f"--memory {options.memory} is less than a container can have", remedy="give 6m or more")
+    if options.memory is not None and re.fullmatch(r"[1-9][0-9]{0,14}[mgMG]", options.memory) is None:
+        raise FlagbenchError(
+            f"--memory {options.memory!r} is not a size", remedy="write a number and m or g, like --memory 64g"
+        )
     image = request.image if options.image is None else options.image
     if is_in_bucket(image):
         image = parse_bucket_image(image).local_name
@@ -115,7 +150,7 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
         user="0:0" if granted.root else f"{host.uid}:{host.gid}" if as_caller else None,
         groups=granted.groups + (tuple(str(group) for group in host.groups) if as_caller and host.uid else ()),
         network="host" if request.options.nodes > 1 else "bridge",
-        memory=memory,
+        memory=options.memory,
     )
 
 
@@ -141,13 +176,3 @@ def is_another_node(node_rank: int | None, environment: Mapping[str, str]) -> bo
         return node_rank > 0
     rank = next((environment[name] for name in _RANKS if name in environment), "0")
     return rank.strip().isdecimal() and int(rank) > 0
-
-
-def size_in_bytes(text: str, option: str) -> int:
-    """A size as docker writes it (512m, 2g; a bare number is bytes). Raises FlagbenchError (usage)."""
-    found = re.fullmatch(r"([1-9][0-9]{0,14})([bkmg]?)", text.lower())
-    if found is None:
-        raise FlagbenchError(
-            f"{option} {text!r} is not a size", remedy=f"write a number and m or g, like {option} 2g"
-        )
-    return int(found[1]) * _UNITS[found[2]]

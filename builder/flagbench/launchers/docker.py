@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
+from flagbench.engines.client import find_client
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Health, LaunchResult
 from flagbench.launchers.bucket_image import pulled_image
-from flagbench.launchers.container import DockerOptions, is_another_node, plan
+from flagbench.launchers.container import Container, DockerOptions, is_another_node, plan
 from flagbench.launchers.container_exit import exit_code, explain, record_in, record_of_killed
-from flagbench.launchers.docker_args import docker_line
-from flagbench.launchers.host import Host, this_host
+from flagbench.launchers.host import this_host
 from flagbench.oci.bucket_address import is_in_bucket
 from flagbench.oci.progress import TransferProgress
 from flagbench.redaction import redact
@@ -30,35 +30,32 @@ class DockerLauncher:
         options: DockerOptions | None = None,
         *,
         environment: Mapping[str, str] = os.environ,
-        host: Host | None = None,
-        connect: Callable[[], Any] | None = None,
         shows: Mapping[str, str] | None = None,
         progress: TransferProgress | None = None,
     ) -> None:
         """`shows`: variables for the container that only decide how progress is drawn. `progress`: shows a pull."""
         self._options = options or DockerOptions()
         self._environment = environment
-        self._host = host or this_host()
-        self._connect = connect
         self._shows = shows or {}
         self._progress = progress or TransferProgress(quiet=True)
 
     def health(self) -> Health:
-        """Whether a container engine answers; its version."""
+        """Whether a container engine answers, and a docker command is installed; their versions."""
         from flagbench.engines import open_engine  # a run does not need it
 
         try:
+            find_client(builds=False)
             with closing(open_engine()) as engine:
                 return Health(True, engine.health())
         except FlagbenchError as error:
             return Health(False, error.message, error.remedy)
 
     def command(self, request: RunRequest) -> str:
-        """The `docker run` line of the same container; the engine is not asked for anything.
+        """The `docker run` line of the same container, without the image's digest: the engine is not asked for it.
 
         Raises FlagbenchError (usage) for options that cannot be used, or (data) for missing folders.
         """
-        return docker_line(plan(request, self._options, self._environment, self._host))
+        return shlex.join(self._plan(request).command("--rm"))
 
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run the image; its progress goes to this process's stderr. The container is removed at the end.
@@ -68,14 +65,13 @@ class DockerLauncher:
         """
         from flagbench.launchers.engine_container import run_container
 
-        container = plan(request, self._options, self._environment, self._host)
+        container = self._plan(request)
         if self._options.image is not None and is_in_bucket(self._options.image):
-            pulled = pulled_image(self._options.image, self._progress, self._connect)
+            pulled = pulled_image(self._options.image, self._progress, None)
             container = replace(container, image=pulled)
         image, ended = run_container(
             replace(container, environment={**container.environment, **self._shows}),
             request,
-            connect=self._connect,
             keep=self._options.keep_container,
         )
         several = request.options.nodes > 1
@@ -93,3 +89,6 @@ class DockerLauncher:
             return LaunchResult(b"", int(error.code))
         named = replace(request, options=replace(request.options, run_id=container.run))
         return LaunchResult(record_of_killed(named, error, image=image), int(error.code))
+
+    def _plan(self, request: RunRequest) -> Container:
+        return plan(request, self._options, self._environment, this_host())

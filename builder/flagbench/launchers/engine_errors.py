@@ -41,6 +41,7 @@ _RULES = {
             "the engine does not find {what}: it runs on another file system",
             "put the folder where the engine runs, or use an engine of this machine (DOCKER_HOST)",
         ),
+        Rule(r"(?i)minimum memory limit", "the container's memory is too small", "give --memory 6m or more"),
         Rule(
             r"(?i)exec: \"(?P<what>[^\"]+)\".*(?:not found|no such file|permission denied)",
             "the image cannot start its entry point {what}",

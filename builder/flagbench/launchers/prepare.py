@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from flagbench.catalog.model import DockerNeeds
 from flagbench.errors import ExitCode, FlagbenchError
@@ -53,8 +52,6 @@ def prepare_in_container(
     request: PrepareRequest,
     image: str | None = None,
     *,
-    host: Host | None = None,
-    connect: Callable[[], Any] | None = None,
     progress: TransferProgress | None = None,
 ) -> Prepared:
     """Prepare in a container, which is removed at the end, then upload without one.
@@ -69,9 +66,9 @@ def prepare_in_container(
     if not needs_container(request.options):
         return prepare_native(request)
     if image is not None and is_in_bucket(image):
-        image = pulled_image(image, progress or TransferProgress(quiet=True), connect)
-    container = plan(request, image, host or this_host())
-    _, ended = run_container(container, request, connect=connect)
+        image = pulled_image(image, progress or TransferProgress(quiet=True), None)
+    container = plan(request, image, this_host())
+    _, ended = run_container(container, request)
     if isinstance(ended, FlagbenchError):
         raise ended
     if ended.code in set(ExitCode) and ended.overdue is None:

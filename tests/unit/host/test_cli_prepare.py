@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import native
-from flagbench.launchers.docker_args import engine_config
+from flagbench.launchers.folders import Folder
 from flagbench.launchers.host import Host
-from flagbench.launchers.prepare import Prepared, plan, prepare_in_container
+from flagbench.launchers.prepare import plan
 from flagbench.request import PrepareOptions, PrepareRequest
 
 from .conftest import Flagbench
@@ -112,16 +111,13 @@ def test_sources_are_read_only_and_there_is_no_network(tmp_path: Path) -> None:
         *("--out=/out", "--data=/sources/data/text.jsonl", "--weights=/sources/weights"),
         *("--json", f"--shown-as={tmp_path / 'out'}"),
     )
-    config = engine_config(made, "sha256:1")
-    assert (config["User"], config["HostConfig"]["NetworkMode"]) == ("1234:100", "none")
-    assert config["HostConfig"]["GroupAdd"] == ["7"]
-    assert config["HostConfig"]["Devices"] == config["HostConfig"]["CapAdd"] == config["Env"] == []
-    mounts = {mount["Target"]: (mount["Source"], mount["ReadOnly"]) for mount in config["HostConfig"]["Mounts"]}
-    assert mounts == {
-        "/out": (str(tmp_path / "out"), False),
-        "/sources/data/text.jsonl": (str(tmp_path / "text.jsonl"), True),
-        "/sources/weights": (str(tmp_path / "weights"), True),
-    }
+    assert (made.user, made.groups, made.network, made.environment) == ("1234:100", ("7",), "none", {})
+    assert (made.grants.gpus, made.grants.devices, made.grants.capabilities) == (None, (), ())
+    assert made.folders == (
+        Folder(str(tmp_path / "out"), "/out", writable=True),
+        Folder(str(tmp_path / "text.jsonl"), "/sources/data/text.jsonl", writable=False),
+        Folder(str(tmp_path / "weights"), "/sources/weights", writable=False),
+    )
     assert not (tmp_path / "out").exists(), "made only once there is an image to start"
 
 
@@ -171,71 +167,3 @@ def test_what_cannot_be_mounted_is_refused(tmp_path: Path, options: dict[str, st
     error = refused_plan(tmp_path, **options)
     assert error.code == code
     assert all(f"--{name}" in error.message for name in options)
-
-
-class Engine:
-    """As much of docker-py's low-level client as one container needs."""
-
-    def __init__(self, state: dict[str, Any], *, case: str = "distilbert", rootless: bool = False) -> None:
-        self.config: dict[str, Any] = {}
-        self.removed = False
-        self.timeout = 0.0
-        self.api = self
-        self.info = lambda: {"SecurityOptions": ["name=rootless"] if rootless else []}
-        self.inspect_image = lambda name: {"Id": "sha256:1", "Config": {"Labels": {"dev.flagbench.case": case}}}
-        self.inspect_container = lambda container: {"State": state}
-
-    def create_container_from_config(self, config: dict[str, Any], name: str) -> dict[str, Any]:
-        self.config = config
-        return {"Id": name}
-
-    def attach(self, container: str, **options: Any) -> Iterator[tuple[bytes, bytes]]:
-        return iter([(b"", b"flagbench: data: sums\n"), (b'{"case": ', b""), (b'"distilbert"}\n', b"")])
-
-    def start(self, container: str) -> None:
-        out = Path(next(m["Source"] for m in self.config["HostConfig"]["Mounts"] if m["Target"] == "/out"))
-        (out / "data").mkdir()  # OUT is there already, so that it is the caller's
-
-    def wait(self, container: str, timeout: float | None) -> None:
-        pass
-
-    def remove_container(self, container: str, **options: Any) -> None:
-        self.removed = True
-
-    def close(self) -> None:
-        pass
-
-
-def in_container(engine: Engine, out: Path) -> Prepared:
-    return prepare_in_container(asked(out), None, host=HOST, connect=lambda: engine)
-
-
-@pytest.mark.parametrize(("rootless", "user"), [(False, "1234:100"), (True, "0:0")])
-def test_what_the_container_printed_is_printed(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], rootless: bool, user: str
-) -> None:
-    engine = Engine({"ExitCode": 3}, rootless=rootless)
-    assert in_container(engine, tmp_path / "out") == (b'{"case": "distilbert"}\n', 3)
-    assert (engine.removed, engine.config["User"]) == (True, user)
-    assert capfd.readouterr() == ("", "flagbench: data: sums\n")
-    assert (tmp_path / "out" / "data").is_dir()
-
-
-def test_without_an_image_no_out_is_made(tmp_path: Path) -> None:
-    with pytest.raises(FlagbenchError):
-        in_container(Engine({"ExitCode": 0}, case="glm"), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("state", "code", "named"),
-    [({"ExitCode": 137, "OOMKilled": True}, 5, "OOMKilled true"), ({"ExitCode": 125}, 4, "125")],
-)
-def test_a_container_that_could_not_say_why_it_ended(
-    tmp_path: Path, state: dict[str, Any], code: int, named: str
-) -> None:
-    engine = Engine(state)
-    with pytest.raises(FlagbenchError, match=named) as caught:
-        in_container(engine, tmp_path / "out")
-    assert (caught.value.code, engine.removed) == (code, True)
-    assert "batch_size" not in caught.value.remedy

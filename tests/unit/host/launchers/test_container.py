@@ -1,15 +1,22 @@
-"""The container of a run: what a stack is granted, whose it is, and what it is told; nothing more."""
+"""The container of a run: what a stack is granted, whose it is, what it is told, and the line that starts it."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from flagbench.catalog.model import DockerNeeds
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers.container import Container, DockerOptions, is_another_node, passed_on, plan
+from flagbench.launchers.folders import Folder
 from flagbench.launchers.host import Host, this_host
 from flagbench.request import RunRequest
 
@@ -61,6 +68,8 @@ def test_whose_a_container_is(planned: Planned, tmp_path: Path) -> None:
     assert (alone.user, alone.groups) == (None, ()), "the image's own user, where no folder is the caller's"
     writing = planned(host=host, out=str(tmp_path))
     assert (writing.user, writing.groups) == ("1234:100", ("20", "30"))
+    rootless = writing.rootless()
+    assert (rootless.user, rootless.groups, alone.rootless()) == ("0:0", (), alone)
     root = planned(host={"uid": 0, "gid": 0, "further": (4, 20)}, out=str(tmp_path))
     assert (root.user, root.groups) == ("0:0", ())
 
@@ -97,9 +106,10 @@ def test_an_image_is_a_name_or_an_id(planned: Planned, hostile: str) -> None:
         planned(image=hostile)
 
 
-@pytest.mark.parametrize("wrong", ["", "2", "1m", "-1", "2x", "0g", "1.5g", "2g --privileged", "9" * 30 + "g"])
+@pytest.mark.parametrize("wrong", ["", "2", "-1", "2x", "0g", "1.5g", "2g --privileged", "9" * 30 + "g"])
 def test_the_memory_of_a_container(planned: Planned, wrong: str) -> None:
-    assert (planned(memory="2g").memory, planned(memory="512M").memory) == (2 * 2**30, 512 * 2**20)
+    words = planned(memory="512M").command()
+    assert {"--memory=512M", "--memory-swap=512M"} <= {*words}, "no swap"
     with pytest.raises(FlagbenchError, match="--memory"):
         planned(memory=wrong)
 
@@ -144,3 +154,32 @@ def test_this_host_knows_its_caller_and_its_groups() -> None:
     assert host.group_id("root") == 0
     assert host.group_id("no-such-group-here") is None
     assert host.exists("/dev/null")
+
+
+def test_the_command_line(make_request: MakeRequest, make_host: MakeHost) -> None:
+    request = make_request("a100", nodes=2, gpus=8, node_rank=1, master="node-0:29400", preset="tiny")
+    container = plan(request, DockerOptions(memory="64g"), {"NCCL_DEBUG": "INFO"}, make_host(nodes=FABRIC))
+    assert " ".join(replace(container, run="r").command("--rm")) == (
+        "docker run --rm --pull=never --label=dev.flagbench.run=r --env=NCCL_DEBUG=INFO --network=host --gpus=all "
+        "--device=/dev/infiniband --cap-add=IPC_LOCK --shm-size=16g --ulimit=memlock=-1 --ulimit=stack=67108864 "
+        "--memory=64g --memory-swap=64g flagbench/distilbert:a100-cuda11.6 "
+        "--nodes=2 --gpus=8 --preset=tiny --node-rank=1 --master=node-0:29400"
+    )
+
+
+@pytest.mark.parametrize("stack", ["cpu", "a100", "a100-cuda11.8", "c500", "c500-maca3", "hopper-cuda13"])
+def test_no_stack_is_privileged_or_publishes_a_port(planned: Planned, stack: str) -> None:
+    words = planned(stack).command()
+    assert not any(word.startswith(("--privileged", "--publish", "--volume")) for word in words)
+
+
+@given(value=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
+def test_every_value_stays_in_its_word(value: str) -> None:
+    folder = Folder("/" + value.replace("\r", ""), "/out", writable=False)
+    needs = DockerNeeds(None, (), (), (), "1g", {}, False, (), ())
+    *words, mount, image, argument = Container(
+        "i", "n", "r", (f"--set={value}",), {"X": value}, (folder,), needs
+    ).command()
+    assert (f"--env=X={value}" in words, image, argument) == (True, "i", f"--set={value}")
+    (fields,) = csv.reader(io.StringIO(mount.removeprefix("--mount="), newline=""))
+    assert fields == ["type=bind", f"source={folder.source}", "target=/out", "readonly"]
