@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -90,22 +88,10 @@ def _read_folder(root: Path, name: str, kind: Kind, stem: str = "*") -> list[Doc
         if stem in ("*", path.stem)
     ]
     for doc in documents:
-        if doc.problems:
-            continue
-        if kind == "case" and isinstance(doc.data, dict) and "engines" not in doc.data:
-            doc.data["engines"] = {"torch": {"layout": ["dp"]}}
-            _notice_of_engines(doc.path)
-        for path, what in violations(kind, doc.data):
-            doc.problem(path, what)
+        if not doc.problems:
+            for path, what in violations(kind, doc.data):
+                doc.problem(path, what)
     return documents
-
-
-@cache
-def _notice_of_engines(path: Path) -> None:
-    sys.stderr.write(
-        f"flagbench: {path} has no `engines`, which the next version requires; "
-        "write what is taken now: `engines: {torch: {layout: [dp]}}`\n"
-    )
 
 
 def _case(raw: Raw, path: Path, stacks: Mapping[str, Stack]) -> Case:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from flagbench._version import __version__
@@ -35,8 +35,6 @@ COMMANDS = {
 }
 """Each command with the first line of its docstring: --help shows these without importing any command."""
 HIDDEN = {"manifests"}
-RENAMED = {"run": {"--keep": "--keep-container"}}
-"""By command: former names of options. This version still takes them, with a notice; the next one does not."""
 
 
 def load(name: str) -> Any:
@@ -46,29 +44,12 @@ def load(name: str) -> Any:
     if group is None:
         # A Typer with one command becomes that command. Only the root offers to install completion.
         group = typer.Typer(add_completion=False, rich_markup_mode=None)
-        group.command(name, cls=Command)(module.command)
+        group.command(name)(module.command)
     command = get_command(group)
     command.name = name
     command.help = command.help or COMMANDS[name]
     command.hidden = name in HIDDEN
     return command
-
-
-class Command(TyperCommand):
-    """A command that takes the former names of its options, too."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; each former name is replaced by the present one, with a notice on stderr."""
-        renamed = RENAMED.get(self.name or "", {})
-        end = args.index("--") if "--" in args else len(args)
-        for index, argument in enumerate(args[:end]):
-            former, equals, value = argument.partition("=")
-            if former in renamed:
-                args[index] = f"{renamed[former]}{equals}{value}"
-                if not ctx.resilient_parsing:
-                    notice = f"notice: {former} is now {renamed[former]}; the next version takes only that"
-                    typer.echo(notice, err=True)
-        return super().parse_args(ctx, args)
 
 
 class Commands(TyperGroup):

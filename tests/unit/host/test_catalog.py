@@ -38,17 +38,6 @@ def test_claims_that_were_not_read_are_not_taken_for_none() -> None:
             ask()
 
 
-def test_a_case_of_the_previous_version_has_one_engine(
-    manifests: Path, edit: Edit, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = manifests / "cases" / "distilbert.yaml"
-    before = load_catalog(manifests).cases["distilbert"].raw
-    edit(path, "engines:\n  torch: {layout: [dp]}\n", "")
-    assert load_catalog(manifests).cases["distilbert"].raw == before
-    load_catalog(manifests)
-    assert capsys.readouterr().err.count(f"{path} has no `engines`") == 1
-
-
 def test_root_from_the_environment(manifests: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
     assert load_catalog().root == manifests.resolve()

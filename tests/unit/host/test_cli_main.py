@@ -114,30 +114,6 @@ def test_an_option_is_spelled_alike_in_every_command() -> None:
     assert len(shorts) == len(set(shorts))
 
 
-@pytest.mark.parametrize(
-    ("line", "former", "present"),
-    [
-        ("run distilbert:nothing --keep", "--keep", "--keep-container"),
-    ],
-)
-def test_a_former_name_of_an_option_is_taken_with_a_notice(
-    flagbench: Flagbench, line: str, former: str, present: str
-) -> None:
-    taken, now = flagbench(line), flagbench(line.replace(former, present))
-    notice, _, rest = taken.err.partition("\n")
-    assert {former, f"{present};"} <= set(notice.split())
-    assert (taken.code, rest) == (ExitCode.USAGE, now.err)
-    assert "nothing" in now.err
-    usage = flagbench(f"{line.split()[0]} --help").out.split()
-    assert present in usage
-    assert former not in usage
-
-
-def test_a_name_after_two_dashes_or_of_another_command_is_not_replaced(flagbench: Flagbench, store: object) -> None:
-    assert "notice" not in flagbench("run -- --keep").err
-    assert flagbench("results prune --keep 0 --yes").err == ""
-
-
 def test_version_is_one_answer_on_both_paths(flagbench: Flagbench) -> None:
     assert (
         flagbench("--version").out == process("-m", "flagbench", "--version").stdout == f"flagbench {__version__}\n"
