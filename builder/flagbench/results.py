@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import cache
-from pathlib import Path
 
 import msgspec
 
@@ -26,8 +25,10 @@ from flagbench.verify.conditions import gate_spec
 from flagbench.verify.metric import candidates
 from flagbench.verify.validity import examine
 
-_DECISIVE = ("catalog", "evidence", "record", "stats", "verify", "results.py")
-"""The parts of this package that determine a verdict."""
+RULES = 1
+"""Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
+verdict, nearest claim, gate or soundness: in verify, evidence, stats, record, catalog or here. Verdicts that were
+cached under another number are computed again."""
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -104,7 +105,7 @@ def _moment(text: str | None, option: str) -> str | None:
 def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredRecord]:
     """The records, each with its verdict against the nearest claim of its case.
 
-    A verdict comes from the index unless the case, its claims or flagbench's code have changed since it was computed.
+    A verdict comes from the index unless the case, its claims or the rules have changed since it was computed.
     """
     entries = list(entries)
     outdated = [entry for entry in entries if entry.summary is not None and entry.summary.basis != _basis(entry.case)]
@@ -142,20 +143,9 @@ def _judged(summary: Summary, record: Record, catalog: Catalog) -> Summary:
 
 @cache
 def _basis(case: str) -> str:
-    """A digest of what a verdict on a record of this case depends on besides the record."""
-    digest = _code().copy()
+    """What a verdict on a record of this case depends on besides it: the rules, and a digest of its manifests."""
+    digest = hashlib.sha256()
     for folder in ("cases", "claims"):
         file = manifests_root() / folder / f"{case}.yaml"
         digest.update(file.read_bytes() if file.is_file() else b"none")
-    return digest.hexdigest()
-
-
-@cache
-def _code() -> hashlib._Hash:
-    """The hash of the code that determines a verdict: the files' content, since a version covers many commits."""
-    package = Path(__file__).parent
-    digest = hashlib.sha256()
-    for name in _DECISIVE:
-        for file in sorted((package / name).rglob("*.py")) or [package / name]:
-            digest.update(file.read_bytes())
-    return digest
+    return f"{RULES}-{digest.hexdigest()}"

@@ -43,7 +43,7 @@ class Summary(msgspec.Struct, frozen=True):
     sound: bool | None = None
     """Whether the record is valid and has evidence; None: computed with the verdict."""
     basis: str | None = None
-    """What the verdict was computed with: a digest of the case, its claims, and the code."""
+    """What the verdict was computed with: the number of the rules, and a digest of the case and its claims."""
 
 
 class Row(msgspec.Struct, frozen=True):
