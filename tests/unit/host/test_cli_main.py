@@ -127,3 +127,6 @@ def test_completion_is_offered_for_the_shell(
     monkeypatch.setenv("HOME", str(tmp_path))
     assert flagbench("--install-completion=bash").code == 0
     assert (tmp_path / ".bashrc").exists()
+    (tmp_path / ".zshrc").write_bytes(b"# caf\xe9\n")
+    assert flagbench("--install-completion zsh").code == ExitCode.USAGE
+    assert (tmp_path / ".zshrc").read_bytes() == b"# caf\xe9\n"
