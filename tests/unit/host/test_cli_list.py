@@ -51,9 +51,7 @@ def test_json_has_the_kinds_asked_for(flagbench: Flagbench) -> None:
 
 
 # libyaml's parser recurses in C, and would end the process.
-@pytest.mark.parametrize(
-    "content", [None, "schema: case/v1\n", *(opening * 100_000 for opening in ("[", "{a: ", "- "))]
-)
+@pytest.mark.parametrize("content", [None, "schema: case/v1\n", "{a: " * 100_000], ids=["pipe", "incomplete", "deep"])
 def test_a_broken_manifest_is_named(manifests: Path, monkeypatch: pytest.MonkeyPatch, content: str | None) -> None:
     path = manifests / "cases" / "broken.yaml"
     os.mkfifo(path) if content is None else path.write_text(content)

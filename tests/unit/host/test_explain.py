@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -164,16 +163,12 @@ def against(record: Record, healthy: Record) -> Explanation:
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_cause_comes_first_and_explains_the_gap(plant: Callable[[float], Plant]) -> None:
-    drawn = random.Random(plant.__name__)
-    wrong = []
-    for seed in range(10):
-        planted, share, name = plant(drawn.uniform(0.05, 0.5))
-        found = against(made(CLAIM, seed, **planted), made(CLAIM, 100 + seed))
-        first = found.causes[0] if found.causes else None
+    for seed, share in enumerate((0.15, 0.4)):
+        planted, share, name = plant(share)
+        first = against(made(CLAIM, seed, **planted), made(CLAIM, 100 + seed)).causes[0]
+        assert first.name == name
         # The rate that is explained may count more than what was made slower.
-        if first is None or first.name != name or not 0.7 * share - 0.02 < (first.time or 0.0) < 1.1 * share + 0.02:
-            wrong.append((seed, share, [(cause.name, cause.time) for cause in found.causes]))
-    assert len(wrong) <= 1, wrong
+        assert 0.7 * share - 0.02 < (first.time or 0.0) < 1.1 * share + 0.02
 
 
 def test_a_healthy_run_is_not_slow_and_nothing_is_blamed() -> None:

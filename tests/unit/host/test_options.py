@@ -88,7 +88,7 @@ def test_an_image_is_always_told_its_nodes_and_devices() -> None:
         ("--set", {"set_": ("batch_size",)}),
         ("batch_size", {"set_": ("batchsize=1",)}),
         ("--set dropout", {"set_": ("dropout=inf",)}),
-        *(("--run-id", {"run_id": name}) for name in ("", "a b", "a;rm -rf /", "-x", "a\nb", "x" * 129, "ä")),
+        *(("--run-id", {"run_id": name}) for name in ("", "a;rm -rf /", "-x", "x" * 129)),
     ],
 )
 def test_what_the_image_would_refuse(named: str, options: dict[str, Any]) -> None:

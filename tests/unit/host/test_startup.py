@@ -63,7 +63,6 @@ def observe(line: str, **environment: str) -> list[list[str]]:
         ("--version", {"typer", "click", "jsonschema_rs", "yaml", "pathlib"}),
         ("--help", {"jsonschema_rs", "yaml", "platformdirs"}),
         ("list", set()),
-        ("list --json", set()),
         ("results ls", set()),
         ("doctor", set()),
         ("verify {record} --claim distilbert/a100-1x8-fp32", set()),
@@ -85,13 +84,7 @@ def test_no_command_that_reads_loads_an_engine_or_a_framework(
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "list",
-        "run distilbert:cpu --via docker --show-command",
-        "render --all --check",
-        "manifests docs --check",
-        "job distilbert:cpu --for kubernetes",
-    ],
+    ["run distilbert:cpu --via docker --show-command", "render --all --check", "manifests docs --check"],
 )
 def test_a_command_that_needs_no_process_starts_none_and_reads_each_lock_once(line: str, tmp_path: Path) -> None:
     _, locks, started = observe(line, FLAGBENCH_STORE=str(tmp_path))

@@ -34,16 +34,9 @@ def shell(folder: Path, line: str, *, path: str = "", **options: object) -> subp
     return subprocess.run(["bash", "-c", script], env=env, **options)  # type: ignore[call-overload, no-any-return]
 
 
-@pytest.mark.parametrize(
-    ("line", "lost"),
-    [
-        *[(line, ">/dev/full") for line in ("list", "list --json", "--version", "--help", "doctor", "results ls")],
-        *[(line, ">&-") for line in ("list", "--version", "--help")],
-    ],
-)
-def test_a_command_that_cannot_print_says_so_in_one_error(tmp_path: Path, line: str, lost: str) -> None:
-    (tmp_path / "store").mkdir()
-    done = shell(tmp_path, f"fb {line} {lost}")
+@pytest.mark.parametrize("line", ["list --json >/dev/full", "doctor >/dev/full", "--version >&-"])
+def test_a_command_that_cannot_print_says_so_in_one_error(tmp_path: Path, line: str) -> None:
+    done = shell(tmp_path, f"fb {line}")
     assert (done.returncode, done.stdout) == (ExitCode.NOT_STORED, "")
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["error", "fix"], done.stderr
 
@@ -51,14 +44,9 @@ def test_a_command_that_cannot_print_says_so_in_one_error(tmp_path: Path, line: 
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        ("list >/dev/full 2>&-", ExitCode.NOT_STORED),
         ("list >&- 2>/dev/full", ExitCode.NOT_STORED),
-        ("list 0<&- >&- 2>&-", ExitCode.NOT_STORED),
-        ("list 2>&-", ExitCode.OK),
         ("list 0<&- 2>&-", ExitCode.OK),
         ("list csaes 2>/dev/full", ExitCode.USAGE),
-        ("verify /nowhere 2>/dev/full", ExitCode.DATA),
-        ("verify /nowhere 2>&-", ExitCode.DATA),
         ("verify /nowhere 2> >(true)", ExitCode.DATA),
     ],
 )
@@ -68,7 +56,7 @@ def test_a_lost_stderr_does_not_change_the_exit_code(tmp_path: Path, line: str, 
     assert bool(done.stdout) is (code == ExitCode.OK)
 
 
-@pytest.mark.parametrize("line", ["list", "list --json", "doctor", "--help"])
+@pytest.mark.parametrize("line", ["list", "--help"])
 def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path, line: str) -> None:
     done = shell(tmp_path, f"fb {line} | head -1; echo ${{PIPESTATUS[0]}}; fb {line} 2>&1 | head -1")
     assert done.stderr == ""
@@ -171,15 +159,11 @@ def entrypoint(tmp_path: Path) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("lost", "code"),
     [
-        ("", 12),
-        (">/dev/full", 12),
-        (">&-", 12),
         ("--json >/dev/full 2>&-", 12),
         ("0<&- >&- 2>&-", 12),
         ("2>&1 | head -c 1; exit ${PIPESTATUS[0]}", 12),
         # Kept nowhere: the store refuses it, and nobody can read it here.
         ("--store BROKEN >/dev/full", 14),
-        ("--store BROKEN", 12),
     ],
 )
 def test_a_run_is_stored_and_ends_with_its_own_code(

@@ -55,16 +55,13 @@ def test_a_relative_path_and_a_link_are_followed_to_the_folder(
         (os.fsdecode(b"\xff"), ExitCode.USAGE),  # the engine cannot be asked for it
     ],
 )
-@pytest.mark.parametrize("option", ["data", "weights"])
-def test_what_is_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, given: str, code: ExitCode
-) -> None:
+def test_what_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, code: ExitCode) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     Path("itself").symlink_to("itself")
     os.mkdir(b"\xff")
-    with pytest.raises(FlagbenchError, match=f"--{option}") as caught:
-        mount_folders(LocalOptions(**{option: given}))
+    with pytest.raises(FlagbenchError, match="--weights") as caught:
+        mount_folders(LocalOptions(weights=given))
     assert caught.value.code is code
 
 
@@ -78,7 +75,7 @@ def test_out_is_made_for_what_is_written_there(tmp_path: Path) -> None:
         assert out.exists() is written
 
 
-@pytest.mark.parametrize("name", ["file/out", "itself", "n" * 5000, "s3://bucket", "a\0b", ""])
+@pytest.mark.parametrize("name", ["file/out", "itself", "s3://bucket"])
 def test_out_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
