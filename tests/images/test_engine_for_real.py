@@ -76,7 +76,7 @@ def test_hostile_values_stay_values(docker_engine, debian, name):
 def test_a_malformed_name_is_refused(docker_engine, debian):
     with pytest.raises(BuildFailed) as caught:
         build(docker_engine, f"FROM {debian}\n", tags=("Not A Name; x",))
-    assert "malformed" in caught.value.message
+    assert "invalid reference format" in caught.value.message
 
 
 def test_on_a_terminal_the_client_draws_and_a_failure_is_explained(docker_engine, debian):

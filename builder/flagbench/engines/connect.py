@@ -29,7 +29,7 @@ ANSWER_SECONDS = 10.0
 _REQUEST_SECONDS = 3600
 
 _START = "start Docker (`systemctl start docker`), or name another engine with DOCKER_HOST"
-_CHECK = "check DOCKER_HOST, the docker context and docker's config.json"
+_CHECK = "check that the engine runs, DOCKER_HOST, the docker context and docker's config.json"
 _JOIN = "join its group (`sudo usermod -aG docker $USER`, then log in again), or name another engine with DOCKER_HOST"
 _RESTART = "look into its log (`journalctl -u docker`), restart it, or name another engine with DOCKER_HOST"
 
@@ -108,24 +108,19 @@ def engine_errors(doing: str) -> Iterator[None]:
 
 
 def _explained(error: Exception, doing: str) -> tuple[str, str]:
-    """What is wrong, told apart by the system's error, and what to do."""
+    """What is wrong, by the system's error beneath, and what to do."""
     import requests.exceptions
     import urllib3.exceptions
-    from docker.errors import DockerException
 
     system, where = _system_error(error), address()
-    if system is None and isinstance(error, DockerException):
-        return f"the container engine at {where} cannot be used: {redact(str(error))}", _CHECK
-    silent = isinstance(error, requests.exceptions.Timeout | urllib3.exceptions.TimeoutError)
-    if silent or isinstance(system, TimeoutError):
+    timeouts = (TimeoutError, requests.exceptions.Timeout, urllib3.exceptions.TimeoutError)
+    if isinstance(error, timeouts) or isinstance(system, timeouts):
         return f"the container engine at {where} does not answer", _RESTART
-    if system is None or isinstance(system, ConnectionResetError | BrokenPipeError):
-        return f"the engine at {where} went away before it could {doing}", _RESTART
     if isinstance(system, PermissionError):
         return f"this user may not use the container engine at {where}", _JOIN
-    if system.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTSOCK, errno.ENOTDIR):
+    if system is not None and system.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTSOCK, errno.ENOTDIR):
         return f"no container engine answers at {where}", _START
-    return f"the container engine at {where} cannot be reached: {redact(str(system))}", _START
+    return f"the container engine at {where} could not {doing}: {redact(str(system or error))}", _CHECK
 
 
 def _system_error(error: BaseException | None) -> OSError | None:

@@ -30,29 +30,9 @@ _INDEX = "name a package index that is reachable with --pip-source, or packages 
 # In each list the first rule that matches counts: a symptom that several causes share comes after all of them.
 _ANYWHERE = (
     Rule(
-        r"(?i)unknown instruction: \S*@PaxHeader",
-        "the engine took the build context for a Dockerfile, because its tar begins with a PAX header",
-        "make the context a GNU-format tar with whole seconds, as flagbench's own contexts are",
-    ),
-    Rule(
-        r"--mount option requires BuildKit",
-        "the engine built without BuildKit, which the Dockerfile's --mount needs",
-        "use Docker Engine 20.10 or later",
-    ),
-    Rule(
         r"(?i)no space left on device|not enough free space|disk quota exceeded",
         "the disk of the engine is full",
         "free some space: `docker system df` shows what takes it, `docker builder prune` drops unused build cache",
-    ),
-    Rule(
-        r"base name \(\S*\) should not be blank",
-        "no base image was named, and the stack has none of its own",
-        "name one with --base",
-    ),
-    Rule(
-        r"invalid reference format",
-        "the name of an image is malformed",
-        "write it as registry/name:tag, registry/name@sha256:... or the id of a local image",
     ),
 )
 _BASE = (
@@ -63,14 +43,9 @@ _BASE = (
     ),
     Rule(
         r"(?i)unauthorized|authentication required|access denied|access forbidden|no basic auth|insufficient_scope"
-        r"|authorization failed|status(?: code)?:? 40[13]",
-        "the registry does not let you pull the base {base}: it is private, or it does not exist",
+        r"|authorization failed|status(?: code)?:? 40[13]|toomanyrequests|too many requests|rate limit",
+        "the registry does not let you pull the base {base}: it is private, does not exist, or you pulled too much",
         "log in with `docker login` and build again, or " + _NAME_OR_TAG,
-    ),
-    Rule(
-        r"(?i)toomanyrequests|too many requests|rate limit",
-        "the registry of the base {base} refuses more pulls for now",
-        "log in with `docker login`, wait, or " + _NAME_OR_TAG,
     ),
     Rule(
         r"(?i)x509|certificate|tls: ",
@@ -78,13 +53,9 @@ _BASE = (
         "give the engine that certificate (/etc/docker/certs.d/HOST/ca.crt), or " + _NAME_OR_TAG,
     ),
     Rule(
-        r"(?i)no match for platform|does not match the specified platform|no matching manifest",
-        "the base {base} does not exist for the platform asked for",
-        "add a stack for a platform that it exists for, or " + _NAME_OR_TAG,
-    ),
-    Rule(
-        r"(?i)manifest(?: for \S+)? (?:unknown|not found)|name unknown|: not found|status(?: code)?:? 404",
-        "the registry has no base {base}; vendors delete the tags of versions they no longer support",
+        r"(?i)manifest(?: for \S+)? (?:unknown|not found)|name unknown|: not found|status(?: code)?:? 404"
+        r"|no match for platform|does not match the specified platform|no matching manifest",
+        "the registry has no base {base} for the platform asked for; vendors delete old tags",
         _NAME_OR_TAG,
     ),
     Rule(
@@ -113,8 +84,7 @@ _COMMAND = (
     Rule(
         r"exec format error",
         "the base is for another processor than the engine's",
-        "name a base of the stack's platform with --base and build on a machine of that platform, "
-        "or add a stack for this one's",
+        "name a base of the engine's platform with --base, or add a stack for it: docs/add-a-stack.md",
     ),
     Rule(
         r"(?i)CERTIFICATE_VERIFY_FAILED|certificate verif(?:y|ication) failed|unknown authority|SSL certificate prob",
@@ -127,24 +97,10 @@ _COMMAND = (
         "take it from the index it was locked from, or look into the change and lock the stack with `flagbench lock`",
     ),
     Rule(
-        r"In --require-hashes mode|Hashes are required in --require-hashes mode",
-        "the stack's lock has no hash for a package that pip wants to install",
-        "lock the stack again with `flagbench lock`",
-    ),
-    Rule(
-        r"(?:Temporary failure resolving|Could not resolve) '(?P<host>[^']+)'",
-        "apt could not find the host {host}",
-        "name a mirror that is reachable with --apt-source, or set HTTP_PROXY",
-    ),
-    Rule(
-        r"^(?:E|W): Failed to fetch (?P<url>\S+)|^E: The repository '(?P<repository>[^']+)'",
-        "apt could not fetch {url}{repository}",
-        "name a mirror that is reachable and has it with --apt-source, or set HTTP_PROXY",
-    ),
-    Rule(
-        r"^E: Unable to locate package (?P<package>\S+)|^E: Package '(?P<other>[^']+)' has no installation candidate",
-        "apt knows no package {package}{other}",
-        "check that --base is of the distribution the stack expects, or name a complete mirror with --apt-source",
+        r"(?P<what>(?:Temporary failure resolving|Could not resolve) '[^']+')|^E: (?P<said>[^\n]+)",
+        "apt failed: {what}{said}",
+        "name a mirror that is reachable and complete with --apt-source, or set HTTP_PROXY; check that --base is of "
+        "the distribution the stack expects",
     ),
     Rule(
         # pip tries again, so a broken connection alone says nothing: it also has to have given up.
@@ -179,11 +135,6 @@ _DOCKERFILE = (
         r"(?P<what>dockerfile parse error[^\n]*)",
         "{what}",
         "correct the template; `flagbench render` writes the Dockerfile",
-    ),
-    Rule(
-        r"secret \S+ not found|secret \S+: not found|no SSH key|ssh forward key",
-        "the Dockerfile mounts a secret or an ssh agent, and flagbench gives a build neither",
-        "mount what is needed from the build's inputs instead",
     ),
 )
 _PUSH = (

@@ -70,7 +70,10 @@ def test_output_without_a_line_break_hides_no_end():
     [
         ("", "no reason"),
         ("Error response from daemon: it broke\n", "it broke"),
-        ('invalid argument "A B" for "-t": invalid reference format\nSee \'docker build --help\'.\n', "malformed"),
+        (
+            'invalid argument "A B" for "-t": invalid reference format\nSee \'docker build --help\'.\n',
+            "reference format",
+        ),
     ],
 )
 def test_a_failure_outside_of_any_step(text, cause):
