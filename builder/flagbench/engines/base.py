@@ -93,15 +93,6 @@ class Resources:
     """Bytes."""
 
 
-def names_configurations(info: Mapping[str, object]) -> bool:
-    """Whether the ids of an engine's images are the digests of their configurations, by what it says of itself.
-
-    With the containerd image store they are the digests of manifests.
-    """
-    drivers = info.get("DriverStatus")
-    return "io.containerd.snapshotter" not in str(drivers or "")
-
-
 class BuildFailed(FlagbenchError):
     """An image could not be built: the step, what it printed last, the cause and what to do."""
 

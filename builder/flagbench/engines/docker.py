@@ -18,7 +18,6 @@ from flagbench.engines.base import (
     EngineError,
     ImageInfo,
     Resources,
-    names_configurations,
 )
 from flagbench.engines.build_output import BuildOutput
 from flagbench.engines.client import DockerCommand, find_client, run_client
@@ -177,7 +176,7 @@ class Engine:
 
         With the containerd image store they are the digests of manifests.
         """
-        return names_configurations(self._info())
+        return "io.containerd.snapshotter" not in str(self._info().get("DriverStatus") or "")
 
     def images(self) -> Iterator[ImageInfo]:
         """Every image that has a name, or had one."""

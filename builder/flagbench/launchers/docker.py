@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 
-from flagbench.engines.client import find_client
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Health, LaunchResult
 from flagbench.launchers.bucket_image import pulled_image
@@ -41,7 +40,8 @@ class DockerLauncher:
 
     def health(self) -> Health:
         """Whether a container engine answers, and a docker command is installed; their versions."""
-        from flagbench.engines import open_engine  # a run does not need it
+        from flagbench.engines import open_engine  # a command that is only shown needs neither
+        from flagbench.engines.client import find_client
 
         try:
             find_client(builds=False)

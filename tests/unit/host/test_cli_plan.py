@@ -32,36 +32,10 @@ def test_a_table_for_people(flagbench: Flagbench) -> None:
 
 def test_json_for_scripts(flagbench: Flagbench) -> None:
     told = flagbench(PLAN + " --json").json
-    assert list(told) == [
-        "case",
-        "stack",
-        "preset",
-        "precision",
-        "devices",
-        "devices_per_node",
-        "memory_gib",
-        "sequence_length",
-        "micro_batch_size",
-        "batch_size",
-        "tensor_speed",
-        "layouts",
-        "fastest",
-        "command",
-    ]
     assert (told["devices"], told["devices_per_node"], told["batch_size"], told["stack"]) == (32, 8, 44, None)
     assert told["fastest"] == told["layouts"][0]
-    assert list(told["fastest"]) == [
-        "tp",
-        "pp",
-        "dp",
-        "recompute",
-        "global_batch",
-        "bubble",
-        "relative_speed",
-        "fits",
-        "tight",
-        "memory",
-    ]
+    sizes = {"tp", "pp", "dp", "recompute", "global_batch", "bubble", "relative_speed", "fits", "tight", "memory"}
+    assert {*told["fastest"]} == sizes
     for row in told["layouts"]:
         memory = row["memory"]
         static = sum(memory[name] for name in ("weights", "gradients", "optimizer", "inputs", "buffers"))

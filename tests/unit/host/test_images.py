@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flagbench.build.options import make_options
-from flagbench.catalog.load import load_catalog
-from flagbench.errors import FlagbenchError
-from flagbench.images import (
-    ImageReference,
-    case_and_stack,
-    find_reference,
-    image_of,
-    is_ours,
-    is_prefix,
-    parse_reference,
-)
-from flagbench.launchers.kubernetes.request import image_fault
-from flagbench.locks.files import stated_base
-from flagbench.render.quoting import image_reference
+from flagbench.images import ImageReference, case_and_stack, find_reference, image_of, is_ours, is_prefix
 
 DIGEST = "sha256:" + "0a" * 32
 
@@ -59,27 +41,6 @@ def test_a_reference_in_parts(text: str, reference: ImageReference) -> None:
 )
 def test_what_is_not_a_reference(text: str) -> None:
     assert find_reference(text) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "is_one"),
-    [
-        *((text, True) for text in ("debian:12", "Team/x:1", "r.io:5000/a/b:1", f"r.io/a:1@{DIGEST}")),
-        *((text, False) for text in ("[::1]:5000/a:1", "a.b_c/x:1", "a/B:1", "$(id):1")),
-    ],
-)
-def test_every_command_reads_a_reference_alike(text: str, is_one: bool) -> None:
-    stack = load_catalog(claims=False).stacks["cpu"]
-    readers: list[Callable[[], object]] = [
-        lambda: make_options(base=text),
-        lambda: stated_base(replace(stack, base_image=text)),
-        lambda: image_reference(text),
-        lambda: parse_reference(text),
-    ]
-    for read in readers:
-        with nullcontext() if is_one else pytest.raises((FlagbenchError, ValueError)):
-            read()
-    assert (image_fault(text) is None) is is_one
 
 
 @given(st.text(st.sampled_from("aA0._-:/@ \n"), max_size=12))
