@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flagbench.build.options import make_options
+from flagbench.errors import FlagbenchError
 from flagbench.images import ImageReference, case_and_stack, find_reference, image_of, is_ours, is_prefix
+from flagbench.render.quoting import image_reference
 
 DIGEST = "sha256:" + "0a" * 32
 
@@ -41,6 +44,13 @@ def test_a_reference_in_parts(text: str, reference: ImageReference) -> None:
 )
 def test_what_is_not_a_reference(text: str) -> None:
     assert find_reference(text) is None
+
+
+@pytest.mark.parametrize("text", ["a/B:1", "$(id):1", "a b", "a\nRUN id"])
+def test_nothing_else_reaches_a_dockerfile(text: str) -> None:
+    for take in (image_reference, lambda text: make_options(base=text)):
+        with pytest.raises(FlagbenchError):
+            take(text)
 
 
 @given(st.text(st.sampled_from("aA0._-:/@ \n"), max_size=12))
