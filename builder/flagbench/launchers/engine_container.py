@@ -106,6 +106,7 @@ def _follow(docker: str, words: list[str], api: Any, name: str, forwarder: Forwa
     """
     printed: list[bytes] = []
     said = bytearray()
+    signalled = overdue = None
 
     def wait() -> None:
         reader = Thread(target=_read_stderr, args=(client.stderr, said), daemon=True)
@@ -147,9 +148,10 @@ def _follow(docker: str, words: list[str], api: Any, name: str, forwarder: Forwa
         state = _state(api, name)
     except (DockerException, OSError, ValueError):  # ValueError: the engine died in the middle of its answer
         state = {"Running": True}
-    if state.get("Status") == "created" or (not state and client.returncode == _CLIENT_FAILED):
+    never_started = state.get("Status") == "created" or (not state and client.returncode == _CLIENT_FAILED)
+    if overdue is None and never_started:
         raise _refusal(said)
-    if state.get("Running") and overdue is None:
+    if overdue is None and state.get("Running"):
         return FlagbenchError(
             f"the connection to the container engine was lost while the container {name} ran",
             remedy="check that the engine runs, and see its log; then run again",

@@ -53,18 +53,6 @@ _RULES = {
             "add a stack for this machine's platform: docs/add-a-stack.md",
         ),
     ),
-    ExitCode.ENGINE: (
-        Rule(
-            r"(?i)no space left on device",
-            "the engine's disk is full",
-            "free some space where it keeps its containers: `docker system df` shows what takes it",
-        ),
-        Rule(
-            r"(?i)failed to create endpoint .*?: (?P<what>.*)",
-            "the engine could not connect the container to its network: {what}",
-            "restart the engine, which creates its networks again; another engine may have removed its bridge",
-        ),
-    ),
 }
 
 

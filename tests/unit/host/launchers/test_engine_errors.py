@@ -17,7 +17,6 @@ DRIVER = "requirement error: unsatisfied condition: cuda>=13.0, please update yo
 NO_DEVICE = 'error gathering device information while adding custom device "/dev/mxcd": no such file or directory'
 NO_ENTRY = RUNC + 'exec: "/usr/bin/tini": stat /usr/bin/tini: no such file or directory: unknown'
 NO_FOLDER = 'invalid mount config for type "bind": bind source path does not exist: /a b'
-NO_BRIDGE = "failed to create endpoint x on network bridge: adding veth1 failed: could not find bridge docker0"
 # By exit code: what the engine says, and parts of the message and of the remedy.
 REFUSALS = {
     ExitCode.WRONG_HARDWARE: [
@@ -33,8 +32,6 @@ REFUSALS = {
         ("exec /usr/bin/tini: exec format error", "another kind of processor", "add a stack"),
     ],
     ExitCode.ENGINE: [
-        ("mkdir /var/lib/docker/overlay2/x: no space left on device", "disk is full", "docker system df"),
-        (NO_BRIDGE, "could not find bridge docker0", "restart the engine"),
         ("something\nnobody foresaw {0}", "something nobody foresaw {0}", "--show-command"),
     ],
 }
