@@ -61,7 +61,7 @@ class OverRuns(NamedTuple):
     method: str
 
 
-def history_prior(groups: Iterable[Sequence[float]], default: Prior = DEFAULT) -> Prior:
+def history_prior(groups: Iterable[Sequence[float]]) -> Prior:
     """A prior from earlier runs, topped up with the default where they have fewer degrees of freedom than it.
 
     Args:
@@ -74,9 +74,9 @@ def history_prior(groups: Iterable[Sequence[float]], default: Prior = DEFAULT) -
         squares += _squares(logs)
         df += max(0, len(logs) - 1)
     if not df:
-        return default
-    assumed = max(0.0, default.df - df)
-    spread = math.sqrt((squares + assumed * default.spread**2) / (df + assumed))
+        return DEFAULT
+    assumed = max(0.0, DEFAULT.df - df)
+    spread = math.sqrt((squares + assumed * DEFAULT.spread**2) / (df + assumed))
     source = f"{df} deviations of earlier runs" if df > 1 else "1 deviation of earlier runs"
     return Prior(max(LEAST_SPREAD, spread), min(MOST_DF, df + assumed), source)
 

@@ -22,19 +22,17 @@ LOOKS = (1, 2, 3, 5, 8)
 """Runs at which `repeat until decided` looks, unless told otherwise."""
 
 
-def look_levels(looks: Sequence[int] = LOOKS, alpha: float = ALPHA) -> dict[int, float]:
+def look_levels(looks: Sequence[int] = LOOKS) -> dict[int, float]:
     """The level of the two-sided interval at each look, by its number of runs.
 
     Raises:
-        ValueError: the looks are not increasing numbers of runs, or alpha is not between 0 and 1.
+        ValueError: the looks are not increasing numbers of runs.
     """
     if not looks or looks[0] < 1 or any(b <= a for a, b in pairwise(looks)):
         raise ValueError(f"looks must be increasing numbers of runs, from 1 on, not {list(looks)}")
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha must be between 0 and 1, not {alpha}")
     levels, before = {}, 0.0
     for runs in looks:
-        spent = alpha * math.log1p((math.e - 1) * runs / looks[-1])
+        spent = ALPHA * math.log1p((math.e - 1) * runs / looks[-1])
         levels[runs] = 1 - (spent - before)
         before = spent
     return levels
