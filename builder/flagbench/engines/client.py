@@ -18,6 +18,7 @@ from typing import TextIO
 
 from flagbench.engines.base import EngineError
 from flagbench.redaction import redact
+from flagbench.signals import Forwarding
 
 VARIABLE = "FLAGBENCH_DOCKER"
 """Names the docker command to use, instead of the first usable one on PATH."""
@@ -28,7 +29,6 @@ _PROBE_SECONDS = 30
 # The client of 20.10 does not end when it is interrupted once while its context comes from standard input. Killed, it
 # takes the build with it.
 _STOP_SECONDS = 2
-_WAKE_SECONDS = 1
 _INSTALL = (
     "install Docker's client with its buildx plugin (docs.docker.com/go/buildx; on Debian 12 the package docker.io "
     f"is enough), or name a client that has it with {VARIABLE}"
@@ -72,58 +72,51 @@ def run_client(
     """Run the command to its end; returns its exit status.
 
     `content` is its standard input. Every line that it prints, without credentials and `secrets`, goes to `read` and
-    to `show`; where `show` is a terminal, the command prints to one of that size. An exception here stops the
-    command, as Ctrl-C does.
+    to `show`; where `show` is a terminal, the command prints to one of that size. A signal interrupts the command,
+    which then cancels what the engine does for it, and raises KeyboardInterrupt; an exception of `content` kills it.
     """
     terminal = show is not None and show.isatty()
     output, its_output = pty.openpty() if terminal else os.pipe()
-    try:
-        process = subprocess.Popen(
-            command,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL if content is None else subprocess.PIPE,
-            stdout=its_output,
-            stderr=its_output,
-        )
-    except OSError as error:
-        os.close(output)
-        raise EngineError(f"{command[0]} cannot be run: {error.strerror}", remedy=_INSTALL) from None
-    finally:
-        os.close(its_output)
-    reader = Thread(target=_read_output, args=(output, read, secrets, show, terminal), daemon=True)
-    # As Ctrl-C does, it raises KeyboardInterrupt: the command does not outlive this process.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        _start(reader)
-        if process.stdin is not None:
-            # A command that ends early says why itself.
-            with suppress(BrokenPipeError):
-                process.stdin.writelines(content or ())
-                process.stdin.close()
-        return _wait(process)
-    except BaseException:
-        _stop(process)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        if reader.ident is not None:
+    with Forwarding(_STOP_SECONDS) as forwarder:
+        try:
+            process = subprocess.Popen(
+                command,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL if content is None else subprocess.PIPE,
+                stdout=its_output,
+                stderr=its_output,
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(output)
+            raise EngineError(f"{command[0]} cannot be run: {error.strerror}", remedy=_INSTALL) from None
+        finally:
+            os.close(its_output)
+        reader = Thread(target=_read_output, args=(output, read, secrets, show, terminal), daemon=True)
+        reader.start()
+        try:
+            signalled, _ = forwarder.follow(
+                lambda: _write_and_wait(process, content), lambda _: process.send_signal(signal.SIGINT), process.kill
+            )
+        finally:
+            process.kill()
+            process.wait()
             reader.join()
+            if process.stdin is not None:
+                with suppress(OSError):
+                    process.stdin.close()
+    if signalled is not None:
+        raise KeyboardInterrupt
+    return process.returncode
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Its exit status. A wait without end would miss a signal that arrives just before it begins."""
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(_WAKE_SECONDS)
-
-
-def _start(thread: Thread) -> None:
-    """Start it with signals held back: an exception in the middle of it would break its locks."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        thread.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _write_and_wait(process: subprocess.Popen[bytes], content: Iterable[bytes] | None) -> None:
+    if process.stdin is not None:
+        # A command that ends early says why itself. One whose input cannot be made must not take it for whole.
+        with suppress(BrokenPipeError):
+            process.stdin.writelines(content or ())
+            process.stdin.close()
+    process.wait()
 
 
 def _on_path(path: str) -> list[str]:
@@ -188,16 +181,3 @@ def _copy_size(show: TextIO, output: int) -> None:
     """Give the command's terminal the size of the one it is shown on."""
     with suppress(OSError):
         ioctl(output, termios.TIOCSWINSZ, ioctl(show.fileno(), termios.TIOCGWINSZ, bytes(8)))
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt the command, which then cancels what the engine does for it; kill it where it takes too long."""
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(_STOP_SECONDS)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.kill()
-        process.wait()
-    if process.stdin is not None:
-        with suppress(OSError):
-            process.stdin.close()

@@ -26,8 +26,8 @@ from flagbench.launchers.container import RUN_LABEL, Container
 from flagbench.launchers.container_exit import Ended, RunImage
 from flagbench.launchers.engine_errors import engine_refusal, missing_image
 from flagbench.launchers.folders import output_folder
-from flagbench.launchers.signals import Forwarding
 from flagbench.request import PrepareRequest, RunRequest
+from flagbench.signals import Forwarding
 
 ANSWER_SECONDS = 60.0
 """For the engine's answer to a question."""

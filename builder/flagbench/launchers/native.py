@@ -17,8 +17,8 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import Health, LaunchResult
 from flagbench.launchers.container_exit import Ended, exit_code, record_in, record_of_killed
 from flagbench.launchers.folders import output_folder
-from flagbench.launchers.signals import Forwarding
 from flagbench.request import RunRequest
+from flagbench.signals import Forwarding
 
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
 """What every case imports; a case's manifest names what it imports beside these."""

@@ -21,9 +21,9 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.launchers import LaunchResult
 from flagbench.launchers.clock import elapsed
 from flagbench.launchers.native import NEEDED, NativeLauncher
-from flagbench.launchers.signals import Forwarding
 from flagbench.record.read import read_record
 from flagbench.request import LocalOptions, RunRequest
+from flagbench.signals import Forwarding
 
 ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
 
@@ -139,8 +139,8 @@ signal.pause()
 def test_a_run_that_does_not_follow_is_killed_after_the_grace_or_at_the_second_signal(
     run: Run, monkeypatch: pytest.MonkeyPatch, code: str, grace: float
 ) -> None:
-    monkeypatch.setattr("flagbench.launchers.signals.GRACE_SECONDS", grace)
-    monkeypatch.setattr("flagbench.launchers.signals.AT_ONCE_SECONDS", 0.2)
+    monkeypatch.setattr("flagbench.signals.GRACE_SECONDS", grace)
+    monkeypatch.setattr("flagbench.signals.AT_ONCE_SECONDS", 0.2)
     began = time.monotonic()
     result = run(code)
     assert time.monotonic() - began < 60

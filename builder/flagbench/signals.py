@@ -1,4 +1,4 @@
-"""Signals that stop this process, forwarded to the run it waits for; a run that does not end is killed."""
+"""Signals that stop this process, forwarded to the run or build it waits for; one that does not end is killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Forwarding:
     is kept for it; a second one then raises KeyboardInterrupt.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, grace: float | None = None) -> None:
+        """`grace`: seconds, instead of GRACE_SECONDS."""
+        self._grace = GRACE_SECONDS if grace is None else grace
         self._events: deque[int | Exception | None] = deque()
         # The main thread sleeps on a socket. Asleep on a lock, as that of a queue, it misses a signal that another
         # thread receives, or that arrives just before it falls asleep.
@@ -81,7 +83,7 @@ class Forwarding:
                 if overdue is not None:
                     return signalled, overdue  # a process stuck in a driver outlives even SIGKILL
                 overdue = time.monotonic() - began
-                deadline = time.monotonic() + GRACE_SECONDS
+                deadline = time.monotonic() + self._grace
                 kill()
                 continue
             event = self._events.popleft()
@@ -91,7 +93,7 @@ class Forwarding:
                 raise event
             if signalled is None:
                 signalled, began = event, time.monotonic()
-                deadline = began + GRACE_SECONDS
+                deadline = began + self._grace
             elif overdue is None:
                 deadline = min(deadline, time.monotonic() + AT_ONCE_SECONDS)
             send(event)
