@@ -44,8 +44,8 @@ class DockerLauncher:
         from flagbench.engines.client import find_client
 
         try:
-            find_client(builds=False)
             with closing(open_engine()) as engine:
+                find_client(builds=False)
                 return Health(True, engine.health())
         except FlagbenchError as error:
             return Health(False, error.message, error.remedy)

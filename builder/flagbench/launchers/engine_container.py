@@ -45,10 +45,11 @@ def run_container(
     The end is an error where a signal arrived before the start, or where the connection to the engine was lost.
     Raises FlagbenchError where the engine does not start it, has no such image, or has one of another case or stack.
     """
-    docker, name = find_client(builds=False).path, container.name
+    name = container.name
     # First: a signal that arrives while the container is made must not leave it behind.
     with Forwarding() as forwarder, closing(open_client()) as client, engine_errors("run a container"):
         client.api.timeout = ANSWER_SECONDS
+        docker = find_client(builds=False).path
         image_id, named = _find_image(Engine(client), container.image, request)
         # By id: the name may move to another image before the start.
         container = replace(container, image=image_id, environment={**container.environment, **named.environment})

@@ -123,7 +123,8 @@ def test_doctor_works_with_invalid_docker_settings(
 
 
 def use_engine(monkeypatch: pytest.MonkeyPatch, connect: Callable[[], object]) -> None:
-    """Have doctor connect to this engine."""
+    """Have doctor connect to this engine, with a docker command."""
+    monkeypatch.setattr("flagbench.engines.client.find_client", lambda builds: None)
     for module in (doctor, engines):
         monkeypatch.setattr(module, "open_engine", connect)
 
