@@ -79,7 +79,7 @@ def test_a_malformed_name_is_refused(docker_engine, debian):
     assert "invalid reference format" in caught.value.message
 
 
-def test_on_a_terminal_the_client_draws_and_a_failure_is_explained(docker_engine, debian):
+def test_on_a_terminal_a_drawn_failure_is_explained(docker_engine, debian):
     """The cause stands far above the end: pip gives up long after the certificate."""
     ours, theirs = pty.openpty()
     drawn = []
@@ -117,7 +117,7 @@ def test_proxies_reach_the_steps_and_leave_no_trace(docker_engine, debian, name,
     assert found == {name.encode()}
 
 
-def test_an_image_of_ours_that_is_not_here_is_looked_for_nowhere_else(docker_engine):
+def test_a_missing_image_of_ours_is_looked_for_nowhere(docker_engine):
     """Its name begins with localhost: Docker Hub, which a name without a host means, is not asked."""
     with pytest.raises(BuildFailed) as caught:
         build(docker_engine, "FROM localhost/flagbench/stack:no-such-stack\nRUN true\n")

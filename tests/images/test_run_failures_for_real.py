@@ -54,7 +54,7 @@ def test_a_container_that_somebody_removes(tool, scripted):
     assert tool.stored()["status"]["state"] == "failed"
 
 
-def test_a_container_that_does_not_listen_is_killed_after_its_grace(tool, scripted):
+def test_a_container_that_ignores_signals_is_killed(tool, scripted):
     process, _ = tool.start_run(said="here", image=scripted("trap '' TERM; echo here >&2; while :; do sleep 1; done"))
     process.terminate()
     process.communicate(timeout=40)

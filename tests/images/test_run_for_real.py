@@ -65,7 +65,7 @@ def test_docker_stop_ends_within_3_seconds_with_a_record(start):
     assert (status["state"], status["reason"]) == ("interrupted", "interrupted by SIGTERM")
 
 
-def test_a_signal_that_would_end_a_process_reaches_the_one_that_writes_the_record(start):
+def test_a_fatal_signal_reaches_the_parent_of_the_ranks(start):
     run = start("--gpus", "1", *ENDLESS)
     run.wait_for_training()
     run.container.kill(signal="SIGUSR1")
@@ -104,7 +104,7 @@ OF_THE_SYSTEM = {
     ],
     ids=["python", "system", "read-only", "entrypoint"],
 )
-def test_what_a_person_sets_around_an_image_does_not_hide_its_code(environment, options, start):
+def test_settings_around_an_image_do_not_hide_its_code(environment, options, start):
     run = start(*SHORT[:-1], "1", environment={"OMP_NUM_THREADS": "1", **environment}, **options)
     assert run.wait() == 0, run.stderr
     assert run.record["status"]["state"] == "ok"
@@ -150,7 +150,7 @@ def test_a_module_for_python_is_compiled_in_a_run(docker_client, cpu_image):
     assert printed == b"42\n"
 
 
-def test_an_accelerator_s_image_without_devices_says_how_to_give_them(start, tmp_path):
+def test_an_image_without_devices_says_how_to_give_them(start, tmp_path):
     """The cpu image told that its stack is an A100's: Python and torch are as expected, the devices are not there."""
     stacks = os.path.join(ROOT, "entrypoints", "flagbench_cases", "shared", "stacks")
     with open(os.path.join(stacks, "cpu.json"), encoding="utf-8") as cpu:

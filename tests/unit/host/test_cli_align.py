@@ -127,9 +127,7 @@ def test_what_cannot_be_compared(flagbench: Flagbench, words: str, code: int) ->
 
 
 @pytest.mark.parametrize("other", ["last~1", "b.csv"])
-def test_a_record_whose_losses_do_not_follow_from_its_evidence_is_invalid(
-    flagbench: Flagbench, store: Store, other: str
-) -> None:
+def test_losses_that_contradict_the_evidence_are_invalid(flagbench: Flagbench, store: Store, other: str) -> None:
     Path("b.csv").write_text(csv())
     made = json.loads(record("20260105T000000Z-doctored", 1.03))
     made["quality"]["losses"]["values"] = curve()

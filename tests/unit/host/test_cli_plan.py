@@ -104,7 +104,7 @@ def test_what_cannot_be_planned(flagbench: Flagbench, arguments: str, named: str
     assert named in done.err
 
 
-def test_a_stack_that_does_not_run_the_case_is_refused_with_the_reason(
+def test_a_stack_that_does_not_run_the_case(
     flagbench: Flagbench, manifests: Path, edit: Edit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))

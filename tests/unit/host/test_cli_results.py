@@ -114,7 +114,7 @@ def test_show_has_the_measured_bubble_beside_the_predicted_one(
     ]
 
 
-def test_what_a_record_says_neither_moves_the_cursor_nor_forges_a_line(
+def test_a_record_cannot_forge_a_line_of_the_terminal(
     store: Store, make_record: MakeRecord, flagbench: Flagbench
 ) -> None:
     hostile = "x\x1b[2J\x9b31m\u202eOWNED\nstatus   ok"

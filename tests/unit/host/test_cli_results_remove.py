@@ -47,7 +47,7 @@ def test_rm_removes_the_named_records_and_their_checksums(store: Store, flagbenc
     assert left == {f"record-{n}.json{suffix}" for n in (2, 4) for suffix in ("", ".sha256")}
 
 
-def test_rm_takes_last_the_beginning_of_an_id_and_a_damaged_record(store: Store, flagbench: Flagbench) -> None:
+def test_rm_takes_last_a_prefix_and_a_damaged_record(store: Store, flagbench: Flagbench) -> None:
     (removed,) = flagbench("results rm last --yes --json").json["removed"]
     assert (removed["kind"], removed["name"]) == ("record", "record-4")
     assert removed["size"] > 100
@@ -119,7 +119,7 @@ def test_prune_means_the_records_for_which_all_options_hold(
         ("ls --since soon", ExitCode.USAGE, "--since"),
     ],
 )
-def test_what_is_wrong_or_not_confirmed_is_named_and_nothing_is_removed(
+def test_errors_and_missing_confirmation_remove_nothing(
     store: Store, flagbench: Flagbench, line: str, code: ExitCode, named: str
 ) -> None:
     ended = flagbench(f"results {line}")
@@ -135,7 +135,7 @@ def test_prune_keeps_files_that_are_not_records(store: Store, flagbench: Flagben
     assert [entry.record_id for entry in store.list() if entry.problem is None] == []
 
 
-def test_a_record_that_cannot_be_removed_does_not_keep_the_others(store: Store, flagbench: Flagbench) -> None:
+def test_a_record_that_cannot_be_removed_keeps_no_other(store: Store, flagbench: Flagbench) -> None:
     # A folder in the place of the checksum: even root cannot unlink it.
     checksum = Path(next(store.list()).location + ".sha256")
     checksum.unlink()

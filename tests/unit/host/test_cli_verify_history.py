@@ -44,7 +44,7 @@ def test_without_earlier_runs_the_default_is_assumed(method: Any) -> None:
     assert "2.0% (default)" in method()
 
 
-def test_earlier_runs_of_the_configuration_count_and_others_do_not(method: Any, store: Store) -> None:
+def test_earlier_runs_of_the_same_configuration_count(method: Any, store: Store) -> None:
     for number, factor in ((1, 0.999), (2, 1.0), (3, 1.001)):
         put(store, number, factor)
     put(store, 4, 0.5, config_digest="sha256:" + "0" * 64)

@@ -225,7 +225,7 @@ def test_the_stack_of_the_published_rows_is_chosen(
     assert [stack.name for stack in stacks_here(this_machine(), CATALOG, CATALOG.cases[case])] == stacks
 
 
-def test_run_without_a_stack_takes_that_of_this_device_and_names_its_rows(tool: Tool, flagbench: Flagbench) -> None:
+def test_run_without_a_stack_takes_that_of_this_device(tool: Tool, flagbench: Flagbench) -> None:
     tool("nvidia-smi", *[A100] * 8)
     ended = flagbench("run distilbert --dry-run")
     assert "runs           distilbert:a100-cuda11.6" in ended.out

@@ -82,7 +82,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_generated_part_that_was_edited_is_found_and_written_again(
+def test_an_edited_generated_part_is_written_again(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, flagbench: Flagbench
 ) -> None:
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(checkout / "manifests"))
@@ -114,7 +114,7 @@ def test_a_part_that_nothing_generates_is_named(checkout: Path) -> None:
     assert caught.value.code is ExitCode.USAGE
 
 
-def test_the_picture_shows_the_verdict_of_its_record_and_asks_no_host() -> None:
+def test_the_picture_shows_its_record_and_asks_no_host() -> None:
     text = (ROOT / "docs" / "verdict" / "verdict.svg").read_text(encoding="utf-8")
     shown = "".join(ElementTree.fromstring(text).itertext())
     assert read_record(ROOT / "docs" / "verdict" / "record.json").record_id in shown

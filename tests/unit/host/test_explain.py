@@ -211,7 +211,7 @@ def test_tf32_that_is_off_is_found_against_the_row() -> None:
     assert "matrix products ran in fp32, and tf32 is expected" in found.causes[0].seen
 
 
-def test_without_a_rate_to_compare_the_shares_are_of_its_own_time() -> None:
+def test_without_a_rate_shares_are_of_its_own_time() -> None:
     tiny = read_record((REPLAYS / "cpu-tiny.json").read_bytes())
     result = verify_claim([tiny], CATALOG.claims[CLAIM], CATALOG.cases["distilbert"])
     found = explain([tiny], result, CATALOG.cases["distilbert"])
@@ -279,7 +279,7 @@ def _no_training(raw: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("edit", [_empty, _no_loop, _no_training])
-def test_evidence_that_nothing_can_be_computed_from_explains_nothing(edit: Any) -> None:
+def test_empty_evidence_explains_nothing(edit: Any) -> None:
     raw = honest_record(CATALOG.claims[CLAIM])
     edit(raw)
     record = read_record(json.dumps(raw).encode())

@@ -52,9 +52,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunReq
     return launch
 
 
-def test_what_was_asked_for_is_handed_on_and_what_was_printed_is_the_record(
-    run: Run, request_for_cpu: RunRequest
-) -> None:
+def test_arguments_are_handed_on_and_the_record_is_read(run: Run, request_for_cpu: RunRequest) -> None:
     given = LocalOptions(gpus=2, data="--full", set_=("batch_size=8",), weights="-w")
     result = run(
         "words = [os.environ['FLAGBENCH_STACK'], *sys.argv[1:]]\n"
@@ -136,7 +134,7 @@ signal.pause()
 
 
 @pytest.mark.parametrize(("code", "grace"), [(STOPPED, 0.2), (DEAF, 600.0)], ids=["stopped", "deaf"])
-def test_a_run_that_does_not_follow_is_killed_after_the_grace_or_at_the_second_signal(
+def test_a_run_that_ignores_signals_is_killed(
     run: Run, monkeypatch: pytest.MonkeyPatch, code: str, grace: float
 ) -> None:
     monkeypatch.setattr("flagbench.signals.GRACE_SECONDS", grace)
@@ -181,7 +179,7 @@ def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
     signal.signal(signal.SIGHUP, before)
 
 
-def test_what_a_case_imports_is_named_and_another_does_not_need_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_imports_of_a_case_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     lora = RunRequest(*resolve_image("llama2-7b-lora:cpu", load_catalog()))
     absent = lora.case.raw["imports"]

@@ -161,7 +161,7 @@ def test_more_at_a_time_needs_more(model: Model, step: Step, software: Software)
     assert first.in_use >= first.tensors + first.context
 
 
-def test_states_of_the_optimizer_are_shared_by_replicas_only_if_it_is_distributed() -> None:
+def test_a_distributed_optimizer_shares_its_states() -> None:
     model, step = LLAMA.model, LLAMA.step("full")
     alone, two = (stage_memory(model, step, Layout(8, 4, dp), 0) for dp in (1, 2))
     assert two.optimizer * 2 == alone.optimizer

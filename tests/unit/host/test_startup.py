@@ -86,7 +86,7 @@ def test_no_command_that_reads_loads_an_engine_or_a_framework(
     "line",
     ["run distilbert:cpu --via docker --show-command", "render --all --check", "manifests docs --check"],
 )
-def test_a_command_that_needs_no_process_starts_none_and_reads_each_lock_once(line: str, tmp_path: Path) -> None:
+def test_no_process_is_started_and_each_lock_read_once(line: str, tmp_path: Path) -> None:
     _, locks, started = observe(line, FLAGBENCH_STORE=str(tmp_path))
     assert started == []
     assert len(locks) == len(set(locks))

@@ -118,7 +118,7 @@ def test_a_pipe_that_does_not_block_gets_everything(tmp_path: Path) -> None:
     assert child.wait(60) == 0
 
 
-def test_a_stderr_that_nobody_reads_stops_nothing_and_a_slow_reader_gets_all() -> None:
+def test_a_stderr_that_nobody_reads_stops_nothing() -> None:
     code = "from flagbench import stdio; stdio.install(); import sys; print('x' * 300_000, file=sys.stderr)"
     reading, writing = os.pipe()
     assert subprocess.run([sys.executable, "-c", code], stderr=writing, timeout=60).returncode == 0

@@ -50,7 +50,7 @@ def failing(*log):
     return output_of("\n".join([*lines, *frame])).failure()
 
 
-def test_no_more_than_twenty_lines_are_shown_and_more_are_searched():
+def test_twenty_lines_are_shown_and_more_are_searched():
     failed = failing("SSLError(CERTIFICATE_VERIFY_FAILED)", *map(str, range(50)))
     assert failed.lines == tuple(map(str, range(30, 50)))
     assert "--ca-bundle" in failed.remedy

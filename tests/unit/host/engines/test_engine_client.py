@@ -22,7 +22,7 @@ BUILDER = Path(__file__).parents[4] / "builder"
 @pytest.mark.parametrize(
     ("commands", "taken"), [(((NEW,), (OLD,), (NEW, True)), 1), (((NEW, True), (OLD,)), 0)], ids=["old", "buildx"]
 )
-def test_the_first_on_path_that_can_build_is_taken_unless_one_is_named(on_path, monkeypatch, commands, taken):
+def test_the_first_client_on_path_that_can_build(on_path, monkeypatch, commands, taken):
     paths = on_path(*commands)
     assert find_client().path == paths[taken]
     monkeypatch.setenv("FLAGBENCH_DOCKER", paths[-1])
@@ -38,7 +38,7 @@ def test_the_first_on_path_that_can_build_is_taken_unless_one_is_named(on_path, 
         ("hello", "not a Docker client"),
     ],
 )
-def test_each_client_that_cannot_build_is_named_once_with_its_reason(on_path, tmp_path, version, reason):
+def test_each_client_that_cannot_build_is_named(on_path, tmp_path, version, reason):
     on_path((version,))
     (tmp_path / "none").symlink_to(tmp_path / "0")
     with pytest.raises(EngineError) as caught:
@@ -78,7 +78,7 @@ def test_its_input_is_streamed():
     assert run("wc -c", content=(bytes(2**20) for _ in range(3)))[1].strip() == str(3 * 2**20)
 
 
-def test_one_that_ends_before_it_has_read_everything_says_why_itself():
+def test_a_command_that_ends_before_its_input():
     assert run("echo no; exit 2", content=(bytes(2**20) for _ in range(3)))[:2] == (2, "no\n")
 
 

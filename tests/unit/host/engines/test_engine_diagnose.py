@@ -62,7 +62,7 @@ def test_a_known_text_is_explained(step, error, lines, remedy):
     assert remedy in diagnose(step, error, lines.splitlines()).remedy
 
 
-def test_a_broken_connection_that_was_tried_again_is_not_the_cause():
+def test_a_retried_connection_is_not_the_cause():
     lines = ["WARNING: Retrying after connection broken by 'NewConnectionError(...)'", "error: command 'gcc' failed"]
     assert diagnose(RUN, EXIT, lines).cause == "a command ended with exit code 1"
 

@@ -29,7 +29,7 @@ def engine(fake_engine, fake_command):
         yield opened
 
 
-def test_a_build_sends_its_context_and_shows_the_clients_progress(engine, fake_engine, fake_command):
+def test_a_build_sends_its_context_and_shows_progress(engine, fake_engine, fake_command):
     fake_command.prints(recorded("success"), image="sha256:abc")
     fake_engine.answers["/images/a:1/json"] = (200, {**IMAGE, "Id": "sha256:engine"})
     shown = io.StringIO()
@@ -62,7 +62,7 @@ def test_buildkit_of_the_engine_builds(engine, fake_command, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["https_proxy", "HTTPS_PROXY"])
-def test_no_proxy_is_on_the_command_line_and_a_request_may_replace_it(engine, fake_command, monkeypatch, name):
+def test_no_proxy_is_on_the_command_line(engine, fake_command, monkeypatch, name):
     monkeypatch.setenv(name, "http://me:planted@proxy.example:1")
     monkeypatch.setenv("ALL_PROXY", "")
     engine.build(BuildRequest([b"x"]))

@@ -70,7 +70,7 @@ def test_the_code_of_a_run_that_left_a_record(status: object, ended: int | None,
     assert exit_code(json.dumps({"schema": "record/v1", "status": status}).encode(), ended) == code
 
 
-def test_the_record_of_a_killed_container_says_which_image_it_was(make_request: Callable[..., RunRequest]) -> None:
+def test_the_record_of_a_killed_container(make_request: Callable[..., RunRequest]) -> None:
     killed = FlagbenchError("https://me:hunter2@registry.example", remedy="look", code=ExitCode.OUT_OF_MEMORY)
     line = record_of_killed(make_request(), killed, image=RunImage("r.example/a@sha256:2", "sha256:1"))
     record = read_record(line)

@@ -64,9 +64,7 @@ def unpacked(file: str) -> dict[str, bytes]:
         return {name: path.read_bytes() for name, path in files.items()}
 
 
-def test_other_hardware_that_was_asked_for_is_a_verdict_after_one_run(
-    runs: FakeRuns, flagbench: Flagbench, store: Store
-) -> None:
+def test_other_hardware_is_a_verdict_after_one_run(runs: FakeRuns, flagbench: Flagbench, store: Store) -> None:
     ended = flagbench(f"{ON_CPU} -o b.tar.gz --json")
     answer = json.loads(ended.out)
     assert (ended.code, answer["verdict"]["verdict"]) == (ExitCode.NOT_COMPARABLE, "NOT_COMPARABLE")
@@ -172,7 +170,7 @@ def test_an_undecided_verdict_ends_at_a_limit(
         (["ok", "not started"], 15, 1),
     ],
 )
-def test_a_run_that_does_not_end_well_ends_it_and_what_was_measured_is_bundled(
+def test_a_run_that_fails_ends_it_and_is_bundled(
     runs: FakeRuns,
     flagbench: Flagbench,
     monkeypatch: pytest.MonkeyPatch,
@@ -228,9 +226,7 @@ def test_where_nothing_was_measured_there_is_no_bundle(runs: FakeRuns, flagbench
     assert not Path("b.tar.gz").exists()
 
 
-def test_a_bundle_that_cannot_be_written_does_not_hide_the_verdict(
-    runs: FakeRuns, flagbench: Flagbench, small_disk: Path
-) -> None:
+def test_a_bundle_that_cannot_be_written(runs: FakeRuns, flagbench: Flagbench, small_disk: Path) -> None:
     (small_disk / "full").write_bytes(bytes(60_000))
     ended = flagbench(f"{ON_CPU} -o", str(small_disk / "b.tar.gz"))
     assert (ended.code, os.listdir(small_disk)) == (ExitCode.NOT_STORED, ["full"])
@@ -267,7 +263,7 @@ def test_in_a_container_the_bill_of_materials_is_the_images(runs: FakeRuns, flag
         ("reproduce glm/r300-1x1-fp32-bs4", 13),
     ],
 )
-def test_what_cannot_be_reproduced_is_refused_before_anything_runs(
+def test_what_cannot_be_reproduced_starts_nothing(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, words: str, code: int
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
@@ -320,7 +316,7 @@ def test_preflight_names_what_is_wrong_with_a_remedy(
     assert all(f["remedy"] for f in found)
 
 
-def test_other_hardware_is_refused_with_the_rows_that_come_closest(
+def test_other_hardware_is_refused_with_the_closest_rows(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reproduce, "this_machine", lambda: machine("MXC500", 8, 64.0))

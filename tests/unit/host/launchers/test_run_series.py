@@ -305,7 +305,7 @@ def test_a_store_that_takes_no_series_costs_no_run(
     assert fake.requests == []
 
 
-def test_records_that_cannot_be_stored_are_printed_with_the_series(
+def test_unstored_records_are_printed_with_the_series(
     fake: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Store, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
@@ -343,7 +343,7 @@ def test_every_copy_of_a_record_has_the_launchers_clock(
     assert "self-reported" not in flagbench("verify last").out
 
 
-def test_a_copy_that_cannot_be_changed_keeps_the_record_as_the_image_made_it(
+def test_a_copy_that_cannot_be_changed_is_not_stamped(
     fake: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Store, tmp_path: Path
 ) -> None:
     def refuse(path: Path, content: bytes) -> None:
@@ -362,7 +362,7 @@ def test_what_is_no_record_is_not_stamped(printed: bytes) -> None:
     assert clock.with_launch(printed, launch) == printed
 
 
-def test_a_stamp_replaces_one_that_the_image_made_up_and_no_other_byte() -> None:
+def test_a_stamp_changes_no_other_byte() -> None:
     launch = clock.TimedLaunch(LaunchResult(b"", 0), "2026-01-01T00:00:00Z", 1.5, "docker")
     own = b'"launch":{"started_at":"2026-01-01T00:00:00Z","seconds":1.5,"via":"docker"}}\n'
     assert clock.with_launch(b'{"a":1.50e3}\n', launch) == b'{"a":1.50e3,' + own

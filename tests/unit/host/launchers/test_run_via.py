@@ -29,9 +29,7 @@ def test_what_is_shown_makes_nothing(capsys: pytest.CaptureFixture[str], tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_a_container_is_the_default_of_accelerators_and_of_its_own_options(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_a_container_is_the_default(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     assert shown(capsys, "distilbert:cpu", "--memory", "2g")[0] == "docker"
     assert main.run(["run", "distilbert:a100"]) == 15
