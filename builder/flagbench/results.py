@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -50,7 +50,7 @@ def select(
     state: State | None = None,
     since: str | None = None,
     older_than: str | None = None,
-) -> Iterator[StoredRecord]:
+) -> Generator[StoredRecord]:
     """The records of a store for which every given option of a command holds, newest first.
 
     Raises FlagbenchError (usage), also for names of no case or stack.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -63,8 +64,10 @@ def list_records(
     {name: value}. Of a damaged one, whose error says why, what is unknown is null and metrics is empty.
     """
     place = open_store(store)
-    found = select(place, case=case, stack=stack, state=state, since=since)
-    entries = with_verdicts(place, islice(found, min(limit, sys.maxsize)))
+    # A listing saves the index when it ends or is closed: before the verdicts are remembered, not after.
+    with closing(select(place, case=case, stack=stack, state=state, since=since)) as found:
+        listed = [*islice(found, min(limit, sys.maxsize))]
+    entries = with_verdicts(place, listed)
     if json:
         echo_json({"store": place.url, "records": [_as_json(entry) for entry in entries]})
         return

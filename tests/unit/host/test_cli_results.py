@@ -31,6 +31,12 @@ def test_ls_is_newest_first(filled: Store, flagbench: Flagbench) -> None:
     assert older.split()[-5:] == ["ok", "12.5s", "p_core", "321.5", "INVALID"]
 
 
+def test_a_limited_listing_remembers_its_verdicts(filled: Store, flagbench: Flagbench) -> None:
+    assert flagbench("results ls --limit 1").code == 0
+    newest, other = filled.list()
+    assert (newest.summary.verdict, other.summary.verdict) == ("INVALID", None)
+
+
 @pytest.mark.parametrize(
     ("without", "shown", "verdict"),
     [
