@@ -21,9 +21,3 @@ def convert(value: Any, to: type[T]) -> T:
     """As `msgspec.convert`. Raises msgspec.ValidationError."""
     with _ONE_AT_A_TIME:
         return msgspec.convert(value, to)
-
-
-def decode_json(content: bytes, to: type[T]) -> T:
-    """As `msgspec.json.decode`. Raises msgspec.DecodeError, or its subclass ValidationError, and RecursionError."""
-    with _ONE_AT_A_TIME:
-        return msgspec.json.decode(content, type=to)
