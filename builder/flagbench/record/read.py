@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import msgspec
@@ -19,7 +20,6 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.files import read_input, read_stdin, reason
 from flagbench.record.model import Record
 from flagbench.terminal import brief, visible
-from flagbench.typed import convert
 
 VERSION = "record/v1"
 
@@ -38,6 +38,8 @@ CLOCK_SKEW = timedelta(hours=1)
 EPOCH_YEAR = 1970
 """The earliest year that the clock of a machine, even an unset one, shows."""
 
+_ONE_AT_A_TIME = Lock()
+"""msgspec 0.22 builds its description of a type when it is first used; a second thread that finds half of it crashes."""
 _NESTED = (dict, list)
 _PARSED = frozenset(_NESTED)
 _REMEDY = "give the record as it was printed: stdout of a run, without its stderr"
@@ -60,7 +62,8 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
     raw = parse(source, name)
     try:
         # `raw` last: a field of that name in the document is one to ignore.
-        record = convert({**raw, "raw": raw}, Record)
+        with _ONE_AT_A_TIME:
+            record = msgspec.convert({**raw, "raw": raw}, Record)
         fault = date_fault(record.created_at)
         fault = fault and f"created_at: {fault}"
         if record.rank_columns is not None:

@@ -1,4 +1,4 @@
-"""msgspec's conversions in several threads, in a process that has not used the type before."""
+"""Records read in several threads, in a process that has read none before."""
 
 from __future__ import annotations
 
