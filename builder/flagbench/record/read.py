@@ -39,7 +39,7 @@ EPOCH_YEAR = 1970
 """The earliest year that the clock of a machine, even an unset one, shows."""
 
 _ONE_AT_A_TIME = Lock()
-"""msgspec 0.22 builds its description of a type when it is first used; a second thread that finds half of it crashes."""
+"""msgspec 0.22 builds its description of a type at its first use; a thread that finds half of it crashes."""
 _NESTED = (dict, list)
 _PARSED = frozenset(_NESTED)
 _REMEDY = "give the record as it was printed: stdout of a run, without its stderr"
