@@ -3,12 +3,14 @@
 import fcntl
 import json
 import os
+import uuid
 from contextlib import closing
 
 from running import need
 
 NEEDED = "a Docker Engine whose builds reach a base image and packages"
 BASE = "debian:bookworm-slim"
+TAG = "flagbench-test/probe:%s" % uuid.uuid4().hex[:12]
 PROBE = """FROM %s
 RUN apt-get -o Acquire::Retries=3 -o Acquire::http::Timeout=30 -o APT::Update::Error-Mode=any update
 """
@@ -41,8 +43,8 @@ def probe():
     try:
         with closing(open_client()) as client:
             context = context_tar(rendered("probe", dockerfile, {}), {})
-            built = Engine(client).build(BuildRequest(context, no_cache=True))
-            client.api.remove_image(built.image_id)
+            Engine(client).build(BuildRequest(context, tags=(TAG,), no_cache=True))
+            client.api.remove_image(TAG)
     except FlagbenchError as error:
         return " ".join(error.message.split())
     return None

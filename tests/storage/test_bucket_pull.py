@@ -21,7 +21,7 @@ from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.oci.bucket_address import parse_bucket_image
 from flagbench.oci.diff_ids import remember_diff_id
 from flagbench.oci.manifest import Layer
-from flagbench.oci.progress import TransferProgress
+from flagbench.progress import Progress
 from flagbench.oci.pull import Pulled, pull
 from oci_images import HandMade, blob_of, make_image, sha256
 from running import need
@@ -55,7 +55,7 @@ def push(server: Any, bucket: str, name: str) -> Callable[[HandMade], str]:
 
 def pulled(address: str, engine: Engine) -> Pulled:
     """Pull without a word."""
-    return pull(parse_bucket_image(address), engine, TransferProgress(quiet=True))
+    return pull(parse_bucket_image(address), engine, Progress(quiet=True))
 
 
 def held(diff_ids: tuple[str, ...]) -> None:

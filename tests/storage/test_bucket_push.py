@@ -22,7 +22,7 @@ from flagbench.cli import main
 from flagbench.errors import ExitCode
 from flagbench.oci.bucket import ImageBucket
 from flagbench.oci.bucket_address import parse_bucket_image, parse_image_bucket
-from flagbench.oci.progress import TransferProgress
+from flagbench.progress import Progress
 from flagbench.oci.pull import pull
 from flagbench.oci.push import Pushed, find_source, push_to_bucket
 from oci_images import MANIFEST
@@ -33,7 +33,7 @@ pytest_plugins = ["containers", "registries"]
 pytestmark = [pytest.mark.s3, pytest.mark.docker]
 
 ROOT = Path(__file__).parents[2]
-QUIET = TransferProgress(quiet=True)
+QUIET = Progress(quiet=True)
 PART = 8 * 2**20
 Push = Callable[..., Pushed]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flagbench.build.options import BuildOptions
@@ -10,7 +10,7 @@ from flagbench.catalog.model import Stack
 from flagbench.engines import Engine
 from flagbench.engines.base import ImageInfo
 from flagbench.errors import FlagbenchError
-from flagbench.images import LOCAL, ImageReference, find_reference, parse_reference
+from flagbench.images import LOCAL, find_reference, parse_reference
 from flagbench.locks.model import Lock
 
 Pull = Callable[[str], ImageInfo]
@@ -24,11 +24,9 @@ class Base:
     reference: str
     """As the engine finds it; the build argument BASE."""
     identity: str
-    """`sha256:<64 hex>`: of its manifest where a registry gave one, else of its layers and configuration."""
+    """`sha256:<64 hex>`: of its manifest where a registry gave one, else the engine's id of it."""
     in_registry: bool = False
     """Whether `identity` is the digest that a registry has it under."""
-    is_here: bool = False
-    """Whether the engine had it when the base was resolved."""
 
     @property
     def name(self) -> str:
@@ -60,31 +58,28 @@ def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
             f"the stack {stack.name} has no public base image", remedy=stack.base_obtain or "name one with --base"
         )
     open_ends = [entry.pin for entry in lock.unresolved]
+    name_it = ""
     if options.base is None and lock.base_digest is None:
         open_ends.insert(0, f"the digest of {lock.base_image}")
+        name_it = " (or name the base with --base)"
     if open_ends and not options.allow_unlocked:
-        base_too = " (or name the base with --base)" if lock.base_digest is None and options.base is None else ""
         raise FlagbenchError(
             f"the lock of {stack.name} leaves unresolved: {', '.join(open_ends)}",
-            remedy=f"resolve it with `flagbench lock {stack.name}` where a network is{base_too}, "
+            remedy=f"resolve it with `flagbench lock {stack.name}` where a network is{name_it}, "
             "or build what is not pinned with --allow-unlocked",
         )
 
 
 def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine, pull: Pull) -> Base:
-    """The base to build on, pulled where it has to be to say what it is.
-
-    A locked digest identifies the base before it is here. Anything else is identified by the digest that its
-    registry gave, or, as after `docker load`, by its layers and configuration.
+    """The base to build on. A locked digest identifies it, and the build pulls it; any other is pulled if missing.
 
     Raises:
         FlagbenchError: (usage) `--base` names another image than the one a lock without a public base fixed;
             (build failed) it cannot be pulled.
     """
-    platform = options.platform or stack.platform
     if options.base is None and lock.base_image is not None and lock.base_digest is not None:
-        reference = f"{lock.base_image}@{lock.base_digest}"
-        return Base(reference, lock.base_digest, in_registry=True, is_here=engine.inspect(reference) is not None)
+        return Base(f"{lock.base_image}@{lock.base_digest}", lock.base_digest, in_registry=True)
+    platform = options.platform or stack.platform
     reference = options.base or lock.base_image or ""
     image = engine.inspect(reference) or pull(reference)
     if image.platform and _kind(image.platform) != _kind(platform):
@@ -92,58 +87,28 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
             f"the base {reference} is for {image.platform}, the image to build is for {platform}",
             remedy="name a base of the stack's platform with --base, or add a stack for that of this base",
         )
-    _require_fixed(stack, lock, options, image)
-    if _is_id(reference, image):
-        # BuildKit takes only names in FROM.
-        reference = f"{LOCAL}/base:{image.id.removeprefix('sha256:')[:12]}"
-        engine.tag(image.id, reference)
-    identity = _identity(image, reference, lock.base_digest)
-    return Base(reference, identity, in_registry=identity != image.content_digest, is_here=True)
-
-
-def _identity(image: ImageInfo, reference: str, expected: str | None) -> str:
-    """A manifest's digest, the expected one before that of the reference; else the digest of the image's content."""
-    digests = {known.name: known.digest for known in _references(image.repo_digests)}
-    if expected is not None and expected in digests.values():
-        return expected
-    given = parse_reference(reference)
-    if given.digest:
-        return given.digest
-    digest = digests.get(given.name)
-    # With the containerd image store an image that was loaded has a digest too, its id, and no registry knows it.
-    return digest if digest and digest != image.id else image.content_digest
-
-
-def _require_fixed(stack: Stack, lock: Lock, options: BuildOptions, image: ImageInfo) -> None:
-    """A lock of a stack without a public base may fix the image itself."""
-    if lock.base_image is not None or lock.base_digest is None or options.allow_unlocked:
-        return
-    known = {image.id, image.content_digest, *(known.digest for known in _references(image.repo_digests))}
-    if lock.base_digest not in known:
+    # An engine may call an image without a name `<none>`.
+    named = [found for found in map(find_reference, image.repo_digests) if found]
+    digests = {found.name: found.digest for found in named}
+    is_fixed = lock.base_image is None and lock.base_digest is not None and not options.allow_unlocked
+    if is_fixed and lock.base_digest not in (image.id, *digests.values()):
         raise FlagbenchError(
-            f"--base {options.base} is the image {image.content_digest}, "
-            f"the lock of {stack.name} fixes {lock.base_digest}",
+            f"--base {reference} is the image {image.id}, the lock of {stack.name} fixes {lock.base_digest}",
             remedy=f"name that image, lock this one with `flagbench lock {stack.name}`, or allow it with "
             "--allow-unlocked",
         )
-
-
-def _is_id(reference: str, image: ImageInfo) -> bool:
-    """Whether an image was named by its id or the beginning of it, and not by a name that looks like one.
-
-    An engine takes a beginning of any length that fits one image alone, and a name before that.
-    """
-    names = {known.tagged for known in _references((*image.repo_tags, *image.repo_digests))}
-    if names & {reference, f"{reference}:latest"}:
-        return False
-    return image.id.removeprefix("sha256:").startswith(reference.removeprefix("sha256:"))
+    if image.id.removeprefix("sha256:").startswith(reference.removeprefix("sha256:")):
+        # An id, or the beginning of one. BuildKit takes only names in FROM.
+        reference = f"{LOCAL}/base:{image.id.removeprefix('sha256:')[:12]}"
+        engine.tag(image.id, reference)
+    given = parse_reference(reference)
+    identity = given.digest or digests.get(given.name) or image.id
+    if lock.base_digest in digests.values():
+        identity = lock.base_digest or identity  # a mirror of the locked base is the locked base
+    # With the containerd image store an image that was loaded has a digest too, its id, and no registry knows it.
+    return Base(reference, identity, in_registry=identity != image.id)
 
 
 def _kind(platform: str) -> list[str]:
     """System and processor: a variant, such as v8 of arm64, is not always said."""
     return platform.split("/")[:2]
-
-
-def _references(names: Iterable[str]) -> list[ImageReference]:
-    """An image's names, parsed; an engine may call an image without one `<none>`."""
-    return [reference for reference in map(find_reference, names) if reference]

@@ -11,26 +11,21 @@ from pathlib import Path
 
 from flagbench.build.base import require_locked, require_platform, resolve_base
 from flagbench.build.contents import read_contents
-from flagbench.build.inputs import Inputs, make_inputs, secrets
+from flagbench.build.inputs import make_inputs, secrets
 from flagbench.build.options import BuildOptions
-from flagbench.build.progress import Progress
 from flagbench.build.results import ImageResult, TierResult
 from flagbench.build.sbom import is_sbom_of, sbom_json, sbom_path, write_sbom
-from flagbench.build.space import THIN, locked_bytes, require_space, stack_bytes
 from flagbench.build.tiers import Tier, case_tier, stack_tier
 from flagbench.catalog.lookup import get_stack, resolve_image
 from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.checkout import commit
 from flagbench.engines import Engine
-from flagbench.engines.base import BuildFailed, BuildRequest, ImageInfo, Resources
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.engines.base import BuildRequest, ImageInfo, Resources
 from flagbench.labels import CREATED_LABEL, REVISION_LABEL
-from flagbench.locks.model import part_of
+from flagbench.progress import Progress
 from flagbench.render.image import ImageRenderer
 from flagbench.render.model import context_tar
 from flagbench.render.stack import interpreter
-from flagbench.render.steps import stack_packages
-from flagbench.user_lock import user_lock
 
 JOB_BYTES = 9 * 2**30
 """Peak memory of one compiler job, bytes: nvcc on flash-attn's kernels takes 8 to 9 GB. Source: setup.py of
@@ -75,9 +70,8 @@ class Builder:
     def build(self, target: Target) -> ImageResult:
         """Build an image, or find it up to date.
 
-        Raises:
-            FlagbenchError: (usage) something is not locked, or an option does not fit; (build failed) a step
-                failed, or the disk is too small; (engine) the engine does not answer; (interrupted) Ctrl-C.
+        Raises FlagbenchError: (usage) something is not locked, or an option does not fit; (build failed) a step
+        failed; (engine) the engine does not answer.
         """
         stack = target.stack
         lock = self._renderer.lock(stack)
@@ -85,37 +79,27 @@ class Builder:
         require_locked(stack, lock, self._options)
 
         def pull(reference: str) -> ImageInfo:
-            require_space(self._engine.free_bytes(), locked_bytes(part_of(lock, stack_packages(stack, lock))))
-            return self._pull(reference, self._options.platform or stack.platform)
+            self._progress.note(f"pulling {reference}")
+            platform = self._options.platform or stack.platform
+            return self._engine.pull(reference, platform=platform, show=self._progress.show)
 
         base = resolve_base(stack, lock, self._options, self._engine, pull)
         rendered = self._renderer.stack(stack)
         heavy = stack_tier(stack, rendered, lock, base, self._options)
         if target.case is None:
-            return ImageResult(target.name, (self._ensure(heavy),), base, lock)
+            return ImageResult(target.name, (self._ensure(heavy),), lock)
         thin_rendered = self._renderer.case(target.case, stack, rendered)
         thin = case_tier(target.case, stack, thin_rendered, lock, base, self._options, heavy)
-        there = self._up_to_date(thin)
         # A case's image is complete by itself: if it is up to date, that of the stack is not needed.
-        results = [there] if there else [self._ensure(tier) for tier in (heavy, thin)]
-        return ImageResult(target.name, tuple(results), base, lock, below=thin.below, installs=thin.installs)
+        there = self._up_to_date(thin)
+        results = [there] if there else [self._ensure(heavy), self._ensure(thin)]
+        return ImageResult(target.name, tuple(results), lock)
 
     def _ensure(self, tier: Tier) -> TierResult:
-        """The tier, built where it is not there; other processes that want the same wait."""
-        if tier.digest in self._made:
-            return self._made[tier.digest]
-        waiting = f"another flagbench is building {tier.name}; waiting for it"
-        try:
-            with user_lock("building", tier.name, lambda: self._progress.note(waiting)):
-                there = self._up_to_date(tier) or self._build(tier)
-        except KeyboardInterrupt:
-            raise FlagbenchError(
-                f"interrupted while building {tier.name}; the step was stopped and nothing was tagged",
-                remedy="build again when ready: the steps that ended are kept in the engine's cache",
-                code=ExitCode.INTERRUPTED,
-            ) from None
-        self._made[tier.digest] = there
-        return there
+        """The tier, built where it is not there."""
+        if tier.digest not in self._made:
+            self._made[tier.digest] = self._up_to_date(tier) or self._build(tier)
+        return self._made[tier.digest]
 
     def _up_to_date(self, tier: Tier) -> TierResult | None:
         """The tier as the engine has it, under every tag, if it is the one to build, on the stack that is here."""
@@ -126,42 +110,21 @@ class Builder:
         for tag in dict.fromkeys([tier.tags[0], tier.fixed_tag]):
             image = self._engine.inspect(tag)
             if image is not None and tier.is_made_by(image, below, self._revision):
-                self._tag(image, tier)
-                return TierResult(tier.name, image.id, tier.digest, tier.tags, skipped=True)
+                for name in tier.tags:
+                    self._engine.tag(image.id, name)
+                return TierResult(tier, image.id, skipped=True)
         return None
 
-    def _tag(self, image: ImageInfo, tier: Tier) -> None:
-        for tag in tier.tags:
-            tagged = self._engine.inspect(tag)
-            if tagged is None or tagged.id != image.id:
-                self._engine.tag(image.id, tag)
-
     def _build(self, tier: Tier) -> TierResult:
-        inputs = make_inputs(self._options, tier.lock) if tier.installs else {}
-        needed = stack_bytes(tier.lock, inputs) if tier.installs else THIN
-        if tier.heavy:
-            # Checked before the pull, which may take long, and after it: only then is the size of the base known.
-            require_space(self._engine.free_bytes(), needed)
-            if not tier.base.is_here:
-                self._pull(tier.base.reference, tier.platform)
-        require_space(self._engine.free_bytes(), needed)
-        if tier.below is not None and self._engine.inspect(tier.below) is None:
-            raise _removed(tier.below)
-        request = self._request(tier, inputs)
+        request = self._request(tier)
         self._progress.note(f"building {tier.name}")
         started = time.monotonic()
-        try:
-            built = self._engine.build(request, show=self._progress.show)
-        except BuildFailed as error:
-            self._progress.failed(error)
-            raise
-        self._check_labels(built.image_id, request)
+        image = self._engine.build(request, show=self._progress.show)
         seconds = time.monotonic() - started
-        result = TierResult(tier.name, built.image_id, tier.digest, tier.tags, False, seconds, built.steps)
-        self._progress.built(result)
-        return result
+        self._progress.note(f"{tier.tags[0]} built in {seconds:.1f}s; also {', '.join(tier.tags[1:])}")
+        return TierResult(tier, image.id, skipped=False, seconds=seconds)
 
-    def _request(self, tier: Tier, inputs: Inputs) -> BuildRequest:
+    def _request(self, tier: Tier) -> BuildRequest:
         created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         # Empty if it is unknown: otherwise a case's image would inherit its stack's label.
         labels = {**tier.labels, CREATED_LABEL: created, REVISION_LABEL: self._revision or ""}
@@ -172,6 +135,7 @@ class Builder:
             build_args["MAX_JOBS"] = str(compiler_jobs(self._engine.resources(), tier.compiles))
             if not self._options.no_cache:
                 build_args["BASE_DIGEST"] = tier.base.identity
+        inputs = make_inputs(self._options, tier.lock) if tier.installs else {}
         return BuildRequest(
             context=context_tar(tier.rendered, inputs),
             tags=tier.tags,
@@ -181,20 +145,6 @@ class Builder:
             no_cache=self._options.no_cache,
             secrets=self._secrets,
         )
-
-    def _check_labels(self, image_id: str, request: BuildRequest) -> None:
-        image = self._engine.inspect(image_id) if image_id else None
-        wrong = [key for key, value in request.labels.items() if image is None or image.labels.get(key) != value]
-        if wrong:
-            raise FlagbenchError(
-                f"the engine built {request.tags[0]} without the labels it was given: {', '.join(sorted(wrong))}",
-                remedy="build again; if it stays so, look at the engine with `flagbench doctor`",
-                code=ExitCode.BUILD_FAILED,
-            )
-
-    def _pull(self, reference: str, platform: str) -> ImageInfo:
-        self._progress.note(f"pulling {reference}")
-        return self._engine.pull(reference, platform=platform, show=self._progress.show)
 
 
 def build_images(
@@ -214,32 +164,16 @@ def build_images(
     builder = Builder(catalog, options, engine, progress)
     for target in targets.values():
         result = builder.build(target)
-        file = sbom or sbom_path(result.top.tags[1])
-        if not is_sbom_of(file, result.top.image_id):
-            progress.note(f"listing what is in {result.top.tags[0]}")
-            contents = read_contents(_listed_image(engine, result), interpreter(target.stack))
+        top = result.top
+        file = sbom or sbom_path(top.tier.tags[1])
+        if not is_sbom_of(file, top.image_id):
+            progress.note(f"listing what is in {top.tier.tags[0]}")
+            contents = read_contents(top.image_id, interpreter(target.stack))
             write_sbom(file, sbom_json(result, contents, target.stack.build.indexes))
         yield replace(result, sbom=file)
-
-
-def _listed_image(engine: Engine, result: ImageResult) -> ImageInfo:
-    """The image whose packages are listed: the stack's where the case's installs none, for they are the same."""
-    refs = [result.top.image_id] if result.installs or result.below is None else [result.below, result.top.image_id]
-    found = next((image for image in map(engine.inspect, refs) if image is not None), None)
-    if found is None:
-        raise _removed(result.top.image_id)
-    return found
 
 
 def compiler_jobs(engine: Resources, stages: int) -> int:
     """MAX_JOBS for each of `stages` packages that are compiled in parallel; at least 1."""
     together = min(engine.cpus, engine.memory // JOB_BYTES)
     return max(1, together // max(1, stages))
-
-
-def _removed(image: str) -> FlagbenchError:
-    return FlagbenchError(
-        f"the engine no longer has the image {image}, which this build needs",
-        remedy="build again, and remove no image meanwhile",
-        code=ExitCode.BUILD_FAILED,
-    )

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from contextlib import closing, suppress
+import subprocess
 from typing import NamedTuple
 
 import msgspec
-from platformdirs import user_cache_path
 
-from flagbench.engines import open_client
-from flagbench.engines.base import ImageInfo
-from flagbench.engines.connect import engine_errors
+from flagbench.engines.client import find_docker
 from flagbench.errors import ExitCode, FlagbenchError
 
-_LABEL = {"dev.flagbench.role": "contents"}
 # For Python 3.8 and later, with the standard library alone. It imports no package: it reads the installers' metadata.
 _SCRIPT = r"""
 import json
@@ -77,52 +71,17 @@ class Contents(msgspec.Struct):
     python: list[PythonPackage]
 
 
-def read_contents(image: ImageInfo, interpreter: str) -> Contents:
-    """The packages of an image; a container is started only for the first of all images with the same layers.
-
-    Raises FlagbenchError (build failed) if its Python does not answer.
-    """
-    key = hashlib.sha256("\n".join([_SCRIPT, interpreter, *image.layers]).encode()).hexdigest()
-    kept = user_cache_path("flagbench") / "contents" / f"{key}.json"
-    with suppress(OSError, msgspec.DecodeError, RecursionError):
-        return msgspec.json.decode(kept.read_bytes(), type=Contents)
-    answer = run_in_container(image.id, [interpreter, "-I", "-B", "-c", _SCRIPT])
+def read_contents(image_id: str, interpreter: str) -> Contents:
+    """The packages of an image. Raises FlagbenchError (build failed) if its Python does not list them."""
+    options = ["--rm", "--pull=never", "--network=none", f"--entrypoint={interpreter}"]
+    command = [find_docker(builds=False), "run", *options, image_id, "-I", "-B", "-c", _SCRIPT]
+    listed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
     try:
-        contents = msgspec.json.decode(answer, type=Contents)
+        return msgspec.json.decode(listed.stdout, type=Contents)
     except (msgspec.DecodeError, RecursionError) as error:
+        said = (listed.stderr or listed.stdout)[-200:].decode("utf-8", "replace").strip()
         raise FlagbenchError(
-            f"the image {image.id} does not list what is installed in it: {answer[-200:]!r}",
+            f"the image {image_id} does not list what is installed in it: {said}",
             remedy=f"check that {interpreter} runs in it",
             code=ExitCode.BUILD_FAILED,
         ) from error
-    with suppress(OSError):  # the next build lists it again
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(answer)
-    return contents
-
-
-def run_in_container(image_id: str, command: Sequence[str]) -> bytes:
-    """What a command prints on stdout in a container of an image, which has no network and is removed afterwards.
-
-    Raises:
-        FlagbenchError: (build failed) the command failed, with the last line of its stderr; (engine) the engine
-            could not run it.
-    """
-    with closing(open_client()) as client, engine_errors(f"run a container of {image_id}"):
-        container = client.containers.create(
-            image_id, list(command[1:]), entrypoint=[command[0]], network_mode="none", labels=_LABEL
-        )
-        try:
-            container.start()
-            status = int(container.wait()["StatusCode"])
-            answer = bytes(container.logs(stdout=True, stderr=False))
-            said = container.logs(stdout=False, stderr=True, tail=1) if status else b""
-        finally:
-            container.remove(force=True)
-    if status:
-        raise FlagbenchError(
-            f"{command[0]} in the image {image_id} ended with {status}: {said.decode('utf-8', 'replace').strip()}",
-            remedy="check that the interpreter that the stack's manifest names runs in the image",
-            code=ExitCode.BUILD_FAILED,
-        )
-    return answer

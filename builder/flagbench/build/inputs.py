@@ -5,7 +5,6 @@ The names are those that images/files/install.sh looks for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -73,17 +72,8 @@ def secrets(options: BuildOptions, environment: Mapping[str, str]) -> tuple[str,
 
 def _sources_list(path: Path) -> bytes:
     try:
-        content = read_file(path, TEXT_BYTES)
+        return read_file(path, TEXT_BYTES)
     except OSError as error:
         raise FlagbenchError(
             f"--apt-source {path} cannot be read: {reason(error)}", remedy="make the file readable for you"
         ) from error
-    lines = [line.strip() for line in content.decode("utf-8", "replace").splitlines()]
-    wrong = next((number for number, line in enumerate(lines, 1) if not re.match(r"(deb(-src)?\s|#|$)", line)), None)
-    if wrong is not None or not any(line.startswith("deb ") for line in lines):
-        where = f"{path}:{wrong}" if wrong else str(path)
-        raise FlagbenchError(
-            f"{where} is no line of a sources.list" if wrong else f"{where} names no source",
-            remedy="write lines like `deb https://mirror.example/debian bookworm main`, or give a mirror's URL",
-        )
-    return content

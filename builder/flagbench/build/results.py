@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flagbench.build.base import Base
-from flagbench.engines.base import Step
+from flagbench.build.tiers import Tier
 from flagbench.locks.model import Lock
 
 
@@ -15,15 +14,21 @@ from flagbench.locks.model import Lock
 class TierResult:
     """One tier, built or found up to date."""
 
-    name: str
-    """`stack/STACK` or `CASE/STACK`."""
+    tier: Tier
     image_id: str
-    digest: str
-    """The label dev.flagbench.context."""
-    tags: tuple[str, ...]
     skipped: bool
     seconds: float = 0.0
-    steps: tuple[Step, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "tier": self.tier.name,
+            "image_id": self.image_id,
+            "context": self.tier.digest,
+            "tags": list(self.tier.tags),
+            "skipped": self.skipped,
+            "seconds": round(self.seconds, 3),
+        }
 
 
 @dataclass(frozen=True)
@@ -34,14 +39,9 @@ class ImageResult:
     """`case:stack`, or the stack's name alone."""
     tiers: tuple[TierResult, ...]
     """Lowest first; the last is the image itself."""
-    base: Base
     lock: Lock
     """The stack's."""
     sbom: Path | None = None
-    below: str | None = None
-    """The tag of the stack's image that a case's stands on; None for a stack's own."""
-    installs: bool = True
-    """Whether the image has other packages than the one below it."""
 
     @property
     def top(self) -> TierResult:
@@ -49,25 +49,13 @@ class ImageResult:
         return self.tiers[-1]
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`: the image itself at the top level, every tier with its steps under `tiers`."""
+        """For `--json`: the image itself at the top level, every tier under `tiers`."""
+        base = self.top.tier.base
         return {
             "image": self.name,
-            "image_id": self.top.image_id,
-            "context": self.top.digest,
-            "tags": list(self.top.tags),
-            "skipped": self.top.skipped,
-            "base": {"name": self.base.reference, "digest": self.base.identity},
+            **{key: value for key, value in self.top.as_json().items() if key not in ("tier", "seconds")},
+            "base": {"name": base.reference, "digest": base.identity},
             "lock": self.lock.digest,
             "sbom": None if self.sbom is None else str(self.sbom),
-            "tiers": [_tier_json(tier) for tier in self.tiers],
+            "tiers": [tier.as_json() for tier in self.tiers],
         }
-
-
-def _tier_json(tier: TierResult) -> dict[str, Any]:
-    plain = asdict(tier)
-    plain["tier"] = plain.pop("name")
-    plain["context"] = plain.pop("digest")
-    plain["seconds"] = round(tier.seconds, 3)
-    plain["tags"] = list(tier.tags)
-    plain["steps"] = [{**asdict(step), "seconds": round(step.seconds, 3)} for step in tier.steps]
-    return plain

@@ -35,23 +35,24 @@ def sbom_json(image: ImageResult, contents: Contents, indexes: Sequence[str]) ->
     Args:
         indexes: the stack's package indexes beside the default one.
     """
-    reference = parse_reference(image.top.tags[1])
+    image_id, tier = image.top.image_id, image.top.tier
+    reference = parse_reference(tier.tags[1])
     properties = {
-        "dev.flagbench.base": image.base.identity,
-        "dev.flagbench.base.name": image.base.name,
-        "dev.flagbench.context": image.top.digest,
-        "dev.flagbench.image": image.top.image_id,
+        "dev.flagbench.base": tier.base.identity,
+        "dev.flagbench.base.name": tier.base.name,
+        "dev.flagbench.context": tier.digest,
+        "dev.flagbench.image": image_id,
         "dev.flagbench.lock": image.lock.digest,
     }
     subject = {
         "type": "container",
         "name": reference.name,
         "version": reference.tag,
-        "bom-ref": image.top.image_id,
+        "bom-ref": image_id,
         "properties": [{"name": name, "value": value} for name, value in properties.items()],
     }
     parts = [*_debian(contents), *_python(contents, image.lock, indexes)]
-    if image.below is not None:
+    if not tier.heavy:
         parts.append(
             _component("application", "flagbench", __version__, f"pkg:generic/flagbench@{__version__}", LICENSE)
         )
@@ -59,7 +60,7 @@ def sbom_json(image: ImageResult, contents: Contents, indexes: Sequence[str]) ->
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": _serial_number(image.top.image_id),
+        "serialNumber": _serial_number(image_id),
         "version": 1,
         "metadata": {
             "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -67,7 +68,7 @@ def sbom_json(image: ImageResult, contents: Contents, indexes: Sequence[str]) ->
             "component": subject,
         },
         "components": [components[url] for url in sorted(components)],
-        "dependencies": [{"ref": image.top.image_id, "dependsOn": sorted(components)}],
+        "dependencies": [{"ref": image_id, "dependsOn": sorted(components)}],
     }
     return json.dumps(document, indent=1) + "\n"
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, metadata
 
 from flagbench._version import __version__
 from flagbench.build.base import Base
@@ -28,8 +27,6 @@ from flagbench.locks.model import Lock, part_of
 from flagbench.render.model import Rendered
 from flagbench.render.steps import case_packages, needed_to_compile, stack_packages
 
-_PROJECT_URLS = {"source": "Source", "url": "Homepage", "documentation": "Documentation"}
-"""Label below org.opencontainers.image, and the name of the address in flagbench's own package metadata."""
 _SHORT = 12
 """Hex digits of a digest in a tag."""
 # A tag has no room for the `+` of a local version.
@@ -137,16 +134,6 @@ def case_tier(
     )
 
 
-def _project_urls() -> dict[str, str]:
-    """Labels with the project's URLs; empty where it has none, so that those of the base do not stay."""
-    try:
-        entries = metadata("flagbench").get_all("Project-URL") or []
-    except PackageNotFoundError:  # a checkout that is not installed
-        entries = []
-    urls = dict(entry.split(", ", 1) for entry in entries)
-    return {f"org.opencontainers.image.{label}": urls.get(name, "") for label, name in _PROJECT_URLS.items()}
-
-
 def _digest(rendered: Rendered, base: Base, platform: str, below: str | None) -> str:
     decisive = {
         "context": rendered.digest,
@@ -161,7 +148,6 @@ def _digest(rendered: Rendered, base: Base, platform: str, below: str | None) ->
 def _labels(title: str, stack: Stack, lock: Lock, base: Base, digest: str) -> dict[str, str]:
     """The labels of the OCI image specification, and our own; licenses are in the bill of materials, by package."""
     return {
-        **_project_urls(),
         "org.opencontainers.image.title": title,
         "org.opencontainers.image.version": __version__,
         BASE_NAME_LABEL: base.name,

@@ -9,13 +9,13 @@ import typer
 
 from flagbench.build.builder import build_images
 from flagbench.build.options import make_options
-from flagbench.build.progress import Progress
 from flagbench.catalog.load import load_catalog
 from flagbench.cli import complete
 from flagbench.cli.output import echo_json
 from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
 from flagbench.files import expanded
+from flagbench.progress import Progress
 
 
 def command(
@@ -80,8 +80,8 @@ def command(
     image: no address, no certificate, no package file.
 
     --json prints {"images": [{image, image_id, context, tags, skipped, base {name, digest}, lock, sbom, tiers:
-    [{tier, image_id, context, tags, skipped, seconds, steps: [{name, seconds, cached}]}]}]}. Exit codes: 2 usage,
-    7 interrupted, 8 a build failed, 15 engine.
+    [{tier, image_id, context, tags, skipped, seconds}]}]}. Exit codes: 2 usage, 7 interrupted, 8 a build failed,
+    15 engine.
     """
     if sbom and len(images) > 1:
         raise FlagbenchError("--sbom names one file for several images", remedy="build them one at a time")
@@ -109,6 +109,6 @@ def command(
         if quiet:
             print(top.image_id)
         elif top.skipped:
-            print(f"{top.tags[0]}  up to date  {top.image_id}")
+            print(f"{top.tier.tags[0]}  up to date  {top.image_id}")
         else:
-            print(f"{top.tags[0]}  built  {top.image_id}\n  bill of materials: {result.sbom}")
+            print(f"{top.tier.tags[0]}  built  {top.image_id}\n  bill of materials: {result.sbom}")

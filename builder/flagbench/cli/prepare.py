@@ -13,8 +13,8 @@ from flagbench.cli import complete
 from flagbench.errors import FlagbenchError
 from flagbench.images import case_and_stack
 from flagbench.launchers.prepare import prepare_in_container, prepare_native
-from flagbench.oci.progress import TransferProgress
 from flagbench.options import takes_options
+from flagbench.progress import Progress
 from flagbench.request import PrepareOptions, PrepareRequest
 
 
@@ -54,7 +54,7 @@ def command(
     request = PrepareRequest(case, stack, options)
     contained = via == "docker" or image is not None
     if contained:
-        printed, code = prepare_in_container(request, image, progress=TransferProgress())
+        printed, code = prepare_in_container(request, image, progress=Progress())
     else:
         printed, code = prepare_native(request)
     if printed:

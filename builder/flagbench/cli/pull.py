@@ -16,8 +16,8 @@ from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
 from flagbench.images import image_of
 from flagbench.oci.bucket_address import BucketImage, is_in_bucket, parse_bucket_image, parse_image_bucket
-from flagbench.oci.progress import TransferProgress
 from flagbench.oci.pull import pull
+from flagbench.progress import Progress
 from flagbench.terminal import brief
 
 
@@ -46,7 +46,7 @@ def command(
     """
     found = _source(image, source)
     with closing(open_engine()) as engine:
-        pulled = pull(found, engine, TransferProgress(quiet=quiet or as_json))
+        pulled = pull(found, engine, Progress(quiet=quiet or as_json))
     if as_json:
         echo_json(pulled.as_json())
     elif quiet:

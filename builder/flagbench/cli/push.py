@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import closing
 from typing import Annotated
 
@@ -19,8 +18,8 @@ from flagbench.errors import FlagbenchError
 from flagbench.images import REPOSITORY, image_of, is_on_docker_hub, is_prefix
 from flagbench.oci.bucket import ImageBucket
 from flagbench.oci.bucket_address import is_in_bucket, parse_image_bucket
-from flagbench.oci.progress import TransferProgress
 from flagbench.oci.push import find_source, push_to_bucket, push_to_registry, require_redistributable
+from flagbench.progress import Progress
 
 
 def command(
@@ -62,14 +61,15 @@ def command(
     if bucket is None:
         _check_registry(to, repository, public=public)
     aliases = tuple(image_of(case.name, name) for name in dict.fromkeys((stack.name, *stack.aliases)))
+    progress = Progress(quiet=json)
     with closing(open_engine()) as engine:
         source = find_source(image_of(case.name, stack.name, VERSION), aliases, engine)
         if not i_may_redistribute:
             require_redistributable(stack, source.info)
         if bucket is None:
-            pushed = push_to_registry(source, f"{to}/{repository}", engine, None if json else sys.stderr)
+            pushed = push_to_registry(source, f"{to}/{repository}", engine, progress.show)
         else:
-            pushed = push_to_bucket(source, bucket, engine, TransferProgress(quiet=json))
+            pushed = push_to_bucket(source, bucket, engine, progress)
     if json:
         echo_json({"image": f"{case.name}:{stack.name}", **pushed.as_json()})
         return

@@ -18,7 +18,7 @@ from flagbench.launchers.container import DockerOptions
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.fetch import fetch
 from flagbench.launchers.native import NativeLauncher
-from flagbench.oci.progress import TransferProgress
+from flagbench.progress import Progress
 from flagbench.request import RunRequest
 
 Via = Literal["docker", "native"]
@@ -107,5 +107,5 @@ def _launcher(via: Via, container: DockerOptions, sources: Mapping[str, str]) ->
         container,
         environment={**os.environ, **sources},
         shows=preview.progress_environment(),
-        progress=TransferProgress(),
+        progress=Progress(),
     )

@@ -1,4 +1,4 @@
-"""The docker command: finding one, and running it for a build."""
+"""The docker command: the one that builds, and running it with what it prints shown and kept."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import shutil
 import signal
 import subprocess
 import termios
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from fcntl import ioctl
 from threading import Thread
 from typing import TextIO
@@ -22,77 +22,85 @@ from flagbench.signals import Forwarding
 
 VARIABLE = "FLAGBENCH_DOCKER"
 """Names the docker command to use, instead of the first usable one on PATH."""
-OLDEST = (20, 10)
-NEEDS_BUILDX = (23, 0)
-"""From this version on, the docker command builds with BuildKit through its buildx plugin alone."""
 _PROBE_SECONDS = 30
 # The client of 20.10 does not end when it is interrupted once while its context comes from standard input. Killed, it
 # takes the build with it.
 _STOP_SECONDS = 2
+# A cause may be far above the end: pip reports a certificate long before it gives up.
+_KEPT_LINES = 200
+# Cursor movements, colours and window titles of the progress that is drawn on a terminal.
+_ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
 _INSTALL = (
     "install Docker's client with its buildx plugin (docs.docker.com/go/buildx; on Debian 12 the package docker.io "
     f"is enough), or name a client that has it with {VARIABLE}"
 )
 
 
-@dataclass(frozen=True)
-class DockerCommand:
-    """A docker command."""
+def find_docker(*, builds: bool = True) -> str:
+    """The docker command that FLAGBENCH_DOCKER names, else the first on PATH; `builds`: one that has BuildKit.
 
-    path: str
-    version: str
-
-
-def find_client(*, builds: bool = True) -> DockerCommand:
-    """The command that FLAGBENCH_DOCKER names, else the first usable `docker` on PATH; `builds`: one with BuildKit.
-
-    Raises EngineError if no client is installed, or none can be used; it names each with its reason.
+    Raises EngineError where there is none.
     """
     named = os.environ.get(VARIABLE)
-    problems = []
-    for path in [named] if named else _on_path(os.environ.get("PATH", os.defpath)):
-        found = _probe(path, builds=builds)
-        if isinstance(found, DockerCommand):
-            return found
-        problems.append(f"{path} {found}")
-    if not problems:
-        raise EngineError("the docker command is not installed: none is on PATH", remedy=_INSTALL)
-    raise EngineError(f"no docker command here can be used: {', '.join(problems)}", remedy=_INSTALL)
+    folders = [None] if named else os.get_exec_path()
+    found = [path for folder in folders if (path := shutil.which(named or "docker", path=folder))]
+    if not found:
+        raise EngineError(f"{named or 'the docker command'} is not installed", remedy=_INSTALL)
+    usable = next((path for path in found if not builds or _has_buildkit(path)), None)
+    if usable is None:
+        raise EngineError(f"{', '.join(found)} cannot build images: BuildKit is missing", remedy=_INSTALL)
+    return usable
 
 
-def run_client(
+def _has_buildkit(docker: str) -> bool:
+    """Whether it builds with BuildKit: by itself before 23.0, and with its buildx plugin since."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        asked = subprocess.run(
+            [docker, "build", "--help"],
+            env={**os.environ, "DOCKER_BUILDKIT": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PROBE_SECONDS,
+        )
+        return asked.returncode == 0
+    return False
+
+
+def run_docker(
     command: Sequence[str],
-    environment: Mapping[str, str],
+    environment: Mapping[str, str] = os.environ,
     *,
-    read: Callable[[str], None],
-    secrets: Sequence[str] = (),
     content: Iterable[bytes] | None = None,
     show: TextIO | None = None,
-) -> int:
-    """Run the command to its end; returns its exit status.
+    secrets: Sequence[str] = (),
+) -> tuple[int, list[str]]:
+    """Run a docker command to its end; returns its exit status and the last lines that it printed.
 
-    `content` is its standard input. Every line that it prints, without credentials and `secrets`, goes to `read` and
-    to `show`; where `show` is a terminal, the command prints to one of that size. A signal interrupts the command,
-    which then cancels what the engine does for it, and raises KeyboardInterrupt; an exception of `content` kills it.
+    `content` is its standard input. What it prints goes to `show` without credentials and `secrets`; where `show` is
+    a terminal, the command draws its progress. It does not while there are secrets: a line that is drawn is cut to
+    the terminal's width, and a secret in it too, which would not be recognised.
+
+    A signal interrupts the command, which then cancels what the engine does for it, and raises KeyboardInterrupt; an
+    exception of `content` kills it.
     """
-    terminal = show is not None and show.isatty()
-    output, its_output = pty.openpty() if terminal else os.pipe()
+    if show is not None and show.isatty() and not secrets:
+        output, its_output = pty.openpty()
+        with suppress(OSError):  # of the same size
+            ioctl(output, termios.TIOCSWINSZ, ioctl(show.fileno(), termios.TIOCGWINSZ, bytes(8)))
+    else:
+        output, its_output = os.pipe()
+    lines: deque[str] = deque(maxlen=_KEPT_LINES)
     with Forwarding(_STOP_SECONDS) as forwarder:
-        try:
-            process = subprocess.Popen(
-                command,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL if content is None else subprocess.PIPE,
-                stdout=its_output,
-                stderr=its_output,
-                start_new_session=True,
-            )
-        except OSError as error:
-            os.close(output)
-            raise EngineError(f"{command[0]} cannot be run: {error.strerror}", remedy=_INSTALL) from None
-        finally:
-            os.close(its_output)
-        reader = Thread(target=_read_output, args=(output, read, secrets, show, terminal), daemon=True)
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL if content is None else subprocess.PIPE,
+            stdout=its_output,
+            stderr=its_output,
+            start_new_session=True,
+        )
+        os.close(its_output)
+        reader = Thread(target=_read, args=(output, lines, show, secrets), daemon=True)
         reader.start()
         try:
             signalled, _ = forwarder.follow(
@@ -107,7 +115,7 @@ def run_client(
                     process.stdin.close()
     if signalled is not None:
         raise KeyboardInterrupt
-    return process.returncode
+    return process.returncode, list(lines)
 
 
 def _write_and_wait(process: subprocess.Popen[bytes], content: Iterable[bytes] | None) -> None:
@@ -119,65 +127,17 @@ def _write_and_wait(process: subprocess.Popen[bytes], content: Iterable[bytes] |
     process.wait()
 
 
-def _on_path(path: str) -> list[str]:
-    """Every `docker` in the folders of PATH, each file once."""
-    found: dict[str, str] = {}
-    for folder in path.split(os.pathsep):
-        if folder and (docker := shutil.which("docker", path=folder)):
-            found.setdefault(os.path.realpath(docker), docker)
-    return list(found.values())
-
-
-def _probe(path: str, *, builds: bool) -> DockerCommand | str:
-    """The command, or why it cannot be used."""
-    said = _answer(path, "--version")
-    if said is None:
-        return "cannot be run"
-    if "podman" in said.lower():
-        return "is Podman, which flagbench does not support"
-    found = re.match(r"Docker version ((\d+)\.(\d+)[^\s,]*)", said)
-    if found is None:
-        return "is not a Docker client"
-    version = int(found[2]), int(found[3])
-    if version < OLDEST:
-        return f"({found[1]}) is older than 20.10"
-    if builds and version >= NEEDS_BUILDX and _answer(path, "buildx", "version") is None:
-        return f"({found[1]}) has no buildx plugin"
-    return DockerCommand(path, found[1])
-
-
-def _answer(*command: str) -> str | None:
-    """What a command printed; None where it failed."""
-    nothing = subprocess.DEVNULL
-    with suppress(OSError, subprocess.SubprocessError):
-        return subprocess.check_output(
-            command, stdin=nothing, stderr=nothing, timeout=_PROBE_SECONDS, text=True, errors="replace"
-        )
-    return None
-
-
-def _read_output(
-    output: int, read: Callable[[str], None], secrets: Sequence[str], show: TextIO | None, terminal: bool
-) -> None:
+def _read(output: int, lines: deque[str], show: TextIO | None, secrets: Sequence[str]) -> None:
+    """In a thread: keep and show each line until the command has closed its output."""
     # A terminal's other end ends with an error (EIO), a pipe without.
-    with suppress(OSError), open(output, "rb") as lines:
-        if terminal and show is not None:
-            _copy_size(show, output)
-        for line in lines:
+    with suppress(OSError), open(output, "rb") as printed:
+        for line in printed:
             text = redact(line.decode("utf-8", "replace"), secrets)
-            read(text)
-            if show is None:
-                continue
+            # A carriage return rewrites a line, as progress bars do: the last state counts.
+            lines.append(_ESCAPE.sub("", text).rstrip().rpartition("\r")[2])
             try:
-                show.write(text)
-                show.flush()
-                if terminal:
-                    _copy_size(show, output)
+                if show is not None:
+                    show.write(text)
+                    show.flush()
             except (OSError, ValueError):
-                show = None  # the reader is gone; the build continues
-
-
-def _copy_size(show: TextIO, output: int) -> None:
-    """Give the command's terminal the size of the one it is shown on."""
-    with suppress(OSError):
-        ioctl(output, termios.TIOCSWINSZ, ioctl(show.fileno(), termios.TIOCGWINSZ, bytes(8)))
+                show = None  # its reader is gone; the command continues

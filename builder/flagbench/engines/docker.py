@@ -4,38 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TextIO
 
-from flagbench.engines.base import (
-    BuildFailed,
-    BuildRequest,
-    BuiltImage,
-    EngineError,
-    ImageInfo,
-    Resources,
-)
-from flagbench.engines.build_output import BuildOutput
-from flagbench.engines.client import DockerCommand, find_client, run_client
+from flagbench.engines.base import BuildFailed, BuildRequest, EngineError, ImageInfo, Resources
+from flagbench.engines.client import find_docker, run_docker
 from flagbench.engines.connect import address, engine_errors, open_client
-from flagbench.engines.diagnose import diagnose_push
+from flagbench.engines.diagnose import BUILD, PULL, PUSH, Rule, last_words, match_rule
 from flagbench.images import is_ours, parse_reference
 from flagbench.redaction import redact
 
 _CHUNK = 2**20
+_SHOWN_LINES = 20
+"""Of a command whose output was not shown, where it fails."""
 _PUSHED = re.compile(r"digest: (sha256:[0-9a-f]{64})")
-_LOCAL = "http+docker://localhost"
-"""The base URL that docker-py has for an engine at a Unix socket."""
 _UNREACHABLE = re.compile(
     r"Cannot connect to the Docker daemon|error during connect|trying to connect to the (?:Docker|docker API)"
     r"|code = Unavailable|Maximum supported API version|client version \S+ is too"
 )
 _LOAD = "free some space if its disk is full (`docker system df`), and look at its log (`journalctl -u docker`)"
-_CONFIG = ("Cmd", "Entrypoint", "User", "WorkingDir")
 
 
 class Engine:
@@ -49,24 +37,19 @@ class Engine:
         self._client = client
 
     @cached_property
-    def _command(self) -> DockerCommand:
-        return find_client()
+    def _docker(self) -> str:
+        return find_docker()
 
     def health(self) -> str:
         """One line on which engine it is, where, and what builds images with it."""
         with engine_errors("answer"):
             version = self._client.version()
         platform = f"{version.get('Os', '')}/{version.get('Arch', '')}"
-        line = f"{_kind(version)} ({platform}, API {version['ApiVersion']}) at {address()}"
+        line = f"Docker Engine {version.get('Version', '')} ({platform}, API {version['ApiVersion']}) at {address()}"
         try:
-            return f"{line}; images are built with {self._command.path} {self._command.version}"
+            return f"{line}; images are built with {self._docker}"
         except EngineError as error:
             return f"{line}; cannot build: {error.message}"
-
-    def kind(self) -> str:
-        """Which engine it is, with its version."""
-        with engine_errors("answer"):
-            return _kind(self._client.version())
 
     def inspect(self, ref: str) -> ImageInfo | None:
         """The image of that name or id; None where the engine has none. Never pulls."""
@@ -74,81 +57,59 @@ class Engine:
 
         with engine_errors(f"describe the image {ref}"):
             try:
-                return image_info(self._client.api.inspect_image(ref))
+                raw = self._client.api.inspect_image(ref)
             except ImageNotFound:
                 return None
+        return ImageInfo(
+            id=raw["Id"],
+            labels=dict((raw.get("Config") or {}).get("Labels") or {}),
+            layers=tuple((raw.get("RootFS") or {}).get("Layers") or ()),
+            repo_digests=tuple(raw.get("RepoDigests") or ()),
+            platform="/".join(filter(None, (raw.get("Os"), raw.get("Architecture"), raw.get("Variant")))),
+        )
 
     def pull(self, ref: str, *, platform: str | None = None, show: TextIO | None = None) -> ImageInfo:
         """Pull an image with the credentials of `docker login`; the client's progress goes to `show`.
 
-        Raises:
-            BuildFailed: it does not exist, may not be read or its registry cannot be reached.
+        Raises BuildFailed where it does not exist, may not be read or its registry cannot be reached.
         """
-        if ref.startswith("sha256:"):
+        if ref.startswith("sha256:") or is_ours(ref):
             raise BuildFailed(
-                f"the engine has no image {ref}, and an id cannot be pulled",
-                remedy="load the image with `docker load`, or name one by its repository",
-            )
-        if is_ours(ref):
-            raise BuildFailed(
-                f"the engine has no image {ref}, and no registry is asked for an image of flagbench's own",
+                f"the engine has no image {ref}, and neither an id nor an image of flagbench's own can be pulled",
                 remedy="build it with `flagbench build`, or load it with `docker load`",
             )
         options = [f"--platform={platform}"] if platform else []
-        output = BuildOutput()
-        command = [self._command.path, "pull", *options, ref]
-        code = run_client(command, os.environ, read=output.read, show=show)
-        image = self.inspect(ref) if code == 0 else None
-        if image is None:
-            raise self._failure(output, f"cannot pull {ref}", f"pull {ref}")
-        return image
+        self._run(ref, ["pull", *options, ref], PULL, BuildFailed, show=show)
+        return self._existing(ref)
 
     def push(self, ref: str, *, show: TextIO | None = None) -> str:
         """Push an image with the credentials of `docker login`; returns the digest of its manifest.
 
         The client's progress goes to `show`. Raises EngineError with the cause where the registry does not take it.
         """
-        output = BuildOutput()
-        code = run_client([self._command.path, "push", ref], os.environ, read=output.read, show=show)
-        digest = _PUSHED.search(output.errors)
-        if code != 0 or digest is None:
-            if unreachable := self._unreachable(output):
-                raise unreachable
-            cause, remedy = diagnose_push(ref, output.errors.rpartition("\n")[2])
-            raise EngineError(f"cannot push {ref}: {cause}", remedy=remedy)
-        return digest[1]
+        lines = self._run(ref, ["push", ref], PUSH, EngineError, show=show)
+        return next(found[1] for line in reversed(lines) if (found := _PUSHED.search(line)))
 
-    def build(self, request: BuildRequest, *, show: TextIO | None = None) -> BuiltImage:
+    def build(self, request: BuildRequest, *, show: TextIO | None = None) -> ImageInfo:
         """Build; the client's own progress goes to `show`, drawn where that is a terminal.
 
         An exception such as KeyboardInterrupt cancels the build: the running step is stopped and nothing is tagged.
 
-        Raises:
-            BuildFailed: a step failed, or the Dockerfile or the context is at fault.
+        Raises BuildFailed where a step failed, or the Dockerfile or the context is at fault.
         """
-        output = BuildOutput()
         proxies = {name: value for name, value in _proxies().items() if name not in request.build_args}
-        # A line that is drawn is cut to the terminal's width, and a secret in it too: it would not be recognised.
-        drawn = show is not None and show.isatty() and not request.secrets
-        with tempfile.TemporaryDirectory(prefix="flagbench-") as folder:
-            id_file = Path(folder, "id")
-            options = [f"--progress={'tty' if drawn else 'plain'}", f"--iidfile={id_file}"]
-            code = run_client(
-                [self._command.path, "build", *options, *_build_options(request, proxies), "-"],
-                _build_environment(proxies),
-                read=output.read,
-                secrets=request.secrets,
-                content=request.context,
-                show=show,
-            )
-            if code != 0 or not id_file.exists():
-                raise self._failure(output, "cannot build", None)
-            image_id = id_file.read_text(encoding="ascii").strip()
-        if request.tags:
-            # With the containerd image store the client names another digest than the engine's id.
-            tagged = self.inspect(request.tags[0])
-            image_id = tagged.id if tagged else image_id
-        return BuiltImage(image_id, tuple(output.steps))
+        self._run(
+            request.tags[0],
+            ["build", *_build_options(request, proxies), "-"],
+            BUILD,
+            BuildFailed,
+            environment=_build_environment(proxies),
+            content=request.context,
+            show=show,
+            secrets=request.secrets,
+        )
+        # By its tag: with the containerd image store the client names another digest than the engine's id.
+        return self._existing(request.tags[0])
 
     def tag(self, ref: str, name: str) -> None:
         """Give the image `ref` one more name, `repository:tag`."""
@@ -186,16 +147,6 @@ class Engine:
             if (image := self.inspect(identity)) is not None:
                 yield image
 
-    def free_bytes(self) -> int | None:
-        """Bytes free where the engine keeps images; None where that cannot be seen from here (another machine)."""
-        if self._client.api.base_url != _LOCAL:
-            return None
-        root = self._info().get("DockerRootDir")
-        try:
-            return shutil.disk_usage(root).free if root else None
-        except OSError:
-            return None  # a socket that is mounted here from elsewhere
-
     def resources(self) -> Resources:
         """The processors and the memory that its builds share."""
         info = self._info()
@@ -209,17 +160,41 @@ class Engine:
         with engine_errors("describe itself"):
             return dict(self._client.info())
 
-    def _failure(self, output: BuildOutput, what: str, step: str | None) -> BuildFailed | EngineError:
-        return self._unreachable(output) or output.failure(what, step)
+    def _existing(self, ref: str) -> ImageInfo:
+        """An image that was just built or pulled."""
+        if (image := self.inspect(ref)) is None:
+            raise EngineError(
+                f"docker succeeded, but the engine has no image {ref}",
+                remedy="build with the engine itself (`docker buildx ls`, `docker buildx use default`)",
+            )
+        return image
 
-    def _unreachable(self, output: BuildOutput) -> EngineError | None:
-        """The error of a client that could not use the engine; None if that was not the cause."""
-        if not _UNREACHABLE.search(output.errors):
-            return None
-        return EngineError(
-            f"{self._command.path} cannot use the engine at {address()}: {output.errors.splitlines()[-1]}",
-            remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
-        )
+    def _run(
+        self,
+        image: str,
+        words: Sequence[str],
+        rules: Iterable[Rule],
+        kind: type[BuildFailed | EngineError],
+        **options: Any,
+    ) -> list[str]:
+        """Run a docker command with the options of `run_docker`; the last lines that it printed.
+
+        Raises `kind` where it fails, as `rules` explain it, with its last lines where they were not shown.
+        """
+        code, lines = run_docker([self._docker, *words], **options)
+        if code == 0:
+            return lines
+        said = last_words(lines)
+        if _UNREACHABLE.search(said):
+            raise EngineError(
+                f"{self._docker} cannot use the engine at {address()}: {said}",
+                remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
+            )
+        found = match_rule(rules, "\n".join(lines), said=said, host=image.partition("/")[0])
+        assert found is not None, "the last rule knows everything"
+        unseen = [] if options["show"] else lines[-_SHOWN_LINES:]
+        message = f"cannot {words[0]} {image}: {found.cause}"
+        raise kind("\n  | ".join([message, *unseen]), remedy=found.remedy)
 
 
 def open_engine() -> Engine:
@@ -228,10 +203,6 @@ def open_engine() -> Engine:
     Raises EngineError, with the cause (none there, not allowed, too old, not answering) and the remedy.
     """
     return Engine(open_client())
-
-
-def _kind(version: Mapping[str, Any]) -> str:
-    return " ".join(("Docker Engine", str(version.get("Version", "")))).strip()
 
 
 def _build_options(request: BuildRequest, proxies: Iterable[str]) -> list[str]:
@@ -267,25 +238,3 @@ def _proxies() -> dict[str, str]:
         if value := os.environ.get(name.lower()) or os.environ.get(name):
             variables.update({name: value, name.lower(): value})
     return variables
-
-
-def image_info(raw: dict[str, Any]) -> ImageInfo:
-    """The engine's description of an image. Raises EngineError where it is not one."""
-    try:
-        config = raw.get("Config") or {}
-        return ImageInfo(
-            id=raw["Id"],
-            labels=dict(config.get("Labels") or {}),
-            size=int(raw["Size"]),
-            layers=tuple((raw.get("RootFS") or {}).get("Layers") or ()),
-            env=dict(entry.partition("=")[::2] for entry in config.get("Env") or ()),
-            repo_digests=tuple(raw.get("RepoDigests") or ()),
-            platform="/".join(filter(None, (raw.get("Os"), raw.get("Architecture"), raw.get("Variant")))),
-            repo_tags=tuple(raw.get("RepoTags") or ()),
-            config={key: config.get(key) for key in _CONFIG},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise EngineError(
-            f"the engine's description of an image cannot be read: {error!r}",
-            remedy="see whether `docker image inspect` shows it; the engine may be of an unknown kind",
-        ) from None

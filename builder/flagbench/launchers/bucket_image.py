@@ -7,10 +7,10 @@ from contextlib import closing
 from typing import Any
 
 from flagbench.oci.bucket_address import parse_bucket_image
-from flagbench.oci.progress import TransferProgress
+from flagbench.progress import Progress
 
 
-def pulled_image(image: str, progress: TransferProgress, connect: Callable[[], Any] | None) -> str:
+def pulled_image(image: str, progress: Progress, connect: Callable[[], Any] | None) -> str:
     """The id of an image in a bucket, which is pulled if the engine lacks it; the bucket is asked in any case.
 
     `connect` makes the client of the engine, unless it is docker's own. Raises FlagbenchError as `pull` does.

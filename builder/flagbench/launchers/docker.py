@@ -16,7 +16,7 @@ from flagbench.launchers.container import Container, DockerOptions, is_another_n
 from flagbench.launchers.container_exit import exit_code, explain, record_in, record_of_killed
 from flagbench.launchers.host import this_host
 from flagbench.oci.bucket_address import is_in_bucket
-from flagbench.oci.progress import TransferProgress
+from flagbench.progress import Progress
 from flagbench.redaction import redact
 from flagbench.request import RunRequest
 
@@ -30,22 +30,22 @@ class DockerLauncher:
         *,
         environment: Mapping[str, str] = os.environ,
         shows: Mapping[str, str] | None = None,
-        progress: TransferProgress | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """`shows`: variables for the container that only decide how progress is drawn. `progress`: shows a pull."""
         self._options = options or DockerOptions()
         self._environment = environment
         self._shows = shows or {}
-        self._progress = progress or TransferProgress(quiet=True)
+        self._progress = progress or Progress(quiet=True)
 
     def health(self) -> Health:
         """Whether a container engine answers, and a docker command is installed; their versions."""
         from flagbench.engines import open_engine  # a command that is only shown needs neither
-        from flagbench.engines.client import find_client
+        from flagbench.engines.client import find_docker
 
         try:
             with closing(open_engine()) as engine:
-                find_client(builds=False)
+                find_docker(builds=False)
                 return Health(True, engine.health())
         except FlagbenchError as error:
             return Health(False, error.message, error.remedy)

@@ -18,7 +18,7 @@ from typing import IO, Any
 from docker.errors import APIError, DockerException, NotFound  # type: ignore[import-untyped]
 
 from flagbench.engines import Engine, open_client
-from flagbench.engines.client import find_client
+from flagbench.engines.client import find_docker
 from flagbench.engines.connect import engine_errors
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.images import image_of
@@ -49,7 +49,7 @@ def run_container(
     # First: a signal that arrives while the container is made must not leave it behind.
     with Forwarding() as forwarder, closing(open_client()) as client, engine_errors("run a container"):
         client.api.timeout = ANSWER_SECONDS
-        docker = find_client(builds=False).path
+        docker = find_docker(builds=False)
         image_id, named = _find_image(Engine(client), container.image, request)
         # By id: the name may move to another image before the start.
         container = replace(container, image=image_id, environment={**container.environment, **named.environment})

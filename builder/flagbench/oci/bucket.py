@@ -19,7 +19,7 @@ from typing import Any, Literal
 from flagbench.images import DIGEST
 from flagbench.oci.bucket_address import s3_errors
 from flagbench.oci.manifest import MANIFEST_TYPE, Blob, damaged, digest_of
-from flagbench.oci.progress import TransferProgress
+from flagbench.progress import Progress
 from flagbench.s3.client import open_client
 from flagbench.s3.profiles import Address
 
@@ -66,7 +66,7 @@ class ImageBucket:
                 self._client.put_object_acl(Bucket=self._bucket, Key=key, **self._acl)
         return True
 
-    def put_blob(self, blob: Blob, path: Path, progress: TransferProgress) -> Put:
+    def put_blob(self, blob: Blob, path: Path, progress: Progress) -> Put:
         """Keep a blob, whose bytes are in a file; a blob that another repository of the bucket has is copied."""
         if self.holds(blob):
             return "present"

@@ -28,7 +28,7 @@ from flagbench.oci.bucket import ImageBucket
 from flagbench.oci.bucket_address import BucketImage
 from flagbench.oci.diff_ids import remember_diff_id, seen_diff_id
 from flagbench.oci.manifest import Blob, Config, Layer, Manifest, damaged, decode, digest_of
-from flagbench.oci.progress import TransferProgress
+from flagbench.progress import Progress
 from flagbench.user_cache import cache_folder
 from flagbench.user_lock import user_lock
 
@@ -60,7 +60,7 @@ class Pulled:
         }
 
 
-def pull(source: BucketImage, engine: Engine, progress: TransferProgress) -> Pulled:
+def pull(source: BucketImage, engine: Engine, progress: Progress) -> Pulled:
     """Bring an image into the engine, under its name without the bucket.
 
     Raises FlagbenchError: usage (2) where there is no such image, data (3) where a part of it is damaged or missing,
@@ -105,7 +105,7 @@ def _bring(
     engine: Engine,
     name: str,
     folder: Path,
-    progress: TransferProgress,
+    progress: Progress,
 ) -> tuple[ImageInfo, int]:
     """The image in the engine, each of its layers compared, and the bytes of layers that were downloaded.
 

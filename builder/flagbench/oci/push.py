@@ -20,7 +20,7 @@ from flagbench.labels import BASE_NAME_LABEL
 from flagbench.oci.bucket import ImageBucket, Put
 from flagbench.oci.diff_ids import seen_diff_id
 from flagbench.oci.manifest import Manifest, decode, digest_of
-from flagbench.oci.progress import TransferProgress
+from flagbench.progress import Progress
 from flagbench.oci.save import SavedImage
 
 
@@ -116,7 +116,7 @@ def push_to_registry(source: Source, repository: str, engine: Engine, show: Text
     return Pushed(repository, source.tags, digest, source.info.id)
 
 
-def push_to_bucket(source: Source, bucket: ImageBucket, engine: Engine, progress: TransferProgress) -> Pushed:
+def push_to_bucket(source: Source, bucket: ImageBucket, engine: Engine, progress: Progress) -> Pushed:
     """Put what the bucket lacks of an image, then its manifest.
 
     Raises FlagbenchError: data (3) where the engine's archive cannot be read, engine (15) for the engine, the network
@@ -143,7 +143,7 @@ def _present(source: Source, bucket: ImageBucket) -> tuple[bytes, tuple[PushedBl
 
 
 def _sent(
-    source: Source, bucket: ImageBucket, engine: Engine, progress: TransferProgress
+    source: Source, bucket: ImageBucket, engine: Engine, progress: Progress
 ) -> tuple[bytes, tuple[PushedBlob, ...]]:
     """The image's manifest, and what became of its blobs."""
     progress.note(f"reading {source.name} from the engine")

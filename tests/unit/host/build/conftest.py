@@ -11,11 +11,11 @@ import yaml
 from flagbench import checkout
 from flagbench.build.builder import Builder, find_target
 from flagbench.build.options import BuildOptions
-from flagbench.build.progress import Progress
 from flagbench.catalog.load import build_stack, load_catalog
-from flagbench.engines.base import BuildFailed, BuildRequest, BuiltImage, ImageInfo, Resources, Step
+from flagbench.engines.base import BuildFailed, BuildRequest, ImageInfo, Resources
 from flagbench.locks.files import write_lock
 from flagbench.locks.model import Lock, Unresolved, inputs_digest
+from flagbench.progress import Progress
 from flagbench.redaction import redact
 from packages import lock_entry
 
@@ -28,7 +28,7 @@ LEFT_OUT = dict.fromkeys(("deepspeed", "flash-attn", "megatron-core"), "a stack 
 
 def image(image_id=BASE_ID, **changes):
     """An image as an engine describes it."""
-    plain = ImageInfo(image_id, {}, 1000, (), {}, (), "linux/amd64")
+    plain = ImageInfo(image_id, {}, (), (), "linux/amd64")
     return replace(plain, **changes)
 
 
@@ -41,12 +41,10 @@ class MemoryEngine:
     contexts: list[dict[str, bytes]] = field(default_factory=list)
     pulled: list[str] = field(default_factory=list)
     registry: dict[str, ImageInfo] = field(default_factory=dict)
-    free: int | None = None
     says: str = "Collecting psutil\n"
     """What the client prints during a build."""
     failure: BaseException | None = None
     """What a build ends with instead of an image."""
-    forgets_labels: bool = False
     installs: int = 0
     """How often something was installed: no two times give the same layer."""
     machine: Resources = field(default_factory=lambda: Resources(cpus=64, memory=256 * 2**30))
@@ -71,12 +69,11 @@ class MemoryEngine:
             show.write(redact(self.says, request.secrets))
         if self.failure is not None:
             raise self.failure
-        labels = {} if self.forgets_labels else dict(request.labels)
         layers = self._layers(request)
         made = "sha256:" + hashlib.sha256(repr((sorted(request.labels.items()), layers)).encode()).hexdigest()
         for tag in (*request.tags, made):
-            self.images[tag] = image(made, labels=labels, layers=layers)
-        return BuiltImage(made, (Step("[1/1] RUN install", 1.5, cached=False),))
+            self.images[tag] = image(made, labels=dict(request.labels), layers=layers)
+        return self.images[made]
 
     def _layers(self, request):
         """Those of the stack's image and the code, or of what is installed this time."""
@@ -91,9 +88,6 @@ class MemoryEngine:
         found = self.inspect(ref)
         assert found is not None
         self.images[name] = found
-
-    def free_bytes(self):
-        return self.free
 
     def resources(self):
         return self.machine

@@ -4,18 +4,19 @@ import json
 
 import pytest
 
+from flagbench.build.contents import Contents, PythonPackage
 from flagbench.cli import main
 from flagbench.engines.base import BuildFailed
 
 ON_DEBIAN = ["--base", "debian:bookworm-slim"]
-CONTENTS = {"distribution": "debian", "release": "12", "debian": [], "python": [["psutil", "7.2.2", ""]]}
+CONTENTS = Contents("debian", "12", [], [PythonPackage("psutil", "7.2.2", "")])
 
 
 @pytest.fixture(autouse=True)
 def in_memory(engine, mini, monkeypatch):
-    """The command finds this engine, and containers answer what an image would."""
+    """The command finds this engine, and every image has the same contents."""
     monkeypatch.setattr("flagbench.cli.build.open_engine", lambda: engine)
-    monkeypatch.setattr("flagbench.build.contents.run_in_container", lambda *_: json.dumps(CONTENTS).encode())
+    monkeypatch.setattr("flagbench.build.builder.read_contents", lambda *_: CONTENTS)
 
 
 def test_it_builds_and_then_has_nothing_to_do(capsys, engine, tmp_path):
@@ -40,11 +41,8 @@ def test_json_is_one_document(capsys, engine):
     case, stack = json.loads(out)["images"]
     assert (case["image"], stack["image"]) == ("distilbert:mini", "mini")
     assert [tier["tier"] for tier in case["tiers"]] == ["stack/mini", "distilbert/mini"]
-    assert case["tiers"][0]["steps"] == [{"name": "[1/1] RUN install", "seconds": 1.5, "cached": False}]
-    assert case["base"] == {
-        "name": "debian:bookworm-slim",
-        "digest": engine.images["debian:bookworm-slim"].content_digest,
-    }
+    assert set(case["tiers"][0]) == {"tier", "image_id", "context", "tags", "skipped", "seconds"}
+    assert case["base"] == {"name": "debian:bookworm-slim", "digest": engine.images["debian:bookworm-slim"].id}
     assert set(case) == {"image", "image_id", "context", "tags", "skipped", "base", "lock", "sbom", "tiers"}
     assert stack["image_id"] == case["tiers"][0]["image_id"]
     assert err == ""
@@ -55,14 +53,14 @@ def test_quiet_prints_ids(capsys, engine):
     assert capsys.readouterr() == (engine.images["flagbench/stack:mini"].id + "\n", "")
 
 
-@pytest.mark.parametrize(("option", "shown"), [("-q", True), ("--no-cache", False)])
-def test_the_step_that_failed_is_shown_where_the_client_did_not(option, shown, capsys, engine):
-    engine.failure = BuildFailed("pip failed", remedy="look", step="[2/2] RUN", lines=["one", "last"])
-    assert main.run(["build", "mini", *ON_DEBIAN, option]) == 8
-    out, err = capsys.readouterr()
-    assert ("failed: [2/2] RUN\n  | one\n  | last\n" in err) is shown
-    assert "pip failed" in err
-    assert (out, [ref for ref in engine.images if ref.startswith("flagbench/")]) == ("", [])
+@pytest.mark.parametrize(
+    ("failure", "code"), [(BuildFailed("pip failed", remedy="look"), 8), (KeyboardInterrupt(), 7)]
+)
+def test_a_build_that_ends_early_tags_nothing(failure, code, capsys, engine):
+    engine.failure = failure
+    assert main.run(["build", "mini", *ON_DEBIAN]) == code
+    assert capsys.readouterr().out == ""
+    assert [ref for ref in engine.images if ref.startswith("flagbench/")] == []
 
 
 def test_a_file_for_the_bill_of_materials(capsys, tmp_path):
@@ -117,18 +115,3 @@ def test_errors_say_what_is_wrong_and_what_to_do(arguments, code, said, capsys, 
 def test_what_is_allowed_unlocked_is_built(engine):
     assert main.run(["build", "mini", "--allow-unlocked", "-q"]) == 0
     assert engine.requests[0].build_args["BASE"] == "debian:bookworm-slim"
-
-
-def test_packages_are_listed_once_for_a_stack_and_its_cases(monkeypatch, tmp_path, engine):
-    """A case that installs nothing has its stack's packages."""
-    asked = []
-
-    def run(image_id, _):
-        asked.append(image_id)
-        return json.dumps(CONTENTS).encode()
-
-    monkeypatch.setattr("flagbench.build.contents.run_in_container", run)
-    for name in ("distilbert:mini", "glm:mini", "mini"):
-        assert main.run(["build", name, *ON_DEBIAN, "-q"]) == 0
-    assert asked == [engine.images["flagbench/stack:mini"].id]
-    assert len(list((tmp_path / "data").rglob("*.cdx.json"))) == 3

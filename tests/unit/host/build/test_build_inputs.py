@@ -61,16 +61,6 @@ def test_a_sources_list_is_taken_as_it_is(tmp_path, mini_lock):
     assert make_inputs(BuildOptions(apt_source=path), mini_lock()) == {"apt/sources.list": path.read_bytes()}
 
 
-@pytest.mark.parametrize(
-    ("text", "said"), [("# empty\n", "names no source"), ("deb x y z\nrm -rf /\n", "sources.list:2")]
-)
-def test_what_is_no_sources_list_is_refused(text, said, tmp_path, mini_lock):
-    path = tmp_path / "sources.list"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(FlagbenchError, match=said):
-        make_inputs(BuildOptions(apt_source=path), mini_lock())
-
-
 def test_a_sources_list_that_cannot_be_read(monkeypatch, tmp_path, mini_lock):
     def denied(*_):
         raise PermissionError(13, "Permission denied")

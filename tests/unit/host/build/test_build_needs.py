@@ -52,13 +52,13 @@ def test_the_engine_s_machine_decides_the_jobs_and_not_the_image(build, needy, e
     small = type(engine)(machine=Resources(2, 4 * GIB))
     again = build(catalog=needy, engine=small)
     assert [e.requests[1].build_args["MAX_JOBS"] for e in (engine, small)] == ["28", "1"]
-    assert again.top.digest == first.top.digest
+    assert again.top.tier.digest == first.top.tier.digest
     assert "MAX_JOBS" not in engine.requests[0].build_args
 
 
 def test_wheels_are_kept_by_the_base_unless_without_cache(build, needy, engine):
     result = build(catalog=needy)
-    assert engine.requests[1].build_args["BASE_DIGEST"] == result.base.identity
+    assert engine.requests[1].build_args["BASE_DIGEST"] == result.top.tier.base.identity
     build(catalog=needy, no_cache=True)
     assert "BASE_DIGEST" not in engine.requests[-1].build_args
 
@@ -79,16 +79,3 @@ def test_each_tier_is_given_the_files_that_it_installs(build, needy, engine, whe
     assert wheels == ["inputs/wheels/psutil-7.2.2-py3-none-any.whl"]
     build(catalog=needy, ca_bundle=ca_bundle)
     assert engine.contexts[-1]["inputs/ca.crt"] == ca_bundle.read_bytes()
-
-
-def test_a_stack_image_that_was_removed_meanwhile(build, engine, monkeypatch):
-    def free_bytes():
-        for name in [name for name in engine.images if "flagbench/stack" in name]:
-            del engine.images[name]
-
-    monkeypatch.setattr(engine, "free_bytes", free_bytes)
-    with pytest.raises(FlagbenchError) as caught:
-        build()
-    assert caught.value.code is ExitCode.BUILD_FAILED
-    assert len(engine.requests) == 1, "the engine is not asked to build on what it would have to pull"
-    assert engine.pulled == []

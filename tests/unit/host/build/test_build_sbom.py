@@ -1,9 +1,7 @@
 """The bill of materials: everything that is installed."""
 
 import json
-import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from cyclonedx.schema import SchemaVersion
@@ -14,14 +12,12 @@ from flagbench.build.base import Base
 from flagbench.build.contents import Contents, DebianPackage, PythonPackage, read_contents
 from flagbench.build.results import ImageResult, TierResult
 from flagbench.build.sbom import is_sbom_of, sbom_json, write_sbom
-from flagbench.engines.base import ImageInfo
+from flagbench.build.tiers import Tier
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.locks.model import Lock, LockEntry
+from flagbench.render.model import rendered
 
 ID = "sha256:" + "a" * 64
-TIER = TierResult(
-    "distilbert/mini", ID, "sha256:c", ("flagbench/distilbert:mini", "flagbench/distilbert:mini-1"), False
-)
 HASH = "1" * 64
 ENTRIES = (
     LockEntry("odd", "1", (f"sha256:{HASH}", "sha256:" + "2" * 64)),
@@ -29,10 +25,19 @@ ENTRIES = (
     LockEntry("torch", "2.9.0+cpu", (f"sha256:{HASH}",)),
 )
 LOCK = Lock("mini", "3.11", "debian:1", None, "sha256:i", ENTRIES)
-BASE = Base(f"debian:1@{ID}", ID)
-IMAGE = ImageResult("distilbert:mini", (TIER,), BASE, LOCK, below="flagbench/stack:mini-1")
+TIER = Tier(
+    rendered=rendered("distilbert/mini", "", {}),
+    digest="sha256:c",
+    tags=("flagbench/distilbert:mini", "flagbench/distilbert:mini-1"),
+    build_args={},
+    labels={},
+    platform="linux/amd64",
+    base=Base(f"debian:1@{ID}", ID),
+    lock=LOCK,
+    below="flagbench/stack:mini-1",
+)
+IMAGE = ImageResult("distilbert:mini", (TierResult(TIER, ID, skipped=False),), LOCK)
 INDEXES = ("https://one.example/whl/cu118", "https://one.example/whl/cpu")
-INFO = ImageInfo(ID, {}, 1, ("sha256:1",), {}, ())
 # Each stands once, in any order.
 CONTENTS = Contents(
     "debian",
@@ -99,39 +104,29 @@ def test_a_document_is_known_for_its_image(tmp_path):
 
 
 @pytest.fixture
-def container(monkeypatch):
-    """Containers of images answer with these, one after the other."""
-    answers = []
-    monkeypatch.setattr("flagbench.build.contents.run_in_container", lambda image_id, command: answers.pop(0))
-    return answers
+def docker(tmp_path, monkeypatch):
+    """`docker(SCRIPT)`: a docker command that runs a line of shell, whose "$@" are the interpreter's arguments."""
+    path = tmp_path / "docker"
+
+    def make(script):
+        path.write_text(f"#!/bin/sh\nshift 6\n{script}\n", encoding="utf-8")
+        path.chmod(0o755)
+
+    monkeypatch.setenv("FLAGBENCH_DOCKER", str(path))
+    return make
 
 
-def test_the_script_finds_what_is_installed_here(monkeypatch):
+def test_the_script_finds_what_is_installed_here(docker):
     """Run by this Python as it is run in an image."""
-
-    def run(image_id, command):
-        assert image_id == ID
-        return subprocess.run(command, capture_output=True, check=True).stdout
-
-    monkeypatch.setattr("flagbench.build.contents.run_in_container", run)
-    contents = read_contents(INFO, sys.executable)
+    docker(f'exec {sys.executable} "$@"')
+    contents = read_contents(ID, sys.executable)
     assert "pytest" in {package.name for package in contents.python}
     assert all(package.version for package in contents.python)
 
 
-@pytest.mark.parametrize("answer", [b"", b"not json", b"[]", b"{}"])
-def test_an_image_that_answers_nonsense_is_an_error(answer, container):
-    container.append(answer)
+@pytest.mark.parametrize("script", ["", "echo not json", "echo '{}'", "echo it broke >&2; exit 125"])
+def test_an_image_that_answers_nonsense_is_an_error(script, docker):
+    docker(script)
     with pytest.raises(FlagbenchError) as failed:
-        read_contents(INFO, "/usr/bin/python3")
+        read_contents(ID, "/usr/bin/python3")
     assert failed.value.code is ExitCode.BUILD_FAILED
-
-
-def test_an_image_with_the_same_layers_is_asked_once(container):
-    answer = b'{"distribution": "debian", "release": "12", "debian": [], "python": []}'
-    container[:] = [answer, answer]
-    first = read_contents(INFO, "/usr/bin/python3")
-    assert read_contents(replace(INFO, id="sha256:other"), "/usr/bin/python3") == first
-    assert container == [answer]
-    read_contents(replace(INFO, layers=()), "/usr/bin/python3")
-    assert container == []

@@ -1,4 +1,4 @@
-"""An engine that is not there, an HTTP server on a Unix socket, and a docker command that prints what a test says."""
+"""A docker command that prints what a test says, and an HTTP server on a Unix socket in the place of an engine."""
 
 import json
 import os
@@ -7,23 +7,14 @@ import shlex
 import socketserver
 import threading
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from flagbench.engines.build_output import BuildOutput
-
-RECORDED = Path(__file__).parent / "recorded"
-OLD, NEW = "Docker version 20.10.24, build 1", "Docker version 28.2.2, build 2"
 SCRIPT = """#!/bin/sh
 PATH=/usr/bin:/bin
 cd {folder}
-case "$1 $2" in
-"--version ") echo {version}; exit ;;
-"buildx version") exit {buildx} ;;
-esac
-for word; do case $word in --iidfile=*) [ -z {image} ] || printf %s {image} >"${{word#--iidfile=}}" ;; esac; done
+[ "$1 $2" != "build --help" ] || exit {without_buildkit}
 env >environment
 cat >stdin
 printf '%s\\0' "$@" >arguments
@@ -32,32 +23,18 @@ exit {status}
 """
 
 
-def output_of(text):
-    """What was read of a build or a pull that printed this."""
-    output = BuildOutput()
-    for line in text.split("\n"):
-        output.read(line)
-    return output
-
-
-def recorded(name):
-    """What a docker command printed for a build, by the name of what was built; mostly 20.10.24's."""
-    return (RECORDED / f"{name}.txt").read_text(encoding="utf-8")
-
-
 class FakeCommand:
     """A docker command: a script that prints what it is told to and notes what it was given."""
 
-    def __init__(self, folder, version=OLD, buildx=False):
+    def __init__(self, folder, buildkit=True):
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.path = folder, folder / "docker"
-        self._words = {"folder": folder, "version": version, "buildx": int(not buildx)}
-        self.prints("", image="sha256:abc")
+        self.folder, self.path, self._buildkit = folder, folder / "docker", buildkit
+        self.prints("")
 
-    def prints(self, text, *, status=0, image=""):
-        """From now on it prints this; `image` is the id that it writes."""
+    def prints(self, text, status=0):
+        """From now on it prints this."""
         (self.folder / "says").write_text(text, encoding="utf-8")
-        words = {**self._words, "status": status, "image": image}
+        words = {"folder": self.folder, "without_buildkit": int(not self._buildkit), "status": status}
         self.path.write_text(SCRIPT.format(**{name: shlex.quote(str(word)) for name, word in words.items()}))
         self.path.chmod(0o755)
 
@@ -93,11 +70,11 @@ def fake_command(tmp_path, monkeypatch):
 
 @pytest.fixture
 def on_path(tmp_path, monkeypatch):
-    """Puts docker commands on PATH, one folder each, in the order given; there is no other."""
+    """`on_path(True, False)`: puts docker commands with and without BuildKit on PATH, and no other; their paths."""
     monkeypatch.delenv("FLAGBENCH_DOCKER", raising=False)
 
-    def put(*commands):
-        made = [FakeCommand(tmp_path / str(number), *how) for number, how in enumerate(commands)]
+    def put(*kinds):
+        made = [FakeCommand(tmp_path / str(number), kind) for number, kind in enumerate(kinds)]
         monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "none"), *(str(one.folder) for one in made)]))
         return [str(one.path) for one in made]
 

@@ -12,74 +12,52 @@ from pathlib import Path
 import pytest
 
 from flagbench.engines.base import EngineError
-from flagbench.engines.client import find_client, run_client
-
-from .conftest import NEW, OLD
+from flagbench.engines.client import find_docker, run_docker
 
 BUILDER = Path(__file__).parents[4] / "builder"
 
 
-@pytest.mark.parametrize(
-    ("commands", "taken"), [(((NEW,), (OLD,), (NEW, True)), 1), (((NEW, True), (OLD,)), 0)], ids=["old", "buildx"]
-)
-def test_the_first_client_on_path_that_can_build(on_path, monkeypatch, commands, taken):
-    paths = on_path(*commands)
-    assert find_client().path == paths[taken]
-    monkeypatch.setenv("FLAGBENCH_DOCKER", paths[-1])
-    assert find_client().path == paths[-1]
+def test_the_first_command_on_path_that_can_build(on_path, monkeypatch):
+    without, old, other = on_path(False, True, True)
+    assert (find_docker(builds=False), find_docker()) == (without, old)
+    monkeypatch.setenv("FLAGBENCH_DOCKER", other)
+    assert find_docker() == other
 
 
 @pytest.mark.parametrize(
-    ("version", "reason"),
+    ("kinds", "named", "said"),
     [
-        (NEW, "buildx"),
-        ("Docker version 19.03.15, build 3", "20.10"),
-        ("podman version 4.9.3", "Podman"),
-        ("hello", "not a Docker client"),
+        ((False,), "", "BuildKit"),
+        ((), "", "not installed"),
+        ((True,), "/nowhere/docker", "/nowhere/docker is not installed"),
     ],
 )
-def test_each_client_that_cannot_build_is_named(on_path, tmp_path, version, reason):
-    on_path((version,))
-    (tmp_path / "none").symlink_to(tmp_path / "0")
-    with pytest.raises(EngineError) as caught:
-        find_client()
-    assert caught.value.message.count("/docker ") == 1
-    assert reason in caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("named", "said"), [("", "none is on PATH"), ("/nowhere/docker", "/nowhere/docker cannot be run")]
-)
-def test_without_a_client_the_error_says_what_to_install(on_path, monkeypatch, named, said):
-    on_path()
+def test_no_command_that_can_build(on_path, monkeypatch, kinds, named, said):
+    on_path(*kinds)
     monkeypatch.setenv("FLAGBENCH_DOCKER", named)
     with pytest.raises(EngineError) as caught:
-        find_client()
+        find_docker()
     assert said in caught.value.message
-    assert "buildx" in caught.value.remedy
     assert "FLAGBENCH_DOCKER" in caught.value.remedy
 
 
 def run(script, **options):
-    """A shell script's status, what was read of it, and what was shown."""
-    lines, shown = [], io.StringIO()
-    given = {"read": lines.append, "show": shown, **options}
-    status = run_client(["sh", "-c", script], os.environ, **given)
-    return status, "".join(lines), shown.getvalue()
+    """A shell script's status, its last lines, and what was shown."""
+    shown = io.StringIO()
+    status, lines = run_docker(["sh", "-c", script], **{"show": shown, **options})
+    return status, lines, shown.getvalue()
 
 
-def test_what_it_prints_is_redacted_read_and_shown():
+def test_what_it_prints_is_redacted_kept_and_shown():
     script = "echo a planted; echo TOKEN=x >&2; exit 3"
-    assert run(script, secrets=["planted"]) == (3, "a ***\nTOKEN=***\n", "a ***\nTOKEN=***\n")
-    assert run("echo a", show=None)[1] == "a\n"
+    assert run(script, secrets=["planted"]) == (3, ["a ***", "TOKEN=***"], "a ***\nTOKEN=***\n")
+    assert run(r"printf '10 %%\r100 %%\n'; seq 300", show=None)[1] == [str(each) for each in range(101, 301)]
+    assert run(r"printf '10 %%\r100 %%\n'")[1] == ["100 %"], "as a progress bar was last"
 
 
 def test_its_input_is_streamed():
-    assert run("wc -c", content=(bytes(2**20) for _ in range(3)))[1].strip() == str(3 * 2**20)
-
-
-def test_a_command_that_ends_before_its_input():
-    assert run("echo no; exit 2", content=(bytes(2**20) for _ in range(3)))[:2] == (2, "no\n")
+    assert run("wc -c", content=(bytes(2**20) for _ in range(3)))[1] == [str(3 * 2**20)]
+    assert run("echo no; exit 2", content=(bytes(2**20) for _ in range(3)))[:2] == (2, ["no"])
 
 
 def test_input_that_cannot_be_made_stops_it():
@@ -96,27 +74,29 @@ def test_a_stream_that_nobody_reads_stops_nothing():
         def write(self, text):
             raise BrokenPipeError
 
-    assert run("echo a; echo b", show=Gone())[:2] == (0, "a\nb\n")
+    assert run("echo a; echo b", show=Gone())[:2] == (0, ["a", "b"])
 
 
-def test_on_a_terminal_it_has_a_terminal():
+@pytest.mark.parametrize(("secrets", "drawn"), [([], True), (["planted"], False)])
+def test_on_a_terminal_it_has_a_terminal_without_secrets(secrets, drawn):
     ours, theirs = pty.openpty()
     shown = []
     reader = threading.Thread(target=lambda: shown.append(os.read(ours, 1000)))
     reader.start()
     with open(theirs, "w") as terminal:
-        assert run("test -t 2 && test -t 1 && echo drawn", show=terminal)[:2] == (0, "drawn\r\n")
+        status, lines, _ = run(r"printf '\033[1mx\033[0m\n'; test -t 2 && test -t 1", show=terminal, secrets=secrets)
         reader.join()
     os.close(ours)
-    assert shown == [b"drawn\r\r\n"]
+    assert (status == 0, lines) == (drawn, ["x"])
+    assert b"\x1b[1mx" in shown[0]
 
 
 INTERRUPTED = """
-import os
-from flagbench.engines.client import run_client
+import sys
+from flagbench.engines.client import run_docker
 script = "trap 'echo stopped; exit 1' INT; echo ready; while :; do sleep 0.1; done"
 try:
-    run_client(["sh", "-c", script], os.environ, read=lambda line: print(line, end="", flush=True))
+    run_docker(["sh", "-c", script], show=sys.stdout)
 except KeyboardInterrupt:
     print("interrupted")
 """

@@ -1,20 +1,25 @@
-"""The progress of a push or a pull on stderr: a bar on a terminal, plain lines elsewhere."""
+"""What a command says on stderr while it works: lines, and a bar while bytes are transferred."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock
+from typing import TextIO
 
 from flagbench.terminal import visible
 
 
-class TransferProgress:
-    """Lines, and a bar while bytes are transferred."""
+class Progress:
+    """Lines and bars; nothing where it is quiet."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
+
+    @property
+    def show(self) -> TextIO | None:
+        """Where another command's own progress goes; None: nowhere."""
+        return None if self._quiet else sys.stderr
 
     def note(self, text: str) -> None:
         """A line of text."""
@@ -23,18 +28,13 @@ class TransferProgress:
 
     @contextmanager
     def bar(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show that `total` bytes are transferred; gives what to call with each count, from any thread."""
+        """Show that `total` bytes are transferred, a plain line where it is no terminal; gives what to call with each
+        count."""
         if self._quiet:
             yield lambda count: None
             return
         from typer import progressbar  # it takes 0.1 s to import, and a run does not need it
 
-        lock = Lock()
         size = f"{total / 1e6:,.1f} MB" if total >= 1e5 else f"{total:,} bytes"
         with progressbar(length=total, label=visible(f"{text} ({size})"), file=sys.stderr) as shown:
-
-            def advance(count: int) -> None:
-                with lock:
-                    shown.update(count)
-
-            yield advance
+            yield shown.update
