@@ -30,8 +30,6 @@ IMAGE_LABEL = "dev.flagbench.context"
 _INDEX = "prepared.json"
 _CACHED = re.compile(r"(?P<case>.+)-(?P<kind>data|weights)-[0-9a-f]{32}")
 """The name that a folder of the cache has."""
-_PULLED = re.compile(r"[0-9a-f]{64}")
-"""The name that a folder has with layers of an image: the digest of its configuration."""
 _DEPTH = 3
 """Levels below a given folder at which prepared folders are looked for."""
 
@@ -144,17 +142,13 @@ def _prepared(folder: Path) -> Iterator[Removable]:
 
 
 def cached() -> list[Removable]:
-    """What was fetched from a bucket into this user's cache: data and weights, and layers of unfinished pulls."""
+    """Data and weights that were fetched from a bucket into this user's cache."""
     found = []
     for folder in _folders(cache_folder() / "prepared"):
         if name := _CACHED.fullmatch(folder.name):
             state = "fetched" if (folder / _INDEX).is_file() else "fetched in part"
             detail = f"{name['case']} {name['kind']}, {state}"
             found.append(Removable("cached", str(folder), detail, _used(folder), partial(_remove_cached, folder)))
-    for folder in _folders(cache_folder() / "pulled"):
-        if _PULLED.fullmatch(folder.name):
-            detail = "layers of an image, not loaded"
-            found.append(Removable("cached", str(folder), detail, _used(folder), partial(_remove_pulled, folder)))
     return found
 
 
@@ -188,22 +182,6 @@ def _remove_cached(folder: Path) -> None:
             os.close(handle)
     except BlockingIOError:
         raise FlagbenchError(f"{folder} is being fetched", remedy="prune again when that has ended") from None
-    except OSError as error:
-        raise FlagbenchError(
-            f"{folder} was not removed: {reason(error)}", remedy="make it writable for you", code=ExitCode.NOT_STORED
-        ) from error
-
-
-def _remove_pulled(folder: Path) -> None:
-    """Remove the layers of an image under the lock of pulling it, which stays: another process may wait for it."""
-    lock = folder.parent.with_name("pulling") / f"sha256:{folder.name}.lock"
-    try:
-        lock.parent.mkdir(exist_ok=True)
-        with lock.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder)
-    except BlockingIOError:
-        raise FlagbenchError(f"{folder} is being pulled", remedy="prune again when that has ended") from None
     except OSError as error:
         raise FlagbenchError(
             f"{folder} was not removed: {reason(error)}", remedy="make it writable for you", code=ExitCode.NOT_STORED

@@ -67,7 +67,7 @@ class DockerLauncher:
 
         container = self._plan(request)
         if self._options.image is not None and is_in_bucket(self._options.image):
-            pulled = pulled_image(self._options.image, self._progress, None)
+            pulled = pulled_image(self._options.image, self._progress)
             container = replace(container, image=pulled)
         image, ended = run_container(
             replace(container, environment={**container.environment, **self._shows}),

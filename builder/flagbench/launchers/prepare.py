@@ -19,8 +19,8 @@ from flagbench.launchers.container_exit import explain
 from flagbench.launchers.folders import Folder, host_path
 from flagbench.launchers.host import Host, this_host
 from flagbench.oci.bucket_address import is_in_bucket
-from flagbench.progress import Progress
 from flagbench.options import words
+from flagbench.progress import Progress
 from flagbench.request import PrepareOptions, PrepareRequest
 
 SOURCES = ("data", "weights", "vocabulary")
@@ -66,7 +66,7 @@ def prepare_in_container(
     if not needs_container(request.options):
         return prepare_native(request)
     if image is not None and is_in_bucket(image):
-        image = pulled_image(image, progress or Progress(quiet=True), None)
+        image = pulled_image(image, progress or Progress(quiet=True))
     container = plan(request, image, this_host())
     _, ended = run_container(container, request)
     if isinstance(ended, FlagbenchError):

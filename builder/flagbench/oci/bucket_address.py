@@ -88,35 +88,17 @@ def parse_image_bucket(url: str) -> Address:
 
 
 @contextmanager
-def s3_errors(what: str = "") -> Iterator[None]:
-    """Turns an error of a bucket or of boto3, which `what` introduces, into a FlagbenchError.
-
-    Usage (2; no such bucket), damaged data (3), else the network (15).
-    """
+def s3_errors() -> Iterator[None]:
+    """Turns an S3Error into a FlagbenchError: usage (2; no such bucket), damaged data (3), else the network (15)."""
     try:
         yield
-    except FlagbenchError:
-        raise
     except S3Error as error:
-        raise _refusal(error) from error
-    except Exception as error:
-        from boto3.exceptions import S3UploadFailedError
-
-        from flagbench.s3.client import errors_of_boto3, explained
-
-        if not isinstance(error, errors_of_boto3()):
-            raise
-        cause = error.__context__ if isinstance(error, S3UploadFailedError) else error
-        raise _refusal(explained(cause or error, what)) from error
-
-
-def _refusal(error: S3Error) -> FlagbenchError:
-    usage = error.usage or error.no_bucket
-    code = ExitCode.USAGE if usage else ExitCode.DATA if error.damaged else ExitCode.ENGINE
-    remedy = error.remedy
-    if error.code == "AccessControlListNotSupported":
-        remedy = "leave out --public, and let a policy of the bucket make v2/ readable for everyone"
-    return FlagbenchError(error.message, remedy=remedy, code=code)
+        usage = error.usage or error.no_bucket
+        code = ExitCode.USAGE if usage else ExitCode.DATA if error.damaged else ExitCode.ENGINE
+        remedy = error.remedy
+        if error.code == "AccessControlListNotSupported":
+            remedy = "leave out --public, and let a policy of the bucket make v2/ readable for everyone"
+        raise FlagbenchError(error.message, remedy=remedy, code=code) from error
 
 
 def _remedy() -> str:

@@ -52,10 +52,17 @@ class RootFs(Struct):
     """Of each layer's uncompressed tar, lowest first."""
 
 
+class Defaults(Struct, frozen=True, rename="pascal"):
+    """What a container starts with."""
+
+    labels: dict[str, str] | None = None
+
+
 class Config(Struct):
-    """The part of an image's configuration that says what its layers are."""
+    """The part of an image's configuration that says which image it is."""
 
     rootfs: RootFs
+    config: Defaults = Defaults()
 
 
 def decode(content: bytes, kind: type[Document], what: str) -> Document:

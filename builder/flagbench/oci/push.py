@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,15 +11,13 @@ import msgspec
 from flagbench.catalog.model import Stack
 from flagbench.engines import Engine
 from flagbench.engines.base import ImageInfo
-from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.files import reason
+from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference
 from flagbench.labels import BASE_NAME_LABEL
-from flagbench.oci.bucket import ImageBucket, Put
-from flagbench.oci.diff_ids import seen_diff_id
-from flagbench.oci.manifest import Manifest, decode, digest_of
+from flagbench.oci.bucket import ImageBucket, Put, blob_folder
+from flagbench.oci.manifest import Blob, digest_of
+from flagbench.oci.save import read_archive
 from flagbench.progress import Progress
-from flagbench.oci.save import SavedImage
 
 
 @dataclass(frozen=True)
@@ -123,41 +119,13 @@ def push_to_bucket(source: Source, bucket: ImageBucket, engine: Engine, progress
     or a full disk.
     """
     bucket.begin()
-    content, blobs = _present(source, bucket) or _sent(source, bucket, engine, progress)
-    bucket.put_manifest(content, source.tags)
-    return Pushed(bucket.url, source.tags, digest_of(content), source.info.id, blobs)
-
-
-def _present(source: Source, bucket: ImageBucket) -> tuple[bytes, tuple[PushedBlob, ...]] | None:
-    """The image's manifest, if the bucket has all of it under its fixed tag: then it need not be read again."""
-    with suppress(FlagbenchError):  # what cannot be read is written again
-        content = bucket.read_manifest(source.tags[0])
-        if content is not None:
-            manifest = decode(content, Manifest, bucket.url)
-            blobs = (*manifest.layers, manifest.config)
-            diff_ids = tuple(map(seen_diff_id, manifest.layers))
-            is_it = (manifest.config.digest, diff_ids) == (source.info.id, source.info.layers)
-            if is_it and all(map(bucket.holds, blobs)):
-                return content, tuple(PushedBlob(blob.digest, blob.size, "present") for blob in blobs)
-    return None
-
-
-def _sent(
-    source: Source, bucket: ImageBucket, engine: Engine, progress: Progress
-) -> tuple[bytes, tuple[PushedBlob, ...]]:
-    """The image's manifest, and what became of its blobs."""
     progress.note(f"reading {source.name} from the engine")
-    try:
-        with tempfile.TemporaryDirectory(prefix="flagbench-") as folder:
-            saved = SavedImage(engine.save(source.info.id), Path(folder))
-            blobs = tuple(
-                PushedBlob(blob.digest, blob.size, bucket.put_blob(blob, path, progress))
-                for blob, path in saved.blobs()
-            )
-            return msgspec.json.encode(saved.manifest), blobs
-    except OSError as error:
-        raise FlagbenchError(
-            f"{tempfile.gettempdir()}, where a layer is kept while it is sent, cannot be used: {reason(error)}",
-            remedy="free some space there, or name another folder with TMPDIR",
-            code=ExitCode.ENGINE,
-        ) from error
+    blobs: list[PushedBlob] = []
+
+    def put(blob: Blob, path: Path) -> None:
+        blobs.append(PushedBlob(blob.digest, blob.size, bucket.put_blob(blob, path, progress)))
+
+    with blob_folder() as folder:
+        manifest = msgspec.json.encode(read_archive(engine.save(source.info.id), folder, put))
+    bucket.put_manifest(manifest, source.tags)
+    return Pushed(bucket.url, source.tags, digest_of(manifest), source.info.id, tuple(blobs))

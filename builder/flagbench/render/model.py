@@ -65,7 +65,11 @@ def context_tar(rendered: Rendered, inputs: Mapping[str, Path | bytes]) -> Itera
     Raises FlagbenchError: (usage) an input that cannot be read; (build failed) one that became shorter meanwhile.
     """
     given = {f"{INPUTS}/{name}": content for name, content in inputs.items()}
-    members: Mapping[str, Path | bytes] = {**rendered.files, **given}
+    return tar_chunks({**rendered.files, **given})
+
+
+def tar_chunks(members: Mapping[str, Path | bytes]) -> Iterator[bytes]:
+    """A tar of these members, sorted, as its chunks; files are streamed. Raises FlagbenchError as `context_tar`."""
     written: set[str] = set()
     for path in sorted(members):
         for folder in reversed(PurePosixPath(path).parents[:-1]):

@@ -13,16 +13,10 @@ import pytest
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.oci.manifest import Manifest
-from flagbench.oci.save import SavedImage
+from flagbench.oci.save import read_archive
 from oci_images import make_image, sha256, tar
 
 ONE, TWO = {"one": b"1" * 10_000}, {"two": b"2"}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No layer was seen before."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def archive(members: dict[str, bytes | str], layers: list[str], config: str) -> Iterator[bytes]:
@@ -64,10 +58,10 @@ def new_archive(*layers: dict[str, bytes], compressed: bool = False) -> Iterator
 
 def saved(chunks: Iterator[bytes], folder: Path) -> tuple[Manifest, dict[str, bytes]]:
     """The manifest, and every blob by its digest."""
-    image = SavedImage(chunks, folder)
-    blobs = {blob.digest: path.read_bytes() for blob, path in image.blobs()}
+    blobs: dict[str, bytes] = {}
+    manifest = read_archive(chunks, folder, lambda blob, path: blobs.update({blob.digest: path.read_bytes()}))
     assert all(sha256(content) == digest for digest, content in blobs.items())
-    return image.manifest, blobs
+    return manifest, blobs
 
 
 @pytest.mark.parametrize("make", [old_archive, new_archive, lambda *layers: new_archive(*layers, compressed=True)])
