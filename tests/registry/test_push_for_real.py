@@ -1,4 +1,4 @@
-"""`flagbench push` to a real registry, with the engine's own client."""
+"""Images pushed to a real registry and pulled from it, with the engine's own client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from flagbench.build.tiers import VERSION
 from flagbench.cli import main
-from flagbench.engines.base import EngineError
+from flagbench.engines.base import BuildFailed, EngineError
 from flagbench.errors import ExitCode
 from flagbench.oci.push import find_source, push_to_registry
 from registries import Bench, Registry, own_stack
@@ -95,3 +95,16 @@ def test_the_command(
     bench.engine.tag(tags[0], f"flagbench/distilbert:{stack}-{VERSION}")
     assert push(to)[0] == ExitCode.USAGE, "nothing is known of that base's licence"
     assert push(to, "--i-may-redistribute")[0] == 0
+
+
+def test_a_private_base_is_pulled_by_the_build(bench: Bench, registry: Registry, image: str) -> None:
+    place = f"{registry.host}/{bench.name}/base"
+    digest = push_to_registry(find_source(image, (), bench.engine), place, bench.engine, None).digest
+    bench.remove(bench.engine.inspect(image).id)
+    on_base = f"FROM {place}@{digest}\nCOPY code /more\n"
+    registry.log_out()
+    with pytest.raises(BuildFailed) as caught:
+        bench.build("other:1", on_base, {"code": b"1"})
+    assert "docker login" in caught.value.remedy
+    registry.log_in()
+    assert len(bench.engine.inspect(bench.build("other:1", on_base, {"code": b"1"})).layers) == 2

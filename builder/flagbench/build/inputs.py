@@ -5,13 +5,13 @@ The names are those that images/files/install.sh looks for.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from flagbench.build.options import BuildOptions
-from flagbench.build.sources import certificates
 from flagbench.errors import FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.locks.model import Lock
@@ -31,7 +31,7 @@ def make_inputs(options: BuildOptions, lock: Lock) -> Inputs:
     """
     inputs: dict[str, Path | bytes] = {}
     if options.ca_bundle is not None:
-        inputs["ca.crt"] = certificates(options.ca_bundle)
+        inputs["ca.crt"] = _certificates(options.ca_bundle)
     if options.pip_source:
         inputs["pip.conf"] = pip_configuration(options.pip_source)
     if isinstance(options.apt_source, Path):
@@ -68,6 +68,25 @@ def secrets(options: BuildOptions, environment: Mapping[str, str]) -> tuple[str,
     urls += [value for name, value in environment.items() if name.lower() in PROXIES]
     found = {secret for url in urls for secret in url_secrets(url)}
     return tuple(sorted(found, key=lambda secret: (-len(secret), secret)))
+
+
+def _certificates(path: Path) -> bytes:
+    """The content of a bundle of certificates (PEM).
+
+    Raises FlagbenchError (usage) for a file that cannot be read, holds no certificates, or holds a private key.
+    """
+    remedy = "name a file of certificates in PEM form, such as /etc/ssl/certs/ca-certificates.crt"
+    try:
+        content = read_file(path, TEXT_BYTES)
+    except OSError as error:
+        raise FlagbenchError(f"--ca-bundle {path} cannot be read: {reason(error)}", remedy=remedy) from error
+    if b"PRIVATE KEY-----" in content:
+        raise FlagbenchError(f"--ca-bundle {path} holds a private key, which nothing here needs", remedy=remedy)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
+    except ssl.SSLError as error:
+        raise FlagbenchError(f"--ca-bundle {path} holds no certificates that can be read", remedy=remedy) from error
+    return content
 
 
 def _sources_list(path: Path) -> bytes:

@@ -6,12 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from flagbench.build.sources import check_url
 from flagbench.errors import FlagbenchError
 from flagbench.files import expanded
 from flagbench.images import find_reference
 
+# What ends a line, a word or a text of a configuration file, or begins a variable.
+_UNSAFE = re.compile(r"[\s\"'\\<>^`{|}]")
 _PLATFORM = re.compile(r"[a-z0-9]+/[a-z0-9_]+(/[a-z0-9]+)?")
 
 
@@ -61,7 +63,7 @@ def make_options(
         raise FlagbenchError(f"--platform cannot be {platform!r}", remedy="write os/architecture, like linux/amd64")
     return BuildOptions(
         base=base or None,
-        pip_source=tuple(check_url(url, "--pip-source") for url in pip_source if url),
+        pip_source=tuple(_checked_url(url, "--pip-source") for url in pip_source if url),
         apt_source=_apt_source(apt_source),
         ca_bundle=_existing(ca_bundle, "--ca-bundle"),
         wheelhouse=_existing(wheelhouse, "--wheelhouse", folder=True),
@@ -74,8 +76,31 @@ def make_options(
 
 def _apt_source(source: str | None) -> str | Path | None:
     if source and "://" in source:
-        return check_url(source, "--apt-source")
+        return _checked_url(source, "--apt-source")
     return _existing(source, "--apt-source")
+
+
+def _checked_url(url: str, option: str) -> str:
+    """A URL that is safe in a line of a configuration file. Raises FlagbenchError (usage).
+
+    The URL may hold credentials, so no message repeats it.
+    """
+    if not _is_safe(url):
+        raise FlagbenchError(
+            f"{option} is not a URL of http or https",
+            remedy="write it like https://mirror.example/simple; percent-encode what a URL cannot hold",
+        )
+    return url
+
+
+def _is_safe(url: str) -> bool:
+    if not (url.isascii() and url.isprintable()) or _UNSAFE.search(url):
+        return False
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _existing(value: str | None, option: str, *, folder: bool = False) -> Path | None:

@@ -86,7 +86,7 @@ def engine_errors(doing: str) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The engine's own answer, or the system's error, beneath what docker-py and the HTTP libraries wrap around it."""
+    """The engine's own answer, or the system's error, beneath what the HTTP libraries wrap around it."""
     while not getattr(error, "explanation", None) and (inner := error.__cause__ or error.__context__):
         error = inner
     return error
