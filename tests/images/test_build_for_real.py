@@ -86,23 +86,19 @@ class Site:
         self._add_case()
 
     def build(
-        self, image: str, *options: str, check: bool = True, **environment: str
+        self, case: str, *options: str, check: bool = True, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """`flagbench build IMAGES --base BASE OPTIONS...`, with the wheelhouse that the stack needs.
-
-        `image`: the names of cases, with spaces between them.
-        """
-        process = self.start(image, *options, **environment)
+        """`flagbench build CASE:STACK --base BASE OPTIONS...`, with the wheelhouse that the stack needs."""
+        process = self.start(case, *options, **environment)
         out, err = process.communicate()
         assert not check or process.returncode == 0, err
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def start(self, image: str, *options: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, case: str, *options: str, **environment: str) -> subprocess.Popen[str]:
         """The same, begun in a session of its own, with pipes for what it prints."""
-        images = [f"{name}:{self.stack}" for name in image.split()]
         given = ["--base", self.base, "--wheelhouse", str(self.wheels)]
         return subprocess.Popen(
-            [sys.executable, "-m", "flagbench", "build", *images, *given, *options],
+            [sys.executable, "-m", "flagbench", "build", f"{case}:{self.stack}", *given, *options],
             env=self._environment(**environment),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,10 +1,8 @@
-"""Builds on a real Docker Engine: progress, cache, failure, hostile values, memory."""
+"""Builds on a real Docker Engine: progress, cache, failure, hostile values."""
 
 import io
 import os
 import pty
-import subprocess
-import sys
 import threading
 import uuid
 
@@ -111,35 +109,3 @@ def test_a_base_that_cannot_be_pulled(build, base):
     assert f"the base {base} cannot be pulled" in caught.value.message
     assert "docker.io" not in caught.value.message
     assert "--base" in caught.value.remedy
-
-
-STREAMED = """
-import resource, sys
-from pathlib import Path
-from flagbench.engines import open_engine
-from flagbench.engines.base import BuildRequest
-from flagbench.render.model import context_tar, rendered
-
-engine = open_engine()
-context = context_tar(rendered("streamed", sys.argv[1], {}), {"wheel": Path(sys.argv[2])})
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-engine.build(BuildRequest(context, tags=(sys.argv[3],)))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-
-
-def test_a_large_context_is_streamed(debian, name, tmp_path):
-    step = f"RUN --mount=type=bind,source=inputs,target=/mnt stat -c %s /mnt/wheel > /{name[-12:]}"
-
-    def grown(mib):
-        """KiB of memory that a build takes whose context has a file of this size."""
-        wheel = tmp_path / "wheel"
-        with wheel.open("wb") as file:
-            file.truncate(mib * 2**20)
-        command = [sys.executable, "-c", STREAMED, f"FROM {debian}\n{step}\n", str(wheel), f"{name}:1"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return int(done.stdout)
-
-    # What the client library itself takes is in both.
-    assert grown(50) - grown(1) < 10 * 1024

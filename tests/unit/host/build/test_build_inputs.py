@@ -61,18 +61,6 @@ def test_a_sources_list_is_taken_as_it_is(tmp_path, mini_lock):
     assert make_inputs(BuildOptions(apt_source=path), mini_lock()) == {"apt/sources.list": path.read_bytes()}
 
 
-def test_a_sources_list_that_cannot_be_read(monkeypatch, tmp_path, mini_lock):
-    def denied(*_):
-        raise PermissionError(13, "Permission denied")
-
-    options = BuildOptions(apt_source=tmp_path / "sources.list")
-    options.apt_source.touch()
-    monkeypatch.setattr("flagbench.files.os.open", denied)
-    assert secrets(options, {}) == ()
-    with pytest.raises(FlagbenchError, match=r"--apt-source .* cannot be read: Permission denied"):
-        make_inputs(options, mini_lock())
-
-
 def test_credentials_are_known_wherever_they_stand(tmp_path):
     sources = tmp_path / "sources.list"
     sources.write_text("deb https://apt:aptword@mirror.example/debian bookworm main\n", encoding="utf-8")
