@@ -92,8 +92,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())
 
-    do_POST = do_GET
-
     def log_message(self, *arguments):
         """Nothing: what is asked is not printed."""
 
