@@ -125,9 +125,7 @@ class PrepareOptions:
     data: Annotated[Text, Option(metavar="SRC", help="The downloaded data, a file or a folder.")] = None
     weights: Annotated[Text, Option(metavar="SRC", help="The downloaded weights, a file or a folder.")] = None
     vocabulary: Annotated[Text, Option(metavar="FILE", help="The tokenizer's file, if the data are text.")] = None
-    check: Annotated[
-        bool, Option("--check", help="Verify all checksums of what is prepared in OUT or in URL; write nothing.")
-    ] = False
+    check: Annotated[bool, Option("--check", help="Verify all checksums of what is prepared in OUT.")] = False
     to: Annotated[
         Text, Option(metavar="URL", help="Upload what is prepared in OUT to a bucket: s3://BUCKET/PREFIX.")
     ] = None
@@ -144,7 +142,7 @@ class PrepareRequest:
     options: PrepareOptions
 
     def __post_init__(self) -> None:
-        if self.options.out is None and not (self.options.check and self.options.to):
+        if self.options.out is None:
             raise FlagbenchError("--out is missing", remedy="give the folder for data/ and weights/: -o OUT")
 
 

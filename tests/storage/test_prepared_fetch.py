@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.prepare import fetch, prepared_folder, upload
+from flagbench_cases.prepare import fetch, prepared_folder
 from flagbench_cases.prepare.meter import Meter
 from flagbench_cases.shared.errors import CaseError, ExitCode
 from prepared_sets import CASE, SMALL, call, command, contents, get, large, prepare, put
@@ -69,7 +69,7 @@ def test_a_folder_is_fetched_once(bucket: str, tmp_path: Path, proxy: Any) -> No
 
 
 def test_the_address_that_is_printed_can_be_used(bucket: str, tmp_path: Path) -> None:
-    """Also with weights looked for there, and with --check, which looks for both kinds."""
+    """Also with weights looked for there."""
     address = f"s3://{bucket}/x?profile=ceph"
     printed = put(prepare(tmp_path / "out", SMALL), address)["data"]["url"]
     assert printed == f"s3://{bucket}/x/data?profile=ceph"
@@ -78,9 +78,6 @@ def test_the_address_that_is_printed_can_be_used(bucket: str, tmp_path: Path) ->
     fetch.work({"case": CASE, "sources": optional, "survey": False}, Meter(), results)
     assert [*results] == ["data"]
     assert (results["data"]["url"], contents(results["data"]["folder"])) == (printed, SMALL)
-    checked: dict[str, Any] = {}
-    upload.check(CASE, printed, Meter(), checked)
-    assert [*checked] == ["data"]
     with pytest.raises(CaseError, match="no prepared weights"):
         get(printed, "weights")
 

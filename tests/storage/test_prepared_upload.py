@@ -47,9 +47,6 @@ def test_the_command_uploads_what_is_prepared(bucket: str, tmp_path: Path, serve
     for name, facts in printed["folders"]["data"]["files"].items():
         body = server.get_object(Bucket=bucket, Key=f"sets/glm/data/files/{facts['sha256']}")["Body"].read()
         assert body == SMALL[name]
-    checked, printed, said = call("prepare", CASE, "--check", "--to", url)
-    assert checked == 0, said
-    assert sorted(printed["folders"]) == ["data", "weights"]
 
 
 def test_the_same_again_sends_nothing(bucket: str, tmp_path: Path, proxy: Any) -> None:
@@ -139,19 +136,6 @@ def test_an_interrupted_upload_is_finished_by_the_next(bucket: str, tmp_path: Pa
     put(out, url)
     assert contents(get(url)["data"]["folder"]) == contents(str(out / "data"))
     assert "Uploads" not in server.list_multipart_uploads(Bucket=bucket)
-
-
-def test_a_check_reads_the_objects(bucket: str, tmp_path: Path, server: Any) -> None:
-    out, url = prepare(tmp_path / "out", SMALL), f"s3://{bucket}/x"
-    sha256 = put(out, url)["data"]["files"]["one.bin"]["sha256"]
-    key = f"x/data/files/{sha256}"
-    server.put_object(Bucket=bucket, Key=key, Body=b"SOME BYTES", Metadata={"sha256": sha256})
-    code, _, said = call("prepare", CASE, "--check", "--to", url)
-    assert code == ExitCode.DATA
-    assert key in said
-    server.delete_object(Bucket=bucket, Key=key)
-    put(out, url)
-    assert call("prepare", CASE, "--check", "--to", url)[0] == 0
 
 
 def test_credentials_stand_nowhere(tmp_path: Path, bucket: str) -> None:

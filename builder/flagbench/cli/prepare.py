@@ -40,7 +40,7 @@ def command(
 
     Nothing is downloaded: docs/prepare-data.md says what each case takes and where it is. A folder is made completely
     or not at all; what was prepared before is replaced only with --force. `flagbench run --data OUT`, or --data URL,
-    then finds both folders. Without sources, --to uploads what OUT has, and --check --to URL verifies a bucket.
+    then finds both folders. Without sources, --to uploads what OUT has.
 
     --json prints {"case", "folders": {"data": {"folder", "format", "digest", "files", "facts", "sources",
     "licence"}, "weights": ...}, "run": COMMAND}; with --to each folder has its "url" too.

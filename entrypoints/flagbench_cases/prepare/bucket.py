@@ -37,11 +37,6 @@ class RemoteFolder(NamedTuple):
         """Its files as listed in `prepared.json` ({"bytes": ..., "sha256": ...})."""
         return dict(self.index["files"])
 
-    def as_json(self) -> Dict[str, Any]:
-        """Its facts, as those of an opened folder."""
-        facts = {key: self.index.get(key) for key in ("format", "files", "facts", "sources", "licence")}
-        return {"folder": self.url, "url": self.url, "digest": index.digest_of(self.files), **facts}
-
     def key(self, name: str) -> str:
         """The key of a file."""
         return file_key(self.base, self.files[name]["sha256"])

@@ -53,9 +53,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--to", metavar="URL", help="also upload what is prepared in OUT to a bucket, s3://BUCKET/PREFIX"
     )
-    parser.add_argument(
-        "--check", action="store_true", help="verify all checksums of what is prepared in OUT, or in --to URL"
-    )
+    parser.add_argument("--check", action="store_true", help="verify all checksums of what is prepared in OUT")
     parser.add_argument("--force", action="store_true", help="replace what is prepared in OUT and in --to")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of a summary")
     parser.add_argument("--shown-as", metavar="OUT", help="the path of OUT outside of this container")
@@ -90,11 +88,9 @@ def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
     config.load_case(arguments.case)
     sources = {name: getattr(arguments, name) for name in (*KINDS, "vocabulary")}
     given = any(value is not None for value in sources.values())
-    if arguments.check and (arguments.force or given):
-        raise UsageError("--check writes nothing and takes no sources", "omit all other options except -o or --to")
-    if arguments.check and arguments.to and arguments.out:
-        raise UsageError("--check verifies either OUT or a bucket", "give -o or --to, not both")
-    if not arguments.out and not (arguments.check and arguments.to):
+    if arguments.check and (arguments.force or arguments.to or given):
+        raise UsageError("--check writes nothing and takes no sources", "omit all other options except -o")
+    if not arguments.out:
         raise UsageError("--out is missing", "give the folder for data/ and weights/: -o OUT")
     for name, value in [*sources.items(), ("out", arguments.out)]:
         if value is None:
@@ -144,14 +140,13 @@ def convert(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]:
 
 
 def transfer(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]:
-    """Upload what is prepared, or check it in the bucket; returns the facts of the folders. Raises CaseError."""
+    """Upload what is prepared; returns the facts of the folders. Raises CaseError."""
     ended = child.run("flagbench_cases.prepare.upload", plan, interruption)
     if interruption:
-        kept = "run again without sources to upload the rest"
-        raise CaseError(interruption.reason, "run again" if plan["check"] else kept, ExitCode.INTERRUPTED)
+        raise CaseError(interruption.reason, "run again without sources to upload the rest", ExitCode.INTERRUPTED)
     child.raise_failure(ended.answer)
     if "results" not in ended.answer:
-        raise child.died(ended, "the check" if plan["check"] else "the upload")
+        raise child.died(ended, "the upload")
     return dict(ended.answer["results"])
 
 

@@ -13,26 +13,19 @@ from flagbench_cases.prepare import child, prepared_folder
 from flagbench_cases.prepare.bucket import (
     address_of,
     bucket_errors,
-    check_objects,
     file_key,
-    find,
     open_bucket,
-    upload_again,
-    upload_first,
 )
 from flagbench_cases.prepare.job import as_json, kinds_in
 from flagbench_cases.prepare.meter import Meter
 from flagbench_cases.prepare.prepared_folder import PreparedFolder
-from flagbench_cases.shared.errors import DataError, UsageError
-from flagbench_cases.shared.files import INDEX, KINDS, Reading
-from flagbench_cases.shared.s3 import Bucket, S3Error, put_file, sum_of_object
+from flagbench_cases.shared.errors import UsageError
+from flagbench_cases.shared.files import INDEX, Reading
+from flagbench_cases.shared.s3 import Bucket, S3Error, put_file
 
 
 def work(plan: Dict[str, Any], meter: Meter, results: Dict[str, Any]) -> None:
-    """Upload prepared folders, or check those in the bucket; adds their facts by kind. Raises CaseError."""
-    if plan["check"]:
-        check(plan["case"], plan["to"], meter, results)
-        return
+    """Upload prepared folders; adds their facts by kind. Raises CaseError."""
     bucket = open_bucket(plan["to"])
     opened = {}
     for kind in plan["kinds"] or kinds_in(plan["out"]):
@@ -90,29 +83,6 @@ def upload(bucket: Bucket, folder: PreparedFolder, force: bool, meter: Meter) ->
         raise _taken(bucket, folder.kind)
 
 
-def check(case: str, url: str, meter: Meter, results: Dict[str, Any]) -> None:
-    """Read every object of the folders in a bucket and verify its checksum. Raises CaseError."""
-    found = {
-        kind: folder for kind in KINDS for folder in [find(url, case, kind, optional=True)] if folder is not None
-    }
-    if not found:
-        words = "%s has no prepared folder of %s, or none that this key may read"
-        raise DataError(words % (url, case), upload_first(case, url))
-    for kind, folder in found.items():
-        meter.subject = kind
-        check_objects(folder, sorted(folder.files), case)
-        reading = Reading("check", sum(facts["bytes"] for facts in folder.files.values()), meter)
-        for name, facts in sorted(folder.files.items()):
-            with bucket_errors(upload_again(case)):
-                sha256 = sum_of_object(folder.bucket, folder.key(name), reading.add)
-            if sha256 != facts["sha256"]:
-                words = "%s (%s) has the sha256 %s: it was changed or damaged"
-                location = folder.bucket.location(folder.key(name))
-                raise DataError(words % (location, name, sha256), upload_again(case))
-        meter.end_phase()
-        results[kind] = folder.as_json()
-
-
 def _index_of(folder: PreparedFolder) -> bytes:
     with open(os.path.join(folder.folder, INDEX), "rb") as file:
         return file.read()
@@ -126,7 +96,7 @@ def _taken(bucket: Bucket, kind: str) -> UsageError:
 
 def kept(plan: Dict[str, Any], results: Dict[str, Any]) -> str:
     """What a failure leaves, for its remedy."""
-    return "" if plan["check"] else "; run it again without sources to upload the rest"
+    return "; run it again without sources to upload the rest"
 
 
 if __name__ == "__main__":
