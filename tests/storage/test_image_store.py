@@ -95,7 +95,7 @@ def test_a_key_that_may_not_ask_for_versions_is_refused_and_one_that_may_not_lis
     proxy.fault = lambda method, path, count: (403, "AccessDenied") if "versioning" in path else None
     with refuses(UsageError, "versions") as caught:
         BucketStore(f"s3://{bucket}").check(0)
-    assert "GetBucketVersioning" in caught.value.remedy
+    assert "GetBucketVersioning" in caught.value.message
 
 
 def test_an_image_without_boto3_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,30 +6,25 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flagbench.s3 import Bucket, S3Error, client, get_file, parse_address, put_file, sha256_of, sum_of_object
+from flagbench.s3 import Bucket, S3Error, client, get_file, parse_address, put_file, sha256_of
 from running import wait_until
 
 pytestmark = pytest.mark.s3
 
 LARGE = 17 * 2**20
 """Bytes: three parts."""
-CHILD = """
+UPLOAD = """
 import sys
 from pathlib import Path
-from flagbench.s3 import Bucket, get_file, parse_address, put_file
-address, what, key, path, sha256, size = sys.argv[1:]
-place = Bucket(parse_address(address))
-if what == "put":
-    put_file(place, key, Path(path), sha256)
-else:
-    get_file(place, key, Path(path), size=int(size), sha256=sha256)
+from flagbench.s3 import Bucket, parse_address, put_file
+address, key, path, sha256 = sys.argv[1:]
+put_file(Bucket(parse_address(address)), key, Path(path), sha256)
 """
 
 
@@ -79,16 +74,15 @@ def test_a_large_file_goes_there_and_back(
     place = Bucket(parse_address(f"s3://{bucket}/some/prefix"))
     counts: list[int] = []
     assert put(place, large, show=counts.append)
+    assert not put(place, large, show=counts.append), "it is there"
     assert sum(counts) == LARGE
     head = place.head(key_of(large))
     assert head is not None
     assert (head.size, head.sha256) == (LARGE, sha256_of(large))
-    assert not put(place, large), "it is there"
     for _ in range(2):  # the second time it is there
-        counts.clear()
         get(place, large, tmp_path / "back", show=counts.append)
-        assert sum(counts) == LARGE
-    assert sha256_of(tmp_path / "back") == sha256_of(large) == sum_of_object(place, key_of(large))
+    assert sum(counts) == 2 * LARGE
+    assert sha256_of(tmp_path / "back") == sha256_of(large)
     assert [path.name for path in tmp_path.iterdir()] == ["back"], "nothing is left beside it"
 
 
@@ -96,12 +90,8 @@ def test_a_large_file_goes_there_and_back(
 def test_a_small_file_is_one_put(passed: Bucket, proxy: Any, tmp_path: Path, size: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(size))
-    assert put(passed, path, content_type="text/plain")
+    assert put(passed, path)
     assert [request.split()[0] for request in proxy.requests] == ["HEAD", "PUT"]
-    head = passed.head(key_of(path))
-    assert head is not None
-    assert head.content_type == "text/plain"
-    assert not put(passed, path)
     get(passed, path, tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == path.read_bytes()
 
@@ -112,42 +102,25 @@ def test_an_upload_that_lost_its_answer_is_complete(passed: Bucket, proxy: Any, 
     assert passed.head(key_of(large)) is not None
 
 
-def killed(what: str, bucket: str, proxy: Any, file: Path, path: Path, kept: Callable[[], bool]) -> None:
-    """Kill a transfer in a process of its own when some of it has arrived and the rest is held back."""
-    held = proxy.hold(what.upper(), past=1)
-    words = [f"s3://{bucket}/some/prefix", what, key_of(file), str(path), sha256_of(file), str(LARGE)]
-    child = subprocess.Popen([sys.executable, "-c", CHILD, *words])
+def test_the_parts_of_a_killed_upload_are_removed(bucket: str, place: Bucket, proxy: Any, large: Path) -> None:
+    other = f"{place.name(key_of(large))}-of-another"
+    place.ask("create_multipart_upload", Key=other)
+    held = proxy.hold("PUT", past=1)
+    words = [f"s3://{bucket}/some/prefix", key_of(large), str(large), sha256_of(large)]
+    child = subprocess.Popen([sys.executable, "-c", UPLOAD, *words])
     try:
-        wait_until(lambda: held.is_set() and kept(), 30)
+        wait_until(lambda: held.is_set() and len(uploads(place)) == 2, 30)
     finally:
         child.kill()
         child.wait()
         proxy.release()
-
-
-def test_the_parts_of_a_killed_upload_are_removed(bucket: str, place: Bucket, proxy: Any, large: Path) -> None:
-    other = f"{place.name(key_of(large))}-of-another"
-    place.ask("create_multipart_upload", Key=other)
-    killed("put", bucket, proxy, large, large, lambda: len(uploads(place)) == 2)
     assert place.head(key_of(large)) is None, "it is not half there"
     assert put(place, large)
     assert uploads(place) == [other], "those of other keys may be under way"
 
 
-def test_a_killed_download_leaves_no_file(
-    bucket: str, place: Bucket, proxy: Any, large: Path, tmp_path: Path
-) -> None:
-    put(place, large)
-    killed("get", bucket, proxy, large, tmp_path / "back", lambda: (tmp_path / ".back.part").exists())
-    assert [path.name for path in tmp_path.iterdir()] == [".back.part"]
-    get(place, large, tmp_path / "back")
-    assert sha256_of(tmp_path / "back") == sha256_of(large)
-    assert [path.name for path in tmp_path.iterdir()] == ["back"]
-
-
-@pytest.mark.parametrize("other", [bytes(LARGE), b"short"])
-def test_an_object_with_other_bytes_is_refused(place: Bucket, large: Path, tmp_path: Path, other: bytes) -> None:
-    place.put(key_of(large), other)
+def test_an_object_with_other_bytes_is_refused(place: Bucket, large: Path, tmp_path: Path) -> None:
+    place.put(key_of(large), bytes(LARGE))
     for transfer in (lambda: get(place, large, tmp_path / "back"), lambda: put(place, large)):
         with pytest.raises(S3Error) as caught:
             transfer()
@@ -155,7 +128,7 @@ def test_an_object_with_other_bytes_is_refused(place: Bucket, large: Path, tmp_p
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("fault", ["cut", "reset", (500, "InternalError"), (503, "SlowDown")])
+@pytest.mark.parametrize("fault", ["cut", (503, "SlowDown")])
 def test_broken_answers_are_asked_for_again(
     passed: Bucket, proxy: Any, large: Path, tmp_path: Path, fault: Any
 ) -> None:
@@ -182,29 +155,14 @@ def test_a_silent_server_ends_a_transfer(
     assert not [*tmp_path.iterdir()]
 
 
-def test_several_writers_of_one_file_all_succeed(place: Bucket, large: Path) -> None:
+def test_several_writers_of_one_file_all_succeed(place: Bucket, large: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         [*pool.map(lambda _: put(place, large), range(4))]
-    assert sum_of_object(place, key_of(large)) == sha256_of(large)
+    get(place, large, tmp_path / "back")
     assert not uploads(place)
 
 
-def test_a_key_that_can_only_write_uploads(
-    place: Bucket, bucket: str, large: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert place.client  # opened with the other key
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", os.environ["FLAGBENCH_TEST_S3_WRITER_KEY"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", os.environ["FLAGBENCH_TEST_S3_WRITER_SECRET"])
-    for _ in range(2):  # it cannot ask whether the file is there
-        assert put(Bucket(parse_address(f"s3://{bucket}/some/prefix")), large)
-    assert sum_of_object(place, key_of(large)) == sha256_of(large)
-
-
-def test_what_the_server_answers_is_told(server: Any, large: Path, tmp_path: Path) -> None:
-    gone = Bucket(parse_address("s3://there-is-no-such-bucket"))
+def test_a_bucket_that_does_not_exist_is_told(server: Any, large: Path) -> None:
     with pytest.raises(S3Error) as caught:
-        put(gone, large)
+        put(Bucket(parse_address("s3://there-is-no-such-bucket")), large)
     assert caught.value.no_bucket
-    with pytest.raises(S3Error) as caught:
-        get(gone, large, tmp_path / "back")
-    assert caught.value.status == 404

@@ -7,10 +7,9 @@ boto3 alone, which is imported when a bucket is opened.
 from __future__ import annotations
 
 from flagbench.s3.bucket import Bucket, Head, Listed
-from flagbench.s3.checksums import sha256_of
 from flagbench.s3.errors import S3Error
 from flagbench.s3.profiles import PROFILES, Address, Profile, parse_address
-from flagbench.s3.transfers import download, get_file, put_file, sum_of_object
+from flagbench.s3.transfers import download, get_file, put_file, sha256_of
 
 __all__ = [
     "PROFILES",
@@ -25,5 +24,4 @@ __all__ = [
     "parse_address",
     "put_file",
     "sha256_of",
-    "sum_of_object",
 ]

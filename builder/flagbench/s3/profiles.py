@@ -85,7 +85,6 @@ def parse_address(url: str) -> Address:
     if not url.isprintable():
         raise _unusable("it contains a character that cannot be printed")
     try:
-        url.encode()
         parts = urlsplit(url)
         bucket, asked = parts.netloc, parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError as error:

@@ -11,7 +11,6 @@ import pytest
 
 from flagbench.errors import ExitCode
 from flagbench.s3 import PROFILES, parse_address
-from flagbench.s3.client import explained
 from flagbench.s3.profiles import profile_of
 from flagbench.stores import FolderBlobs, StoreError, open_store
 from flagbench.stores.blobs import Blob
@@ -73,14 +72,7 @@ def test_an_address_that_is_no_folder(url: str) -> None:
 
 
 def test_credentials_that_boto3_cannot_get(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    exceptions = pytest.importorskip("botocore.exceptions")
-    for error in (
-        exceptions.SSOTokenLoadError(error_msg="none"),
-        exceptions.UnauthorizedSSOTokenError(),
-        exceptions.CredentialRetrievalError(provider="process", error_msg="1"),
-    ):
-        assert "log in" in explained(error).remedy
-    assert "log in" not in explained(exceptions.ConnectTimeoutError(endpoint_url="https://h")).remedy
+    pytest.importorskip("boto3")
     config = tmp_path / "config"
     config.write_text(f"[default]\ncredential_process = {tmp_path}/missing\n")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):

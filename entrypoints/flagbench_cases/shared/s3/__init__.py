@@ -8,10 +8,9 @@ boto3 alone, which is imported when a bucket is opened.
 from __future__ import annotations
 
 from flagbench_cases.shared.s3.bucket import Bucket, Head, Listed
-from flagbench_cases.shared.s3.checksums import sha256_of
 from flagbench_cases.shared.s3.errors import S3Error
 from flagbench_cases.shared.s3.profiles import PROFILES, Address, Profile, parse_address
-from flagbench_cases.shared.s3.transfers import download, get_file, put_file, sum_of_object
+from flagbench_cases.shared.s3.transfers import download, get_file, put_file, sha256_of
 
 __all__ = [
     "PROFILES",
@@ -26,5 +25,4 @@ __all__ = [
     "parse_address",
     "put_file",
     "sha256_of",
-    "sum_of_object",
 ]

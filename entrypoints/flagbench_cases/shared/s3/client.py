@@ -16,28 +16,20 @@ CONNECTIONS = 16
 """Kept by a client: as many objects are worth reading at a time."""
 _DOWNLOAD_ATTEMPTS = 3
 """Of a part whose bytes break off. Where the server is silent, each is ATTEMPTS requests of _READ_SECONDS."""
-NETWORK = "check the network and AWS_ENDPOINT_URL, then try again"
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-_LOGIN = ("SSO", "Token", "Credential", "Login", "Profile")
-"""In the names of boto3's errors about credentials that it could not get."""
-_CREATE_ONLY = "If-None-Match"
+_NETWORK = "check the network and AWS_ENDPOINT_URL, then try again"
+_SETTINGS = "correct the AWS_ variables or ~/.aws/config, or log in again"
+_PERMISSION, _OTHER_SERVER = "give this key the permission, or use another key", f"set {KEYS} to keys of this server"
 _REMEDIES = {
     "NoSuchBucket": "create the bucket, or name another one; AWS_ENDPOINT_URL says on which server it is",
-    "AccessDenied": "use a key that may read and write there",
-    "403": "use a key that may read and write there",
-    "InvalidAccessKeyId": f"set {KEYS} to keys of this server",
-    "SignatureDoesNotMatch": f"set {KEYS} to keys of this server",
-    "RequestTimeTooSkewed": "set this machine's clock, which differs too much from the server's",
-    "ExpiredToken": "renew the session's credentials",
-    "MissingContentLength": "name the kind of server: s3://BUCKET/PREFIX?profile=ceph",
-    "SecondLevelDomainForbidden": "name the kind of server: s3://BUCKET/PREFIX?profile=oss",
-    "NotImplemented": "name the kind of server with ?profile=; `flagbench store doctor` tries what it does",
-    "QuotaExceeded": "free some of the bucket's quota, or use another bucket",
-    "AuthorizationHeaderMalformed": "set AWS_REGION to the bucket's region",
-    "IllegalLocationConstraintException": "set AWS_REGION to the bucket's region",
-    "PermanentRedirect": "set AWS_REGION to the bucket's region",
+    "AccessDenied": _PERMISSION,
+    "403": _PERMISSION,
+    "InvalidAccessKeyId": _OTHER_SERVER,
+    "SignatureDoesNotMatch": _OTHER_SERVER,
 }
+_REFUSED = "see the server's answer; the address can name the kind of server: s3://BUCKET/PREFIX?profile=ceph"
+_CREATE_ONLY = "If-None-Match"
 
 
 def open_client(address: Address) -> tuple[Any, Profile, Any]:
@@ -74,8 +66,7 @@ def open_client(address: Address) -> tuple[Any, Profile, Any]:
         return client, profile, session
     except (BotoCoreError, ValueError, OSError) as error:  # OSError: a credential_process that cannot be started
         found = explained(error, f"{address.url} cannot be used")
-        remedy = found.remedy if found.remedy != NETWORK else "correct the AWS_ variables or ~/.aws/config"
-        raise S3Error(found.message, remedy, usage=True) from error
+        raise S3Error(found.message, found.remedy, usage=True) from error
 
 
 @lru_cache
@@ -92,11 +83,10 @@ def errors_of_boto3() -> tuple[type[BaseException], ...]:
     """What a call of boto3 may raise: not all of it has a common base."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
-    from s3transfer import exceptions
+    from s3transfer.exceptions import RetriesExceededError
     from urllib3.exceptions import HTTPError  # where an error's answer breaks off
 
-    transfer = (kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception))
-    return (ClientError, BotoCoreError, Boto3Error, HTTPError, ValueError, *transfer)
+    return (ClientError, BotoCoreError, Boto3Error, RetriesExceededError, HTTPError, ValueError)
 
 
 def explained(error: BaseException, what: str = "") -> S3Error:
@@ -105,32 +95,33 @@ def explained(error: BaseException, what: str = "") -> S3Error:
     from s3transfer.exceptions import RetriesExceededError
     from urllib3.exceptions import HTTPError
 
-    broken_off = isinstance(error, (RetriesExceededError, HTTPError))
-    if isinstance(error, RetriesExceededError):
-        error = error.last_exception
-    elif isinstance(error.__context__, exceptions.ClientError) and not isinstance(error, exceptions.ClientError):
-        error = error.__context__  # of a transfer that failed: it has the server's answer
     begins = f"{what}: " if what else ""
-    answer = _answer(error)
-    told = answer.get("Error", {})
-    code, status = str(told.get("Code", "")), answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    if isinstance(error.__context__, exceptions.ClientError) and not isinstance(error, exceptions.ClientError):
+        error = error.__context__  # of a transfer that failed: it has the server's answer
     if isinstance(error, exceptions.ClientError):
+        told, status = error.response["Error"], error.response["ResponseMetadata"]["HTTPStatusCode"]
+        code = str(told.get("Code", ""))
         words = " ".join(str(word) for word in (status, code, told.get("Message")) if word and word != str(status))
-        remedy = _REMEDIES.get(code, "see the server's answer, or use another bucket")
-        failed = status is not None and (status >= 500 or status == 429)
-        return S3Error(
-            f"{begins}the server answers {redact(words)}", remedy, code=code, status=status, network=failed
-        )
-    remedy = NETWORK
-    if isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError)):
+        message = f"{begins}the server answers {redact(words)}"
+        failed = status >= 500 or status == 429
+        return S3Error(message, _REMEDIES.get(code, _REFUSED), code=code, status=status, network=failed)
+    broken_off = (RetriesExceededError, HTTPError, exceptions.IncompleteReadError)
+    failed = isinstance(error, (*broken_off, exceptions.HTTPClientError, exceptions.ConnectionError))
+    remedy = _NETWORK if failed else _SETTINGS
+    if isinstance(error, exceptions.SSLError):
+        failed, remedy = False, "set AWS_CA_BUNDLE to the certificates of the server's authority"
+    elif isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError)):
         remedy = f"set {KEYS}"
-    elif any(word in type(error).__name__ for word in _LOGIN):
-        remedy = f"log in again (as with `aws sso login`), correct ~/.aws/config, or set {KEYS}"
-    elif isinstance(error, exceptions.SSLError):
-        remedy = "set AWS_CA_BUNDLE to the certificates of the server's authority"
-    connections = (exceptions.HTTPClientError, exceptions.ConnectionError)
-    failed = isinstance(error, connections) and not isinstance(error, exceptions.SSLError)
-    return S3Error(f"{begins}{redact(str(error))}", remedy, network=failed or broken_off)
+    elif isinstance(error, RetriesExceededError):
+        error = error.last_exception
+    return S3Error(f"{begins}{redact(str(error))}", remedy, network=failed)
+
+
+def broke_off(error: BaseException | None) -> bool:
+    """Whether what boto3 raised says that an answer ended in the middle of its body."""
+    from botocore.exceptions import IncompleteReadError, ResponseStreamingError
+
+    return isinstance(error, (IncompleteReadError, ResponseStreamingError))
 
 
 def _translate(request: Any, profile: Profile) -> None:
@@ -139,8 +130,3 @@ def _translate(request: Any, profile: Profile) -> None:
         del request.headers[_CREATE_ONLY]
         for name, value in profile.create.items():
             request.headers[name] = value
-
-
-def _answer(error: BaseException) -> dict[str, Any]:
-    """What the server answered; empty where it did not. Some of botocore's errors have an answer that is None."""
-    return getattr(error, "response", None) or {}

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 from flagbench_cases.shared.s3.bucket import Bucket
-from flagbench_cases.shared.s3.checksums import sha256_of
 from flagbench_cases.shared.s3.client import transfer_config
 from flagbench_cases.shared.s3.errors import S3Error
 
+_CHUNK = 2**20
 _ENDED = ("NoSuchUpload", "NoSuchKey")
 """What a server says of an upload in parts that was completed or aborted."""
 
 
-class Show(Protocol):
-    """Shows the progress of a transfer."""
-
-    def __call__(self, count: int, /) -> None:
-        """`count`: bytes that were transferred since the last call; negative where they are transferred again."""
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, 64 hexadecimal digits. Raises OSError."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        for chunk in iter(lambda: file.read(_CHUNK), b""):
+            found.update(chunk)
+    return found.hexdigest()
 
 
 def put_file(
@@ -37,34 +38,35 @@ def put_file(
     sha256: str,
     *,
     content_type: str = "application/octet-stream",
-    show: Show = lambda count: None,
-    **more: Any,
+    show: Callable[[int], None] | None = None,
 ) -> bool:
     """Keep a file under a key that contains its sha256. Whether it was sent: False where it was there already.
 
     The end of an upload in parts overwrites even where a put would not; because the key names the content, two
-    writers of one key write the same bytes. `more`: further ExtraArgs of boto3's upload_file, such as ACL.
+    writers of one key write the same bytes.
+
+    Args:
+        show: called by boto3's threads with the bytes that were sent since the last call, negative where they are
+            sent again.
 
     Raises S3Error, of which `damaged` where other bytes are there, and OSError where the file cannot be read.
     """
-    if sha256 not in key:
-        raise ValueError(f"the key {key!r} does not name its content")
-    size = path.stat().st_size
+    size, name = path.stat().st_size, bucket.name(key)
     if _is_there(bucket, key, size, sha256):
-        show(size)
         return False
-    arguments = {"ContentType": content_type, "Metadata": {"sha256": sha256}, **more}
-    where, name = bucket.address.bucket, bucket.name(key)
+    options: dict[str, Any] = {
+        "ExtraArgs": {"ContentType": content_type, "Metadata": {"sha256": sha256}},
+        "Callback": show,
+        "Config": transfer_config(),
+    }
     try:
         bucket.attempt(
-            lambda client: client.upload_file(
-                str(path), where, name, ExtraArgs=arguments, Callback=_locked(show), Config=transfer_config()
-            ),
+            lambda client: client.upload_file(str(path), bucket.address.bucket, name, **options),
             f"{bucket.location(key)} was not confirmed as stored",
         )
     except S3Error as error:
         # The upload ended already: the answer was lost, or another writer of the same file has finished first.
-        if error.code not in _ENDED or _is_there(bucket, key, size, sha256) is False:
+        if error.code not in _ENDED or not _is_there(bucket, key, size, sha256):
             raise
     if size >= transfer_config().multipart_threshold:
         _abort_leftovers(bucket, name)
@@ -72,7 +74,7 @@ def put_file(
 
 
 def get_file(
-    bucket: Bucket, key: str, path: Path, *, size: int, sha256: str, show: Show = lambda count: None
+    bucket: Bucket, key: str, path: Path, *, size: int, sha256: str, show: Callable[[int], None] | None = None
 ) -> None:
     """Download an object to `path`, whole or not at all, and verify its sha256. For one process at a time.
 
@@ -81,7 +83,6 @@ def get_file(
     Raises S3Error, of which `damaged` where the object has other bytes, and OSError where the file cannot be written.
     """
     if path.is_file() and path.stat().st_size == size and sha256_of(path) == sha256:
-        show(size)
         return
     part = path.with_name(f".{path.name}.part")  # the next attempt overwrites what a kill leaves
     try:
@@ -99,48 +100,24 @@ def get_file(
             part.unlink()
 
 
-def download(bucket: Bucket, key: str, path: Path, show: Show = lambda count: None) -> None:
-    """Write an object to a file, which is incomplete after an error. Raises S3Error and OSError."""
+def download(bucket: Bucket, key: str, path: Path, show: Callable[[int], None] | None = None) -> None:
+    """Write an object to a file, which is incomplete after an error. `show` as in `put_file`.
+
+    Raises S3Error and OSError.
+    """
+    options = {"Callback": show, "Config": transfer_config()}
     with path.open("wb") as file:
-        _receive(bucket, key, file, show)
+        bucket.attempt(
+            lambda client: client.download_fileobj(bucket.address.bucket, bucket.name(key), file, **options),
+            f"{bucket.location(key)} was not read",
+        )
         file.flush()
         os.fsync(file.fileno())
 
 
-def sum_of_object(bucket: Bucket, key: str, show: Show = lambda count: None) -> str:
-    """The sha256 of an object, which is read and kept nowhere. Raises S3Error."""
-    found = hashlib.sha256()
-    _receive(bucket, key, SimpleNamespace(write=found.update), show)
-    return found.hexdigest()
-
-
-def _receive(bucket: Bucket, key: str, target: Any, show: Show) -> None:
-    where, name = bucket.address.bucket, bucket.name(key)
-    bucket.attempt(
-        lambda client: client.download_fileobj(where, name, target, Callback=_locked(show), Config=transfer_config()),
-        f"{bucket.location(key)} was not read",
-    )
-
-
-def _locked(show: Show) -> Show:
-    """Boto3 calls it from several threads."""
-    lock = threading.Lock()
-
-    def shown(count: int) -> None:
-        with lock:
-            show(count)
-
-    return shown
-
-
-def _is_there(bucket: Bucket, key: str, size: int, sha256: str) -> bool | None:
-    """Whether an object is there; None where the key may not ask."""
-    try:
-        head = bucket.head(key)
-    except S3Error as error:
-        if error.denied:
-            return None
-        raise
+def _is_there(bucket: Bucket, key: str, size: int, sha256: str) -> bool:
+    """Whether a file is there, as far as the key may ask."""
+    head = bucket.head(key)
     if head is None:
         return False
     if (head.size, head.sha256) != (size, sha256):
