@@ -7,11 +7,12 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flagbench_cases.prepare import fetch, prepared_folder, upload
-from flagbench_cases.prepare.meter import Meter
+from flagbench_cases.prepare import bucket, job, prepared_folder
+from flagbench_cases.prepare.progress import Progress
 from running import ENTRYPOINTS
 
 CASE = "glm"
@@ -35,16 +36,16 @@ def prepare(out: Path, files: dict[str, bytes], kind: str = "data", case: str = 
 def put(out: Path, url: str, *, force: bool = False, case: str = CASE) -> dict[str, Any]:
     """Upload OUT, in this process."""
     results: dict[str, Any] = {}
-    plan = {"case": case, "out": str(out), "to": url, "force": force, "check": False, "kinds": []}
-    upload.work(plan, Meter(), results)
+    plan = {"case": case, "out": str(out), "to": url, "force": force}
+    job.prepare({**plan, **dict.fromkeys(("data", "weights", "vocabulary"))}, Progress(), results)
     return results
 
 
-def get(url: str, *kinds: str, survey: bool = False) -> dict[str, Any]:
+def get(url: str, *kinds: str, optional: Sequence[str] = ()) -> dict[str, Any]:
     """Fetch the data at an address, or these kinds, in this process."""
     results: dict[str, Any] = {}
-    sources = {kind: {"url": url, "optional": False} for kind in kinds or ("data",)}
-    fetch.work({"case": CASE, "sources": sources, "survey": survey}, Meter(), results)
+    sources = {kind: {"url": url, "optional": kind in optional} for kind in (*(kinds or ("data",)), *optional)}
+    bucket.fetch({"case": CASE, "sources": sources, "survey": False}, Progress(), results)
     return results
 
 
@@ -69,6 +70,6 @@ def command(*words: str, **options: Any) -> subprocess.Popen[str]:
 
 def call(*words: str) -> tuple[int, Any, str]:
     """The same to its end: exit code, what it printed as JSON, and what it said."""
-    process = command(*words, "--json")
+    process = command(*words)
     printed, said = process.communicate(timeout=120)
     return process.returncode, json.loads(printed) if printed else None, said

@@ -33,18 +33,12 @@ def main(argv: List[str]) -> int:
 
 def run(argv: List[str], interruption: Interruption) -> int:
     """Dispatch to `prepare`, `fetch` or a run; returns the exit code."""
-    if "prepare" in argv[:2]:
+    if "prepare" in argv[:2] or "fetch" in argv[:2]:
         from flagbench_cases.prepare import command
 
-        asked = command.arguments_of(argv)
+        asked = command.split_arguments(argv)
         if asked is not None:
-            return command.main(asked, interruption)
-    if "fetch" in argv[:2]:
-        from flagbench_cases.prepare import fetch_command
-
-        asked = fetch_command.arguments_of(argv)
-        if asked is not None:
-            return fetch_command.main(asked, interruption)
+            return command.main(*asked, interruption)
     from flagbench_cases.node import main as node
 
     return node.main(argv, interruption)

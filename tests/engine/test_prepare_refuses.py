@@ -1,6 +1,5 @@
 """What `prepare` is given may be anything: bad input ends with exit code 3, the file named, and nothing written."""
 
-import csv
 import json
 import os
 import shutil
@@ -13,13 +12,11 @@ from safetensors.torch import save_file
 
 from cloze_files import from_text, published_matrices, write_hdf5, write_jsonl
 from flagbench_cases.shared.config import load_case
-from llama_vocabulary import padded_vocabulary
 from running import ENTRYPOINTS
 from warmup import warm
 
 pytestmark = pytest.mark.image
 
-TINY = os.path.join(ENTRYPOINTS, "flagbench_cases", "cases", "llama2_7b_lora", "tiny")
 PUBLISHED = os.path.join("ReCoRD", "glm_train_eval_hdf5_sparse")
 LENGTH = load_case("glm")["presets"]["reference"]["data"]["sequence_length"]
 
@@ -52,41 +49,6 @@ def test_a_truncated_hdf5(tmp_path, part):
     content = paths[part].read_bytes()
     paths[part].write_bytes(content[: len(content) // 2])
     refused(tmp_path, prepare(tmp_path, "glm", "--data", "ReCoRD"), "%s_sparse.hdf5 cannot be read" % part)
-
-
-def test_another_models_vocabulary(tmp_path):
-    (tmp_path / "ReCoRD").mkdir()
-    for name in ("train.jsonl", "val.jsonl"):
-        (tmp_path / "ReCoRD" / name).write_text("{}\n")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + ["word%d" % number for number in range(21123)]
-    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
-    refused(tmp_path, prepare(tmp_path, "glm", "--data", "ReCoRD", "--vocabulary", "vocab.txt"), "vocab.txt", "21128")
-
-
-@pytest.fixture
-def sources(tmp_path):
-    """The shipped dialogues, questions and tokenizer, as if they were the published ones."""
-    shutil.copytree(TINY, str(tmp_path / "source"))
-    padded_vocabulary(os.path.join(TINY, "tokenizer.model"), tmp_path / "source" / "tokenizer.model", 32000)
-    return tmp_path / "source"
-
-
-def test_an_empty_table_of_questions(tmp_path, sources):
-    tables = sorted((sources / "mmlu" / "test").iterdir())
-    tables[0].write_text("")
-    ended = prepare(tmp_path, "llama2-7b-lora", "--data", "source", "--vocabulary", "source/tokenizer.model")
-    refused(tmp_path, ended, tables[0].name)
-
-
-def test_a_table_with_a_column_too_few(tmp_path, sources):
-    table = sorted((sources / "mmlu" / "test").iterdir())[0]
-    with open(str(table), newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
-    rows[1] = rows[1][:-1]
-    with open(str(table), "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(rows)
-    ended = prepare(tmp_path, "llama2-7b-lora", "--data", "source", "--vocabulary", "source/tokenizer.model")
-    refused(tmp_path, ended, table.name)
 
 
 def test_a_missing_shard(tmp_path):

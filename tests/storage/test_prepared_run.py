@@ -92,7 +92,7 @@ def test_what_is_not_there_is_told_before_a_run(
     assert (out, err.count("error:"), "/nowhere" in err) == ("", 1, True)
 
 
-def test_a_container_gets_the_folder_and_no_credentials(small: str, tmp_path: Path) -> None:
+def test_a_container_gets_the_folder_and_no_credentials(bucket: str, small: str, tmp_path: Path, server: Any) -> None:
     catalog = load_catalog(claims=False)
     request = RunRequest(catalog.cases[CASE], catalog.stacks["cpu"], LocalOptions(data=small, weights=str(tmp_path)))
     fetched = fetch(request)
@@ -104,13 +104,8 @@ def test_a_container_gets_the_folder_and_no_credentials(small: str, tmp_path: Pa
     assert container.environment["FLAGBENCH_DATA_SOURCE"] == f"{small}/data"
     assert not [name for name in container.environment if name.startswith("AWS_")]
     assert "--data=/data" in container.arguments
-
-
-def test_a_container_is_not_started_without_its_data(bucket: str, small: str, server: Any) -> None:
-    catalog = load_catalog(claims=False)
     server.delete_object(Bucket=bucket, Key="x/data/prepared.json")
-    request = RunRequest(catalog.cases[CASE], catalog.stacks["cpu"], LocalOptions(data=small))
-    assert fetch(request) == ExitCode.DATA
+    assert fetch(request) == ExitCode.DATA, "no container is started without its data"
 
 
 def test_the_cache_can_be_removed(small: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def fetch(request: RunRequest) -> FetchedRequest | int:
     asked = [f"{name}={value}" for name, value in given.items() if is_address(value)]
     if options.weights is not None and not is_address(options.weights):
         asked.append("--no-weights")
-    ended = native.follow(["fetch", request.case.name, *asked, "--json"], request.stack, {})
+    ended = native.follow(["fetch", request.case.name, *asked], request.stack, {})
     if ended.code not in set(ExitCode):
         raise native.explain(ended)
     if ended.code:

@@ -13,7 +13,7 @@ from flagbench_cases.node import background, cli, network, rendezvous, rendezvou
 from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets, print_error
 from flagbench_cases.node.placement import Placement, likely_rank
 from flagbench_cases.node.request import Request, resolve, unresolved
-from flagbench_cases.prepare import prepared_folder, remote
+from flagbench_cases.prepare import remote
 from flagbench_cases.record import assemble as record
 from flagbench_cases.record import bundle, termination
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
@@ -22,6 +22,7 @@ from flagbench_cases.record.stores.ticket import read_ticket
 from flagbench_cases.shared import output, processes, scratch, user_home
 from flagbench_cases.shared.checkpoint_facts import flat
 from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
+from flagbench_cases.shared.files import check_folder
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
 
@@ -222,7 +223,7 @@ def execute(
         attempt.remote.fetch(interruption)
         for what, folder, remedy in (("data", data, DATA_REMEDY), ("weights", arguments.weights, WEIGHTS_REMEDY)):
             if folder is not None:
-                prepared_folder.check_folder(what, folder, remedy)
+                check_folder(what, folder, remedy)
         run = attempt.running = supervisor.Run(request.config or {}, request.stack, placement, limits, interruption)
         if placement.nodes == 1:
             network.check_loopback(placement.port)

@@ -5,16 +5,15 @@ cache folder, else a folder in TMPDIR.
 """
 
 import contextlib
-import errno
 import glob
 import hashlib
 import os
 import stat
 import tempfile
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, Callable, Dict, Iterator, Mapping
 
-from flagbench_cases.prepare.lock import FileLock
-from flagbench_cases.prepare.writer import SLACK, free_bytes, readable
+from flagbench_cases.prepare.disk import SLACK, file_lock, free_bytes
+from flagbench_cases.prepare.progress import readable
 from flagbench_cases.shared import user_home
 from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_cases.shared.files import INDEX, sync
@@ -26,7 +25,7 @@ _NAME_DIGITS = 32
 
 
 def root(environment: Mapping[str, str] = os.environ) -> str:
-    """The cache folder. It need not exist yet."""
+    """The cache folder. It need not exist yet. Raises UsageError if it would be in TMPDIR and cannot."""
     given = environment.get(VARIABLE)
     if given:
         return os.path.abspath(given)
@@ -35,7 +34,15 @@ def root(environment: Mapping[str, str] = os.environ) -> str:
     home = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or "", ".cache")
     if user_home.writable(home):
         return os.path.join(home, "flagbench")
-    return _fallback()
+    place = os.path.join(tempfile.gettempdir(), "flagbench-cache-%d" % os.geteuid())
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(place, 0o700)
+        if os.lstat(place).st_uid != os.geteuid():  # TMPDIR is everybody's
+            raise PermissionError("it belongs to another user")
+    except OSError as error:
+        raise _unusable(place, error) from None
+    return place
 
 
 def folder_of(case: str, kind: str, content: bytes) -> str:
@@ -43,37 +50,6 @@ def folder_of(case: str, kind: str, content: bytes) -> str:
     a complete folder ever changes."""
     name = "%s-%s-%s" % (case, kind, hashlib.sha256(content).hexdigest()[:_NAME_DIGITS])
     return os.path.join(root(), PREPARED, name)
-
-
-def make(folder: str) -> None:
-    """Create a folder of the cache. Raises UsageError."""
-    try:
-        if root() == _fallback():
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(root(), 0o700)
-        check_owner()
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise _unusable(folder, error) from None
-
-
-def check_owner() -> None:
-    """Raise UsageError if the cache is in TMPDIR, which is everybody's, and another user made it."""
-    place = root()
-    if place != _fallback():
-        return
-    try:
-        status = os.lstat(place)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            raise PermissionError(errno.EACCES, "it belongs to another user")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise _unusable(place, error) from None
-
-
-def _fallback() -> str:
-    return os.path.join(tempfile.gettempdir(), "flagbench-cache-%d" % os.geteuid())
 
 
 def is_complete(folder: str, files: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -95,10 +71,25 @@ def missing(folder: str, files: Mapping[str, Mapping[str, Any]]) -> Dict[str, in
     return found
 
 
-def remove_leftovers(folder: str) -> None:
-    """Remove what killed downloads left of files, of which none is under way. Raises OSError."""
-    for path in glob.glob(os.path.join(glob.escape(folder), ".*.part")):
-        os.unlink(path)
+@contextlib.contextmanager
+def locked(folder: str, waiting: Callable[[], None]) -> Iterator[None]:
+    """Create a folder and hold its lock, which is beside it; what a killed download left of a file is removed.
+
+    Raises UsageError.
+
+    Args:
+        waiting: called before waiting for another process.
+    """
+    path = os.path.join(os.path.dirname(folder), ".%s.lock" % os.path.basename(folder))
+    with contextlib.ExitStack() as held:
+        try:
+            os.makedirs(folder, exist_ok=True)
+            held.enter_context(file_lock(path, waiting))
+            for left in glob.glob(os.path.join(glob.escape(folder), ".*.part")):
+                os.unlink(left)
+        except OSError as error:
+            raise _unusable(folder, error) from None
+        yield
 
 
 def check_room(need: int) -> None:
@@ -122,19 +113,6 @@ def finish(folder: str, content: bytes) -> None:
         os.fsync(file.fileno())
     os.replace(part, os.path.join(folder, INDEX))
     sync(folder)
-
-
-def locked(folder: str, waiting: Callable[[], None]) -> FileLock:
-    """The lock of a folder, beside it. Raises UsageError.
-
-    Args:
-        waiting: called before waiting for another process.
-    """
-    path = os.path.join(os.path.dirname(folder), ".%s.lock" % os.path.basename(folder))
-    try:
-        return FileLock(path, waiting)
-    except OSError as error:
-        raise _unusable(path, error) from None
 
 
 def _unusable(path: str, error: OSError) -> UsageError:

@@ -1,4 +1,4 @@
-"""Work that a process of its own does: a conversion, an upload, a download.
+"""A conversion or a transfer in a process of its own: see job.py.
 
 The parent stays able to report whatever happens to it: a crash in a file format's library, an out-of-memory kill, an
 interruption, upon which the child is killed.
@@ -11,9 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Dict, Optional
 
-from flagbench_cases.prepare.meter import Meter
 from flagbench_cases.shared import processes, scratch, user_home
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
 from flagbench_cases.shared.interpreter import child_environment
@@ -23,26 +22,13 @@ PLAN, ANSWER = "plan.json", "answer.json"
 POLL_SECONDS = 0.1
 MEMORY_REMEDY = "provide more memory; no partial output was left"
 
-Work = Callable[[Dict[str, Any], Meter, Dict[str, Any]], None]
-"""What the child does, from its plan; it adds its results to the dictionary, and raises CaseError."""
-
-
-class Ended(NamedTuple):
-    """How the child ended."""
-
-    code: int
-    """Its exit code, or minus the number of the signal."""
-    answer: Dict[str, Any]
-    """`results`, and `failure` if it failed; empty if it was killed, crashed or was interrupted."""
-    memory_killed: bool
-
 
 def run(
-    module: str, plan: Dict[str, Any], interruption: Interruption, environment: Optional[Dict[str, str]] = None
-) -> Ended:
-    """Run `python -m MODULE` with a plan, and variables of its own, to its end. It is killed on interruption.
+    plan: Dict[str, Any], interruption: Interruption, doing: str, environment: Optional[Dict[str, str]] = None
+) -> Dict[str, Any]:
+    """Have a child carry out a plan, with variables of its own; returns its results.
 
-    Raises CaseError if there is no place for temporary files.
+    Raises CaseError for what the child reports, and for how it ended otherwise; `doing` then begins the message.
     """
     kills = processes.oom_kills()
     scratch.remove_leftovers()
@@ -50,41 +36,53 @@ def run(
         with scratch.scratch() as folder:
             with open(os.path.join(folder, PLAN), "w", encoding="utf-8") as file:
                 json.dump(plan, file)
-            code = _follow(module, folder, interruption, environment or {})
-            answer = _answer(folder) if code == 0 and not interruption else {}
+            code = _follow(folder, interruption, environment or {})
+            if interruption:
+                raise CaseError(interruption.reason, "run again; what was finished is kept", ExitCode.INTERRUPTED)
+            if code:
+                raise death(code, kills is not None and (processes.oom_kills() or 0) > kills, doing)
+            with open(os.path.join(folder, ANSWER), encoding="utf-8") as file:
+                answer: Dict[str, Any] = json.load(file)
     except OSError as error:
         raise CaseError(
             "%s cannot be used (%s)" % (tempfile.gettempdir(), error.strerror or error),
             "free space there, or set TMPDIR",
             ExitCode.NOT_STORED,
         ) from None
-    return Ended(code, answer, kills is not None and (processes.oom_kills() or 0) > kills)
-
-
-def raise_failure(answer: Dict[str, Any]) -> None:
-    """Raise the CaseError that the child reported, if any."""
     if "failure" in answer:
         failure = answer["failure"]
         raise CaseError(failure["message"], failure["remedy"], ExitCode(failure["code"]))
+    return dict(answer["results"])
 
 
-def died(ended: Ended, doing: str) -> CaseError:
-    """The error for a transfer that reported nothing; `doing` begins its message."""
-    if ended.code == -signal.SIGKILL:
-        remedy = "provide more memory, and run again"
-        words = "%s was killed%s" % (doing, " by the kernel's OOM killer" if ended.memory_killed else "")
+def death(code: int, memory_killed: bool, doing: str) -> CaseError:
+    """The error for a child that reported nothing, from its exit code, or minus the number of the signal."""
+    if code == -signal.SIGKILL:
+        words = "%s was killed%s" % (doing, " by the kernel's OOM killer" if memory_killed else "")
+        remedy = MEMORY_REMEDY if memory_killed else MEMORY_REMEDY + "; the kernel log lists kills by the kernel"
         return CaseError(words, remedy, ExitCode.OUT_OF_MEMORY)
-    words = "%s ended with %s" % (doing, processes.describe_exit(ended.code))
-    return CaseError(words, "report it with the output above", ExitCode.BUG)
+    if code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
+        words = "%s was ended by %s" % (doing, signal.Signals(-code).name)
+        return CaseError(words, "run again; no partial output was left", ExitCode.INTERRUPTED)
+    if code == -signal.SIGBUS:
+        words = "%s could not access a mapped file: a source was truncated, or the disk is full" % doing
+        return DataError(words, "free disk space, make sure that the sources do not change, and run again")
+    if code < 0:
+        words = "%s crashed in a library (%s): a source is damaged or malicious" % (
+            doing,
+            processes.describe_exit(code),
+        )
+        return DataError(words, "download the source again")
+    return CaseError("%s ended with exit %d" % (doing, code), "report it with the output above", ExitCode.BUG)
 
 
-def _follow(module: str, folder: str, interruption: Interruption, environment: Dict[str, str]) -> int:
+def _follow(folder: str, interruption: Interruption, environment: Dict[str, str]) -> int:
     env = {**child_environment(), **environment}
     env.setdefault("TOKENIZERS_PARALLELISM", "false")
     user_home.prepare(env, os.path.join(folder, "home"))
     # A new session: Ctrl-C is handled by this process. Output of libraries goes to stderr.
     child = subprocess.Popen(
-        [sys.executable, "-m", module, folder],
+        [sys.executable, "-m", "flagbench_cases.prepare.job", folder],
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=2,
@@ -101,48 +99,3 @@ def _follow(module: str, folder: str, interruption: Interruption, environment: D
         if child.poll() is None:
             child.kill()
             child.wait()
-
-
-def _answer(folder: str) -> Dict[str, Any]:
-    with open(os.path.join(folder, ANSWER), encoding="utf-8") as file:
-        return json.load(file)  # type: ignore[no-any-return]
-
-
-def serve(folder: str, work: Work, kept: Callable[[Dict[str, Any], Dict[str, Any]], str] = lambda *_: "") -> int:
-    """In the child: read the plan, do the work, write the answer. A bug leaves its traceback and exit code 1.
-
-    Args:
-        kept: what to add to the remedy of a failure, from the plan and the results until then.
-    """
-    processes.die_with_parent()
-    with open(os.path.join(folder, PLAN), encoding="utf-8") as file:
-        plan = json.load(file)
-    meter = Meter()
-    results: Dict[str, Any] = {}
-    failed = _attempt(work, plan, meter, results)
-    meter.end_phase()
-    answer: Dict[str, Any] = {"results": results}
-    if failed is not None:
-        remedy = failed.remedy + kept(plan, results)
-        answer = {"failure": {"message": failed.message, "remedy": remedy, "code": int(failed.code)}}
-    with open(os.path.join(folder, ANSWER), "w", encoding="utf-8") as file:
-        json.dump(answer, file)
-    return 0
-
-
-def _attempt(work: Work, plan: Dict[str, Any], meter: Meter, results: Dict[str, Any]) -> Optional[CaseError]:
-    """Do the work; returns the error it fails with, if any. Unexpected exceptions propagate."""
-    starved = CaseError("there is not enough memory", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
-    try:
-        work(plan, meter, results)
-    except CaseError as error:
-        return error
-    except MemoryError:
-        return starved
-    except OSError as error:
-        return DataError(str(error), "check that the file is readable and the folder is writable")
-    except RuntimeError as error:
-        if "allocate memory" not in str(error):  # torch's message
-            raise
-        return starved
-    return None

@@ -1,6 +1,7 @@
-"""`python -m flagbench_cases prepare CASE ...`: converts downloaded files into the folders that a run reads.
+"""The commands `prepare CASE ...` and `fetch CASE ...` of `python -m flagbench_cases`.
 
-The conversion runs in a child process. This process supervises it, reports how it ended and removes partial output.
+`prepare` converts downloaded files into the folders that a run reads; `fetch` gets such folders from a bucket, as a
+run does by itself, for the host to mount them into a container. The work is done by a child process.
 """
 
 import argparse
@@ -8,14 +9,12 @@ import contextlib
 import json
 import os
 import shlex
-import signal
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from flagbench_cases.prepare import bucket, child, destination
-from flagbench_cases.prepare.child import MEMORY_REMEDY
-from flagbench_cases.prepare.meter import printable
-from flagbench_cases.prepare.writer import readable
+from flagbench_cases.prepare import bucket, child, remote
+from flagbench_cases.prepare.progress import printable, readable
+from flagbench_cases.prepare.writer import remove_partial
 from flagbench_cases.shared import config, output, processes, user_home
 from flagbench_cases.shared.arguments import Parser
 from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
@@ -23,21 +22,92 @@ from flagbench_cases.shared.files import KINDS
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
 
-SUBCOMMAND = "prepare"
 EXIT_SECONDS = 3.0
 MAX_SHOWN_SOURCES = 6
 """Number of sources shown in a summary; some data sets have hundreds of files."""
 
 
-def arguments_of(argv: List[str]) -> Optional[List[str]]:
-    """The arguments of `prepare CASE ...`, or of `CASE prepare ...` as in an image; None for a run."""
-    if argv[:1] == [SUBCOMMAND]:
-        return argv[1:]
-    return argv[:1] + argv[2:] if argv[1:2] == [SUBCOMMAND] and not argv[0].startswith("-") else None
+def split_arguments(argv: List[str]) -> Optional[Tuple[str, List[str]]]:
+    """The command and its arguments, of `prepare CASE ...` or, as in an image, `CASE prepare ...`; None for a run."""
+    if argv and argv[0] in COMMANDS:
+        return argv[0], argv[1:]
+    if len(argv) > 1 and argv[1] in COMMANDS and not argv[0].startswith("-"):
+        return argv[1], argv[:1] + argv[2:]
+    return None
 
 
-def build_parser() -> Parser:
-    """The argument parser of this command."""
+def main(command: str, argv: List[str], interruption: Interruption) -> int:
+    """Run a command and return the exit code; prints its result on stdout, progress and errors on stderr."""
+    try:
+        printed = COMMANDS[command](argv, interruption)
+        output.write_line(1, printed.encode("utf-8", "backslashreplace").decode("utf-8"), "the summary")
+    except CaseError as error:
+        sys.stderr.write("error: %s\nfix: %s\n" % (printable(redact(error.message)), printable(error.remedy)))
+        sys.stderr.flush()
+        return int(error.code)
+    except KeyboardInterrupt:  # a second signal
+        interruption.exit_within(EXIT_SECONDS, int(ExitCode.INTERRUPTED))
+        processes.kill_all(os.getpid())
+        sys.stderr.write("error: %s, twice\nfix: run again\n" % interruption.reason)
+        return int(ExitCode.INTERRUPTED)
+    return 0
+
+
+def fetch(argv: List[str], interruption: Interruption) -> str:
+    """Fetch prepared folders into the cache; returns where they are, as JSON. Raises CaseError."""
+    parser = Parser(
+        prog="flagbench_cases fetch",
+        description="Fetch prepared data and weights from a bucket into the cache ($FLAGBENCH_CACHE), as a run does, "
+        "and print as JSON where they are.",
+        epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 15 network.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("case", help="one of: %s" % ", ".join(config.case_names()))
+    parser.add_argument("--data", metavar="URL", help="s3://BUCKET/PREFIX; weights beside the data are fetched too")
+    parser.add_argument("--weights", metavar="URL", help="s3://BUCKET/PREFIX")
+    parser.add_argument("--no-weights", action="store_true", help="do not fetch the weights beside the data")
+    arguments = parser.parse_args(argv)
+    sources = remote.addresses(arguments.data, arguments.weights, beside=not arguments.no_weights)
+    if not sources:
+        raise UsageError("nothing is to be fetched", "give --data s3://BUCKET/PREFIX or --weights")
+    found = remote.fetch(arguments.case, sources, interruption)
+    folders = {kind: {"folder": each.folder, "url": each.url} for kind, each in found.items()}
+    return json.dumps({"folders": folders}, sort_keys=True)
+
+
+def prepare(argv: List[str], interruption: Interruption) -> str:
+    """Convert, check or upload; returns a summary or JSON. Raises CaseError."""
+    lost = user_home.leave_removed_folder()
+    arguments = prepare_parser().parse_args(argv)
+    if lost:
+        user_home.refuse_relative({name: getattr(arguments, name) for name in (*KINDS, "vocabulary", "out")})
+    plan = plan_of(arguments)
+    there = os.path.isdir(plan["out"])
+    try:
+        folders = child.run(plan, interruption, "the check" if arguments.check else "the preparation")
+    except CaseError:
+        for kind in KINDS:
+            if plan[kind] is not None:
+                remove_partial(plan["out"], kind)
+        if not there:
+            with contextlib.suppress(OSError):  # it was not made, or a finished folder is in it
+                os.rmdir(plan["out"])
+        raise
+    # The paths known to the caller, and the command that uses them.
+    shown = arguments.shown_as or arguments.out
+    for kind, facts in folders.items():
+        facts["folder"] = os.path.join(shown, kind)
+    words = ["flagbench", "run", "%s:%s" % (plan["case"], os.environ.get("FLAGBENCH_STACK", "cpu"))]
+    words += ["--data" if "data" in folders else "--weights", plan["to"] or shown]
+    result = {"case": plan["case"], "folders": folders, "run": " ".join(shlex.quote(word) for word in words)}
+    return json.dumps(result, sort_keys=True) if arguments.json else summary(result, arguments.check)
+
+
+COMMANDS: Dict[str, Callable[[List[str], Interruption], str]] = {"prepare": prepare, "fetch": fetch}
+
+
+def prepare_parser() -> Parser:
+    """The argument parser of `prepare`."""
     parser = Parser(
         prog="flagbench_cases prepare",
         description="Convert downloaded data and weights into the folders OUT/data and OUT/weights, which runs read.",
@@ -60,29 +130,6 @@ def build_parser() -> Parser:
     return parser
 
 
-def main(argv: List[str], interruption: Interruption) -> int:
-    """Run `prepare` and return the exit code; prints a summary on stdout, progress and errors on stderr."""
-    lost = user_home.leave_removed_folder()
-    try:
-        arguments = build_parser().parse_args(argv)
-        if lost:
-            user_home.refuse_relative({name: getattr(arguments, name) for name in (*KINDS, "vocabulary", "out")})
-        plan = plan_of(arguments)
-        result = carry_out(plan, interruption)
-        printed = json.dumps(result, sort_keys=True) if arguments.json else summary(result, arguments.check)
-        output.write_line(1, printed.encode("utf-8", "backslashreplace").decode("utf-8"), "the summary")
-    except CaseError as error:
-        sys.stderr.write("error: %s\nfix: %s\n" % (printable(redact(error.message)), printable(error.remedy)))
-        sys.stderr.flush()
-        return int(error.code)
-    except KeyboardInterrupt:  # a second signal
-        interruption.exit_within(EXIT_SECONDS, int(ExitCode.INTERRUPTED))
-        processes.kill_all(os.getpid())
-        sys.stderr.write("error: %s, twice\nfix: run again\n" % interruption.reason)
-        return int(ExitCode.INTERRUPTED)
-    return 0
-
-
 def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
     """What to do. Raises UsageError, and DataError for missing sources."""
     config.load_case(arguments.case)
@@ -92,7 +139,8 @@ def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
         raise UsageError("--check writes nothing and takes no sources", "omit all other options except -o")
     if not arguments.out:
         raise UsageError("--out is missing", "give the folder for data/ and weights/: -o OUT")
-    for name, value in [*sources.items(), ("out", arguments.out)]:
+    paths = {**sources, "out": arguments.out}
+    for name, value in paths.items():
         if value is None:
             continue
         if "://" in value:
@@ -103,94 +151,13 @@ def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
             raise DataError("--%s %s does not exist" % (name, value), "give the downloaded file or folder")
     if arguments.to is not None:
         bucket.open_bucket(arguments.to)  # for its errors; nothing is asked of it yet
-    paths = {**sources, "out": arguments.out}
     return {
-        **{name: None if value is None else os.path.abspath(value) for name, value in paths.items()},
+        "do": "check" if arguments.check else "prepare",
         "case": arguments.case,
-        "shown_as": arguments.shown_as or arguments.out,
+        **{name: None if value is None else os.path.abspath(value) for name, value in paths.items()},
         "force": arguments.force,
-        "check": arguments.check,
         "to": arguments.to,
-        "convert": given or (not arguments.check and not arguments.to),
     }
-
-
-def carry_out(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]:
-    """Convert or check, then upload; returns the result to print. Raises CaseError if something fails."""
-    folders: Dict[str, Any] = {}
-    if plan["convert"] or not plan["to"]:
-        folders = convert(plan, interruption)
-    if plan["to"]:
-        folders = transfer({**plan, "kinds": list(folders)}, interruption)
-    return _result(plan, folders)
-
-
-def convert(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]:
-    """Run the conversion or the check; returns the facts of the folders by kind. Raises CaseError if it fails."""
-    there = os.path.isdir(plan["out"])
-    ended = child.run("flagbench_cases.prepare.job", plan, interruption)
-    if "results" not in ended.answer and not plan["check"]:
-        _remove_partial(plan, there)
-    if interruption:
-        raise CaseError(interruption.reason, "no partial output was left; run again", ExitCode.INTERRUPTED)
-    child.raise_failure(ended.answer)
-    if "results" not in ended.answer:
-        raise conversion_error(ended.code, ended.memory_killed)
-    return dict(ended.answer["results"])
-
-
-def transfer(plan: Dict[str, Any], interruption: Interruption) -> Dict[str, Any]:
-    """Upload what is prepared; returns the facts of the folders. Raises CaseError."""
-    ended = child.run("flagbench_cases.prepare.upload", plan, interruption)
-    if interruption:
-        raise CaseError(interruption.reason, "run again without sources to upload the rest", ExitCode.INTERRUPTED)
-    child.raise_failure(ended.answer)
-    if "results" not in ended.answer:
-        raise child.died(ended, "the upload")
-    return dict(ended.answer["results"])
-
-
-def _remove_partial(plan: Dict[str, Any], there: bool) -> None:
-    """Remove partial output of a conversion that failed, and OUT itself if it did not exist before."""
-    for kind in KINDS:
-        # If OUT is not writable or locked by another process, this one has written nothing.
-        with contextlib.suppress(CaseError, OSError):
-            if plan[kind] is not None and os.path.isdir(plan["out"]):
-                with destination.lock(plan["out"], kind):
-                    destination.remove_leftovers(plan["out"], kind)
-    if not there:
-        with contextlib.suppress(OSError):  # not empty: a finished folder, or another process's output
-            os.rmdir(plan["out"])
-
-
-def conversion_error(code: int, memory_killed: bool) -> CaseError:
-    """The error for a conversion that reported nothing, from its exit code."""
-    if code == -signal.SIGKILL:
-        words = "the conversion was killed" + (" by the kernel's OOM killer" if memory_killed else "")
-        remedy = MEMORY_REMEDY if memory_killed else MEMORY_REMEDY + "; the kernel log lists kills by the kernel"
-        return CaseError(words, remedy, ExitCode.OUT_OF_MEMORY)
-    if code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
-        words = "the conversion was ended by %s" % signal.Signals(-code).name
-        return CaseError(words, "no partial output was left; run again", ExitCode.INTERRUPTED)
-    if code == -signal.SIGBUS:
-        words = "the conversion could not access a mapped file: a source was truncated, or the disk is full"
-        return DataError(words, "free disk space, make sure that the sources do not change, and run again")
-    if code < 0:
-        words = "a source crashed the library that reads it (%s)" % processes.describe_exit(code)
-        return DataError(words, "download the source again: it is damaged or malicious")
-    return CaseError("the conversion ended with exit %d" % code, "report it with the output above", ExitCode.BUG)
-
-
-def _result(plan: Dict[str, Any], folders: Dict[str, Any]) -> Dict[str, Any]:
-    """The result for --json: the folders, with the paths known to the caller, and the command that uses them."""
-    shown = plan["shown_as"]
-    for kind, facts in folders.items():
-        if shown is not None:
-            facts["folder"] = os.path.join(shown, kind) if facts["folder"] != plan["out"] else shown
-    words = ["flagbench", "run", "%s:%s" % (plan["case"], os.environ.get("FLAGBENCH_STACK", "cpu"))]
-    words += ["--data" if "data" in folders else "--weights", plan["to"] or shown]
-    run = " ".join(shlex.quote(word) for word in words)
-    return {"case": plan["case"], "folders": folders, "run": run}
 
 
 def summary(result: Dict[str, Any], checked: bool) -> str:
@@ -198,15 +165,10 @@ def summary(result: Dict[str, Any], checked: bool) -> str:
     lines = []
     for kind, made in sorted(result["folders"].items()):
         size = sum(facts["bytes"] for facts in made["files"].values())
-        head = "%s %s: %s, %s in %d files" % (
-            result["case"],
-            kind,
-            made["folder"],
-            readable(size),
-            len(made["files"]),
-        )
-        lines += [head + (", all checksums verified" if checked else ""), "  format  %s" % made["format"]]
-        lines += ["  uploaded to  %s" % made["url"]] if "url" in made and not checked else []
+        state = ", all checksums verified" if checked else ""
+        words = (result["case"], kind, made["folder"], readable(size), len(made["files"]), state)
+        lines += ["%s %s: %s, %s in %d files%s" % words, "  format  %s" % made["format"]]
+        lines += ["  uploaded to  %s" % made["url"]] if "url" in made else []
         lines += ["  %s  %s" % (name, _shorten(value)) for name, value in sorted(made["facts"].items())]
         shown, more = made["sources"][:MAX_SHOWN_SOURCES], made["sources"][MAX_SHOWN_SOURCES:]
         lines += ["  from  %(name)s, %(bytes)d bytes, sha256 %(sha256)s" % source for source in shown]

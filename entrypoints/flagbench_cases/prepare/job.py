@@ -1,14 +1,91 @@
-"""The child process that runs a conversion, `python -m flagbench_cases.prepare.job FOLDER`; see child.py."""
+"""What the process of child.py does, `python -m flagbench_cases.prepare.job FOLDER`: prepare, check or fetch."""
 
 import importlib
 import importlib.util
+import json
 import os
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
-from flagbench_cases.prepare import child, prepared_folder
-from flagbench_cases.prepare.meter import Meter
-from flagbench_cases.shared.errors import DataError, UsageError
+from flagbench_cases.prepare import bucket
+from flagbench_cases.prepare.child import ANSWER, MEMORY_REMEDY, PLAN
+from flagbench_cases.prepare.prepared_folder import is_prepared, open_folder
+from flagbench_cases.prepare.progress import Progress
+from flagbench_cases.prepare.writer import check_target, writing
+from flagbench_cases.shared import processes
+from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.shared.files import KINDS
+
+
+def main(folder: str) -> int:
+    """Read the plan, carry it out, write the answer. A bug leaves its traceback and exit code 1."""
+    processes.die_with_parent()
+    with open(os.path.join(folder, PLAN), encoding="utf-8") as file:
+        plan = json.load(file)
+    progress, results = Progress(), {}  # type: ignore[var-annotated]
+    failure = _attempt(plan, progress, results)
+    progress.end_phase()
+    answer: Dict[str, Any] = {"results": results}
+    if failure is not None:
+        kept = ["; %s was finished and is kept" % kind for kind in results if plan["do"] == "prepare"]
+        kept += ["; run again without sources to upload the rest"] if kept and plan["to"] else []
+        remedy = failure.remedy + "".join(kept)
+        answer = {"failure": {"message": failure.message, "remedy": remedy, "code": int(failure.code)}}
+    with open(os.path.join(folder, ANSWER), "w", encoding="utf-8") as file:
+        json.dump(answer, file)
+    return 0
+
+
+def _attempt(plan: Dict[str, Any], progress: Progress, results: Dict[str, Any]) -> Optional[CaseError]:
+    """Carry out the plan; returns the error it fails with, if any. Unexpected exceptions propagate."""
+    starved = CaseError("there is not enough memory", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
+    try:
+        {"prepare": prepare, "check": check, "fetch": bucket.fetch}[plan["do"]](plan, progress, results)
+    except CaseError as error:
+        return error
+    except MemoryError:
+        return starved
+    except OSError as error:
+        return DataError(str(error), "check that the file is readable and the folder is writable")
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):  # torch's message
+            raise
+        return starved
+    return None
+
+
+def prepare(plan: Dict[str, Any], progress: Progress, folders: Dict[str, Any]) -> None:
+    """Convert the sources, and upload where the plan says to; adds the facts of each folder by kind.
+
+    Without sources, what was prepared before is uploaded. Raises CaseError.
+    """
+    case, out = plan["case"], plan["out"]
+    if any(plan[name] is not None for name in (*KINDS, "vocabulary")) or not plan["to"]:
+        module = module_of(case)
+        check_sources(case, module, plan)
+        kinds = [kind for kind in KINDS if plan[kind] is not None]
+        for kind in kinds:  # before the conversion of the first kind, which may take an hour
+            check_target(out, kind, plan["force"])
+        for kind in kinds:
+            convert(plan, module, kind, progress)
+            folders[kind] = open_folder(out, case, kind, thorough=False).as_json()
+    else:
+        check(plan, progress, folders)
+    if plan["to"]:
+        made = {kind: open_folder(out, case, kind, thorough=False) for kind in folders}
+        for kind, url in bucket.upload(plan, made, progress).items():
+            folders[kind]["url"] = url
+
+
+def check(plan: Dict[str, Any], progress: Progress, folders: Dict[str, Any]) -> None:
+    """Verify all checksums of the prepared folders below OUT; adds their facts by kind. Raises DataError."""
+    case, out = plan["case"], plan["out"]
+    kinds = [kind for kind in KINDS if is_prepared(os.path.join(out, kind))]
+    if not kinds:
+        raise DataError("%s has no prepared folder" % out, "give the folder that was used as prepare -o")
+    for kind in kinds:
+        progress.begin(kind)
+        folders[kind] = open_folder(out, case, kind, thorough=True, report=progress).as_json()
 
 
 def module_of(case: str) -> Any:
@@ -30,21 +107,6 @@ def _module_name(case: str) -> str:
     return "flagbench_cases.cases.%s.prepare" % case.replace("-", "_")
 
 
-def work(plan: Dict[str, Any], meter: Meter, folders: Dict[str, Any]) -> None:
-    """Execute the plan; adds the facts of each prepared folder to `folders`, by kind. Raises CaseError."""
-    case, out = plan["case"], plan["out"]
-    if plan["check"]:
-        check(case, out, meter, folders)
-        return
-    module = module_of(case)
-    check_sources(case, module, plan)
-    kinds = [kind for kind in prepared_folder.KINDS if plan[kind] is not None]
-    for kind in kinds:  # before the conversion of the first kind, which may take an hour
-        prepared_folder.check_target(out, kind, plan["force"])
-    for kind in kinds:
-        folders[kind] = convert(plan, module, kind, meter)
-
-
 def check_sources(case: str, module: Any, plan: Dict[str, Any]) -> None:
     """Raise UsageError for sources that the case does not support, or if none is given."""
     wants = module.WANTS
@@ -58,19 +120,15 @@ def check_sources(case: str, module: Any, plan: Dict[str, Any]) -> None:
         raise UsageError("--vocabulary requires --data", "%s takes %s" % (case, takes))
 
 
-def convert(plan: Dict[str, Any], module: Any, kind: str, meter: Meter) -> Dict[str, Any]:
-    """Prepare one kind; returns the facts of the new folder."""
-    case, out, source = plan["case"], plan["out"], plan[kind]
-    meter.subject = kind
+def convert(plan: Dict[str, Any], module: Any, kind: str, progress: Progress) -> None:
+    """Prepare one kind."""
+    progress.begin(kind)
     licence = licence_of(module.LICENCES, kind, plan["vocabulary"] is not None)
-    with prepared_folder.writing(out, case, kind, licence, plan["force"], meter) as writer:
-        meter.folder = writer.folder
+    with writing(plan["out"], plan["case"], kind, licence, plan["force"], progress) as writer:
         if kind == "data":
-            module.prepare_data(source, plan["vocabulary"], writer, meter)
+            module.prepare_data(plan["data"], plan["vocabulary"], writer, progress)
         else:
-            module.prepare_weights(source, writer, meter)
-    meter.end_phase()
-    return as_json(prepared_folder.open_folder(os.path.join(out, kind), case, kind, thorough=False))
+            module.prepare_weights(plan["weights"], writer, progress)
 
 
 def licence_of(licences: Dict[str, str], kind: str, with_vocabulary: bool) -> Optional[str]:
@@ -81,42 +139,5 @@ def licence_of(licences: Dict[str, str], kind: str, with_vocabulary: bool) -> Op
     return "%s; vocabulary: %s" % (known or "unknown", licences["vocabulary"])
 
 
-def check(case: str, out: str, meter: Meter, folders: Dict[str, Any]) -> None:
-    """Verify all checksums of the prepared folders below OUT, or of OUT itself. Raises DataError."""
-    for kind in kinds_in(out):
-        meter.subject = kind
-        folder = prepared_folder.locate(out, kind)
-        folders[kind] = as_json(prepared_folder.open_folder(folder, case, kind, thorough=True, report=meter))
-        meter.end_phase()
-
-
-def kinds_in(out: str) -> List[str]:
-    """The kinds of the prepared folders below OUT, or of OUT itself. Raises DataError if there are none."""
-    kinds = [kind for kind in prepared_folder.KINDS if prepared_folder.is_prepared(os.path.join(out, kind))]
-    if not kinds and prepared_folder.is_prepared(out):
-        kinds = [prepared_folder.kind_of(out)]
-    if not kinds:
-        raise DataError("%s has no prepared folder" % out, "give the folder that was used as prepare -o")
-    return kinds
-
-
-def as_json(made: prepared_folder.PreparedFolder) -> Dict[str, Any]:
-    """An opened folder as JSON."""
-    return {
-        "folder": made.folder,
-        "format": made.format,
-        "digest": made.digest,
-        "files": made.files,
-        "facts": made.facts,
-        "sources": made.sources,
-        "licence": made.licence,
-    }
-
-
-def kept(plan: Dict[str, Any], folders: Dict[str, Any]) -> str:
-    """What a failure leaves, for its remedy."""
-    return "" if plan["check"] else "".join("; %s was finished and is kept" % kind for kind in folders)
-
-
 if __name__ == "__main__":
-    sys.exit(child.serve(sys.argv[1], work, kept))
+    sys.exit(main(sys.argv[1]))

@@ -63,9 +63,8 @@ def read_table(path: str, inside: Sequence[str] = ("module",)) -> Dict[str, torc
 def read(path: str) -> Any:
     """The content of a file written by torch.save, with `Ignored` for everything but tensors and plain values.
 
-    Tensors are memory-mapped if the file is an archive of uncompressed members, as torch 1.6 and later write it: it
-    must not change while they are used. Raises DataError if this torch is too old, and for a file that is damaged or
-    uses other names.
+    Tensors are memory-mapped if the file is an archive, as torch 1.6 and later write it: it must not change while
+    they are used. Raises DataError if this torch is too old, and for a file that is damaged or uses other names.
     """
     if tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2]) < TORCH:
         raise DataError(
@@ -93,8 +92,8 @@ def _only_globals(replaced: List[Any]) -> Iterator[None]:
 
 
 def _survey(path: str) -> Tuple[Set[str], bool]:
-    """The names of classes and functions that a file uses, and whether its tensors can be memory-mapped. Verifies the
-    checksums of an archive, which torch.load does not do for mapped tensors."""
+    """The names of classes and functions that a file uses, and whether it is an archive, whose tensors can be
+    memory-mapped. Verifies the checksums of an archive, which torch.load does not do for mapped tensors."""
     if not zipfile.is_zipfile(path):
         with open(path, "rb") as file:
             return {name for _ in range(LEGACY_PICKLES) for name in _names(file)}, False
@@ -102,13 +101,12 @@ def _survey(path: str) -> Tuple[Set[str], bool]:
         damaged = archive.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile("%s does not match its checksum" % damaged)
-        members = archive.infolist()
         names: Set[str] = set()
-        for member in members:
-            if member.filename.endswith("/data.pkl"):
+        for member in archive.namelist():
+            if member.endswith("/data.pkl"):
                 with archive.open(member) as file:
                     names.update(_names(file))
-    return names, all(member.compress_type == zipfile.ZIP_STORED for member in members)
+    return names, True
 
 
 def _names(file: IO[bytes]) -> Iterator[str]:

@@ -1,33 +1,27 @@
 """Prepared folders: the output of `prepare`, opened and verified by every run.
 
-A folder contains its files and `prepared.json`, which lists their sizes and checksums. It is created atomically.
+A folder contains its files and the index `prepared.json`: its case, kind and format, and the size and sha256 of every
+file. It is created atomically, by writer.py. It may come from anywhere, so the index is checked before anything in it
+is used.
 """
 
+import hashlib
+import json
 import os
+import re
 import stat
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from flagbench_cases.prepare import index
-from flagbench_cases.prepare.destination import check_target
 from flagbench_cases.prepare.writer import Writer, writing
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.files import INDEX, KINDS, Reading, check_folder, open_file, sum_of
+from flagbench_cases.shared.files import INDEX, KINDS, SCHEMA, Reading, is_plain, open_file, sum_of
 
-__all__ = [
-    "KINDS",
-    "PreparedFolder",
-    "Writer",
-    "check_folder",
-    "check_target",
-    "is_prepared",
-    "kind_of",
-    "locate",
-    "open_folder",
-    "writing",
-]
+__all__ = ["PreparedFolder", "Writer", "is_prepared", "locate", "open_folder", "parse_index", "writing"]
 
+MAX_INDEX_BYTES = 64 * 2**20
 MAX_CHECKSUM_BYTES_IN_A_RUN = 2 * 2**30
 """Bytes. Checksums of larger files are verified only by `prepare --check`, so that runs start quickly."""
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class PreparedFolder(NamedTuple):
@@ -45,29 +39,31 @@ class PreparedFolder(NamedTuple):
     def path(self, name: str) -> str:
         """The path of a file. Raises DataError if the folder does not have it."""
         if name not in self.files:
-            raise DataError("%s does not contain %s" % (self.folder, name), index.prepare_again(self.case, self.kind))
+            raise DataError("%s does not contain %s" % (self.folder, name), prepare_again(self.case, self.kind))
         return os.path.join(self.folder, name)
 
     @property
     def digest(self) -> str:
         """`sha256:` and the hash of all names and checksums; equal for folders with equal contents."""
-        return index.digest_of(self.files)
+        lines = ["%s  %s\n" % (self.files[name]["sha256"], name) for name in sorted(self.files)]
+        return "sha256:" + hashlib.sha256("".join(lines).encode("utf-8")).hexdigest()
+
+    def as_json(self) -> Dict[str, Any]:
+        """The folder as `prepare --json` prints it."""
+        facts = self._asdict()
+        del facts["case"], facts["kind"]
+        return {**facts, "digest": self.digest}
 
 
 def locate(folder: str, kind: str) -> str:
     """The folder of a kind below the output folder of `prepare`, else the folder itself."""
     inner = os.path.join(folder, kind)
-    return inner if folder and os.path.isfile(os.path.join(inner, INDEX)) else folder
+    return inner if folder and is_prepared(inner) else folder
 
 
 def is_prepared(folder: str) -> bool:
     """Whether a folder has a `prepared.json`, which is not checked."""
     return os.path.isfile(os.path.join(folder, INDEX))
-
-
-def kind_of(folder: str) -> str:
-    """The kind of a prepared folder according to its index. Raises DataError."""
-    return str(_read_index(folder, "CASE", "KIND")["kind"])
 
 
 def open_folder(
@@ -89,71 +85,100 @@ def open_folder(
         DataError: the folder is missing, damaged, or of another case, kind or format.
     """
     folder = locate(folder, kind)
-    content = _read_index(folder, case, kind)
-    index.check_use(content, folder, case, kind, formats)
-    made = PreparedFolder(
-        folder,
-        case,
-        kind,
-        content["format"],
-        content["facts"],
-        content["files"],
-        content["sources"],
-        content.get("licence"),
-    )
-    _check_files(made, thorough, report)
-    return made
-
-
-def _read_index(folder: str, case: str, kind: str) -> Dict[str, Any]:
     path = os.path.join(folder, INDEX)
     try:
         with open_file(path, "rb") as file:
-            content = file.read(index.MAX_BYTES + 1)
+            content = file.read(MAX_INDEX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(_missing_reason(folder), index.prepare_first(case, kind)) from None
+        remedy = "prepare one first: flagbench prepare %s --%s SOURCE -o OUT, then use OUT" % (case, kind)
+        raise DataError("%s is not a prepared folder: it has no %s" % (folder or "''", INDEX), remedy) from None
     except (OSError, ValueError) as error:
-        raise index.unreadable(path, error, case, kind) from None
-    return index.parse(content, path, case, kind)
+        raise DataError("%s cannot be read (%s)" % (path, error), prepare_again(case, kind)) from None
+    index = parse_index(content, path, case, kind)
+    check_use(index, folder, case, kind, formats)
+    opened = PreparedFolder(folder, **{name: index.get(name) for name in PreparedFolder._fields[1:]})
+    _check_files(opened, thorough, report)
+    return opened
 
 
-def _missing_reason(folder: str) -> str:
-    if not folder:
-        return "no prepared folder was given"
-    if not os.path.lexists(folder):
-        return "%s does not exist" % folder
-    if not os.path.isdir(folder):
-        return "%s is not a folder" % folder
-    return "%s has no %s: it is not a prepared folder" % (folder, INDEX)
+def parse_index(content: bytes, path: str, case: str, kind: str) -> Dict[str, Any]:
+    """The index in `content`; `path` is where it is from, `case` and `kind` are for the remedy. Raises DataError."""
+    try:
+        if len(content) > MAX_INDEX_BYTES:
+            raise ValueError("it is too large")
+        found = json.loads(content.decode("utf-8"))
+        if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+            raise ValueError("it does not have the schema %s" % SCHEMA)
+        _check_structure(found)
+    except (ValueError, RecursionError) as error:
+        raise DataError("%s cannot be read (%s)" % (path, error), prepare_again(case, kind)) from None
+    return found
 
 
-def _check_files(made: PreparedFolder, thorough: Optional[bool], report: Any) -> None:
-    summed = []
-    for name, facts in sorted(made.files.items()):
-        path = os.path.join(made.folder, name)
-        try:
-            found = os.stat(path)
-        except OSError as error:
+def check_use(
+    index: Mapping[str, Any], folder: str, case: str, kind: str, formats: Optional[Sequence[str]] = None
+) -> None:
+    """Raise DataError if a folder is of another case or kind, or in none of the formats (None accepts any)."""
+    for key, asked in (("case", case), ("kind", kind)):
+        if index[key] != asked:
             raise DataError(
-                "%s cannot be read (%s)" % (path, error.strerror or error), index.prepare_again(made.case, made.kind)
-            ) from None
-        if not stat.S_ISREG(found.st_mode):
-            raise DataError("%s is not a file" % path, index.prepare_again(made.case, made.kind))
-        if found.st_size != facts["bytes"]:
-            raise DataError(
-                "%s has %d bytes; it was prepared with %d" % (path, found.st_size, facts["bytes"]),
-                index.prepare_again(made.case, made.kind),
+                "%s was prepared as the %s %s, not %s" % (folder, key, _quoted(index[key]), asked),
+                "use a folder that was prepared for it, or prepare one",
             )
-        if thorough or (thorough is None and found.st_size <= MAX_CHECKSUM_BYTES_IN_A_RUN):
-            summed.append(name)
-    meter = Reading("check", sum(made.files[name]["bytes"] for name in summed), report)
-    for name in summed:
-        path = os.path.join(made.folder, name)
-        try:
-            found_sum = sum_of(path, meter)
-        except OSError as error:
-            raise DataError(
-                "%s cannot be read (%s)" % (path, error.strerror or error), index.prepare_again(made.case, made.kind)
-            ) from None
-        if found_sum != made.files[name]["sha256"]:
-            raise DataError("%s is damaged: its checksum differs" % path, index.prepare_again(made.case, made.kind))
+    if formats is not None and index["format"] not in formats:
+        raise DataError(
+            "%s has the format %s; this flagbench reads %s"
+            % (folder, _quoted(index["format"]), " and ".join(formats)),
+            prepare_again(case, kind),
+        )
+
+
+def prepare_again(case: str, kind: str) -> str:
+    """The remedy for a damaged folder."""
+    return "prepare it again: flagbench prepare %s --%s SOURCE -o OUT --force" % (case, kind)
+
+
+def _check_structure(index: Dict[str, Any]) -> None:
+    """Raise ValueError if anything in an index is missing or has the wrong type. Names must be plain file names."""
+    for key, kind in (("case", str), ("kind", str), ("format", str), ("facts", dict), ("files", dict)):
+        if not isinstance(index.get(key), kind):
+            raise ValueError("%s is missing or has the wrong type" % key)
+    if not isinstance(index.setdefault("sources", []), list):
+        raise ValueError("sources is not a list")
+    if index["kind"] not in KINDS or not index["files"]:
+        raise ValueError("its kind is neither data nor weights, or it lists no files")
+    for name, facts in index["files"].items():
+        if not is_plain(name) or not name.isprintable():
+            raise ValueError("%s is not a plain file name" % _quoted(name))
+        size, sha256 = (facts.get("bytes"), facts.get("sha256")) if isinstance(facts, dict) else (None, None)
+        if type(size) is not int or size < 0 or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+            raise ValueError("%s has no size or no checksum" % _quoted(name))
+
+
+def _quoted(value: Any) -> str:
+    """A value from a file, quoted and shortened for a message."""
+    return repr(value)[:80]
+
+
+def _check_files(opened: PreparedFolder, thorough: Optional[bool], report: Any) -> None:
+    """Raise DataError for a file that is missing, has another size or, where that is verified, another checksum."""
+    remedy = prepare_again(opened.case, opened.kind)
+    summed = {}
+    try:
+        for name, facts in sorted(opened.files.items()):
+            path = opened.path(name)
+            found = os.stat(path)
+            if not stat.S_ISREG(found.st_mode):
+                raise DataError("%s is not a file" % path, remedy)
+            if found.st_size != facts["bytes"]:
+                words = "%s has %d bytes; it was prepared with %d" % (path, found.st_size, facts["bytes"])
+                raise DataError(words, remedy)
+            if thorough or (thorough is None and found.st_size <= MAX_CHECKSUM_BYTES_IN_A_RUN):
+                summed[name] = facts
+        reading = Reading("check", sum(facts["bytes"] for facts in summed.values()), report)
+        for name, facts in summed.items():
+            path = opened.path(name)
+            if sum_of(path, reading) != facts["sha256"]:
+                raise DataError("%s is damaged: its checksum differs" % path, remedy)
+    except OSError as error:
+        raise DataError("%s cannot be read (%s)" % (path, error.strerror or error), remedy) from None

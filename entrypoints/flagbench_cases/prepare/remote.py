@@ -8,12 +8,11 @@ from flagbench_cases.prepare import cache, child
 from flagbench_cases.prepare.bucket import is_address, open_bucket
 from flagbench_cases.prepare.job import check_prepares
 from flagbench_cases.shared import config
-from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_cases.shared.files import KINDS
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
 
-MODULE = "flagbench_cases.prepare.fetch"
 SOURCE_VARIABLES = {"data": "FLAGBENCH_DATA_SOURCE", "weights": "FLAGBENCH_WEIGHTS_SOURCE"}
 """Where a folder that is mounted into a container was fetched from; `flagbench run` sets them, for the record."""
 
@@ -30,8 +29,6 @@ class Fetched(NamedTuple):
 
     url: str
     folder: str
-    digest: str
-    bytes: int
     complete: bool
     """Whether the cache has it."""
 
@@ -52,21 +49,36 @@ def addresses(data: Optional[str], weights: Optional[str], beside: bool = True) 
     return found
 
 
-def survey(case: str, sources: Mapping[str, Mapping[str, Any]], interruption: Interruption) -> Dict[str, Fetched]:
-    """Look up folders in a bucket without fetching them; see `fetch`."""
-    return _ask(case, sources, interruption, survey=True) if sources else {}
-
-
-def fetch(case: str, sources: Mapping[str, Mapping[str, Any]], interruption: Interruption) -> Dict[str, Fetched]:
+def fetch(
+    case: str, sources: Mapping[str, Mapping[str, Any]], interruption: Interruption, survey: bool = False
+) -> Dict[str, Fetched]:
     """Fetch folders of a bucket into the cache, by kind; an optional one that is not there is left out.
 
     Args:
         sources: see `addresses`.
+        survey: look the folders up, and fetch nothing.
 
     Raises:
         NotFetched: usage (2), data (3), interrupted (7) or network (15). What was fetched is kept for the next time.
+        UsageError: for an address that cannot be used, and an unknown case.
     """
-    return _ask(case, sources, interruption, survey=False) if sources else {}
+    if not sources:
+        return {}
+    config.load_case(case)
+    for kind, source in sources.items():
+        try:  # before the address is written anywhere: it may hold credentials
+            open_bucket(source["url"])
+            check_prepares(case)
+        except CaseError as error:
+            raise UsageError("--%s: %s" % (kind, error.message), error.remedy) from None
+    # A user without a home has one for the time of the child, where a cache would be lost.
+    place = {cache.VARIABLE: cache.root()}
+    plan = {"do": "fetch", "case": case, "sources": sources, "survey": survey}
+    try:
+        results = child.run(plan, interruption, "fetching the data", place)
+    except CaseError as error:
+        raise NotFetched(redact(error.message), error.remedy, error.code) from None
+    return {kind: Fetched(**facts) for kind, facts in results.items()}
 
 
 class Remote:
@@ -84,12 +96,8 @@ class Remote:
 
     def fetch(self, interruption: Interruption) -> None:
         """Fetch what the cache does not have. Raises NotFetched."""
-        if all(each.complete for each in self._found.values()):
-            return
-        found = fetch(self._case, self._sources, interruption)
-        for kind, each in self._found.items():
-            if kind not in found or found[kind].folder != each.folder:
-                raise NotFetched("%s was replaced meanwhile" % each.url, "run again", ExitCode.DATA)
+        if not all(each.complete for each in self._found.values()):
+            fetch(self._case, self._sources, interruption)
 
     def urls(self, environment: Mapping[str, str] = os.environ) -> Dict[str, str]:
         """Where data and weights are from, by kind, without credentials: as looked up, else as the launcher says."""
@@ -107,37 +115,7 @@ def look_up(arguments: argparse.Namespace, interruption: Interruption) -> Remote
     Nothing is fetched yet. Raises NotFetched, and UsageError for an unknown case.
     """
     sources = addresses(arguments.data, arguments.weights)
-    found = survey(arguments.case, sources, interruption)
+    found = fetch(arguments.case, sources, interruption, survey=True)
     for kind, each in found.items():
         setattr(arguments, kind, each.folder)
     return Remote(arguments.case, sources, found)
-
-
-def _ask(
-    case: str, sources: Mapping[str, Mapping[str, Any]], interruption: Interruption, survey: bool
-) -> Dict[str, Fetched]:
-    config.load_case(case)
-    for kind, source in sources.items():
-        _check(case, kind, source["url"])
-    # A user without a home has one for the time of the child, where a cache would be lost.
-    place = {cache.VARIABLE: cache.root()}
-    ended = child.run(MODULE, {"case": case, "sources": sources, "survey": survey}, interruption, place)
-    if interruption:
-        remedy = "run again; what was fetched is kept, and the rest is fetched then"
-        raise NotFetched(interruption.reason, remedy, ExitCode.INTERRUPTED)
-    try:
-        child.raise_failure(ended.answer)
-        if "results" not in ended.answer:
-            raise child.died(ended, "fetching the data")
-    except CaseError as error:
-        raise NotFetched(redact(error.message), error.remedy, error.code) from None
-    return {kind: Fetched(**facts) for kind, facts in ended.answer["results"].items()}
-
-
-def _check(case: str, kind: str, url: str) -> None:
-    """Raise UsageError for an address that cannot be used, before it is written anywhere: it may hold credentials."""
-    try:
-        open_bucket(url)
-        check_prepares(case)
-    except CaseError as error:
-        raise UsageError("--%s: %s" % (kind, error.message), error.remedy) from None

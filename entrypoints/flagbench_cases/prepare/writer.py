@@ -1,22 +1,23 @@
-"""Writes a prepared folder atomically: to a temporary folder that is moved to its destination when complete."""
+"""Writes a prepared folder atomically: to a temporary folder that is moved to its destination when complete.
+
+Everything happens under a file lock, which the kernel releases when its process ends, so leftovers of an earlier
+`prepare` can be removed safely.
+"""
 
 import contextlib
-import errno
 import json
 import os
-import secrets
 import shutil
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
 from flagbench_cases import __version__
-from flagbench_cases.prepare import destination
-from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
+from flagbench_cases.prepare.disk import FULL, SLACK, file_lock, free_bytes, is_full
+from flagbench_cases.prepare.progress import readable
+from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
 from flagbench_cases.shared.files import INDEX, SCHEMA, Reading, is_plain, sum_of, sync
 
-SLACK = 2**20
-"""Bytes. With less free space than this a disk counts as full, since file systems reserve the last blocks."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
+SPACE_REMEDY = "free space there, or use a folder on another disk as -o"
 
 
 class Writer:
@@ -45,12 +46,9 @@ class Writer:
         """Check in advance that `size` bytes can be written. Raises CaseError (14) if the disk is too full."""
         free = free_bytes(self.folder)
         if free is not None and free < size + SLACK:
-            raise CaseError(
-                "%s needs %s of free space but has %s"
-                % (os.path.dirname(self.folder), readable(size), readable(free)),
-                "free space there, or use a folder on another disk as -o",
-                ExitCode.NOT_STORED,
-            )
+            out = os.path.dirname(self.folder)
+            words = "%s needs %s of free space but has %s" % (out, readable(size), readable(free))
+            raise CaseError(words, SPACE_REMEDY, ExitCode.NOT_STORED)
 
     def fact(self, **facts: Any) -> None:
         """Add facts (JSON values) to `prepared.json`."""
@@ -127,52 +125,113 @@ def writing(
     Raises UsageError (2) if OUT/KIND exists, OUT is not writable, or another process is preparing the same; CaseError
     (14) if the disk is full. With `force` a prepared folder is replaced atomically.
     """
-    with destination.lock(out, kind):
-        destination.remove_leftovers(out, kind)
-        destination.check_target(out, kind, force)
-        target = os.path.join(out, kind)
-        part = os.path.join(out, ".%s.preparing-%s" % (kind, secrets.token_hex(4)))
+    with _locked(out, kind):
+        _remove_leftovers(out, kind)
+        check_target(out, kind, force)
         try:
-            os.mkdir(part)
-            writer = Writer(part, case, kind, licence, report)
+            os.mkdir(_preparing(out, kind))
+            writer = Writer(_preparing(out, kind), case, kind, licence, report)
             yield writer
             writer.finish()
-            destination.move(part, target, force)
+            check_target(out, kind, force)  # somebody may have put files there meanwhile
+            _move(out, kind)
         except Exception as error:  # libraries have their own exceptions for a full disk
             if not isinstance(error, CaseError) and is_full(error, out):
-                raise CaseError(
-                    "the disk of %s is full" % out,
-                    "free space there, or use a folder on another disk as -o",
-                    ExitCode.NOT_STORED,
-                ) from error
+                raise CaseError("the disk of %s is full" % out, SPACE_REMEDY, ExitCode.NOT_STORED) from error
             raise
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(_preparing(out, kind), ignore_errors=True)
 
 
-def is_full(error: Exception, folder: str) -> bool:
-    """Whether an error was caused by a full disk. Not all libraries preserve errno."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in FULL
-    free = free_bytes(folder)
-    return "No space left" in str(error) or (free is not None and free < SLACK)
+def remove_partial(out: str, kind: str) -> None:
+    """Remove what a killed `prepare` left of a kind, unless another one is preparing it."""
+    if os.path.isdir(out):
+        with contextlib.suppress(CaseError, OSError), _locked(out, kind):
+            _remove_leftovers(out, kind)
 
 
-def free_bytes(folder: str) -> Optional[int]:
-    """Free space available to this user at a folder, bytes; None if unknown."""
+def check_target(out: str, kind: str, force: bool) -> None:
+    """Raise UsageError if OUT/KIND exists, unless `force` is set and it contains only what `prepare` wrote."""
+    target = os.path.join(out, kind)
+    if not os.path.lexists(target):
+        return
+    if os.path.islink(target) or not os.path.isdir(target):
+        raise UsageError("%s exists and is not a folder" % target, "use another -o")
     try:
-        found = os.statvfs(folder)
-    except OSError:
-        return None
-    return found.f_bavail * found.f_frsize
+        found = set(os.listdir(target))
+    except OSError as error:
+        raise _unusable(target, error) from None
+    if not found:
+        return
+    foreign = sorted(found - _names_in_index(target))
+    if foreign:
+        raise UsageError(
+            "%s contains %s, which prepare did not write" % (target, repr(foreign[0])[:80]),
+            "move it elsewhere, or use another -o",
+        )
+    if not force:
+        raise UsageError("%s is already prepared" % target, "use it, or replace it with --force")
 
 
-def readable(size: float) -> str:
-    """A human-readable number of bytes: `12.3 MB`."""
-    if size < 1000:
-        return "%d bytes" % size
-    units = iter(("kB", "MB", "GB"))
-    unit, size = next(units), size / 1000
-    while size >= 999.95 and unit != "GB":
-        unit, size = next(units), size / 1000
-    return "%.1f %s" % (size, unit)
+def _names_in_index(folder: str) -> Set[str]:
+    """The files of a prepared folder and its index, by name; empty if it is not one."""
+    try:
+        with open(os.path.join(folder, INDEX), encoding="utf-8") as file:
+            index = json.load(file)
+        return {INDEX, *index["files"]} if index["schema"] == SCHEMA else set()
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return set()
+
+
+@contextlib.contextmanager
+def _locked(out: str, kind: str) -> Iterator[None]:
+    """A context manager that creates OUT if necessary and locks one kind in it.
+
+    Raises UsageError if OUT is not writable or another process is preparing the same kind there.
+    """
+
+    def busy() -> None:
+        raise UsageError("another process is preparing %s in %s" % (kind, out), "wait for it, or use another -o")
+
+    with contextlib.ExitStack() as held:
+        try:
+            os.makedirs(out, exist_ok=True)
+            held.enter_context(file_lock(os.path.join(out, ".%s.lock" % kind), busy))
+        except OSError as error:
+            raise _unusable(out, error) from None
+        yield
+
+
+def _unusable(out: str, error: OSError) -> CaseError:
+    if error.errno in FULL:
+        return CaseError("the disk of %s is full" % out, SPACE_REMEDY, ExitCode.NOT_STORED)
+    return UsageError("%s is not writable (%s)" % (out, error.strerror or error), "use a writable folder as -o")
+
+
+def _preparing(out: str, kind: str) -> str:
+    """The folder that is being written."""
+    return os.path.join(out, ".%s.preparing" % kind)
+
+
+def _replaced(out: str, kind: str) -> str:
+    """Where the old folder is for the moment in which the new one takes its place."""
+    return os.path.join(out, ".%s.replaced" % kind)
+
+
+def _move(out: str, kind: str) -> None:
+    """Move a finished folder to its destination."""
+    target = os.path.join(out, kind)
+    if os.path.lexists(target):
+        os.rename(target, _replaced(out, kind))
+    os.rename(_preparing(out, kind), target)
+    shutil.rmtree(_replaced(out, kind), ignore_errors=True)
+    sync(out)
+
+
+def _remove_leftovers(out: str, kind: str) -> None:
+    """Remove leftovers of killed processes; an old folder that was not replaced yet is restored."""
+    target, replaced = os.path.join(out, kind), _replaced(out, kind)
+    if os.path.lexists(replaced) and not os.path.lexists(target):
+        os.rename(replaced, target)
+    for folder in (replaced, _preparing(out, kind)):
+        shutil.rmtree(folder, ignore_errors=True)

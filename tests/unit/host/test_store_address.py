@@ -37,17 +37,9 @@ def test_the_parts_of_an_address(url: str, bucket: str, prefix: str, profile: st
 @pytest.mark.parametrize(
     "url",
     [
-        *("s3:", "s3://", "s3:///x", "s3:bucket", "s3://b", "s3://-bucket", "s3://bu cket", "s3://" + "b" * 64),
-        *(
-            "s3://bucket/../x",
-            "s3://bucket/./x",
-            "s3://bucket/a\nb",
-            "s3://bucket/a\0b",
-            "s3://bucket/x#y",
-            "s3://bucket/\udcff",
-            "s3://bucket/\u202e",
-        ),
-        *("s3://bucket?profile=none", "s3://bucket?profil=ceph", "s3://bucket?profile", "s3://[bucket/x"),
+        *("s3:", "s3:///x", "s3:bucket", "s3://b", "s3://bu cket", "s3://" + "b" * 64, "s3://[bucket/x"),
+        *("s3://bucket/../x", "s3://bucket/a\nb", "s3://bucket/x#y", "s3://bucket/\udcff", "s3://bucket/\u202e"),
+        *("s3://bucket?profile=none", "s3://bucket?profil=ceph", "s3://bucket?profile"),
     ],
 )
 def test_an_address_that_is_none(url: str) -> None:
@@ -86,13 +78,9 @@ def test_credentials_that_boto3_cannot_get(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.parametrize(
     "url",
     [
-        *(
-            "s3://AKIA:wJalrXUtnFEMI@bucket/x",
-            "s3://AKIA:wJalrXUtnFEMI/K7MDENG@bucket/x",
-            "s3://wJalrXUtnFEMI@bucket",
-        ),
-        *("s3:AKIA:wJalrXUtnFEMI@bucket", "s3a://AKIA:wJalrXUtnFEMI@bucket", "s3://AKIA:wJalrXUtnFEMI\n@bucket"),
-        *("s3://bucket?secret=wJalrXUtnFEMI", "s3://AKIA:wJalrXUtnFEMI/" + "K7MDENG/" * 20 + "@bucket"),
+        *("s3://AKIA:wJalrXUtnFEMI@bucket/x", "s3://wJalrXUtnFEMI@bucket", "s3://bucket?secret=wJalrXUtnFEMI"),
+        *("s3:AKIA:wJalrXUtnFEMI@bucket", "s3://AKIA:wJalrXUtnFEMI\n@bucket"),
+        "s3://AKIA:wJalrXUtnFEMI/" + "K7MDENG/" * 20 + "@bucket",
     ],
 )
 @pytest.mark.parametrize("command", ["results ls", "doctor --json", "store doctor"])

@@ -296,7 +296,7 @@ class Checkpoint:
     def _norm(self, name: str) -> torch.Tensor:
         first, *others = self._parts(name)
         for shard, other in zip(self._shards[1:], others):
-            if not torch.equal(_bits(first), _bits(other)):
+            if not torch.equal(first, other):
                 raise DataError(
                     "%s: %s differs from that in %s" % (shard.path, name, self._shards[0].path),
                     "download all shards of one checkpoint",
@@ -315,8 +315,3 @@ class Checkpoint:
                 parts.append(shard.tables[table]["weight"][max(start - at, 0) : end - at])
             at += count
         return torch.cat(parts)
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a vector: not-a-number is equal to itself."""
-    return tensor.contiguous().view(torch.uint8)

@@ -135,20 +135,13 @@ def test_theta_where_either_transformers_keeps_it(tmp_path: Path) -> None:
     assert "rope_parameters" not in config
 
 
-def test_the_published_edit_of_positions_makes_no_difference(tmp_path: Path) -> None:
-    made = convert(write(tmp_path / "source", state(), max_position_embeddings=4096), tmp_path / "out")
-    assert json.loads((made / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"] == 32
-
-
 @pytest.mark.parametrize(
     ("config", "named"),
     [
         ({"num_hidden_layers": 3}, "num_hidden_layers = 3"),
         ({"num_key_value_heads": None}, "num_key_value_heads = 4"),
         ({"rope_theta": 500000.0}, "rope_theta = 500000.0"),
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, "rope_theta = 1000000.0"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'"),
-        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "'llama3'"),
         ({"rope_parameters": "default"}, "rope_parameters is 'default'"),
         ({"model_type": "mistral"}, "model_type = mistral"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings = True"),

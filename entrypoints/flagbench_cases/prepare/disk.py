@@ -1,0 +1,57 @@
+"""What processes that write to one disk need: a lock between them, the free space, and how a full disk shows."""
+
+import contextlib
+import errno
+import fcntl
+import os
+from typing import Callable, Iterator, Optional
+
+SLACK = 2**20
+"""Bytes. With less free space than this a disk counts as full, since file systems reserve the last blocks."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def file_lock(path: str, busy: Callable[[], None]) -> Iterator[None]:
+    """A lock between processes, also on machines that share the disk: a file, which is removed with the lock.
+
+    Raises OSError if the file cannot be created or locked.
+
+    Args:
+        busy: called before waiting for another process; may raise.
+    """
+    with contextlib.ExitStack() as held:
+        while True:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            held.callback(os.close, handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                busy()
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
+                if os.path.samestat(os.stat(path), os.fstat(handle)):
+                    break
+            held.close()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(path)  # while locked: another process then notices that its descriptor is stale
+
+
+def free_bytes(folder: str) -> Optional[int]:
+    """Free space available to this user at a folder, bytes; None if unknown."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
+
+
+def is_full(error: Exception, folder: str) -> bool:
+    """Whether an error was caused by a full disk. Not all libraries preserve errno."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in FULL
+    free = free_bytes(folder)
+    return "No space left" in str(error) or (free is not None and free < SLACK)

@@ -1,0 +1,79 @@
+"""Progress on stderr: one line that is updated on a terminal, otherwise a line every few seconds."""
+
+import sys
+import time
+from typing import Optional, TextIO
+
+QUIET_SECONDS = 10.0
+LIVE_SECONDS = 0.1
+
+
+class Progress:
+    """Called with a phase, the amount done and the total amount (0 if unknown), in bytes or a unit of the case."""
+
+    def __init__(self, stream: Optional[TextIO] = None) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._live = self._stream.isatty()
+        self._subject = self._phase = self._text = ""
+        self._begun = self._shown = 0.0
+
+    def __call__(self, phase: str, done: int, total: int, unit: str = "") -> None:
+        """Show the state of a phase, if it is time to."""
+        clock = time.monotonic()
+        if phase != self._phase:
+            self.end_phase()
+            self._phase, self._begun, self._shown = phase, clock, clock
+        self._text = line(self._subject, phase, done, total, unit, clock - self._begun)
+        if clock - self._shown >= (LIVE_SECONDS if self._live else QUIET_SECONDS):
+            self._shown = clock
+            self._write("\r\x1b[2K%s" % self._text if self._live else "flagbench: %s\n" % self._text)
+            self._text = self._text if self._live else ""
+
+    def begin(self, subject: str) -> None:
+        """Begin with something else, which is named in every line from now on."""
+        self.end_phase()
+        self._subject = subject
+
+    def end_phase(self) -> None:
+        """Show the final state of the phase and end its line."""
+        if self._text:
+            self._write("\r\x1b[2K%s\n" % self._text if self._live else "flagbench: %s\n" % self._text)
+        self._phase = self._text = ""
+
+    def say(self, text: str) -> None:
+        """Show a line of its own."""
+        self.end_phase()
+        self._write("flagbench: %s\n" % printable(text))
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._live = False
+
+
+def line(subject: str, phase: str, done: int, total: int, unit: str, seconds: float) -> str:
+    """`data: fetch 1.2 GB of 3.1 GB, 34.1 MB/s`, or in a unit of the case `data: examples 3/7`."""
+    if unit == "bytes":
+        amount = "%s of %s" % (readable(done), readable(total))
+        amount += ", %s/s" % readable(done / seconds) if seconds >= 1 else ""
+    else:
+        amount = "%d/%d" % (done, total) if total else "%d" % done
+    return printable("%s%s %s" % ("%s: " % subject if subject else "", phase, amount))
+
+
+def readable(size: float) -> str:
+    """A human-readable number of bytes: `12.3 MB`."""
+    if size < 1000:
+        return "%d bytes" % size
+    units = iter(("kB", "MB", "GB"))
+    unit, size = next(units), size / 1000
+    while size >= 999.95 and unit != "GB":
+        unit, size = next(units), size / 1000
+    return "%.1f %s" % (size, unit)
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which file names may contain."""
+    return "".join(c if c.isprintable() else "?" for c in text)
