@@ -216,11 +216,6 @@ def test_a_disk_that_fills_up_meanwhile_is_told(bucket: str, proxy: Any, large_s
     assert contents(get(f"s3://{bucket}/x")["data"]["folder"]) == contents(str(large_set / "data"))
 
 
-def test_a_server_that_is_down_is_told(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    assert refused(small).code is ExitCode.ENGINE
-
-
 def test_a_damaged_cache_is_repaired(small: str, proxy: Any) -> None:
     folder = Path(get(small)["data"]["folder"])
     (folder / "one.bin").unlink()

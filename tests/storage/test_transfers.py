@@ -160,9 +160,3 @@ def test_several_writers_of_one_file_all_succeed(place: Bucket, large: Path, tmp
         [*pool.map(lambda _: put(place, large), range(4))]
     get(place, large, tmp_path / "back")
     assert not uploads(place)
-
-
-def test_a_bucket_that_does_not_exist_is_told(server: Any, large: Path) -> None:
-    with pytest.raises(S3Error) as caught:
-        put(Bucket(parse_address("s3://there-is-no-such-bucket")), large)
-    assert caught.value.no_bucket

@@ -22,7 +22,8 @@ def main(folder: str) -> int:
     processes.die_with_parent()
     with open(os.path.join(folder, PLAN), encoding="utf-8") as file:
         plan = json.load(file)
-    progress, results = Progress(), {}  # type: ignore[var-annotated]
+    progress = Progress()
+    results: Dict[str, Any] = {}
     failure = _attempt(plan, progress, results)
     progress.end_phase()
     answer: Dict[str, Any] = {"results": results}
