@@ -48,7 +48,7 @@ def refused(code: ExitCode, action: Callable[..., object], *arguments: object) -
     return caught.value
 
 
-def test_a_record_is_kept_byte_for_byte_with_its_checksum_and_once(store: Store, server: Any, bucket: str) -> None:
+def test_a_record_is_kept_byte_for_byte_and_once(store: Store, server: Any, bucket: str) -> None:
     content = record() + b"\n"
     stored = store.put(content)
     assert stored.location == f"s3://{bucket}/some/prefix/{KEY}"
@@ -75,9 +75,7 @@ def test_of_32_writers_at_once_one_wins(store: Store) -> None:
 
 
 @pytest.mark.parametrize("status", ["Enabled", "Suspended"])
-def test_a_bucket_with_versions_in_which_a_put_overwrites_is_refused(
-    store: Store, server: Any, bucket: str, status: str
-) -> None:
+def test_a_bucket_that_keeps_versions_is_refused(store: Store, server: Any, bucket: str, status: str) -> None:
     server.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": status})
     assert "version" in refused(ExitCode.NOT_STORED, store.put, record()).message
     health = store.health()
@@ -156,9 +154,7 @@ def test_what_is_wrong_is_named_before_a_run(
     assert health.remedy
 
 
-def test_credentials_in_the_endpoint_are_refused_and_not_repeated(
-    bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_in_the_endpoint_are_not_repeated(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://KEYKEY:SECRETS@127.0.0.1:1")
     told = refused(ExitCode.USAGE, open_store(f"s3://{bucket}").blobs.put_if_absent, KEY, record())
     assert "SECRETS" not in f"{told.message} {told.remedy}"
@@ -173,9 +169,7 @@ def test_without_credentials(bucket: str, monkeypatch: pytest.MonkeyPatch) -> No
 # -- the index -----------------------------------------------------------------------------------------------------
 
 
-def test_a_listing_opens_each_record_once_and_loses_nothing_by_its_index(
-    bucket: str, store: Store, server: Any, proxy: Any
-) -> None:
+def test_a_listing_opens_each_record_once(bucket: str, store: Store, server: Any, proxy: Any) -> None:
     contents = numbered(40)
     with ThreadPoolExecutor(8) as pool:
         [*pool.map(store.put, contents)]
@@ -235,7 +229,7 @@ def test_an_answer_that_breaks_off_is_read_again(bucket: str, proxy: Any, store:
     assert sum("?" not in each for each in proxy.requests) > 1
 
 
-def test_a_network_that_never_recovers_is_an_error_and_not_damage(bucket: str, proxy: Any, store: Store) -> None:
+def test_a_network_that_never_recovers_is_no_damage(bucket: str, proxy: Any, store: Store) -> None:
     store.put(record())
     through = open_store(f"s3://{bucket}/some/prefix")
     proxy.fault = lambda method, path, count: "cut" if "/case" in path and "?" not in path else None
@@ -262,9 +256,7 @@ def test_another_answer_to_a_lost_put_is_not_taken_for_ours(bucket: str, proxy: 
     assert store.get("20260101T120000Z-0001") == record(preset="reference")
 
 
-def test_the_header_of_oss_is_sent_and_signed_in_place_of_amazons(
-    bucket: str, proxy: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_header_of_oss_is_sent_and_signed(bucket: str, proxy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answers are made up here; it takes only buckets in host names, which this server does not."""
     monkeypatch.setitem(PROFILES, "oss", dataclasses.replace(PROFILES["oss"], addressing="path"))
     store = open_store(f"s3://{bucket}/some/prefix?profile=oss")

@@ -100,9 +100,7 @@ def test_damaged_files_are_not_uploaded(bucket: str, tmp_path: Path, server: Any
     assert not keys(server, bucket)
 
 
-def test_a_bucket_that_keeps_versions_is_refused_before_anything_is_sent(
-    bucket: str, tmp_path: Path, server: Any
-) -> None:
+def test_a_bucket_that_keeps_versions_is_refused(bucket: str, tmp_path: Path, server: Any) -> None:
     server.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     with pytest.raises(CaseError, match="versions"):
         put(prepare(tmp_path / "out", SMALL), f"s3://{bucket}/x")

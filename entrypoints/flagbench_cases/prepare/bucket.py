@@ -112,6 +112,8 @@ def _fill_cache(folder: RemoteFolder, found: Dict[str, RemoteFolder], progress: 
         progress.say("another process is fetching the same data; waiting for it")
 
     with cache.locked(folder.target, waiting):
+        if folder.complete:  # another process has fetched it meanwhile
+            return
         cache.check_room(sum(sum(cache.missing(each.target, each.files).values()) for each in found.values()))
         reading = Reading("fetch", sum(cache.missing(folder.target, folder.files).values()), progress)
         try:
