@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from flagbench.progress import Progress
 from flagbench.s3.bucket import Bucket
 from flagbench.s3.errors import S3Error
 from flagbench.s3.profiles import Address
-from flagbench.s3.transfers import Show, get_file, put_file
+from flagbench.s3.transfers import get_file, put_file
 
 _BLOB = re.compile(rf"v2/(?P<name>.+)/blobs/(?P<digest>{DIGEST})")
 _BLOB_TYPE = "application/octet-stream"
@@ -48,7 +48,7 @@ class ImageBucket:
     def begin(self) -> None:
         """Say that there is a registry: the first write, which finds out whether the bucket takes any."""
         with s3_errors():
-            self._bucket.put("v2/", b"{}", **self._acl)
+            self._put("v2/", b"{}", "application/json")
 
     def put_blob(self, blob: Blob, path: Path, progress: Progress) -> Put:
         """Keep a blob, whose bytes are in a file; a blob that another repository of the bucket has is copied."""
@@ -57,22 +57,21 @@ class ImageBucket:
             if self._holds(blob):
                 return "present"
             if source := self._elsewhere.get((blob.digest, blob.size)):
-                kept = {"ContentType": _BLOB_TYPE, "Metadata": {"sha256": sha256}, "MetadataDirective": "REPLACE"}
                 try:
-                    self._bucket.copy(source, key, **kept, **self._acl)
+                    self._copy(source, key, sha256)
                     return "copied"
                 except S3Error as error:
                     if not (error.missing or error.denied):  # removed meanwhile, or not for this key to read
                         raise
             with progress.bar(f"sending {sha256[:12]}", blob.size) as show:
-                put_file(self._bucket, key, path, sha256, content_type=_BLOB_TYPE, show=show, **self._acl)
+                put_file(self._bucket, key, path, sha256, show=show, **self._acl)
         return "uploaded"
 
     def put_manifest(self, content: bytes, tags: Sequence[str]) -> None:
         """Keep a manifest under its digest, then its tags: only now the image can be seen."""
         with s3_errors():
             for reference in (digest_of(content), *tags):
-                self._bucket.put(self._manifest_key(reference), content, MANIFEST_TYPE, **self._acl)
+                self._put(self._manifest_key(reference), content, MANIFEST_TYPE)
 
     def read_manifest(self, reference: str) -> bytes | None:
         """A manifest by tag or digest; None if it does not exist."""
@@ -87,7 +86,7 @@ class ImageBucket:
             raise damaged(f"the manifest {reference} of {self.url} does not match its digest")
         return content
 
-    def get_blob(self, blob: Blob, path: Path, show: Show) -> None:
+    def get_blob(self, blob: Blob, path: Path, show: Callable[[int], None]) -> None:
         """Download a blob and verify it. Raises OSError, too."""
         with s3_errors():
             try:
@@ -98,15 +97,29 @@ class ImageBucket:
                     raise damaged(f"{self.url} lacks the blob {blob.digest}, which a manifest names") from None
                 raise
 
+    def _put(self, key: str, content: bytes, media_type: str) -> None:
+        name = self._bucket.name(key)
+        self._bucket.ask("put_object", Key=name, Body=content, ContentType=media_type, **self._acl)
+
+    def _copy(self, source: str, key: str, sha256: str) -> None:
+        """Have the server copy a blob, in parts where it is large."""
+        place = self._bucket.address.bucket
+        origin = {"Bucket": place, "Key": self._bucket.name(source)}
+        kept = {
+            "ContentType": _BLOB_TYPE,
+            "Metadata": {"sha256": sha256},
+            "MetadataDirective": "REPLACE",
+            **self._acl,
+        }
+        self._bucket.attempt(
+            lambda client: client.copy(origin, place, self._bucket.name(key), ExtraArgs=kept),
+            f"{self._bucket.location(source)} was not copied",
+        )
+
     def _holds(self, blob: Blob) -> bool:
         """Whether the repository has a blob, as far as this key may ask; then it is made public if that was asked."""
         key = self._blob_key(blob)
-        try:
-            head = self._bucket.head(key)
-        except S3Error as error:
-            if error.denied:
-                return False
-            raise
+        head = self._bucket.head(key)
         if head is None:
             return False
         if head.size != blob.size:  # damaged: it is sent again

@@ -39,6 +39,7 @@ def put_file(
     *,
     content_type: str = "application/octet-stream",
     show: Callable[[int], None] | None = None,
+    **more: str,
 ) -> bool:
     """Keep a file under a key that contains its sha256. Whether it was sent: False where it was there already.
 
@@ -48,6 +49,7 @@ def put_file(
     Args:
         show: called by boto3's threads with the bytes that were sent since the last call, negative where they are
             sent again.
+        more: further arguments of the upload, as boto3 has them.
 
     Raises S3Error, of which `damaged` where other bytes are there, and OSError where the file cannot be read.
     """
@@ -55,7 +57,7 @@ def put_file(
     if _is_there(bucket, key, size, sha256):
         return False
     options: dict[str, Any] = {
-        "ExtraArgs": {"ContentType": content_type, "Metadata": {"sha256": sha256}},
+        "ExtraArgs": {"ContentType": content_type, "Metadata": {"sha256": sha256}, **more},
         "Callback": show,
         "Config": transfer_config(),
     }
