@@ -109,30 +109,32 @@ def _unpack(path: Path, folder: Path) -> dict[str, Path]:
         most = left = max(ALWAYS, RATIO * os.fstat(file.fileno()).st_size)
         try:
             with tarfile.open(fileobj=stream, mode="r:") as archive:
-                for count in range(MOST_FILES + 1):
-                    member = archive.next()
-                    if member is None:
-                        break
+                while (member := archive.next()) is not None:
                     archive.members.clear()  # type: ignore[attr-defined]  # else all are held, with their headers
                     if member.isdir():
                         continue
-                    if count == MOST_FILES:
-                        raise BundleError(f"it holds more than {MOST_FILES:,} files")
                     if not _is_plain(member):
                         raise BundleError(f"it holds {brief(member.name)!r}, which is not a plain file below it")
                     left -= member.size
-                    if left < 0:
-                        raise BundleError(f"it unpacks to more than {most:,} bytes")
+                    if left < 0 or len(files) == MOST_FILES:
+                        raise BundleError(f"it unpacks to more than {most:,} bytes or {MOST_FILES:,} files")
                     stream.left = member.size
-                    files[member.name] = _extract(archive, member, folder)
+                    files[member.name] = folder / member.name
+                    files[member.name].parent.mkdir(parents=True, exist_ok=True)
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    with files[member.name].open("xb") as target:
+                        shutil.copyfileobj(content, target, _CHUNK)
                     stream.left = _HEADER_BYTES
             while stream.read(_CHUNK):  # to the end, where gzip has its own sum
                 pass
-        except (BundleError, OSError) as error:
-            if isinstance(error, gzip.BadGzipFile):
-                raise BundleError(f"it is not a sound .tar.gz: {brief(str(error))}") from error
+        except BundleError:
             raise
+        except (FileExistsError, NotADirectoryError) as error:
+            raise BundleError("it holds a file twice, or as a file and as a folder") from error
         except Exception as error:  # tarfile raises errors of every kind for a header that is hostile
+            if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+                raise
             raise BundleError(f"it is not a sound .tar.gz: {brief(str(error))}") from error
     return files
 
@@ -148,20 +150,6 @@ def _is_plain(member: tarfile.TarInfo) -> bool:
         and "\\" not in name
         and not any(part in ("", ".", "..") for part in name.split("/"))
     )
-
-
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> Path:
-    target = folder / member.name
-    content = archive.extractfile(member)
-    assert content is not None
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        file = target.open("xb")
-    except (FileExistsError, NotADirectoryError) as error:
-        raise BundleError(f"it holds {brief(member.name)!r} twice, or as a file and as a folder") from error
-    with file:
-        shutil.copyfileobj(content, file, _CHUNK)
-    return target
 
 
 class _Entry(msgspec.Struct):
