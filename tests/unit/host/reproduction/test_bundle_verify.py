@@ -17,14 +17,43 @@ from flagbench.reproduce import contents
 from flagbench.reproduce.bundle import check_target
 from honest import Pace, honest_events, honest_record
 from reproductions import CLAIM, Files, bundle_files, changed, record, written
-from unit.host.conftest import Flagbench
+from unit.host.conftest import Ended, Flagbench
+
+RECORD = contents.record_path("record-of-mine-1")
+RAW = contents.raw_path("record-of-mine-1", "node-0.tar.gz")
+IDS: dict[str, Any] = {"record_id": "record-of-mine-1", "run_id": "mine-1", "node": 0}
 
 
-def test_verify_computes_the_verdict_again(file: Path, flagbench: Flagbench) -> None:
-    answer = flagbench("bundle verify --json", str(file)).json
+@pytest.fixture(scope="module")
+def files() -> Files:
+    return bundle_files(record())
+
+
+@pytest.fixture
+def verify(tmp_path: Path, flagbench: Flagbench) -> Callable[[Files], Ended]:
+    """Writes a bundle and verifies it."""
+
+    def run(files: Files) -> Ended:
+        written(tmp_path / "bundle.tar.gz", files)
+        return flagbench("bundle verify --json", str(tmp_path / "bundle.tar.gz"))
+
+    return run
+
+
+def without(files: Files, part: str) -> Files:
+    return {name: content for name, content in files.items() if part not in name}
+
+
+def named(raw: bytes) -> dict[str, Any]:
+    """How a record names the bundle of node 0."""
+    return {"node": 0, "sha256": hashlib.sha256(raw).hexdigest(), "bytes": len(raw)}
+
+
+def test_the_verdict_is_computed_again(verify: Callable[[Files], Ended], files: Files, tmp_path: Path) -> None:
+    answer = verify(files).json
     assert (answer["ok"], answer["problems"], answer["notes"]) == (True, [], [])
     assert answer["verdict"]["verdict"] == "REPRODUCED"
-    assert answer["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert answer["sha256"] == hashlib.sha256((tmp_path / "bundle.tar.gz").read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("name", ["missing.tar.gz", "a/b.tar.gz", "x" * 300])
@@ -51,105 +80,50 @@ def test_a_full_disk_leaves_no_bundle(small_disk: Path, files: Files) -> None:
     assert (error.value.code, os.listdir(small_disk)) == (ExitCode.NOT_STORED, [])
 
 
-RECORD = contents.record_path("record-of-mine-1")
 FORGED: dict[str, tuple[Callable[[Files], Files], ExitCode]] = {
-    "verdict": (
-        lambda files: changed(files, contents.VERDICT, lambda found: found.update(verdict="ABOVE")),
-        ExitCode.INVALID,
-    ),
-    "reason": (
-        lambda files: changed(files, contents.VERDICT, lambda found: found.update(reason="trust me")),
-        ExitCode.INVALID,
-    ),
+    "verdict": (lambda files: changed(files, contents.VERDICT, lambda it: it.update(verdict="-")), ExitCode.INVALID),
+    "reason": (lambda files: changed(files, contents.VERDICT, lambda it: it.update(reason="-")), ExitCode.INVALID),
     "record": (lambda files: {**files, RECORD: record(argv=["--other"])}, ExitCode.INVALID),
-    "record gone": (
-        lambda files: {name: content for name, content in files.items() if name != RECORD},
-        ExitCode.DATA,
-    ),
-    "claim": (
-        lambda files: changed(files, contents.CLAIM, lambda found: found.update(id="distilbert/a100-1x8-fp32-bs96")),
-        ExitCode.DATA,
-    ),
-    "raw events": (
-        lambda files: {**files, contents.raw_path("record-of-mine-1", "node-0.tar.gz"): raw_bundle(node=0)},
-        ExitCode.DATA,
-    ),
-    "claim of another type": (
-        lambda files: changed(files, contents.CLAIM, lambda found: found.update(id=[{}])),
-        ExitCode.DATA,
-    ),
+    "record gone": (lambda files: without(files, RECORD), ExitCode.DATA),
+    "claim": (lambda files: changed(files, contents.CLAIM, lambda it: it.update(id="glm/none")), ExitCode.DATA),
+    "claim id": (lambda files: changed(files, contents.CLAIM, lambda it: it.update(id=[{}])), ExitCode.DATA),
+    "raw events": (lambda files: {**files, RAW: raw_bundle(node=0)}, ExitCode.DATA),
     "not JSON": (lambda files: {**files, contents.VERDICT: b"{"}, ExitCode.DATA),
     "list": (lambda files: {**files, contents.REPRODUCTION: b"[]"}, ExitCode.DATA),
-    "no series": (
-        lambda files: {name: content for name, content in files.items() if "series/" not in name},
-        ExitCode.DATA,
-    ),
-}
+    "no series": (lambda files: without(files, "series/"), ExitCode.DATA),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_what_was_changed_before_it_was_summed_up_contradicts_itself(
-    tmp_path: Path, files: Files, flagbench: Flagbench, name: str
-) -> None:
+def test_what_was_changed_contradicts_itself(verify: Callable[[Files], Ended], files: Files, name: str) -> None:
     edit, code = FORGED[name]
-    written(tmp_path / "b.tar.gz", edit(files))
-    assert flagbench("bundle verify", str(tmp_path / "b.tar.gz")).code == code
+    assert verify(edit(files)).code == code
 
 
-def test_a_record_that_is_not_that_of_its_raw_events_does_not_hold(tmp_path: Path, flagbench: Flagbench) -> None:
-    ids: dict[str, Any] = {"record_id": "record-of-mine-1", "run_id": "mine-1", "node": 0}
-    raw = raw_bundle(honest_events(CLAIM, Pace(seed=7)), **ids)
-    named = {"node": 0, "sha256": hashlib.sha256(raw).hexdigest(), "bytes": len(raw)}
-    for made, code in ((record(bundle=named), ExitCode.INVALID), (honest(bundle=named), ExitCode.OK)):
-        files = {**bundle_files(made), contents.raw_path("record-of-mine-1", "node-0.tar.gz"): raw}
-        path = tmp_path / f"{code}.tar.gz"
-        written(path, files)
-        done = flagbench("bundle verify", str(path))
-        assert done.code == code
-        assert ("is not that of its raw events" in done.err) is (code is ExitCode.INVALID)
-
-
-def honest(**changes: Any) -> bytes:
-    """The record of the raw events of a run at a pace of its own."""
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_record_is_that_of_its_raw_events(verify: Callable[[Files], Ended], honest: bool) -> None:
+    raw = raw_bundle(honest_events(CLAIM, Pace(seed=7)), **IDS)
     made = honest_record(CLAIM, Pace(seed=7), record_id="record-of-mine-1", run_id="mine-1")
-    return json.dumps({**made, **changes}).encode() + b"\n"
+    content = json.dumps({**made, "bundle": named(raw)}).encode() if honest else record(bundle=named(raw))
+    assert verify({**bundle_files(content), RAW: raw}).code == (ExitCode.OK if honest else ExitCode.INVALID)
 
 
-def test_a_changed_claim_is_said_and_the_present_one_decides(
-    tmp_path: Path, files: Files, flagbench: Flagbench
-) -> None:
-    def edit(claim: Any) -> None:
-        claim["metrics"][0]["value"] = 1
-
-    written(tmp_path / "b.tar.gz", changed(files, contents.CLAIM, edit))
-    answer = flagbench("bundle verify --json", str(tmp_path / "b.tar.gz")).json
+def test_a_changed_claim_is_said_and_the_present_one_decides(verify: Callable[[Files], Ended], files: Files) -> None:
+    answer = verify(changed(files, contents.CLAIM, lambda claim: claim["metrics"][0].update(value=1))).json
     assert "metrics[0].value" in answer["notes"][0]
     assert answer["verdict"]["verdict"] == "REPRODUCED"
 
 
-@pytest.mark.parametrize(
-    ("raw", "note"),
-    [
-        (None, "the raw events of the record record-of-mine-1 are not in it"),
-        ({"steps": b"none of a rank"}, "the raw events of the record record-of-mine-1 are not in it"),
-    ],
-)
-def test_evidence_without_its_raw_events_is_noted(
-    raw: Files | None, note: str, tmp_path: Path, flagbench: Flagbench
-) -> None:
-    kept = None if raw is None else raw_bundle(raw, record_id="record-of-mine-1", run_id="mine-1", node=0)
-    named = None if kept is None else {"node": 0, "sha256": hashlib.sha256(kept).hexdigest(), "bytes": len(kept)}
-    files = bundle_files(record(bundle=named))
-    del files[path := contents.raw_path("record-of-mine-1", "node-0.tar.gz")]
-    written(tmp_path / "b.tar.gz", files if kept is None else {**files, path: kept})
-    assert flagbench("bundle verify --json", str(tmp_path / "b.tar.gz")).json["notes"] == [note]
+@pytest.mark.parametrize("raw", [None, raw_bundle({"steps": b"none of a rank"}, **IDS)])
+def test_evidence_without_its_raw_events_is_noted(verify: Callable[[Files], Ended], raw: bytes | None) -> None:
+    files = without(bundle_files(record(bundle=raw and named(raw))), RAW)
+    (note,) = verify(files if raw is None else {**files, RAW: raw}).json["notes"]
+    assert "the raw events of the record" in note
 
 
-def test_ranks_of_other_nodes_without_raw_events_are_counted(tmp_path: Path, flagbench: Flagbench) -> None:
+def test_ranks_of_other_nodes_without_raw_events_are_counted(verify: Callable[[Files], Ended]) -> None:
     made = json.loads(record())
     for rank in made["ranks"][4:]:
         rank["node"] = 1
-    files = bundle_files(json.dumps(made).encode() + b"\n")
-    written(tmp_path / "b.tar.gz", files)
-    notes = flagbench("bundle verify --json", str(tmp_path / "b.tar.gz")).json["notes"]
+    notes = verify(bundle_files(json.dumps(made).encode() + b"\n")).json["notes"]
     assert "the raw events of 4 of 8 ranks" in notes[-1]
