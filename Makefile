@@ -5,12 +5,10 @@ PYTHON ?=
 VENV ?= .venv
 # Index for CPU builds of torch, if reachable. Empty: the index that pip is configured to use.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# Additional options for tests.reenact, tests/bench/verdicts.py, demo.py and kills.py (`make bench`), and for pytest
-# (`make test`).
+# Additional options for tests.reenact, tests/bench/verdicts.py and demo.py (`make bench`), and for pytest (`make test`).
 REENACT ?=
 VERDICTS ?=
 DEMO ?=
-KILLS ?=
 PYTEST ?=
 BIN := $(VENV)/bin
 INSTALL := PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" tools/install "$(VENV)"
@@ -49,7 +47,7 @@ bench: $(VENV)/.dev $(VENV)/.publishers
 	@# Each computes in one thread, so two run at a time.
 	@$(MAKE) --no-print-directory -j 2 $(SINGLE:%=bench-%)
 	$(BIN)/python tests/bench/demo.py $(DEMO)
-	$(BIN)/python tests/bench/kills.py $(KILLS)
+	$(if $(FLAGBENCH_TEST_S3),KILLS=100 $(BIN)/python -m pytest -q tests/storage/test_image_store.py -k random_moment)
 
 # The longest first; OPTIONS are those of one of them.
 OPTIONS :=

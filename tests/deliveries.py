@@ -16,7 +16,7 @@ from typing import Any
 
 from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets
 from flagbench_cases.record import stores
-from flagbench_cases.record.stores.store import Bundle
+from flagbench_cases.record.stores import Bundle
 from flagbench_cases.shared.errors import ExitCode
 from flagbench_cases.shared.interruption import Interruption
 from running import ENTRYPOINTS
@@ -71,7 +71,7 @@ def main(store: str, out: str, bundle: str) -> int:
     with Interruption() as interruption:
         opened = stores.open_store(store)
         assert opened is not None
-        opened.check(0)
+        opened.check()
         targets = Targets(out, None, opened)
         patience = float(os.environ.get("PATIENCE", UPLOAD_SECONDS))
         delivery = Delivery(targets, record["record_id"], bundle_of(Path(bundle)), interruption, patience)

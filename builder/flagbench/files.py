@@ -63,14 +63,20 @@ def read_stdin(limit: int) -> bytes:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a whole file or leave what was there; a device or a pipe is just written to. Raises OSError."""
+    """Write a whole file, which a crash of the machine does not lose, or leave what was there. Raises OSError.
+
+    A device or a pipe is just written to.
+    """
     path = expanded(path).resolve()
     if path.exists() and not path.is_file():
         path.write_bytes(content)
         return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(content)
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -165,11 +165,11 @@ def new_run_id() -> str:
     return f"run-{uuid.uuid4().hex[:12]}"
 
 
-def check_run_id(run_id: str, named: str = "--run-id") -> None:
-    """Raise FlagbenchError (usage) for what cannot name a run; `named` is what the error calls it."""
+def check_run_id(run_id: str) -> None:
+    """Raise FlagbenchError (usage) for what cannot name a run."""
     if _RUN_ID.fullmatch(run_id) is None:
         raise FlagbenchError(
-            f"{named} {run_id!r} is not valid",
+            f"--run-id {run_id!r} is not valid",
             remedy="use at most 128 letters, digits, '.', '_' and '-', a letter or digit first",
         )
 

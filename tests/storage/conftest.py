@@ -13,7 +13,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,7 @@ import pytest
 from flagbench.cli import main
 from flagbench.s3.ticket import Ticket
 from flagbench.stores import Store, open_store
-from flagbench.stores.issue_ticket import issue
-from flagbench.stores.ticket import upload_bundle, upload_record
+from flagbench.stores.inbox import Inbox
 from running import need
 from storage.tickets import PREFIX, RUN
 from unit.host.conftest import Ended
@@ -104,6 +102,7 @@ Fault = Callable[[str, str, int], "str | tuple[int, str] | None"]
 
 None: nothing. A status and a code are answered in the server's place. `lost`: it arrives, its answer does not. `cut`:
 the answer ends in the middle of its body, `reset`: the connection breaks there. `slow`: it comes in small pieces.
+`unsent`: the connection breaks in the middle of the request.
 """
 
 
@@ -174,15 +173,18 @@ class _Handler(BaseHTTPRequestHandler):
     server: Proxy
 
     def _pass_on(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with self.server.lock:
             self.server.requests.append(f"{self.command} {self.path}")
             self.server.headers.append({name.lower(): value for name, value in self.headers.items()})
             same = sum(each.startswith(f"{self.command} ") for each in self.server.requests)
+        fault = self.server.fault(self.command, self.path, same)
+        if fault == "unsent":
+            self._reset()
+            return
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.server.keeps_back(self.command):
             self.close_connection = True
             return
-        fault = self.server.fault(self.command, self.path, same)
         if isinstance(fault, tuple):
             status, code = fault
             self.close_connection = True
@@ -259,7 +261,7 @@ def proxy(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 @pytest.fixture
 def ticket(store: Store) -> Ticket:
     """A ticket of two nodes."""
-    return issue(store, RUN, 2, timedelta(hours=1))
+    return Inbox(store).issue(RUN, 2, 1)
 
 
 @pytest.fixture
@@ -271,21 +273,6 @@ def keys(server: Any, bucket: str) -> Callable[..., list[str]]:
         return [each["Key"].removeprefix(f"{PREFIX}/") for each in listed.get("Contents", ())]
 
     return found
-
-
-@pytest.fixture
-def upload(ticket: Ticket, tmp_path: Path) -> Callable[[int | None, bytes], None]:
-    """Uploads a record (None) or a node's bundle."""
-
-    def send(node: int | None, content: bytes) -> None:
-        if node is None:
-            upload_record(ticket, content)
-            return
-        file = tmp_path / f"{node}.tar.gz"
-        file.write_bytes(content)
-        upload_bundle(ticket, node, file)
-
-    return send
 
 
 @pytest.fixture

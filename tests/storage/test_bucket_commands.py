@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 from flagbench.errors import ExitCode
 from flagbench.stores import open_store
 from flagbench.stores.inbox import Inbox
-from flagbench.stores.issue_ticket import issue
 from unit.host.conftest import RECORD
 from warmup import warm
 
@@ -77,7 +75,7 @@ def test_a_run_with_a_ticket_and_without_keys_is_collected(
 ) -> None:
     pytest.importorskip("torch")
     store, file = open_store(f"s3://{bucket}/lab"), tmp_path / "a ticket"
-    file.write_bytes(issue(store, "rented", 1, timedelta(hours=1)).encode())
+    file.write_bytes(Inbox(store).issue("rented", 1, 1).encode())
     with monkeypatch.context() as rented:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
             rented.setenv(name, "no-such-key")
@@ -128,6 +126,7 @@ def test_a_record_survives_a_kill_while_it_is_being_stored(
 def test_the_doctor_of_a_bucket_and_of_one_with_versions(flagbench: Any, bucket: str, server: Any) -> None:
     told = flagbench("store", "doctor", "--store", f"s3://{bucket}", "--json")
     assert (told.returncode, json.loads(told.stdout)["safe"]) == (0, True)
+    assert "takes tickets" in [promise["name"] for promise in json.loads(told.stdout)["promises"]]
     server.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     told = flagbench("store", "doctor", "--store", f"s3://{bucket}", "--json")
     assert (told.returncode, json.loads(told.stdout)["safe"]) == (2, False)

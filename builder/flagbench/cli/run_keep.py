@@ -17,10 +17,9 @@ from flagbench.files import reason
 from flagbench.launchers import LaunchResult
 from flagbench.launchers.clock import TimedLaunch, stamped, timed_launch
 from flagbench.request import LocalOptions, RunRequest
-from flagbench.s3.ticket import Ticket
+from flagbench.s3.ticket import Ticket, read_ticket
 from flagbench.stores import Store
-from flagbench.stores.bucket import BucketBlobs
-from flagbench.stores.ticket import read_ticket, upload_bundle, upload_record
+from flagbench.stores.bucket import store_errors
 from flagbench.stores.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
 from flagbench.terminal import visible
 
@@ -34,9 +33,9 @@ def read_granted(file: Path | None, options: LocalOptions, store: str | None) ->
             "--ticket and --store contradict each other",
             remedy="leave out --store: the record is also kept in your own store",
         )
-    ticket = read_ticket(file)
-    if fault := ticket.fault(options.run_id, options.nodes, options.max_minutes):
-        raise FlagbenchError(fault[0], remedy=fault[1])
+    with store_errors():
+        ticket = read_ticket(str(file))
+        ticket.check(options.run_id, options.nodes, options.max_minutes)
     return ticket
 
 
@@ -84,84 +83,42 @@ def _refused(result: LaunchResult) -> bool:
 
 
 def keep(result: LaunchResult, request: RunRequest, store: Store, ticket: Ticket | None) -> tuple[bool, int]:
-    """Store what a run left. Whether its record is in the store, and the exit code; failures are reported.
+    """Store what a run left, and with a ticket upload it, too: bundles, then the record, each in any case.
 
-    Meanwhile it waits in a folder: storing in a bucket may take minutes, and may be interrupted.
+    Whether the record is in the store, and the exit code; failures are reported. Meanwhile all of it waits, for the
+    ticket if there is one: that may take minutes, and may be interrupted.
     """
-    address = store.url if ticket is None else ticket.meant_for
-    bundles = _adopt(request.bundle, address)
-    record = result.record if result.record.strip() else None
-    early = record is not None and (isinstance(store.blobs, BucketBlobs) or ticket is not None)
-    aside = _set_aside(record, address) if record is not None and early else None
-    failures = _store(record, bundles, store)
-    if failures and record is not None and ticket is None:
-        aside = aside or _set_aside(record, address)
-    later = "; `flagbench results push` stores it later" if ticket is None and (aside or bundles) else ""
-    for of_record, error in failures:
-        print_error(error.message, f"{error.remedy}{'; the record is on stdout' * of_record}{later}")
-    failed = bool(failures)
-    if ticket is not None:
-        failed = not _upload(record, bundles, aside, ticket) or failed
-    elif not failed:
-        for each in (*bundles, *([aside] if aside else ())):
-            each.forget()
-    kept = not any(of_record for of_record, _ in failures)
-    return kept, result.exit_code or int(ExitCode.NOT_STORED if failed else ExitCode.OK)
-
-
-def _store(record: bytes | None, bundles: list[Waiting], store: Store) -> list[tuple[bool, FlagbenchError]]:
-    """Put bundles, then the record: it is small, and is tried in any case.
-
-    What failed: whether it was the record, and why.
-    """
-    failures: list[tuple[bool, FlagbenchError]] = []
-    for each in bundles:
-        try:
-            if each.place is not None:
-                store.bundles.put(each.place, each.path)
-        except FlagbenchError as error:
-            failures.append((False, error))
-    if record is not None:
-        try:
-            stored = store.put(record)
-            typer.echo(f"record {stored.record_id} kept in {stored.location}", err=True)
-        except FlagbenchError as error:
-            failures.append((True, error))
-    return failures
-
-
-def _upload(record: bytes | None, bundles: list[Waiting], aside: Waiting | None, ticket: Ticket) -> bool:
-    """Upload with the ticket. Whether all of it succeeded; a failure is reported, and what it leaves waits."""
+    meant_for, kept, complete = ticket or store, True, True
     try:
-        for each in bundles:
-            if each.place is not None:
-                upload_bundle(ticket, each.place.node, each.path)
-                each.forget()  # each for itself: a ticket takes nothing twice
-        if record is not None:
-            upload_record(ticket, record)
-            if aside is not None:
-                aside.forget()
-    except FlagbenchError as error:
-        later = "; `flagbench results push --ticket FILE` uploads it later" * bool(aside or bundles)
-        print_error(error.message, f"{error.remedy}{later}")
-        return False
-    typer.echo(visible(f"run {ticket.run_id} uploaded to {ticket.store}"), err=True)
-    return True
+        left = _set_aside(result, request, store.url if ticket is None else ticket.meant_for)
+    except FlagbenchError as error:  # what it left is no record
+        print_error(error.message, f"{error.remedy}; the record is on stdout")
+        left, kept, complete = [], False, False
+    for target in (store,) if ticket is None else (store, ticket):
+        for each in left:
+            try:
+                location = each.send(target)
+            except FlagbenchError as error:
+                unkept = each.place is None and target is store
+                kept, complete = kept and not unkept, False
+                remedy = f"{error.remedy}{'; the record is on stdout' * unkept}"
+                if target is meant_for and each.path.exists():
+                    remedy += f"; `flagbench results push{' --ticket FILE' * (target is ticket)}` stores it later"
+                print_error(error.message, remedy)
+                continue
+            if target is meant_for:
+                each.forget()
+            if each.place is None:
+                where = f"kept in {location}" if location else "uploaded"
+                typer.echo(visible(f"record {each.record_id} {where}"), err=True)
+    return kept, result.exit_code or int(ExitCode.OK if complete else ExitCode.NOT_STORED)
 
 
-def _set_aside(record: bytes, address: str) -> Waiting | None:
-    """Keep a record until it is stored; None where that is not possible either."""
+def _set_aside(result: LaunchResult, request: RunRequest, address: str) -> list[Waiting]:
+    """Have the bundles and the record of a run wait. Raises RecordError."""
+    left = []
     try:
-        return set_aside(record, address)
-    except FlagbenchError:
-        return None
-
-
-def _adopt(folder: str | None, address: str) -> list[Waiting]:
-    if folder is None:
-        return []
-    try:
-        return adopt_bundles(Path(folder), address)
+        left = adopt_bundles(Path(request.bundle), address) if request.bundle else []
     except OSError as error:
         typer.echo(f"warning: the run's bundle is lost: {reason(error)}", err=True)
-        return []
+    return [*left, *([set_aside(result.record, address)] if result.record.strip() else [])]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -17,140 +15,80 @@ from flagbench.files import reason
 from flagbench.redaction import redact
 from flagbench.request import MAX_NODES, check_run_id, new_run_id
 from flagbench.stores import open_store
-from flagbench.stores.bucket import BucketBlobs
-from flagbench.stores.inbox import Collected, Inbox
-from flagbench.stores.issue_ticket import issue
-from flagbench.stores.ticket import VARIABLE
+from flagbench.stores.inbox import MOST_HOURS, Collected, Inbox
 from flagbench.terminal import visible
-
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-_VARIABLE_BYTES = 128 * 2**10
-"""Linux starts no process with a longer variable."""
 
 
 def ticket(
     run_id: Annotated[str | None, typer.Option(help="Name of the run. Default: a new one.")] = None,
     nodes: Annotated[int, typer.Option(min=1, max=MAX_NODES, help="Number of nodes.")] = 1,
-    expires: Annotated[
-        str, typer.Option(metavar="TIME", help="How long it can be used: 90m, 24h, up to 7d.")
-    ] = "24h",
+    hours: Annotated[float, typer.Option(min=0.01, max=MOST_HOURS, help="How long it can be used.")] = 24,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write a file (mode 0600), not to stdout.")
     ] = None,
-    overwriting: Annotated[
-        bool,
-        typer.Option("--allow-overwrite", help="Accept a server on which an upload can be replaced, as Swift."),
-    ] = False,
     store: StoreOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Make a ticket: the uploads of one run, for a machine that gets no keys of the bucket.
 
     Its holder can store one record and a bundle of each node, once, and nothing else, until it expires. It is a
     credential. `flagbench run --ticket FILE` and an image's --ticket use it; `flagbench store collect` takes over
-    what was uploaded. The bucket is tried first, with an object of its own.
-
-    --json prints {"run_id", "nodes", "store", "expires_at", "file"}; it needs --out.
+    what was uploaded.
     """
-    if json and out is None:
-        raise FlagbenchError(
-            "--json needs --out: a ticket is not printed beside what it is", remedy="give --out FILE"
-        )
     if run_id is not None:
         check_run_id(run_id)
-    place = open_store(store)
-    made = issue(place, run_id or new_run_id(), nodes, _time(expires), overwriting=overwriting)
-    content = made.encode()
+    made = Inbox(open_store(store)).issue(run_id or new_run_id(), nodes, hours)
     if out is None:
-        print(content.decode().rstrip("\n"))
+        print(made.encode().decode().rstrip("\n"))
     else:
-        _write(out, content)
-    where = "what was printed" if out is None else str(out)
-    warnings = [
-        f"{where} is a credential: until {made.expires_at} its holder can store the record of the run "
+        try:  # for its owner alone, and never over another one: that may be in use
+            with open(out, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                file.write(made.encode())
+        except OSError as error:
+            raise FlagbenchError(
+                f"--out {out} cannot be written: {reason(error)}",
+                remedy="name a new file in a folder that you can write to",
+            ) from error
+    warning = (
+        f"the ticket is a credential: until {made.expires_at} its holder can store the record of the run "
         f"{made.run_id} in {made.store}"
-    ]
-    if isinstance(place.blobs, BucketBlobs) and place.blobs.bucket.credentials.token:
-        warnings.append("it ends with the session of these credentials, if that is sooner")
-    if len(content) > _VARIABLE_BYTES:
-        warnings.append(f"with {len(content):,} bytes it is too long for {VARIABLE}: use --ticket FILE")
-    for warning in warnings:
-        typer.echo(visible(f"warning: {warning}"), err=True)
-    if json:
-        facts = {name: getattr(made, name) for name in ("run_id", "nodes", "store", "expires_at")}
-        echo_json({**facts, "file": str(out)})
+    )
+    if "X-Amz-Security-Token" in made.uploads["record.json"]:
+        warning += "; it ends with the session of these credentials, if that is sooner"
+    typer.echo(visible(f"warning: {warning}"), err=True)
 
 
-def collect(
-    run_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN_ID...]", help="Runs; by default all that wait.")
-    ] = None,
-    discard: Annotated[
-        bool, typer.Option("--discard", help="Give up what the named runs uploaded, instead of keeping it.")
-    ] = False,
-    store: StoreOption = None,
-    json: JsonOption = False,
-) -> None:
+def collect(store: StoreOption = None, json: JsonOption = False) -> None:
     """Take over what holders of tickets uploaded: each record and bundle is checked, then kept as any other.
 
     What is not a sound record or bundle of its run stays where it is, with the reason; the exit code is then 3.
-    --json prints {"collected": [{run_id, record_id, location, bundles}], "discarded": [run_id],
-    "failed": [{run_id, error}]}; location is null where only bundles arrived.
+    --json prints {"collected": [{run_id, record_id, location, bundles}], "failed": [{run_id, error}]}; location is
+    null where only bundles arrived.
     """
-    for run_id in run_ids or ():
-        check_run_id(run_id, "the run id")
-    if discard and not run_ids:
-        raise FlagbenchError("--discard needs the names of runs", remedy="write `store collect --discard RUN_ID`")
     inbox = Inbox(open_store(store))
     collected: list[Collected] = []
-    discarded: dict[str, int] = {}
     failures: list[tuple[str, FlagbenchError]] = []
-    for run_id, places in inbox.waiting(run_ids or ()).items():
+    for run_id, places in inbox.waiting().items():
         try:
-            if discard:
-                inbox.discard(places)
-                discarded[run_id] = len(places)
-                continue
             found = inbox.collect(run_id, places)
-            collected += [found] * bool(found.location or found.bundles)
-            for problem in found.problems:
-                remedy = f"wait for it, or give it up with `flagbench store collect --discard {run_id}`"
-                error = FlagbenchError(f"the run {run_id}: {problem}", remedy=remedy, code=ExitCode.DATA)
-                failures.append((run_id, error))
         except FlagbenchError as error:  # the uploads of other runs are collected all the same
             failures.append((run_id, error))
+            continue
+        collected += [found] * bool(found.location or found.bundles)
+        for problem in found.problems:
+            remedy = "wait for what is missing, or delete that object"
+            failures.append((run_id, FlagbenchError(problem, remedy=remedy, code=ExitCode.DATA)))
     for _, failure in failures:
         print_error(failure.message, failure.remedy)
     if json:
         names = ("run_id", "record_id", "location", "bundles")
         kept = [{name: getattr(found, name) for name in names} for found in collected]
         failed = [{"run_id": run_id, "error": redact(error.message)} for run_id, error in failures]
-        echo_json({"collected": kept, "discarded": [*discarded], "failed": failed})
+        echo_json({"collected": kept, "failed": failed})
     else:
-        lines = [f"{run_id}: {count} upload(s) discarded" for run_id, count in discarded.items()]
         for found in collected:
             record = f"record {found.record_id}{f' kept in {found.location}' if found.location else ''}"
-            lines.append(f"{found.run_id}: {record}, {found.bundles} bundle(s)")
-        for line in lines or ["no uploads wait"] * (not failures):
-            typer.echo(visible(line), err=True)
+            typer.echo(visible(f"{found.run_id}: {record}, {found.bundles} bundle(s)"), err=True)
+        if not (collected or failures):
+            typer.echo("no uploads wait", err=True)
     if failures:
         raise typer.Exit(int(failures[0][1].code))
-
-
-def _time(text: str) -> timedelta:
-    found = re.fullmatch(r"([0-9]{1,5})([mhd])", text)
-    if found is None:
-        raise FlagbenchError(f"--expires {text!r} is not a time", remedy="write 90m, 24h or 7d")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
-
-
-def _write(out: Path, content: bytes) -> None:
-    """Write a ticket for its owner alone, never over another one: that may be in use."""
-    try:
-        with open(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-    except OSError as error:
-        raise FlagbenchError(
-            f"--out {out} cannot be written: {reason(error)}",
-            remedy="name a new file in a folder that you can write to",
-        ) from error

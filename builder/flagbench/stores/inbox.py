@@ -1,6 +1,6 @@
-"""What holders of tickets uploaded, checked and moved to where records and bundles are kept.
+"""A bucket's inbox: tickets for it, and what their holders uploaded, checked and moved to where it is kept.
 
-Nothing in the inbox is a record. An upload is read, checked, put into the layout (its bundles first, then the record,
+Nothing in the inbox is a record. An upload is read, checked, put into the layout (the record first, then its bundles,
 each put-if-absent), and only then an empty object, a mark, takes its place. So a kill at any point loses nothing, and
 two collectors do the same twice. A mark and not a deletion: as long as something is there, the ticket cannot be used
 again. Marks are deleted once no ticket can be valid any more.
@@ -8,27 +8,29 @@ again. Marks are deleted once no ticket can be valid any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.files import reason
 from flagbench.record.model import Record
-from flagbench.record.read import MAX_BYTES, read_record
-from flagbench.s3 import S3Error, download, sha256_of
+from flagbench.record.read import MAX_BYTES, RecordError, read_record
+from flagbench.s3 import Bucket, S3Error, download, sha256_of
+from flagbench.s3.ticket import RECORD, Ticket, bundle_name, in_seconds
 from flagbench.stores.archive import BundleError, read_origin, unpacked
 from flagbench.stores.blobs import StoreError, Unread
 from flagbench.stores.bucket import BucketBlobs, request_errors, store_errors
-from flagbench.stores.issue_ticket import LONGEST
 from flagbench.stores.layout import BundlePlace, InboxPlace, inbox_prefix, parse_inbox_key
 from flagbench.stores.records import Store
 from flagbench.terminal import brief
 
-_OUTLIVES = timedelta(seconds=LONGEST) + timedelta(days=1)
+MOST_HOURS = 7 * 24
+"""The longest life of a URL signed with version 4."""
+_OUTLIVES = timedelta(hours=MOST_HOURS + 24)
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Collected:
     run_id: str
     record_id: str | None = None
     location: str | None = None
-    """Of the record, for a person."""
+    """Of the record, for a person; None where it was not collected now."""
     bundles: int = 0
     problems: list[str] = field(default_factory=list)
     """Why something stays in the inbox."""
@@ -49,100 +51,83 @@ class _Gone(Exception):
 
 
 class Inbox:
-    """The uploads of a bucket."""
+    """The inbox of a store in a bucket."""
 
     def __init__(self, store: Store) -> None:
         """Raises FlagbenchError (usage) where the store is not a bucket."""
         if not isinstance(store.blobs, BucketBlobs):
             raise FlagbenchError(
-                f"{store.url} is not a bucket: only a bucket has an inbox", remedy="give --store s3://BUCKET/PREFIX"
+                f"{store.url} is not a bucket: only a bucket has tickets", remedy="give --store s3://BUCKET/PREFIX"
             )
         self._store, self._bucket = store, store.blobs.bucket
 
-    def waiting(self, run_ids: Sequence[str] = ()) -> dict[str, list[InboxPlace]]:
-        """What waits of those runs, or of all, by run id. Deletes old marks on the way. Raises StoreError."""
+    def issue(self, run_id: str, nodes: int, hours: float) -> Ticket:
+        """A ticket for a run.
+
+        Raises StoreError: (usage) the bucket keeps versions, or something was uploaded for the run; (network).
+        """
+        with request_errors():
+            if self._bucket.keeps_versions:
+                raise self._bucket.unsafe("a ticket's upload")
+            if next(self._bucket.list(inbox_prefix(run_id)), None) is not None:
+                raise FlagbenchError(
+                    f"a ticket for the run {run_id} was used already: something is in "
+                    f"{self._bucket.location(inbox_prefix(run_id))}",
+                    remedy="give another --run-id, or leave it out",
+                )
+            return sign(self._bucket, run_id, nodes, int(3600 * hours))
+
+    def waiting(self) -> dict[str, list[InboxPlace]]:
+        """What waits, by run id, each record before its bundles. Deletes old marks. Raises StoreError."""
         found: dict[str, list[InboxPlace]] = {}
         end = datetime.now(timezone.utc) - _OUTLIVES
         with request_errors():
-            for prefix in [inbox_prefix(run_id) for run_id in run_ids] or [inbox_prefix()]:
-                for entry in self._bucket.list(prefix):
-                    place = parse_inbox_key(entry.key)  # None: no ticket named it; the writer has the bucket's keys
-                    if place is not None and entry.size:
-                        found.setdefault(place.run_id, []).append(place)
-                    elif place is not None and entry.modified < end:
-                        self._bucket.delete(place.key)
-        return found
+            for entry in self._bucket.list(inbox_prefix()):
+                place = parse_inbox_key(entry.key)  # None: no ticket named it; the writer has the bucket's keys
+                if place is not None and entry.size:
+                    found.setdefault(place.run_id, []).append(place)
+                elif place is not None and entry.modified < end:
+                    self._bucket.delete(place.key)
+        return {run_id: sorted(places, key=lambda each: each.node is not None) for run_id, places in found.items()}
 
-    def discard(self, places: Sequence[InboxPlace]) -> None:
-        """Give up what waits, replacing it by marks, so that the ticket stays used. Raises StoreError."""
-        for place in places:
-            self._mark(place)
-
-    def collect(self, run_id: str, places: Sequence[InboxPlace]) -> Collected:
+    def collect(self, run_id: str, places: list[InboxPlace]) -> Collected:
         """Move what a run uploaded to where it belongs. What is not sound stays, with the reason.
 
         Raises StoreError where the bucket fails; what was not moved by then is moved by the next call.
         """
-        done, own = Collected(run_id), InboxPlace(run_id, None)
-        record, content = None, b""
-        try:
-            if own in places:
-                content = self._read(own)
-                record = self._checked(content, run_id)
-        except _Gone:
-            return done
-        except Unread:
-            raise
-        except FlagbenchError as error:
-            done.problems.append(f"record.json: {error.message}")
-            return done
+        done = Collected(run_id)
+        record: Record | None = None
         for place in places:
             try:
-                if place.node is not None:
+                if place.node is None:
+                    content = self._read(place)
+                    record = read_record(content, "the upload")
+                    if record.run_id != run_id:
+                        raise BundleError(f"it is a record of the run {brief(record.run_id)}")
+                    done.location = self._store.put(content).location
+                else:
                     record = self._move_bundle(place, record)
                     done.bundles += 1
             except _Gone:
-                pass
-            except BundleError as error:
-                done.problems.append(f"node-{place.node}.tar.gz: {error}")
-        if own in places:
-            done.location = self._store.put(content).location
-            self._mark(own)
-        done.record_id = record.record_id if record else None
+                continue
+            except (BundleError, RecordError) as error:
+                done.problems.append(f"{place.key}: {error}")
+                continue
+            done.record_id = record.record_id
+            with store_errors():
+                self._bucket.put(place.key, b"")  # the mark
         return done
 
     def _read(self, place: InboxPlace) -> bytes:
-        """A record as it was uploaded."""
-        try:
+        """A record as it was uploaded. Raises _Gone where a mark has taken its place."""
+        with store_errors():
             content = self._bucket.read(place.key, MAX_BYTES)[0]
-        except S3Error as error:
-            if error.missing:
-                raise _Gone from error
-            raise Unread(error.message, remedy=error.remedy) from error
         if not content:
             raise _Gone
         return content
 
-    def _checked(self, content: bytes, run_id: str) -> Record:
-        """The record. Raises FlagbenchError unless it is one of the run, and no other is stored under its id."""
-        record = read_record(content, "the upload")
-        if record.run_id != run_id:
-            raise _wrong(f"it is a record of the run {record.run_id}, not of {run_id}")
-        if record.record_id in self._store.find(record.record_id) and self._store.get(record.record_id) != content:
-            raise _wrong(f"another record is stored as {record.record_id}")
-        return record
-
-    def _stored_record(self, record_id: str) -> Record:
-        """The record of a bundle that arrived after it. Raises BundleError where there is none."""
-        try:
-            return read_record(self._store.get(record_id))
-        except Unread:
-            raise
-        except FlagbenchError:
-            raise BundleError("its record has not arrived") from None
-
     def _move_bundle(self, place: InboxPlace, record: Record | None) -> Record:
-        """Put a bundle into the layout; returns its record, which is `record` where that waits, too.
+        """Put a bundle into the layout; returns its record, which is `record` where that was collected with it.
 
         Raises BundleError where it is not sound, or another node's or run's.
         """
@@ -153,23 +138,16 @@ class Inbox:
                 with unpacked(path) as files:
                     origin = read_origin(files)
                 record = record or self._stored_record(origin.record_id)
-                for name, found, expected in (
-                    ("record", origin.record_id, record.record_id),
-                    ("run", origin.run_id, place.run_id),
-                    ("run", record.run_id, place.run_id),
-                    ("node", origin.node, place.node),
-                ):
-                    if found != expected:
-                        raise BundleError(f"it is of the {name} {brief(str(found))}, not of {expected}")
-                if origin.node >= record.raw["system"].get("nodes", 1):
-                    raise BundleError("the run had no such node")
+                expected = (record.record_id, record.run_id, place.node)
+                if (origin.record_id, origin.run_id, origin.node) != expected or record.run_id != place.run_id:
+                    of = f"node {origin.node} of the run {origin.run_id}, record {origin.record_id}"
+                    raise BundleError(f"it is of {brief(of)}")
                 self._store.bundles.put(BundlePlace(record.record_id, origin.node, sha256_of(path)), path)
         except OSError as error:
             raise StoreError(
                 f"{place.key} was not collected: {reason(error)}",
                 remedy="set TMPDIR to a folder with room for the bundle and for what is in it",
             ) from error
-        self._mark(place)
         return record
 
     def _download(self, place: InboxPlace, path: Path) -> None:
@@ -184,11 +162,34 @@ class Inbox:
         if path.stat().st_size == 0:
             raise _Gone
 
-    def _mark(self, place: InboxPlace) -> None:
-        """Say in the place of an upload that it was collected."""
-        with store_errors():
-            self._bucket.put(place.key, b"")
+    def _stored_record(self, record_id: str) -> Record:
+        """The record of a bundle that arrived after it. Raises BundleError where there is none."""
+        try:
+            return read_record(self._store.get(record_id))
+        except Unread:
+            raise
+        except FlagbenchError:
+            raise BundleError("its record has not arrived") from None
 
 
-def _wrong(what: str) -> StoreError:
-    return StoreError(what, remedy="`flagbench store collect --discard RUN_ID` gives it up", code=ExitCode.DATA)
+def sign(bucket: Bucket, run_id: str, nodes: int, seconds: int) -> Ticket:
+    """A ticket for a run, made without a request. Raises S3Error.
+
+    Its URLs are signed with version 4, which binds headers: the holder cannot leave out the one with which a put
+    never overwrites, and which `open_client` names as the kind of server has it.
+    """
+    places = {RECORD: InboxPlace(run_id, None)}
+    places |= {bundle_name(node): InboxPlace(run_id, node) for node in range(nodes)}
+
+    def urls(client: Any) -> dict[str, str]:
+        return {
+            name: client.generate_presigned_url(
+                "put_object",
+                Params={"Bucket": bucket.address.bucket, "Key": bucket.name(place.key), "IfNoneMatch": "*"},
+                ExpiresIn=seconds,
+            )
+            for name, place in places.items()
+        }
+
+    uploads = bucket.attempt(urls, f"{bucket.url} cannot be signed for")
+    return Ticket(run_id, nodes, bucket.url, in_seconds(seconds), bucket.profile.create, uploads)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
 from flagbench.errors import FlagbenchError
+from flagbench.s3 import Bucket, S3Error
+from flagbench.s3.ticket import RECORD, Ticket
 from flagbench.stores.blobs import Blobs
+from flagbench.stores.bucket import BucketBlobs, store_errors
+from flagbench.stores.inbox import sign
 
 WRITERS = 16
 ROUNDS = 3
@@ -32,8 +38,9 @@ def probe(blobs: Blobs) -> Iterator[Promise]:
     A store that breaks one is not safe: a record in it could be lost, replaced or read damaged.
     """
     folder = f"{PREFIX}{secrets.token_hex(8)}/"
+    promises = {**_PROMISES, **(_OF_A_BUCKET if isinstance(blobs, BucketBlobs) else {})}
     try:
-        for name, attempt in _PROMISES.items():
+        for name, attempt in promises.items():
             promise = _tried(name, partial(attempt, blobs, folder))
             yield promise
             if attempt is _writes and not promise.kept:
@@ -100,6 +107,23 @@ def _one_wins(blobs: Blobs, folder: str) -> str:
     return f"of {WRITERS} at the same time, {ROUNDS} times"
 
 
+def _takes_tickets(blobs: Blobs, folder: str) -> str:
+    assert isinstance(blobs, BucketBlobs)
+    address = blobs.bucket.address
+
+    def upload(ticket: Ticket) -> None:
+        ticket.put(RECORD, io.BytesIO(_content(1)), _BYTES)
+
+    with store_errors():
+        ticket = sign(Bucket(replace(address, prefix=f"{address.prefix}{folder}")), "probe", 1, 300)
+        upload(ticket)
+    for how, asked in (("a second put", ticket), ("a put without the signed header", replace(ticket, headers={}))):
+        with suppress(S3Error):
+            upload(asked)
+            raise _Broken(f"{how} succeeded")
+    return "an upload succeeds once"
+
+
 def _removes(blobs: Blobs, folder: str) -> str:
     for name in ("once", *(f"race-{round_}" for round_ in range(ROUNDS))):  # also where nothing can be listed
         blobs.delete(folder + name)
@@ -116,6 +140,7 @@ _PROMISES: dict[str, Callable[[Blobs, str], str]] = {
     "never overwrites": _never_overwrites,
     "one of several writers wins": _one_wins,
 }
+_OF_A_BUCKET: dict[str, Callable[[Blobs, str], str]] = {"takes tickets": _takes_tickets}
 
 
 def _content(writer: int) -> bytes:

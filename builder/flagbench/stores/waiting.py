@@ -1,4 +1,4 @@
-"""Records and bundles that wait until `flagbench results push` sends them, in one folder of the user.
+"""Records and bundles that wait until they are stored, in one folder of the user, and how one is sent.
 
 `ID.json` and `ID.node-K-SHA256.tar.gz` wait there, each beside a file `.meant-for` with the address that it is meant
 for; a ticket's URLs are credentials, and `ticket:RUN` stands for them. An image does the same, in the folder of its
@@ -7,37 +7,60 @@ for; a ticket's URLs are credentials, and `ticket:RUN` stands for them. An image
 
 from __future__ import annotations
 
-import fcntl
-import os
+import io
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import platformdirs
 
-from flagbench.files import reason
-from flagbench.record.read import read_record
+from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.files import read_file, reason, write_atomically
+from flagbench.record.read import MAX_BYTES, read_record
+from flagbench.s3.ticket import RECORD, Ticket, bundle_name
 from flagbench.stores.blobs import StoreError
+from flagbench.stores.bucket import store_errors
 from flagbench.stores.layout import BundlePlace, bundles_prefix, parse_bundle_key
+from flagbench.stores.records import Store
 
 _MARK = ".meant-for"
 _RUN = ".run-"
 """Begins the name of the folder of a run that has not ended."""
+_RUN_SECONDS = 30 * 86400
+"""No run is longer: an older folder is that of one that was killed."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A record or a bundle that waits."""
+    """A record or a bundle that waits, or a file of a record that waits for nothing."""
 
     path: Path
-    address: str
-    """Where it is meant for."""
     record_id: str
+    address: str | None = None
+    """Where it is meant for."""
     place: BundlePlace | None = None
     """None: it is a record."""
+    content: bytes | None = None
+    """Of a record that is in memory, too, and may not have been written."""
+
+    def send(self, target: Store | Ticket, known: dict[str, set[str]] | None = None) -> str | None:
+        """Store it, or upload it with a ticket; returns where it is, None where a ticket leads.
+
+        `known`: as `Store.put` takes it.
+
+        Raises StoreError (NOT_STORED), and FlagbenchError (data) where the file is no record.
+        """
+        if isinstance(target, Ticket):
+            self._upload(target)
+            return None
+        if self.place is None:
+            return target.put(self.content or _read(self.path), known=known).location
+        target.bundles.put(self.place, self.path)
+        return target.blobs.location(self.place.key)
 
     def forget(self, *, keep: bool = False) -> None:
         """It is stored: remove it, or only what says that it waits. A failure leaves it to be stored again."""
@@ -45,6 +68,22 @@ class Waiting:
             if not keep:
                 self.path.unlink(missing_ok=True)
             _mark(self.path).unlink(missing_ok=True)
+
+    def _upload(self, ticket: Ticket) -> None:
+        if self.place is None:
+            content = self.content or _read(self.path)
+            if (run_id := read_record(content).run_id) != ticket.run_id:
+                raise FlagbenchError(
+                    f"{self.path} is a record of the run {run_id}, the ticket is for {ticket.run_id}",
+                    remedy="name the ticket of its run",
+                )
+            with store_errors():
+                return ticket.put(RECORD, io.BytesIO(content), len(content))
+        try:
+            with self.path.open("rb") as file, store_errors():
+                return ticket.put(bundle_name(self.place.node), file, self.path.stat().st_size)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read: {reason(error)}", remedy="make it readable") from error
 
 
 def data_folder() -> Path:
@@ -58,15 +97,17 @@ def unsent_folder() -> Path:
 
 
 def set_aside(record: bytes, address: str) -> Waiting:
-    """Keep a record for `flagbench results push`. Raises FlagbenchError where that is not possible either."""
+    """Have a record wait. Where that is not possible, it can be sent all the same, and its file does not exist.
+
+    Raises RecordError for what is not a record.
+    """
     record_id = read_record(record).record_id
-    waits = Waiting(unsent_folder() / f"{record_id}.json", address, record_id)
+    waits = Waiting(unsent_folder() / f"{record_id}.json", record_id, address, content=record)
     try:
-        _write_mark(waits)
-        _write(waits.path, record)
-    except OSError as error:
+        _write_mark(waits.path, address)
+        write_atomically(waits.path, record)
+    except OSError:
         waits.forget()
-        raise StoreError(f"the record was not set aside: {reason(error)}", remedy="free some space") from error
     return waits
 
 
@@ -77,10 +118,10 @@ def adopt_bundles(folder: Path, address: str) -> list[Waiting]:
         place = parse_bundle_key(file.relative_to(folder).as_posix())
         if place is None or not file.is_file() or file.resolve() != folder.resolve() / place.key:
             continue  # a link leads to what is not the run's
-        waits = Waiting(unsent_folder() / _bundle_name(place), address, place.record_id, place)
-        _write_mark(waits)
-        file.replace(waits.path)
-        found.append(waits)
+        path = unsent_folder() / place.key[len(bundles_prefix()) :].replace("/", ".")
+        _write_mark(path, address)
+        file.replace(path)
+        found.append(Waiting(path, place.record_id, address, place))
     return found
 
 
@@ -88,68 +129,51 @@ def waiting(folder: Path) -> list[Waiting]:
     """What waits in a folder, the bundles of a record before it."""
     found = []
     for mark in folder.glob(f"*{_MARK}"):
-        path = mark.with_name(mark.name[: -len(_MARK)])
-        record_id, dash, rest = path.name.rpartition(".node-")
+        path = mark.with_suffix("")
+        record_id, dash, rest = path.name.partition(".node-")
         place = parse_bundle_key(f"{bundles_prefix(record_id)}node-{rest}") if dash else None
         with suppress(OSError):  # it was sent meanwhile
             if path.is_file() and (place is not None or path.suffix == ".json"):
                 address = mark.read_bytes().decode("utf-8", "surrogateescape").strip()
-                found.append(Waiting(path, address, place.record_id if place else path.stem, place))
+                found.append(Waiting(path, place.record_id if place else path.stem, address, place))
     return sorted(found, key=lambda each: (each.record_id, each.place is None, each.path))
+
+
+def record_file(path: Path) -> Waiting:
+    """A file of a record that waits for nothing. Raises FlagbenchError (data) where it is none."""
+    return Waiting(path, read_record(_read(path), str(path)).record_id)
 
 
 @contextmanager
 def bundle_folder() -> Iterator[Path]:
     """A folder for what one run writes, on the disk where it may have to wait; removed at the end.
 
-    Removes those of runs that were killed, too. Raises OSError where it cannot be made.
+    Removes those of runs that were killed, too, after some weeks. Raises OSError where it cannot be made.
     """
     unsent_folder().mkdir(parents=True, exist_ok=True)
     for left in unsent_folder().glob(f"{_RUN}*"):
-        _remove_unused(left)
-    folder = Path(mkdtemp(prefix=".new-", dir=unsent_folder()))
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    folder = folder.rename(folder.with_name(f"{_RUN}{folder.name[5:]}"))  # only now: another run removes what is free
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _RUN_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(prefix=_RUN, dir=unsent_folder(), ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _read(path: Path) -> bytes:
     try:
-        yield folder
-    finally:
-        os.close(descriptor)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_unused(folder: Path) -> None:
-    """Remove the folder of a run whose process has ended."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        finally:
-            os.close(descriptor)
-
-
-def _bundle_name(place: BundlePlace) -> str:
-    return place.key[len(bundles_prefix()) :].replace("/", ".")
+        return read_file(path, MAX_BYTES)
+    except OSError as error:
+        raise FlagbenchError(
+            f"{path} cannot be read: {reason(error)}",
+            remedy="name a record, or a run's --out folder",
+            code=ExitCode.DATA,
+        ) from error
 
 
 def _mark(path: Path) -> Path:
     return path.with_name(path.name + _MARK)
 
 
-def _write_mark(waits: Waiting) -> None:
-    waits.path.parent.mkdir(parents=True, exist_ok=True)
-    _write(_mark(waits.path), waits.address.encode("utf-8", "surrogateescape"))
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a whole file, which a crash of the machine does not lose, or none. Raises OSError."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+def _write_mark(path: Path, address: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(_mark(path), address.encode("utf-8", "surrogateescape"))

@@ -4,20 +4,19 @@ The order makes a kill at any moment lose nothing that was announced: what has t
 folder from which `flagbench results push` can store it, then the record is printed, and only then uploaded.
 """
 
-import argparse
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from flagbench_cases.node import background
 from flagbench_cases.record import assemble, stores
-from flagbench_cases.record.stores.folder import FolderStore
-from flagbench_cases.record.stores.store import Bundle
+from flagbench_cases.record.stores import Bundle
+from flagbench_cases.record.unsent import Unsent
 from flagbench_cases.shared import output
 from flagbench_cases.shared.errors import CaseError, ExitCode
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
 
-# How long to wait for a stalled reader of stdout before the record is written to files.
+# How long to wait for a stalled reader of stdout before the record is stored.
 PRINT_SECONDS = 10.0
 UPLOAD_SECONDS = 5.0
 """How long an upload may go on after a signal: `docker stop` gives a container 10 s in all."""
@@ -29,11 +28,6 @@ class Targets(NamedTuple):
     out: Optional[str] = None
     bundle: Optional[str] = None
     store: Optional[stores.Store] = None
-
-    @classmethod
-    def of(cls, arguments: Optional[argparse.Namespace], store: Optional[stores.Store]) -> "Targets":
-        """Those of the arguments; none if there are no valid ones."""
-        return cls() if arguments is None else cls(arguments.out, arguments.bundle, store)
 
     @property
     def want_bundle(self) -> bool:
@@ -60,6 +54,9 @@ class Delivery:
         self._interruption = interruption
         self._failures: List[str] = []
         self._complete = True
+        store = targets.store
+        self._unsent = Unsent(record_id, store.meant_for, targets.out) if store and store.meant_for else None
+        self._waits = False
 
     def fail(self, error: CaseError) -> None:
         """Note something that was asked for and is missing, such as a bundle."""
@@ -75,25 +72,20 @@ class Delivery:
         written.
         """
         line, own = assemble.to_line(record), int(record["status"]["exit_code"])
-        unsent = self._set_aside(record, line)
+        written = self._keep(line)
         writer = output.LineWriter(stdout, line)
         printed = self._print(writer, PRINT_SECONDS)
-        kept = [self._targets.out]
-        if self._targets.out and unsent is None:  # else it waits there already
-            kept = [self._try(lambda: output.write_file(self._targets.out or "", self._record_id + ".json", line))]
-        self._write_bundle()
-        kept.append(self._store(record, line, unsent))
-        if printed is False:  # stdout is read slowly; meanwhile the files have been written
+        stored = self._store(record, line)
+        if printed is False:  # stdout is read slowly; meanwhile the record has been stored
             printed = self._print(writer)
-        if record["status"]["phase"] != "usage" and not printed and not any(kept):
+        if record["status"]["phase"] != "usage" and not (printed or stored or written):
             return int(ExitCode.NOT_STORED), self.lost
         return self._code(own), self.lost
 
     def of_bundle(self, own: int) -> Tuple[int, Optional[str]]:
         """Hand over the bundle of a node that writes no record, as `of_record` does. `own`: the run's code."""
-        unsent = self._set_aside(None, "")
-        self._write_bundle()
-        self._store(None, "", unsent)
+        self._keep(None)
+        self._store(None, "")
         return self._code(own), self.lost
 
     @property
@@ -114,41 +106,38 @@ class Delivery:
             self._failures.append(error.message)
             return None
 
-    def _try(self, task: Callable[[], Any]) -> Any:
+    def _try(self, task: Callable[[], Any], required: bool = True) -> Any:
         """The result of the task; None, with the reason on stderr, if it failed."""
         try:
             return task()
         except CaseError as error:
-            self.fail(error)
+            if required:
+                self.fail(error)
+            else:
+                background.say("warning: nothing is kept for a later upload: %s" % error.message)
             return None
 
-    def _set_aside(self, record: Optional[Dict[str, Any]], line: str) -> Optional[stores.Unsent]:
-        """Keep what has to be uploaded; None if there is nothing, or no room for it."""
-        store = self._targets.store
-        if store is None or store.meant_for is None or (record is None and self._bundle is None):
-            return None
-        unsent = stores.Unsent(store.meant_for, self._targets.out)
-        try:
-            if self._bundle is not None:
-                unsent.keep_bundle(self._record_id, self._bundle)
-            if record is not None:
-                unsent.keep_record(self._record_id, line)
-        except (CaseError, OSError) as error:
-            reason = error.message if isinstance(error, CaseError) else error.strerror or str(error)
-            background.say("warning: nothing is kept for a later upload in %s: %s" % (unsent.folder, reason))
-            if self._bundle is not None:
-                unsent.forget_bundle(self._record_id, self._bundle)
-            return None
-        return unsent
+    def _keep(self, line: Optional[str]) -> bool:
+        """Write the bundle to the folder of --bundle and the record to that of --out; whether the latter was written.
 
-    def _write_bundle(self) -> None:
-        folder, bundle = self._targets.bundle, self._bundle
+        What has to be uploaded waits there or elsewhere. It is uploaded all the same if there is no room for it.
+        """
+        folder, out, bundle, unsent = self._targets.bundle, self._targets.out, self._bundle, self._unsent
         if folder is not None and bundle is not None:
-            self._try(lambda: FolderStore(folder).put_bundle(self._record_id, bundle))
+            self._try(lambda: stores.FolderStore(folder).put_bundle(self._record_id, bundle))
+        if unsent is not None and bundle is not None:  # before the record, which thus never waits without it
+            self._waits = bool(self._try(lambda: unsent.keep_bundle(bundle), required=False))
+        written = False
+        if unsent is not None and line is not None:
+            written = bool(self._try(lambda: unsent.keep_record(line), required=out is not None))
+            self._waits = self._waits or written
+        elif out is not None and line is not None:
+            written = bool(self._try(lambda: output.write_file(out, self._record_id + ".json", line)))
+        return written and out is not None
 
-    def _store(self, record: Optional[Dict[str, Any]], line: str, unsent: Optional[stores.Unsent]) -> Optional[str]:
-        """Put the bundle into the store, then the record; returns where the record is, None if anything failed."""
-        store, bundle = self._targets.store, self._bundle
+    def _store(self, record: Optional[Dict[str, Any]], line: str) -> Optional[str]:
+        """Put the bundle into the store, then the record; returns where the last is, None if anything failed."""
+        store, bundle, unsent = self._targets.store, self._bundle, self._unsent
         if store is None or (record is None and bundle is None):
             return None
         target = store
@@ -158,32 +147,32 @@ class Delivery:
             if bundle is not None:
                 where = target.put_bundle(self._record_id, bundle)
                 if unsent is not None:
-                    unsent.forget_bundle(self._record_id, bundle)
+                    unsent.forget_bundle(bundle)
             if record is not None:
                 where = target.put_record(record, line)
                 if unsent is not None:
-                    unsent.forget_record(self._record_id)
+                    unsent.forget_record()
             return where
 
-        where = self._try(lambda: self._uploaded(put, target, unsent))
-        if where and store.meant_for is not None:
+        if unsent is None:
+            return self._try(put)
+        where = self._try(lambda: self._uploaded(put, target.name))
+        if where:
             background.say("stored %s" % where)
-        return where or None
+        return where
 
-    def _uploaded(self, put: Callable[[], str], store: stores.Store, unsent: Optional[stores.Unsent]) -> str:
-        if store.meant_for is None:
-            return put()
-        doing = "the upload to %s" % store.name
+    def _uploaded(self, put: Callable[[], str], name: str) -> str:
+        doing, remedy = "the upload to %s" % name, "see the reason"
         try:
             return background.run(put, self._interruption, self._patience, doing)
         except CaseError as error:
-            found = error
+            reason, remedy = error.message, error.remedy or remedy
         except (OSError, RuntimeError, MemoryError) as error:  # no more threads, files or memory
-            found = CaseError("%s failed (%s)" % (doing, redact(str(error))), "see the reason")
-        later = "" if unsent is None else "; what waits in %s is stored by `%s`" % (unsent.folder, unsent.command)
-        if later and self._targets.out:
-            later += " (outside a container: of the folder that is mounted there)"
-        raise CaseError(found.message, found.remedy + later, ExitCode.NOT_STORED)
+            reason = "%s failed (%s)" % (doing, redact(str(error)))
+        if self._waits and self._unsent is not None:
+            remedy += "; what waits in %s is stored by `%s`" % (self._unsent.folder, self._unsent.command)
+            remedy += " (outside a container: of the folder that is mounted there)" if self._targets.out else ""
+        raise CaseError(reason, remedy, ExitCode.NOT_STORED)
 
 
 def print_error(message: Optional[str], remedy: Optional[str]) -> None:

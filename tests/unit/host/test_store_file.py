@@ -19,7 +19,7 @@ import pytest
 from flagbench.errors import ExitCode
 from flagbench.record.read import RecordError
 from flagbench.stores import FolderBlobs, Store, StoreError, open_store
-from flagbench_cases.record.stores.folder import FolderStore
+from flagbench_cases.record.stores import FolderStore
 
 MakeRecord = Callable[..., bytes]
 WRITERS = 32

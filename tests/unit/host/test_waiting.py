@@ -5,10 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +15,7 @@ from flagbench.stores import FolderBlobs, Store
 from flagbench.stores.layout import BundlePlace
 from flagbench.stores.waiting import adopt_bundles, bundle_folder, set_aside, unsent_folder, waiting
 
-from .conftest import ROOT, Flagbench, MakeRecord
+from .conftest import Flagbench, MakeRecord
 
 ID, OTHER = "20260101T120000Z-0001", "20260101T120000Z-0002"
 CONTENT = bundle()
@@ -39,18 +35,14 @@ def target(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def out(tmp_path: Path, make_record: MakeRecord) -> Callable[[str], Path]:
-    """Makes the folder of --out of a run whose record and bundle wait for an address."""
-
-    def make(address: str) -> Path:
-        folder = tmp_path / "out"
-        folder.mkdir()
-        for name, content in ((f"{ID}.json", make_record(record_id=ID)), (f"{ID}.node-0-{SHA256}.tar.gz", CONTENT)):
-            (folder / name).write_bytes(content)
-            (folder / f"{name}.meant-for").write_text(address)
-        return folder
-
-    return make
+def out(tmp_path: Path, make_record: MakeRecord) -> Path:
+    """The folder of --out of a run whose record and bundle wait for a folder."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for name, content in ((f"{ID}.json", make_record(record_id=ID)), (f"{ID}.node-0-{SHA256}.tar.gz", CONTENT)):
+        (folder / name).write_bytes(content)
+        (folder / f"{name}.meant-for").write_text("file:///elsewhere")
+    return folder
 
 
 def test_a_runs_record_and_bundle_wait_and_are_pushed(
@@ -79,71 +71,40 @@ def test_a_runs_record_and_bundle_wait_and_are_pushed(
     assert flagbench("results push").err.strip() == "nothing is waiting to be stored"
 
 
-def test_each_waits_for_an_address_of_its_own(target: Store, make_record: MakeRecord, flagbench: Flagbench) -> None:
-    set_aside(make_record(record_id=ID), "s3://b")
+@pytest.mark.parametrize(("address", "code"), [("s3://b", ExitCode.USAGE), ("ticket:run-1", ExitCode.NOT_STORED)])
+def test_each_waits_for_an_address_of_its_own(
+    target: Store, make_record: MakeRecord, flagbench: Flagbench, address: str, code: int
+) -> None:
+    set_aside(make_record(record_id=ID), address)
     set_aside(make_record(record_id=OTHER), target.url)
     ended = flagbench("results push --json")
-    assert (ended.code, [each["name"] for each in json.loads(ended.out)["failed"]]) == (ExitCode.USAGE, [ID])
+    assert (ended.code, [each["name"] for each in json.loads(ended.out)["failed"]]) == (code, [ID])
     assert target.find("") == [OTHER]
     assert flagbench(f"results push --store {target.url}").code == 0
     assert target.find("") == [ID, OTHER]
 
 
-@pytest.mark.parametrize("address", ["", "ticket:run-1"])
-def test_what_has_no_address_needs_one(
-    target: Store, make_record: MakeRecord, flagbench: Flagbench, address: str
+def test_the_folder_of_a_killed_run_is_removed_after_weeks() -> None:
+    killed, running = (unsent_folder() / f".run-{name}" for name in ("killed", "running"))
+    for folder in (killed, running):
+        (folder / "bundles").mkdir(parents=True)
+    os.utime(killed, (0, 0))
+    with bundle_folder() as own:
+        assert set(unsent_folder().iterdir()) == {own, running}
+    assert [*unsent_folder().iterdir()] == [running]
+
+
+def test_what_waits_in_a_folder_of_out(
+    target: Store, out: Path, make_record: MakeRecord, flagbench: Flagbench
 ) -> None:
-    set_aside(make_record(record_id=ID), address)
-    ended = flagbench("results push")
-    assert (ended.code, "--store" in ended.err) == (ExitCode.NOT_STORED, True)
-    assert ("--ticket" in ended.err) is bool(address)
-    assert flagbench(f"results push --store {target.url}").code == 0
-    assert target.find(ID) == [ID]
-
-
-def test_what_a_killed_run_left_is_removed_by_the_next_and_what_a_live_one_has_is_not() -> None:
-    script = (
-        "import time\nfrom flagbench.stores.waiting import bundle_folder\n"
-        "with bundle_folder() as folder:\n    print(folder, flush=True)\n    time.sleep(600)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "builder")}
-    command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None
-        theirs = Path(run.stdout.readline().strip())
-        try:
-            with bundle_folder():
-                assert theirs.is_dir()
-        finally:
-            run.send_signal(signal.SIGKILL)
-            run.wait()
-        assert theirs.is_dir()
-        with bundle_folder():
-            assert not theirs.exists()
-
-
-def test_the_folder_of_out_may_name_no_folder_of_this_machine(
-    target: Store, out: Callable[[str], Path], flagbench: Flagbench
-) -> None:
-    folder = out(target.url)
-    refused = flagbench(f"results push {folder}")
-    assert (refused.code, "--store" in refused.err) == (ExitCode.NOT_STORED, True)
-    assert target.find("") == [], "it may come from another machine"
-    pushed = flagbench(f"results push {folder} --store {target.url}")
+    (out / f"{OTHER}.json").write_bytes(make_record(record_id=OTHER))
+    assert flagbench(f"results push {out}").code == ExitCode.NOT_STORED, "it may come from another machine"
+    pushed = flagbench(f"results push {out} --store {target.url}")
     assert pushed.code == 0, pushed.err
-    assert (target.find(ID), [each.place for each in target.bundles.of(ID)]) == ([ID], [PLACE])
-    assert os.listdir(folder) == [f"{ID}.json"], "the record is what --out asked for"
-
-
-def test_records_of_an_out_folder_in_which_nothing_waits(
-    store: Store, out: Callable[[str], Path], make_record: MakeRecord, flagbench: Flagbench
-) -> None:
-    folder = out("s3://bucket")
-    (folder / f"{OTHER}.json").write_bytes(make_record(record_id=OTHER))
-    assert flagbench(f"results push {folder} --store {store.url}").code == 0
-    assert store.find("") == [ID], "what waits comes first"
-    assert flagbench(f"results push {folder}").code == 0
-    assert store.find("") == [ID, OTHER]
+    assert (target.find(""), [each.place for each in target.bundles.of(ID)]) == ([ID], [PLACE])
+    assert set(os.listdir(out)) == {f"{ID}.json", f"{OTHER}.json"}, "records are what --out asked for"
+    assert flagbench(f"results push {out} --store {target.url}").code == 0
+    assert target.find("") == [ID, OTHER], "nothing else waits"
 
 
 def test_files_are_pushed_each_for_itself(
@@ -165,10 +126,11 @@ def test_what_was_not_written_to_its_end_does_not_wait(target: Store, flagbench:
 
 
 def test_a_full_disk_leaves_no_record_that_says_it_waits(
-    small_disk: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+    small_disk: Path, target: Store, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(small_disk))
     (small_disk / "full").write_bytes(bytes(50_000))
-    with pytest.raises(Exception, match="space"):
-        set_aside(make_record(record_id=ID, argv=["x" * 20_000]), "s3://bucket")
+    waits = set_aside(make_record(record_id=ID, argv=["x" * 20_000]), "s3://bucket")
     assert os.listdir(unsent_folder()) == []
+    waits.send(target)
+    assert target.find(ID) == [ID], "it is stored all the same"

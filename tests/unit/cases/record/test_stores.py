@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 import shlex
-from datetime import datetime, timedelta, timezone
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flagbench_cases.record import stores
-from flagbench_cases.record.stores import ticket
-from flagbench_cases.record.stores.folder import FolderStore, store_folder
-from flagbench_cases.record.stores.store import Bundle
-from flagbench_cases.shared import output
+from flagbench_cases.record.stores import Bundle, FolderStore
+from flagbench_cases.record.unsent import Unsent
 from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.shared.s3.ticket import in_seconds, parse_ticket
 from store_urls import FOLDERS, NOT_FOLDERS
 from unit.cases.refusal import refuses
 
@@ -41,7 +41,6 @@ def files(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(("url", "folder"), FOLDERS.items())
 def test_the_folder_of_a_store(url: str, folder: str) -> None:
-    assert store_folder(url) == folder
     assert stores.chosen_folder(url) == folder
 
 
@@ -87,65 +86,58 @@ def test_what_waits_is_where_the_host_looks(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     folder = tmp_path / "out" if out else tmp_path / "data" / "flagbench" / "unsent"
-    unsent = stores.Unsent("s3://bucket/x", str(folder) if out else None)
-    unsent.keep_bundle("20240506-1", bundle)
-    unsent.keep_record("20240506-1", LINE)
+    unsent = Unsent("20240506-1", "s3://bucket/x", str(folder) if out else None)
+    unsent.keep_bundle(bundle)
+    unsent.keep_record(LINE)
     kept = {"20240506-1.json": LINE + "\n", "20240506-1.node-1-%s.tar.gz" % bundle.sha256: "evidence"}
     assert files(folder) == {name + end for name in kept for end in ("", ".meant-for")}
     for name, content in kept.items():
         assert (folder / name).read_text() == content
         assert (folder / (name + ".meant-for")).read_text() == "s3://bucket/x"
-    unsent.forget_bundle("20240506-1", bundle)
-    unsent.forget_record("20240506-1")
-    unsent.forget_record("20240506-1")  # as after `flagbench results push`
+    unsent.forget_bundle(bundle)
+    unsent.forget_record()
+    unsent.forget_record()  # as after `flagbench results push`
     assert files(folder) == ({"20240506-1.json"} if out else set()), "a record stays where --out asks for it"
 
 
-def test_a_record_that_cannot_wait_does_not_say_that_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = output.write_file
-
-    def full(folder: str, name: str, line: str, **options: Any) -> str:
-        if name.endswith(".json"):
-            raise CaseError("no space", "-", ExitCode.NOT_STORED)
-        return real(folder, name, line, **options)
-
-    monkeypatch.setattr(output, "write_file", full)
+def test_what_cannot_wait_does_not_say_that_it_does(bundle: Bundle, tiny_disk: Path) -> None:
+    unsent = Unsent("20240506-1", "s3://bucket/x", str(tiny_disk))
+    large = tiny_disk.parent / "large"
+    large.write_bytes(bytes(200_000))
     with refuses(CaseError, code=ExitCode.NOT_STORED):
-        stores.Unsent("s3://bucket/x", str(tmp_path)).keep_record("20240506-1", LINE)
-    assert files(tmp_path) == set()
+        unsent.keep_record("x" * 200_000)
+    with refuses(CaseError, code=ExitCode.NOT_STORED):
+        unsent.keep_bundle(bundle._replace(path=str(large)))
+    assert files(tiny_disk) == set()
 
 
 def test_the_command_that_stores_what_waits_can_be_pasted(tmp_path: Path) -> None:
     out = "%s/a folder" % tmp_path
-    assert shlex.split(stores.Unsent("s3://bucket/x", out).command)[-1] == out
+    assert shlex.split(Unsent("id", "s3://bucket/x", out).command)[-1] == out
 
 
 URL = "https://h/b/k?X-Amz-Signature=SECRET"
-
-
-def written(**changes: Any) -> dict[str, Any]:
-    return {
-        "schema": "ticket/v1",
-        "run_id": "mine",
-        "nodes": 2,
-        "store": "s3://b/p",
-        "expires_at": (datetime.now(timezone.utc) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "headers": {"If-None-Match": "*"},
-        "uploads": dict.fromkeys(("record.json", "node-0.tar.gz", "node-1.tar.gz"), URL),
-        **changes,
-    }
+TICKET = {
+    "schema": "ticket/v1",
+    "run_id": "mine",
+    "nodes": 2,
+    "store": "s3://b/p",
+    "expires_at": in_seconds(3600),
+    "headers": {"If-None-Match": "*"},
+    "uploads": dict.fromkeys(("record.json", "node-0.tar.gz", "node-1.tar.gz"), URL),
+}
 
 
 def test_a_ticket_is_read_from_a_file_or_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FLAGBENCH_TICKET", json.dumps(written()))
+    monkeypatch.setenv("FLAGBENCH_TICKET", json.dumps(TICKET))
     found = stores.read_ticket(None)
     assert found is not None
-    assert (found.run_id, found.nodes, found.uploads["record.json"]) == ("mine", 2, URL)
+    assert json.loads(found.encode()) == TICKET
     assert "FLAGBENCH_TICKET" not in os.environ, "the ranks do not inherit it"
     path = tmp_path / "ticket"
-    path.write_text(json.dumps(written(run_id="another")))
+    path.write_text(json.dumps({**TICKET, "run_id": "another"}))
     found = stores.read_ticket(str(path))
     assert found is not None
     assert found.run_id == "another"
@@ -162,50 +154,48 @@ def test_a_ticket_is_read_from_a_file_or_from_the_environment(
         "null",
         "SECRET",
         {"schema": "ticket/v2"},
-        {"nodes": "two"},
-        {"nodes": 0},
         {"nodes": 3},
         {"run_id": "../x"},
         {"expires_at": "soon"},
         {"store": "s3://b\x1b[2J"},
         {"headers": {"A": "x\r\ny"}},
         {"uploads": []},
-        {"uploads": {**written()["uploads"], "node-0.tar.gz": {"head": URL}}},
         *(
-            {"uploads": {**written()["uploads"], "node-0.tar.gz": url}}
-            for url in ("file:///etc/passwd", "https://u:SECRET@h/", "https://h/SECRET x", "https://h:SECRET/")
+            {"uploads": {**TICKET["uploads"], "node-0.tar.gz": url}}
+            for url in ({}, "file:///etc/passwd", "https://u:SECRET@h/k", "https://h/SECRET x", "https://h:SECRET/k")
         ),
     ],
 )
 def test_a_damaged_ticket_is_refused_without_its_secrets(tmp_path: Path, content: str | dict[str, Any]) -> None:
     path = tmp_path / "ticket"
-    path.write_text(content if isinstance(content, str) else json.dumps(written(**content)))
+    path.write_text(content if isinstance(content, str) else json.dumps({**TICKET, **content}))
     with refuses(UsageError, path) as caught:
         stores.read_ticket(str(path))
     assert "SECRET" not in caught.value.message + caught.value.remedy
 
 
-@pytest.mark.parametrize("name", ["missing", "folder", "pipe", "nul\0"])
+@pytest.mark.parametrize("name", ["missing", "", "nul\0"])
 def test_a_ticket_that_cannot_be_read(tmp_path: Path, name: str) -> None:
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
     with refuses(UsageError, "--ticket"):
         stores.read_ticket(str(tmp_path / name))
 
 
-@pytest.mark.parametrize(
-    ("run_id", "nodes", "minutes", "changes", "named"),
-    [
-        ("another", 1, None, {}, "another"),
-        (None, 3, None, {}, "3"),
-        (None, 1, None, {"expires_at": "2024-01-01T00:00:00Z"}, "2024-01-01T00:00:00Z"),
-        (None, 1, 90, {}, "90"),
-        ("mine", 2, 50, {}, None),
-        (None, 1, None, {}, None),
-    ],
-)
-def test_a_ticket_fits_its_run(
-    run_id: str | None, nodes: int, minutes: float | None, changes: dict[str, Any], named: str | None
-) -> None:
-    fault = ticket.parse(json.dumps(written(**changes)).encode(), "the ticket").fault(run_id, nodes, minutes)
-    assert fault is None if named is None else named in fault[0]
+def test_a_ticket_fits_its_run() -> None:
+    ticket = parse_ticket(json.dumps(TICKET).encode(), "the ticket")
+    stores.check_ticket(ticket, "mine", 2, 50)
+    stores.check_ticket(ticket, None, 1, None)
+    over = dataclasses.replace(ticket, expires_at="2024-01-01T00:00:00Z")
+    for each, asked in (
+        (ticket, ("another", 1, None)),
+        (ticket, (None, 3, None)),
+        (ticket, (None, 1, 90)),
+        (over, (None, 1, None)),
+    ):
+        with refuses(UsageError):
+            stores.check_ticket(each, *asked)
+
+
+def test_a_ticket_without_urllib3_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "urllib3", None)
+    with refuses(UsageError, "urllib3"):
+        stores.TicketStore(parse_ticket(json.dumps(TICKET).encode(), "the ticket")).check()

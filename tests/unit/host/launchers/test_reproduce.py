@@ -204,10 +204,10 @@ def test_ctrl_c_while_a_record_is_stored(
     script(monkeypatch, Verdict.INCONCLUSIVE)
     put = Store.put
 
-    def interrupt(self: Store, record: bytes) -> Any:
+    def interrupt(self: Store, record: bytes, **options: Any) -> Any:
         if b"mine-2" in record:
             raise KeyboardInterrupt
-        return put(self, record)
+        return put(self, record, **options)
 
     monkeypatch.setattr(Store, "put", interrupt)
     assert flagbench(f"{ON_CPU} --nonce mine -o b.tar.gz").code == ExitCode.INTERRUPTED

@@ -187,10 +187,10 @@ def test_ctrl_c_while_a_record_is_stored(
 ) -> None:
     put = Store.put
 
-    def interrupt(self: Store, record: bytes) -> Any:
+    def interrupt(self: Store, record: bytes, **options: Any) -> Any:
         if b"mine-2" in record:
             raise KeyboardInterrupt
-        return put(self, record)
+        return put(self, record, **options)
 
     monkeypatch.setattr(Store, "put", interrupt)
     assert flagbench(f"{RUN} 3 --nonce mine").code == ExitCode.INTERRUPTED

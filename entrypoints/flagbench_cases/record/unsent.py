@@ -10,9 +10,7 @@ import os
 import shlex
 from typing import Callable, Optional
 
-from flagbench_cases.record.stores import layout
-from flagbench_cases.record.stores.folder import place
-from flagbench_cases.record.stores.store import Bundle
+from flagbench_cases.record.stores import Bundle, bundle_key, copy_bundle
 from flagbench_cases.shared import output
 from flagbench_cases.shared.errors import CaseError
 
@@ -22,51 +20,50 @@ MEANT_FOR = ".meant-for"
 class Unsent:
     """What one node keeps until it is stored."""
 
-    def __init__(self, meant_for: str, out: Optional[str]) -> None:
+    def __init__(self, record_id: str, meant_for: str, out: Optional[str]) -> None:
         """`out`: the folder of --out; without it, the user's data folder."""
         self.command = "flagbench results push" + (" %s" % shlex.quote(out) if out else "")
         """Stores what waits, on a machine where the folder of --out has the name that it has here."""
         self.folder = out or os.path.join(_data_folder(), "unsent")
-        self._meant_for, self._out = meant_for, out
+        self._record_id, self._meant_for, self._out = record_id, meant_for, out
 
-    def keep_record(self, record_id: str, line: str) -> None:
-        """Keep a record. Raises OSError, or CaseError (14)."""
-        name = record_id + ".json"
-        self._keep(name, lambda: output.write_file(self.folder, name, line))
+    def keep_record(self, line: str) -> str:
+        """Keep a record; returns its path. Raises CaseError (14)."""
+        name = self._record_id + ".json"
+        return self._keep(name, lambda: output.write_file(self.folder, name, line))
 
-    def keep_bundle(self, record_id: str, bundle: Bundle) -> None:
-        """Keep a bundle. Raises OSError, or CaseError (14)."""
-        name = _bundle_name(record_id, bundle)
-        self._keep(name, lambda: place(bundle.path, os.path.join(self.folder, name)))
+    def keep_bundle(self, bundle: Bundle) -> str:
+        """Keep a bundle; returns its path. Raises CaseError (14)."""
+        name = _bundle_name(self._record_id, bundle)
+        return self._keep(name, lambda: copy_bundle(bundle, os.path.join(self.folder, name)))
 
-    def forget_record(self, record_id: str) -> None:
+    def forget_record(self) -> None:
         """A record is stored. It stays where --out asks for it. A failure leaves it to be stored again."""
-        self._forget(record_id + ".json", keep=self._out is not None)
+        self._forget(self._record_id + ".json", keep=self._out is not None)
 
-    def forget_bundle(self, record_id: str, bundle: Bundle) -> None:
+    def forget_bundle(self, bundle: Bundle) -> None:
         """A bundle is stored. A failure leaves it to be stored again."""
-        self._forget(_bundle_name(record_id, bundle))
+        self._forget(_bundle_name(self._record_id, bundle))
 
-    def _keep(self, name: str, write: Callable[[], object]) -> None:
+    def _keep(self, name: str, write: Callable[[], str]) -> str:
         output.write_file(self.folder, name + MEANT_FOR, self._meant_for, replace=True, newline=False)
         try:
-            write()
-        except (CaseError, OSError):
+            return write()
+        except CaseError:
             self._forget(name, keep=True)
             raise
 
     def _forget(self, name: str, keep: bool = False) -> None:
+        """`flagbench results push` may have stored and removed it meanwhile."""
         path = os.path.join(self.folder, name)
-        with contextlib.suppress(OSError):
-            if not keep:
-                with contextlib.suppress(FileNotFoundError):  # `flagbench results push` has stored it meanwhile
-                    os.unlink(path)
-            os.unlink(path + MEANT_FOR)
+        for each in [path + MEANT_FOR] if keep else [path, path + MEANT_FOR]:
+            with contextlib.suppress(OSError):
+                os.unlink(each)
 
 
 def _bundle_name(record_id: str, bundle: Bundle) -> str:
     """Its key in a store as the name of a file."""
-    return ".".join(layout.bundle_key(record_id, bundle.node, bundle.sha256).split("/")[1:])
+    return ".".join(bundle_key(record_id, bundle).split("/")[1:])
 
 
 def _data_folder() -> str:

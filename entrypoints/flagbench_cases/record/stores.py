@@ -1,0 +1,248 @@
+"""Where a run's record and bundles are kept: in a folder, in a bucket, or where a ticket lets them be uploaded.
+
+Keys are compiled from manifests/store-v1.json, which the host side reads.
+"""
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Protocol
+from urllib.parse import unquote, urlsplit
+
+from flagbench_cases import shared
+from flagbench_cases.shared import files, output
+from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.shared.redaction import redact
+from flagbench_cases.shared.s3 import Bucket, S3Error, parse_address, put_file
+from flagbench_cases.shared.s3 import ticket as tickets
+from flagbench_cases.shared.s3.ticket import Ticket
+
+
+class Bundle(NamedTuple):
+    """A bundle of evidence, written to a file."""
+
+    path: str
+    node: int
+    sha256: str
+    bytes: int
+
+
+class Store(Protocol):
+    """One place for the results of a run."""
+
+    name: str
+    """For messages, without credentials."""
+    meant_for: Optional[str]
+    """What is noted beside results that wait to be stored here; None: they need not wait."""
+
+    def check(self) -> None:
+        """Find out, without writing, whether results can be stored. Raises UsageError."""
+
+    def put_record(self, record: Dict[str, Any], line: str) -> str:
+        """Store a record, never in the place of another one; returns where it is. Raises CaseError (14)."""
+
+    def put_bundle(self, record_id: str, bundle: Bundle) -> str:
+        """Store a bundle; returns where it is. Raises CaseError (14)."""
+
+
+class FolderStore:
+    """A record with a checksum beside it, and bundles, whose names have theirs, under one folder."""
+
+    meant_for: Optional[str] = None
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.name = root
+
+    def check(self) -> None:
+        """Nothing: a folder is created when it is needed."""
+
+    def put_record(self, record: Dict[str, Any], line: str) -> str:
+        """Write a record and its checksum; returns the path of the record. The checksum is written first, so that a
+        record never exists without one.
+
+        Raises CaseError (14) if the record cannot be written or already exists.
+        """
+        folder, name = os.path.split(os.path.join(self.root, record_key(record)))
+        sha256 = hashlib.sha256((line + "\n").encode("utf-8")).hexdigest()
+        checksum = _layout()["checksum_text"].format(sha256=sha256, name=name)
+        output.write_file(folder, _layout()["checksum"].format(name=name), checksum.rstrip("\n"))
+        return output.write_file(folder, name, line)
+
+    def put_bundle(self, record_id: str, bundle: Bundle) -> str:
+        """Copy a bundle into the folder; returns its path. Raises CaseError (14)."""
+        return copy_bundle(bundle, os.path.join(self.root, bundle_key(record_id, bundle)))
+
+
+class BucketStore:
+    """Records and bundles below a prefix of a bucket; the server is AWS_ENDPOINT_URL, else Amazon's."""
+
+    def __init__(self, url: str) -> None:
+        with _raising(UsageError, "--store: "):
+            self._bucket = Bucket(parse_address(url))
+        self.name = self._bucket.url
+        self.meant_for: Optional[str] = self._bucket.url
+
+    def check(self) -> None:
+        """Find out, without writing, whether the bucket can be reached and never overwrites. Raises UsageError."""
+        with _raising(UsageError, "the store cannot be used: "):
+            if self._bucket.keeps_versions:
+                raise self._bucket.unsafe("a record")
+            try:
+                next(self._bucket.list("results/"), None)
+            except S3Error as error:
+                if not error.denied:  # a key that may only write, and ask for versions, is enough
+                    raise
+
+    def put_record(self, record: Dict[str, Any], line: str) -> str:
+        """Store a record, unless another one has its id; returns its URL. Raises CaseError (14)."""
+        key = record_key(record)
+        with _raising(_not_stored):
+            if self._bucket.put_if_absent(key, (line + "\n").encode("utf-8")):
+                return self._bucket.location(key)
+        raise _not_stored(
+            "another record is already stored as %s" % self._bucket.location(key),
+            "compare the two: a record's id is made once, and stored records never change",
+        )
+
+    def put_bundle(self, record_id: str, bundle: Bundle) -> str:
+        """Upload a bundle, in parts if it is large; returns its URL. Raises CaseError (14)."""
+        key = bundle_key(record_id, bundle)
+        with _raising(_not_stored):
+            put_file(self._bucket, key, Path(bundle.path), bundle.sha256, content_type="application/gzip")
+        return self._bucket.location(key)
+
+
+class TicketStore:
+    """The uploads of the run that a ticket is for."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+        self.name = "the ticket of run %s" % ticket.run_id
+        self.meant_for: Optional[str] = ticket.meant_for
+
+    def check(self) -> None:
+        """Find out whether the server answers. Raises UsageError."""
+        with _raising(UsageError):
+            self._ticket.reach()
+
+    def put_record(self, record: Dict[str, Any], line: str) -> str:
+        """Upload a record. Raises CaseError (14)."""
+        content = (line + "\n").encode("utf-8")
+        with _raising(_not_stored):
+            self._ticket.put(tickets.RECORD, io.BytesIO(content), len(content))
+        return "%s of %s" % (tickets.RECORD, self.name)
+
+    def put_bundle(self, record_id: str, bundle: Bundle) -> str:
+        """Upload a bundle. Raises CaseError (14)."""
+        name = tickets.bundle_name(bundle.node)
+        with _raising(_not_stored), open(bundle.path, "rb") as file:
+            self._ticket.put(name, file, bundle.bytes)
+        return "%s of %s" % (name, self.name)
+
+
+def open_store(url: Optional[str], ticket: Optional[Ticket] = None) -> Optional[Store]:
+    """The store of --store or a ticket; None without either. Touches no network. Raises UsageError."""
+    if ticket is not None and url is not None:
+        raise UsageError(
+            "a store and a ticket exclude each other", "omit --store, or --ticket and the variable FLAGBENCH_TICKET"
+        )
+    if ticket is not None:
+        return TicketStore(ticket)
+    if url is None:
+        return None
+    folder = chosen_folder(url)
+    return BucketStore(url) if folder is None else FolderStore(folder)
+
+
+def chosen_folder(url: Optional[str]) -> Optional[str]:
+    """The folder that --store names; None for a bucket, or without it. Raises UsageError for any other URL."""
+    if url is None or url.lower().startswith("s3:"):
+        return None
+    path: Optional[str] = url  # a plain path is used unchanged: '%20' and '#' are part of the name
+    if "://" in url or url.lower().startswith("file:"):
+        path = None
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(url)
+            local = parts.netloc in ("", "localhost") and parts.path.startswith("/")
+            if parts.scheme == "file" and local and not parts.query and not parts.fragment:
+                path = unquote(parts.path, errors="surrogateescape")
+    if not path or "\0" in path:
+        raise UsageError(
+            "--store %s is neither a folder nor a bucket" % redact(url), "use file:///FOLDER or s3://BUCKET/PREFIX"
+        )
+    return os.path.abspath(path)
+
+
+def read_ticket(path: Optional[str]) -> Optional[Ticket]:
+    """The ticket in the file of --ticket, else in FLAGBENCH_TICKET; None without either. Raises UsageError.
+
+    The variable is removed from the environment: processes that this one starts have no use for it.
+    """
+    given = os.environ.pop(tickets.VARIABLE, "")
+    with _raising(UsageError):
+        if path is not None:
+            return tickets.read_ticket(path)
+        return tickets.parse_ticket(given.encode("utf-8", "replace"), tickets.VARIABLE) if given else None
+
+
+def check_ticket(ticket: Ticket, run_id: Optional[str], nodes: int, minutes: Optional[float]) -> None:
+    """Raise UsageError if a ticket cannot be used for a run; see `Ticket.check`."""
+    with _raising(UsageError):
+        ticket.check(run_id, nodes, minutes)
+
+
+def record_key(record: Dict[str, Any]) -> str:
+    """The key of a record."""
+    names = {name: record[name] for name in ("case", "stack", "record_id")}
+    return _layout()["record"].format(day=record["created_at"][:10], **names)
+
+
+def bundle_key(record_id: str, bundle: Bundle) -> str:
+    """The key of a node's bundle. It names the content, because the end of an upload in parts may overwrite."""
+    return _layout()["bundle"].format(record_id=record_id, node=bundle.node, sha256=bundle.sha256)
+
+
+def copy_bundle(bundle: Bundle, path: str) -> str:
+    """Copy a bundle to a file, whole or not at all; returns the path. Raises CaseError (14)."""
+    folder, name = os.path.split(path)
+    part = os.path.join(folder, ".%s.part" % name)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        shutil.copyfile(bundle.path, part)
+        files.sync(part)
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise _not_stored(
+            "the bundle could not be written to %s (%s)" % (path, error.strerror or error),
+            "use a writable folder with free space; the record may still be on stdout",
+        ) from None
+    return path
+
+
+def _not_stored(message: str, remedy: str) -> CaseError:
+    return CaseError(message, remedy, ExitCode.NOT_STORED)
+
+
+@contextlib.contextmanager
+def _raising(kind: Callable[[str, str], CaseError], begin: str = "") -> Iterator[None]:
+    """Turns an error of a bucket into one of this kind, whose message begins so; also that of a file to upload."""
+    try:
+        yield
+    except S3Error as error:
+        raise kind(begin + error.message, error.remedy) from None
+    except OSError as error:
+        raise kind("%sa file cannot be read (%s)" % (begin, error.strerror or error), "run again") from None
+
+
+@functools.lru_cache(maxsize=None)
+def _layout() -> Dict[str, str]:
+    with open(os.path.join(os.path.dirname(shared.__file__), "store.json"), encoding="utf-8") as file:
+        return dict(json.load(file))
