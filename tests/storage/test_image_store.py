@@ -63,15 +63,9 @@ def test_a_bucket_that_cannot_be_used_is_refused(server: Any, bucket: str, monke
     assert "AWS_ACCESS_KEY_ID" in caught.value.remedy
 
 
-def test_a_key_that_may_not_ask_for_versions_is_refused_and_one_that_may_not_list_is_not(
-    bucket: str, proxy: Any
-) -> None:
+def test_a_key_that_may_not_list_is_enough(bucket: str, proxy: Any) -> None:
     proxy.fault = lambda method, path, count: (403, "AccessDenied") if "list-type" in path else None
     BucketStore(f"s3://{bucket}").check()
-    proxy.fault = lambda method, path, count: (403, "AccessDenied") if "versioning" in path else None
-    with refuses(UsageError, "versions") as caught:
-        BucketStore(f"s3://{bucket}").check()
-    assert "GetBucketVersioning" in caught.value.remedy
 
 
 def test_a_record_and_a_bundle_are_uploaded_once_with_a_ticket(

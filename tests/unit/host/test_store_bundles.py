@@ -14,7 +14,7 @@ from flagbench import prune
 from flagbench.errors import ExitCode
 from flagbench.stores import FolderBlobs, Store, StoreError
 from flagbench.stores.blobs import Blob
-from flagbench.stores.layout import BundlePlace, InboxPlace, parse_bundle_key, parse_inbox_key
+from flagbench.stores.layout import BundlePlace, parse_bundle_key, parse_inbox_key
 
 from .conftest import Flagbench
 
@@ -45,12 +45,6 @@ def file(tmp_path: Path) -> Path:
 )
 def test_keys_that_are_not_of_the_layout(key: str) -> None:
     assert (parse_bundle_key(key), parse_inbox_key(key)) == (None, None)
-
-
-def test_a_key_says_what_it_was_made_of() -> None:
-    assert parse_bundle_key(PLACE.key) == PLACE
-    for place in (InboxPlace("run-1", None), InboxPlace("run-1", 99_999)):
-        assert parse_inbox_key(place.key) == place
 
 
 def test_a_bundle_is_kept_once_and_comes_back(store: Store, file: Path, tmp_path: Path) -> None:

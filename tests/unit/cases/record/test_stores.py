@@ -85,8 +85,9 @@ def test_what_waits_is_where_the_host_looks(
     tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch, out: bool
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    folder = tmp_path / "out" if out else tmp_path / "data" / "flagbench" / "unsent"
+    folder = tmp_path / "an out" if out else tmp_path / "data" / "flagbench" / "unsent"
     unsent = Unsent("20240506-1", "s3://bucket/x", str(folder) if out else None)
+    assert shlex.split(unsent.command) == ["flagbench", "results", "push", *([str(folder)] if out else [])]
     unsent.keep_bundle(bundle)
     unsent.keep_record(LINE)
     kept = {"20240506-1.json": LINE + "\n", "20240506-1.node-1-%s.tar.gz" % bundle.sha256: "evidence"}
@@ -109,11 +110,6 @@ def test_what_cannot_wait_does_not_say_that_it_does(bundle: Bundle, tiny_disk: P
     with refuses(CaseError, code=ExitCode.NOT_STORED):
         unsent.keep_bundle(bundle._replace(path=str(large)))
     assert files(tiny_disk) == set()
-
-
-def test_the_command_that_stores_what_waits_can_be_pasted(tmp_path: Path) -> None:
-    out = "%s/a folder" % tmp_path
-    assert shlex.split(Unsent("id", "s3://bucket/x", out).command)[-1] == out
 
 
 URL = "https://h/b/k?X-Amz-Signature=SECRET"
