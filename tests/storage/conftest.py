@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -261,7 +262,7 @@ def proxy(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 @pytest.fixture
 def ticket(store: Store) -> Ticket:
     """A ticket of two nodes."""
-    return Inbox(store).issue(RUN, 2, 1)
+    return Inbox(store).issue(RUN, 2, timedelta(hours=1))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_a_run_with_a_ticket_and_without_keys_is_collected(
 ) -> None:
     pytest.importorskip("torch")
     store, file = open_store(f"s3://{bucket}/lab"), tmp_path / "a ticket"
-    file.write_bytes(Inbox(store).issue("rented", 1, 1).encode())
+    file.write_bytes(Inbox(store).issue("rented", 1, timedelta(hours=1)).encode())
     with monkeypatch.context() as rented:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
             rented.setenv(name, "no-such-key")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,23 @@ def test_a_bucket_that_keeps_versions_has_no_ticket(bucket: str, server: Any, ty
     assert (ended.code, "versions" in ended.err) == (ExitCode.USAGE, True)
 
 
+@pytest.mark.parametrize("words", [("--expires", "8d"), ("--expires", "1"), ("--json",)])
+def test_a_ticket_that_is_not_made(store: Store, typed: Any, words: tuple[str, ...]) -> None:
+    assert typed("store", "ticket", "--store", store.url, *words).code == ExitCode.USAGE
+
+
+def test_a_server_with_several_winners_is_accepted_by_an_option(bucket: str, typed: Any, tmp_path: Path) -> None:
+    words = ("store", "ticket", "--store", f"s3://{bucket}?profile=swift", "--out", str(tmp_path / "ticket.json"))
+    assert typed(*words).code == ExitCode.USAGE
+    assert json.loads(typed(*words, "--allow-overwrite", "--json").out)["nodes"] == 1
+
+
 def test_one_runs_upload_keeps_no_other_back(
     store: Store, ticket: Ticket, typed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = "another-run"
     upload(ticket, bundle_of(), node=0)
-    upload(Inbox(store).issue(other, 1, 1), record(run_id=other, record_id="20260101T120000Z-0002"))
+    upload(Inbox(store).issue(other, 1, timedelta(hours=1)), record(run_id=other, record_id="20260101T120000Z-0002"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     ended = typed("store", "collect", "--store", store.url, "--json")
     assert (ended.code, "TMPDIR" in ended.err) == (ExitCode.NOT_STORED, True)
@@ -63,6 +75,10 @@ def test_one_runs_upload_keeps_no_other_back(
     assert (failed["run_id"], [each["run_id"] for each in json.loads(ended.out)["collected"]]) == (RUN, [other])
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert typed("store", "collect", "--store", store.url).code == ExitCode.DATA
+    discarded = typed("store", "collect", RUN, "--discard", "--store", store.url, "--json")
+    assert (discarded.code, json.loads(discarded.out)["discarded"]) == (0, [RUN])
+    assert "no uploads wait" in typed("store", "collect", "--store", store.url).err
+    assert typed("store", "ticket", "--store", store.url, "--run-id", RUN).code == ExitCode.USAGE
 
 
 def kept(ticket: Ticket, tmp_path: Path) -> tuple[bool, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -101,7 +102,7 @@ def test_over_tls(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", os.environ["FLAGBENCH_TEST_S3_TLS"])
     monkeypatch.setenv("AWS_CA_BUNDLE", os.environ["FLAGBENCH_TEST_S3_CA"])
     store = open_store(f"s3://{bucket}")
-    ticket = Inbox(store).issue(RUN, 1, 1)
+    ticket = Inbox(store).issue(RUN, 1, timedelta(hours=1))
     for wrong in ("", "/missing"):
         monkeypatch.setenv("AWS_CA_BUNDLE", wrong)
         assert "AWS_CA_BUNDLE" in refused(ticket).remedy
@@ -114,6 +115,6 @@ def test_a_run_that_was_uploaded_has_no_other_ticket(store: Store, ticket: Ticke
     upload(ticket, b"x", node=1)
     for place in (store, open_store(str(tmp_path))):
         with pytest.raises(FlagbenchError) as caught:
-            Inbox(place).issue(RUN, 1, 1)
+            Inbox(place).issue(RUN, 1, timedelta(hours=1))
         assert caught.value.code is ExitCode.USAGE
-    assert Inbox(open_store(f"{store.url}/{PREFIX}")).issue(RUN, 1, 1)
+    assert Inbox(open_store(f"{store.url}/{PREFIX}")).issue(RUN, 1, timedelta(hours=1))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -15,28 +17,44 @@ from flagbench.files import reason
 from flagbench.redaction import redact
 from flagbench.request import MAX_NODES, check_run_id, new_run_id
 from flagbench.stores import open_store
-from flagbench.stores.inbox import MOST_HOURS, Collected, Inbox
+from flagbench.stores.inbox import Collected, Inbox
 from flagbench.terminal import visible
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def ticket(
     run_id: Annotated[str | None, typer.Option(help="Name of the run. Default: a new one.")] = None,
     nodes: Annotated[int, typer.Option(min=1, max=MAX_NODES, help="Number of nodes.")] = 1,
-    hours: Annotated[float, typer.Option(min=0.01, max=MOST_HOURS, help="How long it can be used.")] = 24,
+    expires: Annotated[
+        str, typer.Option(metavar="TIME", help="How long it can be used: 90m, 24h, up to 7d.")
+    ] = "24h",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write a file (mode 0600), not to stdout.")
     ] = None,
+    overwriting: Annotated[
+        bool,
+        typer.Option("--allow-overwrite", help="Accept a server on which an upload can be replaced, as Swift."),
+    ] = False,
     store: StoreOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Make a ticket: the uploads of one run, for a machine that gets no keys of the bucket.
 
     Its holder can store one record and a bundle of each node, once, and nothing else, until it expires. It is a
     credential. `flagbench run --ticket FILE` and an image's --ticket use it; `flagbench store collect` takes over
     what was uploaded.
+
+    --json prints {"run_id", "nodes", "store", "expires_at", "file"}; it needs --out.
     """
+    if json and out is None:
+        raise FlagbenchError(
+            "--json needs --out: a ticket is not printed beside what it is", remedy="give --out FILE"
+        )
     if run_id is not None:
         check_run_id(run_id)
-    made = Inbox(open_store(store)).issue(run_id or new_run_id(), nodes, hours)
+    life = _time(expires)
+    made = Inbox(open_store(store)).issue(run_id or new_run_id(), nodes, life, overwriting=overwriting)
     if out is None:
         print(made.encode().decode().rstrip("\n"))
     else:
@@ -55,27 +73,48 @@ def ticket(
     if "X-Amz-Security-Token" in made.uploads["record.json"]:
         warning += "; it ends with the session of these credentials, if that is sooner"
     typer.echo(visible(f"warning: {warning}"), err=True)
+    if json:
+        facts = {name: getattr(made, name) for name in ("run_id", "nodes", "store", "expires_at")}
+        echo_json({**facts, "file": str(out)})
 
 
-def collect(store: StoreOption = None, json: JsonOption = False) -> None:
+def collect(
+    run_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN_ID...]", help="Runs; by default all that wait.")
+    ] = None,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Give up what the named runs uploaded, instead of keeping it.")
+    ] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
     """Take over what holders of tickets uploaded: each record and bundle is checked, then kept as any other.
 
     What is not a sound record or bundle of its run stays where it is, with the reason; the exit code is then 3.
-    --json prints {"collected": [{run_id, record_id, location, bundles}], "failed": [{run_id, error}]}; location is
-    null where only bundles arrived.
+    --json prints {"collected": [{run_id, record_id, location, bundles}], "discarded": [run_id],
+    "failed": [{run_id, error}]}; location is null where only bundles arrived.
     """
+    for run_id in run_ids or ():
+        check_run_id(run_id)
+    if discard and not run_ids:
+        raise FlagbenchError("--discard needs the names of runs", remedy="write `store collect --discard RUN_ID`")
     inbox = Inbox(open_store(store))
     collected: list[Collected] = []
+    discarded: list[str] = []
     failures: list[tuple[str, FlagbenchError]] = []
-    for run_id, places in inbox.waiting().items():
+    for run_id, places in inbox.waiting(run_ids or ()).items():
         try:
+            if discard:
+                inbox.mark(*places)
+                discarded.append(run_id)
+                continue
             found = inbox.collect(run_id, places)
         except FlagbenchError as error:  # the uploads of other runs are collected all the same
             failures.append((run_id, error))
             continue
         collected += [found] * bool(found.location or found.bundles)
         for problem in found.problems:
-            remedy = "wait for what is missing, or delete that object"
+            remedy = f"wait for what is missing, or give it up with `flagbench store collect --discard {run_id}`"
             failures.append((run_id, FlagbenchError(problem, remedy=remedy, code=ExitCode.DATA)))
     for _, failure in failures:
         print_error(failure.message, failure.remedy)
@@ -83,12 +122,21 @@ def collect(store: StoreOption = None, json: JsonOption = False) -> None:
         names = ("run_id", "record_id", "location", "bundles")
         kept = [{name: getattr(found, name) for name in names} for found in collected]
         failed = [{"run_id": run_id, "error": redact(error.message)} for run_id, error in failures]
-        echo_json({"collected": kept, "failed": failed})
+        echo_json({"collected": kept, "discarded": discarded, "failed": failed})
     else:
+        for run_id in discarded:
+            typer.echo(visible(f"{run_id}: discarded"), err=True)
         for found in collected:
             record = f"record {found.record_id}{f' kept in {found.location}' if found.location else ''}"
             typer.echo(visible(f"{found.run_id}: {record}, {found.bundles} bundle(s)"), err=True)
-        if not (collected or failures):
+        if not (collected or discarded or failures):
             typer.echo("no uploads wait", err=True)
     if failures:
         raise typer.Exit(int(failures[0][1].code))
+
+
+def _time(text: str) -> timedelta:
+    found = re.fullmatch(r"([0-9]{1,5})([mhd])", text)
+    if found is None:
+        raise FlagbenchError(f"--expires {text!r} is not a time", remedy="write 90m, 24h or 7d")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})

@@ -8,9 +8,11 @@ again. Marks are deleted once no ticket can be valid any more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,9 +30,9 @@ from flagbench.stores.layout import BundlePlace, InboxPlace, inbox_prefix, parse
 from flagbench.stores.records import Store
 from flagbench.terminal import brief
 
-MOST_HOURS = 7 * 24
+LONGEST = timedelta(days=7)
 """The longest life of a URL signed with version 4."""
-_OUTLIVES = timedelta(hours=MOST_HOURS + 24)
+_OUTLIVES = LONGEST + timedelta(days=1)
 
 
 @dataclass
@@ -59,14 +61,25 @@ class Inbox:
             raise FlagbenchError(
                 f"{store.url} is not a bucket: only a bucket has tickets", remedy="give --store s3://BUCKET/PREFIX"
             )
-        self._store, self._bucket = store, store.blobs.bucket
+        self._store, self._blobs, self._bucket = store, store.blobs, store.blobs.bucket
 
-    def issue(self, run_id: str, nodes: int, hours: float) -> Ticket:
+    def issue(self, run_id: str, nodes: int, life: timedelta, *, overwriting: bool = False) -> Ticket:
         """A ticket for a run.
 
-        Raises StoreError: (usage) the bucket keeps versions, or something was uploaded for the run; (network).
+        `overwriting`: also on a server that may tell several writers of one upload that they have won.
+
+        Raises StoreError: (usage) on such a server, where the bucket keeps versions, or where something was uploaded
+        for the run; (network).
         """
+        if not timedelta(minutes=1) <= life <= LONGEST:
+            raise FlagbenchError("--expires is out of range", remedy="give a time from 1m to 7d")
         with request_errors():
+            if not (self._blobs.one_winner or overwriting):
+                raise FlagbenchError(
+                    f"{self._bucket.profile.title} may tell several writers of one upload that they have won: what a "
+                    "ticket's holder uploaded can be replaced while the ticket is valid",
+                    remedy="use another server, or accept that with --allow-overwrite",
+                )
             if self._bucket.keeps_versions:
                 raise self._bucket.unsafe("a ticket's upload")
             if next(self._bucket.list(inbox_prefix(run_id)), None) is not None:
@@ -75,14 +88,18 @@ class Inbox:
                     f"{self._bucket.location(inbox_prefix(run_id))}",
                     remedy="give another --run-id, or leave it out",
                 )
-            return sign(self._bucket, run_id, nodes, int(3600 * hours))
+            return sign(self._bucket, run_id, nodes, int(life.total_seconds()))
 
-    def waiting(self) -> dict[str, list[InboxPlace]]:
-        """What waits, by run id, each record before its bundles. Deletes old marks. Raises StoreError."""
+    def waiting(self, run_ids: Sequence[str] = ()) -> dict[str, list[InboxPlace]]:
+        """What waits of those runs, or of all, by run id, each record before its bundles. Deletes old marks.
+
+        Raises StoreError.
+        """
         found: dict[str, list[InboxPlace]] = {}
         end = datetime.now(timezone.utc) - _OUTLIVES
+        prefixes = [inbox_prefix(run_id) for run_id in run_ids] or [inbox_prefix()]
         with request_errors():
-            for entry in self._bucket.list(inbox_prefix()):
+            for entry in chain.from_iterable(map(self._bucket.list, prefixes)):
                 place = parse_inbox_key(entry.key)  # None: no ticket named it; the writer has the bucket's keys
                 if place is not None and entry.size:
                     found.setdefault(place.run_id, []).append(place)
@@ -114,9 +131,14 @@ class Inbox:
                 done.problems.append(f"{place.key}: {error}")
                 continue
             done.record_id = record.record_id
-            with store_errors():
-                self._bucket.put(place.key, b"")  # the mark
+            self.mark(place)
         return done
+
+    def mark(self, *places: InboxPlace) -> None:
+        """Put marks in the place of uploads, so that their ticket stays used. Raises StoreError."""
+        with store_errors():
+            for place in places:
+                self._bucket.put(place.key, b"")
 
     def _read(self, place: InboxPlace) -> bytes:
         """A record as it was uploaded. Raises _Gone where a mark has taken its place."""
