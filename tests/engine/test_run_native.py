@@ -10,7 +10,7 @@ import pytest
 
 from faults import fault
 from flagbench_cases.shared.interpreter import STARTING
-from running import ENTRYPOINTS, assert_agrees, assert_rates_in_order, run_case
+from running import ENTRYPOINTS, assert_agrees, run_case
 
 pytestmark = pytest.mark.image
 
@@ -32,7 +32,6 @@ def test_two_ranks_print_one_valid_record(tmp_path, record_schema):
     assert found["p_core"]["value"] == pytest.approx(record["window"]["samples"] / seconds)
     # Forty steps of two busy processes say nothing certain.
     assert "shorter than 100" in found["p_core"]["ci_reason"]
-    assert_rates_in_order(record)
     assert_agrees(record)
     assert "acc" not in found, "nothing was evaluated, so nothing is said"
     assert record["conditions"]["data"] == "synthetic"
@@ -46,15 +45,16 @@ def test_two_ranks_print_one_valid_record(tmp_path, record_schema):
 @pytest.mark.long
 def test_published_run_evaluates_and_stops(tmp_path, record_schema):
     """The whole published rule on the shipped set, cut to one epoch."""
-    ended = run_case(tmp_path, "--gpus", "1", "--preset", "tiny", "--set", "max_epochs=1", "--set", "batch_size=64")
+    ended = run_case(tmp_path, "--gpus", "2", "--preset", "tiny", "--set", "max_epochs=1")
     record = ended.record
+    assert (ended.code, record["status"]["state"]) == (0, "ok")
     jsonschema.Draft202012Validator(record_schema).validate(record)
     assert record["conditions"]["data"] == "shipped"
-    assert record["quality"]["converged"] in (True, False)
+    assert record["quality"]["converged"] is False
     assert [e["epoch"] for e in record["quality"]["evaluations"]] == [-1, 0]
     found = metrics(record)
     assert {"p_core", "p_core_host", "p_train", "p_whole", "e2e_time", "acc", "loss", "mem_peak"} <= set(found)
-    assert_rates_in_order(record)
+    assert_agrees(record)
     assert found["e2e_time"]["value"] >= record["timing"]["train"]
     assert all(math.isfinite(metric["value"]) for metric in record["metrics"])
 
