@@ -3,13 +3,15 @@
 Every file in replays/ is a whole record whose numbers are fixtures: made up, measured by nothing, and consistent with
 their evidence (tests/make_replays.py). All but `cpu-tiny` differ in little, which their names tell.
 
-`replay` gives them round numbers, which their evidence does not: what is tested with these is what follows from
-numbers once they are proved. test_verify_recompute.py tests the proof.
+`replay` gives them round numbers, which their evidence does not: a comparison is tested on what follows from numbers
+once they are proved. A module that tests the proof says so by TESTED.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -23,10 +25,11 @@ from flagbench.record.model import Metric, Record, Work
 from flagbench.record.read import read_record
 from flagbench.verify import VerifyResult, recompute, sanity, verify_claim
 from flagbench.verify.result import MetricResult
+from honest import CLAIMS, Pace, honest_record
 
+Raw = dict[str, Any]
 REPLAYS = Path(__file__).parent / "replays"
 ROWS = Path(__file__).parents[3] / "replay" / "records"
-MANIFESTS = Path(__file__).parents[4] / "manifests"
 CASE = CATALOG.cases["distilbert"]
 CLAIM = CATALOG.claims["distilbert/a100-1x8-fp32"]
 """The claim that BASE equals in every condition."""
@@ -63,15 +66,41 @@ BASE = replay("a100-1x8")
 """A record of eight A100 that reproduces its claim."""
 
 
-@pytest.fixture
-def proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every number of a record is taken as it stands."""
-    monkeypatch.setattr(recompute, "check", lambda record, case: recompute.Checked(record))
-
-
 @pytest.fixture(autouse=True)
-def _numbers_are_proved(proved: None) -> None:
-    """A module whose records have to prove their numbers has a fixture of this name that does nothing."""
+def _believed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is believed of a record, by the TESTED of a module: for "comparisons", the default, each number, and that
+    its parts agree; for "parts" each number; for "records" nothing."""
+    tested = getattr(request.module, "TESTED", "comparisons")
+    if tested != "records":
+        monkeypatch.setattr(recompute, "check", lambda record, case: recompute.Checked(record))
+    if tested == "comparisons":
+        monkeypatch.setattr(sanity, "contradictions", lambda subject: ())
+        monkeypatch.setattr(sanity.physics, "problems", lambda subject: ())
+
+
+@cache
+def _made(claim: str, steps: int | None, count: int, seed: int) -> str:
+    return json.dumps(honest_record(CLAIMS[claim], Pace(noise=0.01, seed=seed), steps=steps, count=count))
+
+
+def made(
+    claim: str = CLAIM.id, steps: int | None = None, *, count: int = 130, run: str = "", seed: int = 0, **fields: Any
+) -> Raw:
+    """A consistent record that reproduces a claim, to be edited; `run`: of this id, on the day `seed`."""
+    raw: Raw = json.loads(_made(claim, steps, count, seed))
+    if run:
+        raw.update(record_id=run, run_id=run, created_at=f"2026-02-{1 + seed:02}T12:00:00Z")
+    return {**raw, **fields}
+
+
+def read(raw: Raw) -> Record:
+    """A document as a record."""
+    return read_record(json.dumps(raw).encode())
+
+
+def verified(*raws: Raw, claim: str = CLAIM.id) -> VerifyResult:
+    """Documents held against a claim."""
+    return held(*map(read, raws), claim=CATALOG.claims[claim])
 
 
 def edit(
@@ -117,11 +146,3 @@ def held(*records: Record, claim: Claim = CLAIM) -> VerifyResult:
 def line(result: VerifyResult, name: str) -> MetricResult:
     """The line of an expected metric."""
     return next(metric for metric in result.metrics if metric.name == name)
-
-
-@pytest.fixture(autouse=True)
-def _parts_may_disagree(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of a comparison change one part alone; test_verify_contradictions.py has what then contradicts it."""
-    if "contradictions" not in request.module.__name__:
-        monkeypatch.setattr(sanity, "contradictions", lambda subject: ())
-        monkeypatch.setattr(sanity.physics, "problems", lambda subject: ())
