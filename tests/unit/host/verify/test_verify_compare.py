@@ -27,7 +27,7 @@ def test_identical_records_have_ratio_one_and_no_difference() -> None:
     assert [m.ratio.value for m in found.metrics if m.ratio is not None] == [1.0] * len(BASE.metrics)
 
 
-def test_intervals_of_a_and_b_are_within_the_runs_and_that_of_the_ratio_is_between_runs() -> None:
+def test_the_interval_of_a_ratio_is_between_runs() -> None:
     host, acc = (pair(BASE, replay("a100-1x8-below"), name) for name in ("p_core_host", "acc"))
     assert (host.a.ci95, host.b.ci95) == ((1930.0, 1950.0), (1490.0, 1530.0))
     assert "within-run" in host.a.ci_method
@@ -68,7 +68,6 @@ def test_a_failed_run_is_compared_and_said_to_have_failed() -> None:
 
 
 def test_records_of_different_cases_are_a_usage_error() -> None:
-    with pytest.raises(FlagbenchError) as caught:
+    with pytest.raises(FlagbenchError, match="glm") as caught:
         compare_records(BASE, edit(case="glm"), CASE)
-    assert "glm" in caught.value.message
     assert caught.value.code is ExitCode.USAGE

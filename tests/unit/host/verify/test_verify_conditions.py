@@ -34,7 +34,7 @@ def silent(*names: str) -> Claim:
 
 
 @pytest.mark.parametrize("name", GATE.depends_on)
-def test_any_one_condition_of_p_core_that_differs_or_is_unknown_forbids_the_comparison(name: str) -> None:
+def test_a_condition_of_p_core_that_differs_is_not_comparable(name: str) -> None:
     absent = structs.replace(BASE, conditions={n: v for n, v in BASE.conditions.items() if n != name})
     for record in (edit(conditions={name: other(name)}), edit(conditions={name: None}), absent):
         result = held(record)
@@ -51,7 +51,7 @@ def test_any_one_software_condition_qualifies_the_verdict(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_condition_that_p_core_does_not_depend_on_changes_only_what_does(name: str) -> None:
+def test_another_condition_changes_only_what_depends_on_it(name: str) -> None:
     result = held(edit(conditions={name: other(name)}))
     assert result.verdict is Verdict.REPRODUCED
     assert line(result, "e2e_time").verdict is Verdict.NOT_COMPARABLE
@@ -79,9 +79,7 @@ def test_a_ratio_is_given_only_for_the_shapes_of_the_case(
 def test_work_that_was_not_published_may_have_been_less() -> None:
     result = held(BASE, claim=silent("batch_size"))
     # The speed depends on it, and nobody knows whether this run had the same.
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert "batch_size is not published" in result.reason
-    assert result.qualifiers == ("batch_size not published",)
+    assert (result.verdict, result.qualifiers) == (Verdict.INCONCLUSIVE, ("batch_size not published",))
     assert {c.name: c.agreement for c in result.conditions}["batch_size"] is Agreement.NOT_PUBLISHED
 
 
@@ -114,12 +112,12 @@ def test_values_agree_by_type_and_number(here: Any, expected: Any, answer: Agree
     ("changes", "named"),
     [
         ({"conditions": {"driver": "535.1"}}, ("driver", "470.129.06", BASE.record_id, "535.1", "fixture-other")),
-        ({"conditions": {"batch_size": 64}}, ("batch_size",)),
+        ({"conditions": {"batch_size": 64}}, ("batch_size", "32", "64")),
         ({"record_id": BASE.record_id}, (BASE.record_id,)),
         ({"case": "glm"}, ("glm",)),
     ],
 )
-def test_records_verified_together_must_be_runs_of_one_thing(changes: dict[str, Any], named: tuple[str, ...]) -> None:
+def test_records_of_two_things_are_not_one_sample(changes: dict[str, Any], named: tuple[str, ...]) -> None:
     with pytest.raises(FlagbenchError) as caught:
         held(BASE, edit(**{"record_id": "fixture-other", **changes}))
     assert caught.value.code is ExitCode.USAGE

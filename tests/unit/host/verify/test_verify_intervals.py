@@ -31,12 +31,8 @@ def around(value: float, width: float) -> Estimate:
     ("ci95", "expected"),
     [
         ((0.95, 1.10), Verdict.REPRODUCED),
-        ((0.95, 0.95), Verdict.REPRODUCED),
-        ((1.10, 1.10), Verdict.REPRODUCED),
         ((0.9499, 1.0), Verdict.INCONCLUSIVE),
         ((1.0, 1.1001), Verdict.INCONCLUSIVE),
-        ((0.90, 0.95), Verdict.INCONCLUSIVE),
-        ((1.10, 1.20), Verdict.INCONCLUSIVE),
         ((0.90, 0.9499), Verdict.BELOW),
         ((1.1001, 1.20), Verdict.ABOVE),
         ((0.5, 2.0), Verdict.INCONCLUSIVE),
@@ -69,7 +65,7 @@ def half_width(*values: float, width: float = 0.01) -> float:
     return math.log(found.ci95[1] / found.value)
 
 
-def test_under_five_runs_the_spread_between_them_is_assumed_and_corrected_by_their_own() -> None:
+def test_under_five_runs_the_spread_between_them_is_assumed() -> None:
     # One run: t(10) = 2.22814 times 2 %. Two: t(11) = 2.20099, and s^2 = (10 x 0.02^2 + d^2 / 2) / 11.
     assert half_width(10.0) == pytest.approx(2.22814 * 0.02, rel=1e-5)
     apart = math.log(1.05)
@@ -95,7 +91,7 @@ def test_under_five_runs_each_window_must_have_given_an_interval() -> None:
     assert estimate([measured(10.0, (9.0, 11.0)), measured(14.0)]) == Estimate(12.0, 2)
 
 
-def test_a_quotient_has_no_interval_where_the_denominator_may_be_zero() -> None:
+def test_a_quotient_by_what_may_be_zero_has_no_interval() -> None:
     noisy = Estimate(1.0, 5, (-0.1, 2.1), "test")
     assert quotient(around(1.0, 0.1), noisy) == Ratio(1.0)
     assert quotient(around(1.0, 0.1), Estimate(0.0, 1)) is None
@@ -104,15 +100,13 @@ def test_a_quotient_has_no_interval_where_the_denominator_may_be_zero() -> None:
 
 def test_five_runs_decide_what_one_value_could_not() -> None:
     spread = [1930.0, 1935.0, 1940.0, 1945.0, 1950.0]
-    for count, why in ((1, "one value, no interval"), (4, "4 of 4 runs have no interval")):
-        result = held(*runs(*spread[:count]))
-        assert result.verdict is Verdict.INCONCLUSIVE
-        assert why in result.reason
+    for count in (1, 4):
+        assert held(*runs(*spread[:count])).verdict is Verdict.INCONCLUSIVE
     assert held(*runs(*spread)).verdict is Verdict.REPRODUCED
     assert held(*runs(*spread[:2], ci95=lambda v: (v - 10, v + 10))).verdict is Verdict.REPRODUCED
 
 
-def test_an_interval_that_crosses_a_limit_says_how_many_more_runs_decide() -> None:
+def test_an_undecided_verdict_says_how_many_more_runs_decide() -> None:
     result = held(*runs(1700.0, 1800.0, 1900.0, 2000.0, 2100.0))
     assert result.verdict is Verdict.INCONCLUSIVE
     more = int(re.search(r"about (\d+) more runs would decide", result.reason)[1])
@@ -122,15 +116,14 @@ def test_an_interval_that_crosses_a_limit_says_how_many_more_runs_decide() -> No
     assert "would probably not decide" in held(*runs(*[at_the_limit - 10, at_the_limit + 10] * 3)).reason
 
 
-def test_a_window_that_is_not_steady_says_why_and_how_many_more_steps_decide() -> None:
+def test_a_window_that_is_not_steady_says_what_would_decide() -> None:
     why = "its rate changes by -3.0% from the beginning to the end; about 200 more steps would decide"
     result = held(edit(metrics={"p_core_host": {"ci95": None, "ci_reason": why}}))
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert why in result.reason
+    assert (result.verdict, why in result.reason) == (Verdict.INCONCLUSIVE, True)
 
 
 @pytest.mark.parametrize("runs", [1, 2, 4, 5, 8])
-def test_an_interval_made_one_of_another_level_is_the_one_that_the_runs_have_at_that_level(runs: int) -> None:
+def test_a_widened_interval_is_that_of_the_runs_at_its_level(runs: int) -> None:
     values = [0.97 + 0.01 * (k % 3) for k in range(runs)]
     found, higher = (over_runs(values, level=level) for level in (0.95, 0.99))
     wide = widened(Ratio(found.value, found.interval), 0.99, runs)
