@@ -1,5 +1,6 @@
-"""Starting a case as its own process, watching its spool, and reading what it printed."""
+"""Starting a case as its own process, watching its spool, and judging how it ended."""
 
+import functools
 import glob
 import importlib.util
 import itertools
@@ -11,11 +12,13 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
+from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.spool import Progress, SpoolReader
 from leftovers import alive as alive
 from warmup import warm
 
-ENTRYPOINTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "entrypoints")
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ENTRYPOINTS = os.path.join(ROOT, "entrypoints")
 ENDLESS = ["--preset", "tiny", "--data", "synthetic", "--steps", "1000000"]
 
 
@@ -28,14 +31,49 @@ class Ended(NamedTuple):
 
     @property
     def record(self) -> Dict[str, Any]:
-        """The one record; anything else on stdout is a failure."""
+        """The one record, which fits the schema; anything else on stdout is a failure."""
         assert len(self.lines) == 1, "stdout has %d lines:\n%s\n%s" % (len(self.lines), self.lines, self.stderr)
-        return json.loads(self.lines[0])
+        record = json.loads(self.lines[0])
+        _schema().validate(record)
+        return record
 
     @property
     def status(self) -> Dict[str, Any]:
         """The record's status."""
         return self.record["status"]
+
+    def failed(self, code: int, phase: Optional[str], *words: str) -> Dict[str, Any]:
+        """The record of a run that failed, or was interrupted (7), in that phase, or in any if that is None: the
+        reason has these words, there is a remedy, and no process of a rank is left."""
+        record, status = self.record, self.status
+        assert (self.code, status["exit_code"]) == (code, code), (status, self.stderr)
+        assert status["state"] == ("interrupted" if code == 7 else "failed"), status
+        assert phase in (None, status["phase"]), status
+        assert all(word in status["reason"] for word in words), status
+        assert status["remedy"], status
+        assert "error: %s" % status["reason"] in self.stderr
+        assert not any(alive(rank["pid"]) for rank in record["ranks"])
+        return record
+
+    def ok(self, case: str) -> Dict[str, Any]:
+        """The record of a run that ended well: it has every condition of its case, all of its checks passed, and the
+        host side finds nothing wrong with it."""
+        record = self.record
+        assert (self.code, record["case"], record["status"]["state"]) == (0, case, "ok"), (record, self.stderr)
+        assert [check for check in record["quality"]["checks"] if not check["ok"]] == []
+        groups = load_case(case)["condition_groups"].values()
+        assert {"seed", *record["conditions"]} == {"seed", *(name for names in groups for name in names)}
+        assert_agrees(record)
+        return record
+
+
+@functools.lru_cache(maxsize=None)
+def _schema() -> Any:
+    """The schema of a record, as a validator."""
+    import jsonschema
+
+    with open(os.path.join(ROOT, "manifests", "schema", "record-v1.json"), encoding="utf-8") as file:
+        return jsonschema.Draft202012Validator(json.load(file))
 
 
 def assert_agrees(record: Dict[str, Any]) -> None:
@@ -60,7 +98,7 @@ def assert_agrees(record: Dict[str, Any]) -> None:
 
 
 class CaseRun:
-    """One process of `python -m flagbench_cases distilbert`, its spool under `folder`."""
+    """One process of `python -m flagbench_cases`, of distilbert if no `case` is given, its spool under `folder`."""
 
     def __init__(self, folder: str, arguments: List[str], isolated: bool = True, **options: Any) -> None:
         """`isolated`: its processes share nothing with those of other runs (see warmup.py)."""
@@ -70,7 +108,7 @@ class CaseRun:
         env.update(options.pop("env", {}))
         if not isolated:
             env.update(warm(env["PYTHONPATH"]))
-        command = options.pop("command", [sys.executable, "-m", "flagbench_cases", "distilbert"])
+        command = options.pop("command", [sys.executable, "-m", "flagbench_cases", options.pop("case", "distilbert")])
         self.process = subprocess.Popen(
             command + arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
         )
@@ -135,6 +173,13 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited %.0f s in vain" % seconds
         time.sleep(0.02)
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal, by the kernel's mask."""
+    with open("/proc/%d/status" % pid) as file:
+        mask = next(line.split()[1] for line in file if line.startswith("SigCgt"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def need(there: bool, what: str) -> None:

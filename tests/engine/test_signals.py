@@ -8,14 +8,14 @@ import signal
 import sys
 import time
 
-import jsonschema
 import pytest
 
 from flagbench_cases.shared import processes
-from running import ENDLESS, CaseRun, alive, free_port, need, wait_until
+from running import ENDLESS, CaseRun, alive, free_port, handles, need, wait_until
 
 pytestmark = pytest.mark.image
 
+COMMAND = [sys.executable, "-m", "flagbench_cases", "distilbert"]
 # What `docker stop` may take; docker itself would wait for 10 s.
 STOP_SECONDS = 3.0
 
@@ -49,99 +49,75 @@ def send(pid, number):
         os.kill(pid, number)
 
 
-def check_interrupted(ended, schema, phase="train"):
-    record = ended.record
-    jsonschema.Draft202012Validator(schema).validate(record)
-    status = record["status"]
-    assert (ended.code, status["state"], status["exit_code"]) == (7, "interrupted", 7), (status, ended.stderr)
-    assert (status["phase"], status["reason"]) == (phase, "interrupted by SIGTERM")
-    return record
+def stopped(run, phase="train"):
+    """The record of a run that has got SIGTERM, and ends in time."""
+    sent = time.monotonic()
+    ended = run.wait(30)
+    assert time.monotonic() - sent < STOP_SECONDS
+    return ended.failed(7, phase, "interrupted by SIGTERM")
 
 
 @pytest.mark.parametrize(("ranks", "parent_last"), [(2, False), (1, True)])
-def test_sigterm_to_every_process_at_once(tmp_path, record_schema, ranks, parent_last):
+def test_sigterm_to_every_process_at_once(tmp_path, ranks, parent_last):
     run = CaseRun(tmp_path, ["--gpus", str(ranks), *ENDLESS])
     run.wait_for_steps(ranks, steps=30)
     pids = everyone(run)
     assert len(pids) >= 3 + ranks, "parent, agent, sampler, ranks"
-    sent = time.monotonic()
     for pid in sorted(pids, key=lambda pid: (pid == run.process.pid) is parent_last):
         send(pid, signal.SIGTERM)
-    ended = run.wait(30)
-    took = time.monotonic() - sent
-    record = check_interrupted(ended, record_schema)
-    assert took < STOP_SECONDS
+    record = stopped(run)
     assert record["window"]["steps"] >= 1, "what was measured is kept"
     assert record["telemetry"] is not None
     assert not any(alive(pid) for pid in pids)
 
 
-def test_sigterm_to_the_parent_alone(tmp_path, record_schema):
+def test_sigterm_to_the_parent_alone(tmp_path):
     """`docker stop`, with tini or without: agent, sampler and ranks are in sessions of their own."""
     run = CaseRun(tmp_path, ENDLESS, isolated=False)
     run.wait_for_steps(1, steps=30)
-    sent = time.monotonic()
     run.process.terminate()
-    ended = run.wait(30)
-    assert time.monotonic() - sent < STOP_SECONDS
-    check_interrupted(ended, record_schema)
+    stopped(run)
 
 
-def test_sigterm_before_the_ranks_have_begun(tmp_path, record_schema):
+def test_sigterm_before_the_ranks_have_begun(tmp_path):
     run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS])
     wait_until(lambda: len(everyone(run)) >= 3, 30)  # the sampler and the agent; torch is being imported
-    sent = time.monotonic()
     for pid in everyone(run):
         send(pid, signal.SIGTERM)
-    ended = run.wait(30)
-    assert time.monotonic() - sent < STOP_SECONDS
-    check_interrupted(ended, record_schema, "launch")
+    stopped(run, "launch")
 
 
-def test_sigterm_while_the_package_is_being_imported(tmp_path, record_schema):
+def test_sigterm_while_the_package_is_being_imported(tmp_path):
     """The earliest `docker stop`: nothing is there yet but the interpreter and what notes signals."""
     run = CaseRun(tmp_path, ENDLESS, command=[sys.executable, "-c", STOPPED_AT_ONCE, "distilbert"])
     ended = run.wait(30)
-    check_interrupted(ended, record_schema, "launch")
+    ended.failed(7, "launch", "interrupted by SIGTERM")
     assert ended.stderr.startswith("stopped at the import of flagbench_cases."), "before any other import of ours"
 
 
-def test_sigterm_as_the_first_process_of_its_namespace(tmp_path, record_schema):
+def test_sigterm_as_the_first_process_of_its_namespace(tmp_path):
     """Without tini: the kernel gives process 1 no signal that it has no handler for."""
     need(os.geteuid() == 0, "root, for a namespace of processes")
-    command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    command += [sys.executable, "-m", "flagbench_cases", "distilbert"]
-    run = CaseRun(tmp_path, ENDLESS, command=command)
+    run = CaseRun(tmp_path, ENDLESS, command=["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *COMMAND])
     run.wait_for_steps(1, steps=30)
-    (first,) = children(run.process.pid)
+    with open("/proc/%d/task/%d/children" % (run.process.pid, run.process.pid)) as file:
+        (first,) = file.read().split()
+    os.kill(int(first), signal.SIGTERM)
     sent = time.monotonic()
-    os.kill(first, signal.SIGTERM)
     ended = run.wait(30)
     assert time.monotonic() - sent < STOP_SECONDS
-    check_interrupted(ended, record_schema)
+    assert (ended.code, ended.status["reason"]) == (7, "interrupted by SIGTERM")
 
 
-def test_sigterm_through_tini(tmp_path, record_schema):
+def test_sigterm_through_tini(tmp_path):
     """`tini -g` gives the signal to the group of its child, which is the parent of the ranks alone."""
     tini = shutil.which("tini")
     need(tini is not None, "tini")
-    run = CaseRun(
-        tmp_path,
-        ["--gpus", "2", *ENDLESS],
-        isolated=False,
-        command=[tini, "-s", "-g", "--", sys.executable, "-m", "flagbench_cases", "distilbert"],
-    )
+    command = [tini, "-s", "-g", "--", *COMMAND]
+    run = CaseRun(tmp_path, ["--gpus", "2", *ENDLESS], isolated=False, command=command)
     run.wait_for_steps(2, steps=30)
-    sent = time.monotonic()
     run.process.terminate()
-    ended = run.wait(30)
-    assert time.monotonic() - sent < STOP_SECONDS
-    check_interrupted(ended, record_schema)
-
-
-def children(pid):
-    with open("/proc/%d/task/%d/children" % (pid, pid)) as file:
-        return [int(word) for word in file.read().split()]
+    stopped(run)
 
 
 def test_an_interrupted_run_leaves_a_termination_message(tmp_path):
@@ -157,7 +133,7 @@ def test_an_interrupted_run_leaves_a_termination_message(tmp_path):
     assert message["gate"]["value"] == {m["name"]: m["value"] for m in record["metrics"]}["p_core"]
 
 
-def test_a_node_that_prints_no_record_still_leaves_a_termination_message(tmp_path):
+def test_another_node_leaves_a_termination_message_too(tmp_path):
     log = tmp_path / "termination-log"
     job = ["--preset", "tiny", "--nodes", "2", "--master", "no-such-node.invalid:29400"]
     run = CaseRun(tmp_path, job, env={"FLAGBENCH_TERMINATION_LOG": str(log), "JOB_COMPLETION_INDEX": "1"})
@@ -188,12 +164,11 @@ def test_every_signal_that_would_end_the_process_leaves_a_record(tmp_path, numbe
     run = CaseRun(tmp_path, job)
     wait_until(lambda: os.listdir(str(tmp_path)) or run.process.poll() is not None, 60)
     run.process.send_signal(number)
-    ended = run.wait(30)
-    assert (ended.code, ended.status["state"], ended.status["exit_code"]) == (7, "interrupted", 7)
+    run.wait(30).failed(7, "launch")
     assert os.listdir(str(tmp_path)) == []
 
 
-def test_a_second_signal_ends_everything_at_once_and_keeps_the_record(tmp_path, record_schema):
+def test_a_second_signal_ends_everything_and_keeps_the_record(tmp_path):
     """Even where no process of the run follows the first one."""
     run = CaseRun(tmp_path, ENDLESS)
     run.wait_for_steps(1, steps=30)
@@ -205,10 +180,7 @@ def test_a_second_signal_ends_everything_at_once_and_keeps_the_record(tmp_path, 
     wait_until(lambda: all(pending(pid, signal.SIGTERM) for pid in pids - {run.process.pid}), 10)
     sent = time.monotonic()
     run.process.send_signal(signal.SIGINT)
-    ended = run.wait(30)
-    record = ended.record
-    jsonschema.Draft202012Validator(record_schema).validate(record)
-    assert (ended.code, record["status"]["state"]) == (7, "interrupted")
+    record = run.wait(30).failed(7, "train")
     assert record["window"]["steps"] >= 1, "what was measured is kept"
     assert time.monotonic() - sent < STOP_SECONDS
     assert not any(alive(pid) for pid in pids)
@@ -222,10 +194,3 @@ def pending(pid, number):
     except OSError:
         return True
     return bool(int(mask, 16) >> (number - 1) & 1) or not alive(pid)
-
-
-def handles(pid, number):
-    """Whether a process has a handler of its own for a signal, by the kernel's mask."""
-    with open("/proc/%d/status" % pid) as file:
-        mask = next(line.split()[1] for line in file if line.startswith("SigCgt"))
-    return bool(int(mask, 16) >> (number - 1) & 1)
