@@ -1,0 +1,247 @@
+"""Cases whose model is split over layers' parts and stages, run for real: to their end, refused, and failing.
+
+Llama2-70B trains, Aquila-33B infers.
+"""
+
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+
+from flagbench_cases.cases.llama2_70b import data, indexed
+from flagbench_cases.shared.config import load_case, preset_of
+from running import ENDLESS, CaseRun, need_megatron, run_case, wait_until
+
+pytestmark = pytest.mark.image
+
+TRAINS, INFERS = "llama2-70b", "aquila-33b"
+TINY = ["--preset", "tiny", "--gpus", "2"]
+STAGES = ["--set", "pp=2"]
+GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "golden")
+
+
+@pytest.fixture(scope="module")
+def megatron():
+    """Megatron-Core, or a skipped test."""
+    need_megatron()
+
+
+def golden(case):
+    """The losses of a case's steps."""
+    with open(os.path.join(GOLDEN, case.replace("-", "_") + "_losses.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def values(record):
+    """The metrics of a record."""
+    return {metric["name"]: metric["value"] for metric in record["metrics"]}
+
+
+# To its end
+
+
+def test_four_ranks_train_one_model(megatron, tmp_path):
+    """Two parts of every layer, two stages. The loss is that of the last stage; rank 0 counts."""
+    arguments = ["--preset", "tiny", "--gpus", "4", "--set", "tp=2", "--set", "pp=2", "--steps", "5"]
+    record = run_case(tmp_path, *arguments, "--precision", "fp32", case=TRAINS).ok(TRAINS)
+    conditions, work = record["conditions"], record["work"]
+    assert (conditions["layout"], conditions["data"], conditions["precision"]) == ("dp1 tp2 pp2", "shipped", "fp32")
+    assert (conditions["batch_size"], conditions["gradient_accumulation_steps"]) == (2, 4)
+    assert (record["window"]["steps"], work["steps"]) == (5, 10)
+    assert (work["samples_executed"], work["tokens_executed"]) == (10 * 8, 10 * 8 * 64)
+    assert len(record["ranks"]) == 4
+    training = record["quality"]["training"]
+    assert (training["updates"], training["skipped_steps"]) == (10, 0)
+    assert training["predicted_bubble"] == pytest.approx(1 / 5)
+    found = values(record)
+    assert found["tokens_per_second_per_device"] == pytest.approx(found["p_train"] / 4)
+    assert {"p_core_host", "p_train", "mem_peak"} <= set(found)
+    losses = [loss for _, loss in record["quality"]["loss_curve"]]
+    assert losses == pytest.approx(golden(TRAINS)["losses"][:10], abs=5e-5)
+
+
+@pytest.mark.long
+def test_two_replicas_learn_the_shipped_stories(megatron, tmp_path):
+    faster = ["--precision", "fp32", "--set", "micro_batch_size=8"]
+    record = run_case(tmp_path, *TINY, *faster, case=TRAINS).ok(TRAINS)
+    assert {"learned", "ranks_in_step"} <= {check["name"] for check in record["quality"]["checks"]}
+    assert record["conditions"]["layout"] == "dp2 tp1 pp1"
+    assert record["conditions"]["gradient_accumulation_steps"] == 1
+    assert (record["work"]["steps"], record["work"]["samples_executed"]) == (960 // 16, 960)
+    assert record["quality"]["training"]["learning_rate"] == pytest.approx(4e-4, rel=1e-3)
+    assert {"p_whole", "e2e_time", "loss"} <= set(values(record))
+
+
+def test_two_ranks_score_the_shipped_set_with_one_model(megatron, tmp_path):
+    record = run_case(tmp_path, *TINY, "--precision", "fp32", case=INFERS).ok(INFERS)
+    assert [check["name"] for check in record["quality"]["checks"]].count("evaluated") == 1
+    conditions, metrics, work = record["conditions"], values(record), record["work"]
+    assert (conditions["layout"], conditions["data"], conditions["weights"]) == ("dp1 tp2 pp1", "shipped", "shipped")
+    assert (conditions["precision"], conditions["stop_rule"]) == ("fp32", "the whole set once")
+    speeds = {"p_infer_core", "p_infer_core_host", "p_infer_core_useful", "p_infer_whole"}
+    assert set(metrics) - {"mfu_measured"} == {*speeds, "e2e_time", "loss", "mem_peak"}
+    assert metrics["p_infer_core_useful"] < metrics["p_infer_core"]
+    assert metrics["loss"] == pytest.approx(golden(INFERS)["mean"], abs=5e-5)
+    # One rank of two counts.
+    assert (work["steps"], work["samples_executed"], work["tokens_executed"]) == (64, 64, 64 * 128)
+    assert work["tokens_useful"] == record["quality"]["data"]["tokens"] - 64
+    assert len(record["ranks"]) == 2
+    assert "megatron-core" in record["software"]["packages"]
+
+
+def test_a_window_in_bf16_of_two_replicas(megatron, tmp_path):
+    arguments = [*TINY, "--set", "tp=1", "--data", "synthetic", "--steps", "10", "--set", "vocabulary_padding=zeros"]
+    record = run_case(tmp_path, *arguments, case=INFERS).ok(INFERS)
+    assert (record["window"]["steps"], record["work"]["steps"]) == (10, 15)
+    assert record["work"]["samples_executed"] == 30
+    assert not {"p_infer_whole", "e2e_time", "loss"} & set(values(record))
+    conditions = record["conditions"]
+    assert (conditions["layout"], conditions["precision"]) == ("dp2 tp1 pp1", "bf16")
+    assert (conditions["data"], conditions["weights"]) == ("synthetic", "random")
+    assert conditions["vocabulary_padding"] == "zeros"
+
+
+# Refused
+
+
+@pytest.mark.parametrize(
+    "case, arguments, words",
+    [
+        (TRAINS, ["--gpus", "3", "--set", "pp=3"], ["pp 3", "model.layers", "4"]),
+        (TRAINS, ["--gpus", "8", "--set", "tp=8"], ["tp 8", "model.kv_heads", "4"]),
+        (TRAINS, ["--gpus", "2", "--set", "tp=2", "--set", "pp=2"], ["2 ranks", "tp 2 x pp 2"]),
+        (TRAINS, ["--set", "pp=0"], ["pp", "0"]),
+        (TRAINS, ["--set", "recompute=some"], ["recompute", "some"]),
+        (TRAINS, ["--precision", "fp16"], ["FP16", "CPU"]),
+        (INFERS, ["--gpus", "3"], ["tp 3", "model.heads", "16"]),
+        (INFERS, ["--gpus", "2", "--set", "tp=4"], ["2 ranks", "tp 4"]),
+        (INFERS, ["--gpus", "3", "--set", "tp=2"], ["3 ranks", "tp 2"]),
+        (INFERS, ["--set", "tp=16"], ["tp", "16"]),
+        (INFERS, ["--precision", "tf32"], ["aquila-33b", "tf32"]),
+        (INFERS, ["--resume", "/tmp"], ["aquila-33b", "resum"]),
+    ],
+)
+def test_usage(tmp_path, case, arguments, words):
+    record = run_case(tmp_path, "--preset", "tiny", *arguments, case=case).failed(2, "usage", *words)
+    assert record["ranks"] == []
+
+
+def test_a_batch_that_does_not_divide(megatron, tmp_path):
+    ended = run_case(tmp_path, "--preset", "tiny", "--set", "micro_batch_size=3", case=TRAINS)
+    ended.failed(2, None, "batch_size 8", "micro_batch_size 3")
+
+
+def test_a_corrupt_index(megatron, tmp_path):
+    """Its file is named; the checksums of a prepared folder are not needed to find it."""
+    from flagbench_cases.prepare.writer import writing
+
+    with writing(str(tmp_path / "out"), "llama2-70b", "data") as writer:
+        for end in indexed.ENDS:
+            shutil.copyfile(os.path.join(data.TINY, indexed.STEM + end), writer.path(indexed.STEM + end))
+        with open(writer.path(indexed.STEM + ".idx"), "r+b") as file:
+            file.seek(indexed.HEADER.size)
+            file.write(b"\x01\x00\x00\x00")
+        writer.format(indexed.FORMAT)
+    arguments = [*TINY, *STAGES, "--data", str(tmp_path / "out"), "--steps", "5"]
+    run_case(tmp_path, *arguments, case=TRAINS).failed(3, "data", indexed.STEM + ".idx")
+
+
+def prepared_weights(folder, nan=None, **changes):
+    """Weights of the tiny Aquila, some of its sizes changed or one of its tensors NaN, as `prepare` writes them."""
+    from safetensors.torch import save_file
+
+    from flagbench_cases.prepare.llama import convert
+    from flagbench_cases.prepare.writer import writing
+    from unit.cases.engines.megatron_bench import weights_of
+
+    section = dict(preset_of(load_case(INFERS), "tiny", "faithful")["model"], **changes)
+    source, tensors = folder / "source", weights_of(section)
+    source.mkdir(parents=True)
+    if nan is not None:
+        tensors[nan].fill_(float("nan"))
+    save_file(tensors, str(source / "model.safetensors"))
+    (source / "config.json").write_text(json.dumps(convert.config_of(section)), encoding="utf-8")
+    with writing(str(folder), INFERS, "weights") as writer:
+        convert.convert(str(source), section, writer, lambda *_: None)
+    return str(folder / "weights")
+
+
+def test_weights_of_another_model(megatron, tmp_path):
+    """A folder prepared for a model with fewer layers."""
+    weights = prepared_weights(tmp_path / "made", layers=1)
+    ended = run_case(tmp_path, *TINY, "--weights", weights, case=INFERS)
+    ended.failed(3, "data", "num_hidden_layers", "1", "2")
+
+
+# Failures of one part
+
+
+@pytest.fixture
+def endless(megatron, tmp_path):
+    """`endless(case, *arguments)`: a run of two ranks without an end, in its measured steps."""
+
+    def begin(case, *arguments):
+        split = STAGES if case == TRAINS else []
+        run = CaseRun(tmp_path, ["--gpus", "2", *split, *ENDLESS, *arguments], isolated=False, case=case)
+        run.wait_for_steps(2, steps=20)
+        return run
+
+    return begin
+
+
+def assert_kept(record):
+    """What was measured until the run ended; of a pass that is not complete, nothing over all of it."""
+    assert record["work"]["steps"] >= 20
+    section = record["config"].get("train") or record["config"]["infer"]
+    assert record["window"]["steps"] == record["work"]["steps"] - section["warmup_steps"]
+    assert not {"p_whole", "p_infer_whole", "e2e_time"} & set(values(record))
+    assert all(value > 0 for name, value in values(record).items() if name.startswith("p_"))
+
+
+@pytest.mark.parametrize(
+    "case, rank, name",
+    [(TRAINS, 0, "(tp 0, pp 0, dp 0)"), (TRAINS, 1, "(tp 0, pp 1, dp 0)"), (INFERS, 1, "(tp 1, pp 0, dp 0)")],
+)
+def test_a_killed_part_is_named(endless, case, rank, name):
+    run = endless(case)
+    os.kill(run.pids()[rank], signal.SIGKILL)
+    killed = time.monotonic()
+    ended = run.wait(60)
+    assert time.monotonic() - killed < 10
+    record = ended.failed(4, "train" if case == TRAINS else "infer", "rank %d %s" % (rank, name), "SIGKILL")
+    assert record["ranks"][rank]["exit"] == "SIGKILL"
+    assert_kept(record)
+
+
+def test_a_stopped_part_is_found_within_the_timeout(endless):
+    run = endless(TRAINS, "--timeout", "5")
+    pid = run.pids()[1]
+    os.kill(pid, signal.SIGSTOP)
+    stopped = time.monotonic()
+    ended = run.wait(60)
+    assert time.monotonic() - stopped < 5 + 6
+    ended.failed(6, "train", "5 s", "rank 1 (tp 0, pp 1, dp 0) (process %d)" % pid)
+
+
+@pytest.mark.parametrize("case, phase", [(TRAINS, "train"), (INFERS, "infer")])
+def test_sigterm_ends_it_within_3_seconds(endless, case, phase):
+    run = endless(case)
+    run.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: run.process.poll() is not None, 3)
+    assert_kept(run.wait(5).failed(7, phase, "SIGTERM"))
+
+
+def test_a_loss_that_is_not_finite_ends_it(megatron, tmp_path):
+    """The last stage has it; the first one waits for it in vain and is not blamed."""
+    rates = ["--set", "learning_rate=1e38", "--set", "schedule_samples=100000", "--precision", "fp32"]
+    ended = run_case(tmp_path, *TINY, *STAGES, "--steps", "100", *rates, case=TRAINS)
+    ended.failed(12, None, "the loss of step")
+
+
+def test_weights_that_are_nan_end_it(megatron, tmp_path):
+    weights = prepared_weights(tmp_path / "made", nan="model.layers.1.mlp.down_proj.weight")
+    ended = run_case(tmp_path, *TINY, "--weights", weights, case=INFERS)
+    ended.failed(12, None, "the loss of step 0 is nan")
