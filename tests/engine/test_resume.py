@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 
 import pytest
 
@@ -10,14 +9,13 @@ from running import CaseRun, alive, wait_until
 
 pytestmark = pytest.mark.image
 
-COMMAND = [sys.executable, "-m", "flagbench_cases", "llama2-7b-lora"]
 # Dropout is on: the losses depend on the random generators too.
 TRAINING = ["--preset", "tiny", "--gpus", "2", "--set", "max_epochs=1", "--set", "mmlu_train_mode=false"]
 
 
 def start(folder, *more):
     folder.mkdir()
-    return CaseRun(str(folder), [*TRAINING, *more], isolated=False, command=COMMAND)
+    return CaseRun(str(folder), [*TRAINING, *more], isolated=False, case="llama2-7b-lora")
 
 
 def checkpoints(out, run_id):
@@ -67,11 +65,8 @@ def test_what_it_resumes_must_be_the_same_training(tmp_path):
     options = ["--out", str(out), "--run-id", "first", "--set", "checkpoint_every_steps=2", "--steps", "4"]
     start(tmp_path / "first", *options).wait()
     other = start(tmp_path / "other", "--resume", str(out / "checkpoints/first"), "--set", "learning_rate=0.5").wait()
-    assert (other.code, other.status["phase"]) == (2, "usage")
-    assert "train.learning_rate is 0.01, not 0.5" in other.status["reason"]
+    other.failed(2, "usage", "train.learning_rate", "0.01", "0.5")
 
 
 def test_checkpoints_need_a_place(tmp_path):
-    ended = start(tmp_path / "run", "--set", "checkpoint_every_steps=2").wait()
-    assert (ended.code, ended.status["phase"]) == (2, "usage")
-    assert "--out" in ended.status["reason"]
+    start(tmp_path / "run", "--set", "checkpoint_every_steps=2").wait().failed(2, "usage", "--out")

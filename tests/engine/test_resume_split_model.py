@@ -5,16 +5,14 @@ import shutil
 import signal
 import sys
 
-import jsonschema
 import pytest
 
-from running import CaseRun, need_megatron, run_case, wait_until
+from running import ROOT, CaseRun, need_megatron, run_case, wait_until
 
 pytestmark = pytest.mark.image
 
-COMMAND = [sys.executable, "-m", "flagbench_cases", "llama2-70b"]
-FLAGBENCH = [sys.executable, "-m", "flagbench", "run", "llama2-70b:cpu", "--via", "native", "--json"]
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+CASE = "llama2-70b"
+FLAGBENCH = [sys.executable, "-m", "flagbench", "run", CASE + ":cpu", "--via", "native", "--json"]
 PATHS = os.pathsep.join(os.path.join(ROOT, name) for name in ("builder", "entrypoints"))
 SPLIT = ["--preset", "tiny", "--gpus", "2", "--set", "tp=2", "--precision", "fp32", "--run-id", "first"]
 EVERY = 3
@@ -43,19 +41,18 @@ def killed(tmp_path_factory):
     wait_until(lambda: (place / "step-00000006").exists() or run.process.poll() is not None, 120)
     os.kill(run.pids()[1], signal.SIGKILL)
     ended = run.wait(60)
-    assert (ended.code, ended.status["state"]) == (4, "failed"), ended.stderr
+    assert ended.code == 4, ended.stderr
     assert "rank 1 (tp 1, pp 0, dp 0) was killed by SIGKILL" in ended.status["reason"]
     return place, ended.record
 
 
-def test_a_killed_run_resumes_with_the_same_losses(killed, tmp_path, record_schema):
+def test_a_killed_run_resumes_with_the_same_losses(killed, tmp_path):
     place, before = killed
     one = sorted(name for name in os.listdir(place) if name.startswith("step-"))[0]
     done, whole = int(one.split("-")[1]), losses(before)
     repeated = sorted(step for step in whole if step >= done)
     assert len(repeated) >= EVERY
     ended = flagbench(tmp_path, "--resume", str(place / one), "--steps", str(len(repeated))).wait()
-    jsonschema.Draft202012Validator(record_schema).validate(ended.record)
     assert ended.code == 0, ended.stderr
     assert ended.record["quality"]["resumed"] == {"step": done, "checkpoint": one}
     after = losses(ended.record, done)
@@ -71,33 +68,25 @@ def test_a_flipped_byte_ends_the_run_before_its_first_step(killed, tmp_path):
         last = file.read(1)
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last[0] ^ 1]))
-    ended = run_case(tmp_path, *SPLIT, "--resume", str(one), command=COMMAND)
-    assert (ended.code, ended.status["phase"]) == (3, "data"), ended.stderr
-    assert "rank 1 (tp 1, pp 0, dp 0)" in ended.status["reason"]
-    assert "tensors-00001.safetensors is damaged" in ended.status["reason"]
-    assert ended.record["work"] is None, "no step was run"
-
-
-def lose(one):
-    (one / "tensors-00001.safetensors").unlink()
+    ended = run_case(tmp_path, *SPLIT, "--resume", str(one), case=CASE)
+    record = ended.failed(3, "data", "rank 1 (tp 1, pp 0, dp 0)", "tensors-00001.safetensors is damaged")
+    assert record["work"] is None, "no step was run"
 
 
 @pytest.mark.parametrize(
     "damage, arguments, code, word",
     [
-        (lambda one: None, ["--set", "tp=1"], 2, "layout.tp is 2, not 1"),
-        (lambda one: None, ["--seed", "1"], 2, "seed is 1234, not 1"),
-        (lose, [], 3, "tensors-00001.safetensors"),
-        (lambda one: os.truncate(one / "tensors-00001.safetensors", 999), [], 3, "tensors-00001.safetensors"),
+        (None, ["--set", "tp=1"], 2, "layout.tp is 2, not 1"),
+        (None, ["--seed", "1"], 2, "seed is 1234, not 1"),
+        (os.unlink, [], 3, "tensors-00001.safetensors"),
+        (lambda file: os.truncate(file, 999), [], 3, "tensors-00001.safetensors"),
     ],
     ids=["layout", "seed", "missing", "cut"],
 )
-def test_what_does_not_fit_is_refused_before_a_rank_is_started(killed, tmp_path, damage, arguments, code, word):
+def test_what_does_not_fit_is_refused_at_once(killed, tmp_path, damage, arguments, code, word):
     place, _ = killed
     one = shutil.copytree(sorted(place.glob("step-*"))[-1], tmp_path / "one")
-    damage(one)
-    ended = run_case(tmp_path, *SPLIT, "--resume", str(one), *arguments, command=COMMAND)
-    assert (ended.code, ended.status["exit_code"]) == (code, code)
-    assert word in ended.status["reason"]
-    assert ended.status["remedy"]
-    assert ended.record["ranks"] == []
+    if damage:
+        damage(one / "tensors-00001.safetensors")
+    ended = run_case(tmp_path, *SPLIT, "--resume", str(one), *arguments, case=CASE)
+    assert ended.failed(code, None, word)["ranks"] == []

@@ -10,26 +10,11 @@ import pytest
 
 from flagbench_cases.shared.spool import SpoolReader
 from running import alive, wait_until
-from warmup import warm
 
 pytestmark = pytest.mark.image
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PATHS = os.pathsep.join(os.path.join(ROOT, name) for name in ("builder", "entrypoints"))
 COMMAND = [sys.executable, "-m", "flagbench"]
 SHORT = ["run", "distilbert:cpu", "--preset", "tiny", "--data", "synthetic", "--steps", "20"]
-
-
-@pytest.fixture
-def environment(tmp_path):
-    """Both packages importable, and a store and a spool of this test's own."""
-    (tmp_path / "spool").mkdir()
-    store = "file://%s" % (tmp_path / "store")
-    return dict(os.environ, FLAGBENCH_STORE=store, TMPDIR=str(tmp_path / "spool"), NO_COLOR="1", **warm(PATHS))
-
-
-def flagbench(environment, *arguments):
-    return subprocess.run([*COMMAND, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -48,78 +33,78 @@ def begin(environment):
         run.communicate()
 
 
-def stored(environment):
+def stored(flagbench):
     """The newest record of the store, read through the tool."""
-    shown = flagbench(environment, "results", "show", "last", "--json")
+    shown = flagbench("results", "show", "last", "--json")
     assert shown.returncode == 0, shown.stderr
     return json.loads(shown.stdout)
 
 
-def test_a_run_prints_the_table_that_verify_shows(environment):
-    ended = flagbench(environment, *SHORT, "--gpus", "2", "--via", "native")
+def test_a_run_prints_the_table_that_verify_shows(flagbench):
+    ended = flagbench(*SHORT, "--gpus", "2", "--via", "native")
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == flagbench(environment, "verify", "last").stdout
+    assert ended.stdout == flagbench("verify", "last").stdout
     assert "NOT_COMPARABLE: device_model is" in ended.stdout
     assert "NVIDIA A100-SXM4-40GB published" in ended.stdout
-    verdict = flagbench(environment, "verify", "last", "--json")
+    verdict = flagbench("verify", "last", "--json")
     assert verdict.returncode == 10
     differing = {c["name"] for c in json.loads(verdict.stdout)["conditions"] if c["agreement"] == "differs"}
     assert {"device_model", "devices", "model", "sequence_length", "precision"} <= differing
 
 
-def test_json_prints_the_record_that_was_kept(environment):
-    ended = flagbench(environment, *SHORT, "--json")
+def test_json_prints_the_record_that_was_kept(flagbench):
+    ended = flagbench(*SHORT, "--json")
     assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == stored(environment)
+    assert json.loads(ended.stdout) == stored(flagbench)
 
 
-def test_a_series_is_kept_and_verified_as_a_whole(environment):
+def test_a_series_is_kept_and_verified_as_a_whole(flagbench):
     short = [*SHORT[:-1], "2", "--repeat", "2", "--nonce", "mine", "--json"]
-    ended = flagbench(environment, *short)
+    ended = flagbench(*short)
     assert ended.returncode == 0, ended.stderr
     series = json.loads(ended.stdout)
     assert [(run["run_id"], run["state"]) for run in series["runs"]] == [("mine-1", "ok"), ("mine-2", "ok")]
     assert len({run["seed"] for run in series["runs"]}) == 2
-    verdict = flagbench(environment, "verify", "mine", "--json")
+    verdict = flagbench("verify", "mine", "--json")
     assert verdict.returncode == 10, verdict.stderr
     (held,) = json.loads(verdict.stdout)["series"]
     assert (held["held"], held["left_out"], held["problems"]) == (2, [], [])
-    assert stored(environment)["launch"]["seconds"] == series["runs"][1]["seconds"]
+    assert stored(flagbench)["launch"]["seconds"] == series["runs"][1]["seconds"]
 
 
-def test_a_failed_run_is_kept_too(environment, tmp_path):
+def test_a_failed_run_is_kept_too(flagbench, tmp_path):
     """A folder that exists but has no data: only the run finds that."""
     (tmp_path / "empty").mkdir()
-    ended = flagbench(environment, *SHORT, "--data", str(tmp_path / "empty"))
+    ended = flagbench(*SHORT, "--data", str(tmp_path / "empty"))
     assert ended.returncode == 3, ended.stderr
-    record = stored(environment)
+    record = stored(flagbench)
     assert (record["status"]["state"], record["status"]["exit_code"]) == ("failed", 3)
-    assert flagbench(environment, "verify", "last").returncode == 12
+    assert flagbench("verify", "last").returncode == 12
 
 
-def test_a_store_that_takes_nothing_costs_no_run(environment, tmp_path):
+def test_a_store_that_takes_nothing_costs_no_run(flagbench, tmp_path):
     (tmp_path / "file").write_text("")
-    ended = flagbench(environment, *SHORT, "--store", str(tmp_path / "file"))
+    ended = flagbench(*SHORT, "--store", str(tmp_path / "file"))
     assert (ended.returncode, ended.stdout) == (2, "")
     file = tmp_path / "file"
     assert str(file) in ended.stderr
     assert "fix: part of the path is a file" in ended.stderr
 
 
-def test_a_record_that_could_not_be_stored_is_printed(environment, tmp_path):
+def test_a_record_that_could_not_be_stored_is_printed(flagbench, tmp_path):
     (tmp_path / "results" / "v1").mkdir(parents=True)
     (tmp_path / "results" / "v1" / "case=distilbert").write_text("")
-    ended = flagbench(environment, *SHORT, "--store", str(tmp_path))
+    ended = flagbench(*SHORT, "--store", str(tmp_path))
     assert ended.returncode == 14
     assert "fix:" in ended.stderr
     assert json.loads(ended.stdout)["status"]["state"] == "ok", "what was measured is printed all the same"
 
 
-def test_what_the_image_stores_the_host_reads(environment, tmp_path):
+def test_what_the_image_stores_the_host_reads(environment, flagbench, tmp_path):
     store = tmp_path / "shared"
     command = [sys.executable, "-m", "flagbench_cases", "distilbert", *SHORT[2:], "--store", "file://%s" % store]
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    shown = flagbench(environment, "results", "show", "last", "--json", "--store", str(store))
+    shown = flagbench("results", "show", "last", "--json", "--store", str(store))
     assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout) == json.loads(printed)
 
@@ -136,7 +121,7 @@ def ranks(tmp_path):
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 7), (signal.SIGINT, 7), (signal.SIGKILL, None)])
-def test_signals_reach_the_run(environment, begin, tmp_path, number, code):
+def test_signals_reach_the_run(flagbench, begin, tmp_path, number, code):
     run = begin(*SHORT[:-1], "1000000", "--gpus", "2")
     wait_until(lambda: ranks(tmp_path) or run.poll() is not None, 120)
     pids = ranks(tmp_path)
@@ -145,10 +130,10 @@ def test_signals_reach_the_run(environment, begin, tmp_path, number, code):
     wait_until(lambda: not any(alive(pid) for pid in pids), 10)
     if code is not None:
         assert run.returncode == code
-        assert stored(environment)["status"]["state"] == "interrupted"
+        assert stored(flagbench)["status"]["state"] == "interrupted"
 
 
-def test_an_entrypoint_killed_outright_still_leaves_a_record(environment, begin, tmp_path):
+def test_an_entrypoint_killed_outright_still_leaves_a_record(flagbench, begin, tmp_path):
     """The host writes it: nobody else is left who could."""
     run = begin(*SHORT[:-1], "1000000", "--gpus", "2")
     wait_until(lambda: ranks(tmp_path) or run.poll() is not None, 120)
@@ -158,14 +143,7 @@ def test_an_entrypoint_killed_outright_still_leaves_a_record(environment, begin,
     os.kill(int(entrypoint), signal.SIGKILL)
     run.communicate(timeout=30)
     assert run.returncode == 4
-    record = stored(environment)
+    record = stored(flagbench)
     assert "SIGKILL" in record["status"]["reason"]
     assert record["metrics"] == []
     wait_until(lambda: not any(alive(pid) for pid in pids), 10)
-
-
-def test_help_and_unknown_names(environment):
-    assert "CASE:STACK" in flagbench(environment, "run", "--help").stdout
-    unknown = flagbench(environment, "run", "distilbrt:cpu")
-    assert unknown.returncode == 2
-    assert "distilbert" in unknown.stderr

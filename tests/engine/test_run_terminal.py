@@ -10,21 +10,16 @@ import time
 
 import pytest
 
-from warmup import warm
-
 pytestmark = pytest.mark.image
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COMMAND = [sys.executable, "-m", "flagbench", "run", "distilbert:cpu"]
 SHORT = ["--preset", "tiny", "--data", "synthetic", "--steps", "60"]
 
 
 @pytest.fixture
-def environment(tmp_path):
-    path = os.pathsep.join(os.path.join(ROOT, name) for name in ("builder", "entrypoints"))
-    store = "file://%s" % (tmp_path / "store")
-    own = {"TERM": "xterm", "NO_COLOR": "1", "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
-    return {**os.environ, "FLAGBENCH_STORE": store, **own, **warm(path)}
+def terminal(environment):
+    """The environment of a command on a terminal."""
+    return {**environment, "TERM": "xterm", "OMP_NUM_THREADS": "1"}
 
 
 class Terminal:
@@ -62,9 +57,9 @@ class Terminal:
         return self.process.returncode, out
 
 
-def test_progress_from_the_first_second(environment):
+def test_progress_from_the_first_second(terminal):
     began = time.monotonic()
-    run = Terminal([*SHORT, "--json"], environment)
+    run = Terminal([*SHORT, "--json"], terminal)
     assert run.read()
     # Its processor time, because a busy machine stretches the clock.
     assert min(run.cpu_seconds(), time.monotonic() - began) < 1.0
@@ -75,17 +70,15 @@ def test_progress_from_the_first_second(environment):
     for word in ("launch", "train", "steps/s", "ETA"):
         assert word in run.drawn
     record = json.loads(out)
-    again = subprocess.run(
-        [*COMMAND, *SHORT, "--dry-run", "--json"], env=environment, capture_output=True, check=True
-    )
+    again = subprocess.run([*COMMAND, *SHORT, "--dry-run", "--json"], env=terminal, capture_output=True, check=True)
     planned = json.loads(again.stdout)
     assert planned["config_digest"] == record["config_digest"]
     assert record["record_id"] in planned["expected_basis"]
     assert planned["expected_seconds"] >= record["timing"]["train"]
 
 
-def test_the_published_size_is_asked_for(environment, tmp_path):
-    run = Terminal([], environment)
+def test_the_published_size_is_asked_for(terminal, tmp_path):
+    run = Terminal([], terminal)
     while "[y/N]" not in run.drawn:
         assert run.read(), run.drawn
     os.write(run.terminal, b"n\n")
