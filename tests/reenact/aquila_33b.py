@@ -2,8 +2,8 @@
 
 A step copies a sentence to the device, which waits for the step before, makes its mask, and computes the losses of
 all positions. They are summed on the device and never read. Loading, both printed lines and the sum over replicas are
-outside of the clock. Collectives run in a group of one. The norm is torch's rms_norm, which stands for Apex's kernel.
-The softmax is that of a rank with six heads, which has no fused one.
+outside of the clock. What did not change until 2024 is in llama2_70b_model.py. The softmax is that of a rank with six
+heads, which has no fused one.
 
 Verified beside the publisher's own code of that commit, which ran on a CPU with the same weights and tokens, four
 layers in fp32 and in bf16: all logits and losses are equal, and so are the operators by name, count and bytes, views
@@ -28,33 +28,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from flagbench_cases.cases.aquila_33b import sentences
 
+from .llama2_70b_model import CrossEntropy, Linear, Norm, Same, SwiGLU
+
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 HIDDEN = -10000.0
-
-
-class Product(torch.autograd.Function):
-    """A matrix product that keeps what its backward pass would need."""
-
-    @staticmethod
-    @torch.amp.custom_fwd(device_type="cuda")
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        """[..., I] and [O, I] to [..., O]."""
-        ctx.save_for_backward(x, weight)
-        return torch.matmul(x, weight.t())
-
-
-class Same(torch.autograd.Function):
-    """Where ranks exchange parts, had a layer several."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """All of it, as a view."""
-        return x
-
-
-def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMSNorm of the last dimension."""
-    return F.rms_norm(x, weight.shape, weight, eps)
 
 
 def viewless(x: Tensor) -> Tensor:
@@ -72,52 +49,6 @@ def turned(x: Tensor, angles: Tensor) -> Tensor:
     low, high = torch.chunk(x, 2, dim=-1)
     across = torch.cat((-high, low), dim=-1) * angles.sin()
     return torch.cat((along + across, rest), dim=-1)
-
-
-def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of each label [1, T] under fp32 logits [1, T, V], by a softmax that ranks could share."""
-    largest = torch.max(logits, dim=-1)[0]
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    logits = logits - largest.unsqueeze(-1)
-    size = logits.shape[-1]
-    elsewhere = (labels < 0) | (labels >= size)
-    columns = labels.clone() - 0
-    columns[elsewhere] = 0
-    rows = torch.arange(0, labels.numel(), device=logits.device)
-    found = logits.view(-1, size)[rows, columns.view(-1)].clone().view_as(labels)
-    found[elsewhere] = 0.0
-    dist.all_reduce(found)
-    shares = torch.exp(logits, out=logits)
-    total = shares.sum(-1)
-    dist.all_reduce(total)
-    losses = torch.log(total) - found
-    shares.div_(total.unsqueeze(-1))  # for a backward pass that never comes
-    return losses
-
-
-class Norm(nn.Module):
-    """A gain of D."""
-
-    def __init__(self, sizes: Dict[str, Any]) -> None:
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.empty(sizes["dim"])), sizes["norm_eps"]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[T, 1, D]."""
-        return norm(x, self.weight, self.eps)
-
-
-class Linear(nn.Module):
-    """A layer without bias, `shared` with other ranks by its `rows` (outputs) or `columns` (inputs)."""
-
-    def __init__(self, columns: int, rows: int, shared: str) -> None:
-        super().__init__()
-        self.weight, self.shared = nn.Parameter(torch.empty(rows, columns)), shared
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[T, 1, columns] to [T, 1, rows]."""
-        x = Product.apply(Same.apply(x) if self.shared == "rows" else x, self.weight)
-        return Same.apply(x) if self.shared == "columns" else x
 
 
 class Softmax(nn.Module):
@@ -201,20 +132,6 @@ class Attention(nn.Module):
         key = turned(key, angles)
         found = self.core(query, key, value, hidden)
         return self.linear_proj(found)
-
-
-class SwiGLU(nn.Module):
-    """The gate and the linear half by one product."""
-
-    def __init__(self, sizes: Dict[str, Any]) -> None:
-        super().__init__()
-        self.linear_fc1 = Linear(sizes["dim"], 2 * sizes["ffn"], "rows")
-        self.linear_fc2 = Linear(sizes["ffn"], sizes["dim"], "columns")
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[T, 1, D]."""
-        gate, half = torch.chunk(self.linear_fc1(x), 2, dim=-1)
-        return self.linear_fc2(F.silu(gate) * half)
 
 
 class Layer(nn.Module):
@@ -303,7 +220,7 @@ def inputs(batch: Any, device: torch.device) -> Tuple[Tensor, Tensor, Tensor, Te
 def forward(model: Model, batch: Any, device: torch.device) -> Tensor:
     """The mean loss of a sentence, a scalar on the device."""
     tokens, labels, hidden, counts = inputs(batch, device)
-    losses = token_losses(model(tokens, hidden).contiguous().float(), labels.contiguous())
+    losses = CrossEntropy.apply(model(tokens, hidden).contiguous().float(), labels.contiguous())
     total = torch.sum(losses.view(-1) * counts.contiguous().view(-1).float())
     return total / torch.sum(counts.contiguous().view(-1).float())
 
