@@ -28,7 +28,7 @@ from flagbench.explain import explain
 from flagbench.record.read import read_record
 from flagbench.verify import verify_baseline, verify_claim
 from flagbench.verify.verdict import choose_claim
-from running import ENTRYPOINTS
+from running import run_case
 
 LEAST = 0.9
 """Of the explanations of a cause: those in which it comes first."""
@@ -40,25 +40,12 @@ GROUPS = ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup")
 
 def run(folder, ranks=2, words=(), environment=None, prefix=()):
     """A real run of the tiny preset, as a record."""
-    command = [
-        *prefix,
-        sys.executable,
-        "-m",
-        "flagbench_cases",
-        CASE,
-        "--gpus",
-        str(ranks),
-        "--preset",
-        "tiny",
-        *words,
-    ]
-    if "--full" not in words:
-        command += ["--steps", str(STEPS)]
-    settings = {**os.environ, "PYTHONPATH": ENTRYPOINTS, "TMPDIR": folder, **(environment or {})}
-    ended = subprocess.run(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
-    if ended.returncode:
-        sys.exit(f"a run ended with exit code {ended.returncode}:\n{ended.stderr.decode()[-2000:]}")
-    return read_record(ended.stdout)
+    words = ["--gpus", str(ranks), "--preset", "tiny", *(words or ["--steps", str(STEPS)])]
+    command = [*prefix, sys.executable, "-m", "flagbench_cases", CASE]
+    ended = run_case(folder, *words, isolated=True, command=command, env=environment or {})
+    if ended.code:
+        sys.exit(f"a run ended with exit code {ended.code}:\n{ended.stderr[-2000:]}")
+    return read_record(ended.lines[0].encode())
 
 
 def data_wait(folder, drawn):
