@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import certifi
 import pytest
+from hypothesis import settings
 
 from flagbench.catalog import load
 from flagbench.catalog.documents import Document
@@ -21,6 +22,10 @@ from flagbench.cli import main
 from flagbench.schema import Kind
 from flagbench.stores import FolderBlobs, Store
 from running import need
+
+# A busy machine makes no example fail.
+settings.register_profile("without deadlines", deadline=None)
+settings.load_profile("without deadlines")
 
 ROOT = Path(__file__).parents[3]
 MANIFESTS = ROOT / "manifests"

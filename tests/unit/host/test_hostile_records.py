@@ -104,9 +104,8 @@ def test_files_that_are_not_records_are_refused(tmp_path: Path) -> None:
     assert [(line, end) for line, end in ended if not names_what_is_wrong(end)] == []
 
 
-@pytest.mark.parametrize("source", ["/dev/zero", "/dev/null"])
-def test_standard_input_that_is_not_a_record(source: str) -> None:
-    with open(source, "rb", buffering=0) as stream:
+def test_standard_input_without_an_end_is_not_a_record() -> None:
+    with open("/dev/zero", "rb", buffering=0) as stream:
         done = run(*FLAGBENCH, "verify", "-", stdin=stream)
     assert names_what_is_wrong((done.returncode, done.stdout, done.stderr))
 
@@ -170,7 +169,7 @@ def test_one_bad_file_never_hides_the_others(store: Store, tmp_path: Path) -> No
     assert table[2].count("note: ") == len(entries) - 2 or len(table[2]) == 4000
 
 
-def test_files_with_a_checksum_that_are_not_records_are_listed_as_damaged(store: Store) -> None:
+def test_checked_files_that_are_not_records_are_damaged(store: Store) -> None:
     for name, content in hostile.CONTENTS.items():
         with_checksum(of_stack(store) / "2026-01-02" / f"checked-{name}.json", content)
     errors = {entry.record_id: entry.error for entry in store.list()}
@@ -243,11 +242,10 @@ def test_an_unreadable_folder_or_file_hides_nothing(store: Store, make_record: M
     assert names_what_is_wrong((shown.returncode, shown.stdout, shown.stderr))
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_store_whose_path_is_not_utf_8_is_listed(make_record: MakeRecord, tmp_path: Path, encoding: str) -> None:
+def test_a_store_whose_path_is_not_utf_8_is_listed(make_record: MakeRecord, tmp_path: Path) -> None:
     root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     Store(FolderBlobs(root)).put(make_record())
-    done = run(*FLAGBENCH, "results", "ls", "--json", store=root, env={"PYTHONIOENCODING": encoding})
+    done = run(*FLAGBENCH, "results", "ls", "--json", store=root, env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
     assert Path(json.loads(done.stdout)["records"][0]["location"]).is_relative_to(root)
 
@@ -278,7 +276,7 @@ _values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=75, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.sampled_from(places(FULL_RECORD)[1:]), _values), min_size=1, max_size=4))
 def test_a_record_with_anything_in_it_is_shown_or_refused(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
     raw = copy.deepcopy(FULL_RECORD)

@@ -106,7 +106,7 @@ def test_an_error_equal_to_the_bound_does_not_exceed_it() -> None:
     assert align(curve(lambda step: 1.5 if step <= 70 else 2.0), even(1.0), within=0.5).diverges_from == 71
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=80, unique=True), st.integers(1, 60))
 def test_the_excerpt_of_any_steps(steps: list[int], from_step: int) -> None:
     """It has every common step once, and shows which count."""

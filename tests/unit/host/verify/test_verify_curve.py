@@ -148,7 +148,7 @@ def test_a_file_that_is_no_curve_is_refused(content: bytes, named: str) -> None:
     assert len(caught.value.message) < 300
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.one_of(st.binary(max_size=80), st.text('step,los\n10.-e{}":inf', max_size=80).map(str.encode)))
 def test_any_bytes_are_a_curve_or_refused(content: bytes) -> None:
     try:

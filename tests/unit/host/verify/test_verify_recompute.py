@@ -269,7 +269,7 @@ def test_a_megabyte_is_no_record() -> None:
 _SECONDS = st.one_of(st.just(0.0), st.floats(1e-7, 1e-3), st.floats(1e-3, 100.0))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(
     claim=st.sampled_from([LORA, AQUILA, "glm/a100-1x2-2023-08"]),
     window=st.booleans(),
