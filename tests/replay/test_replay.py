@@ -57,7 +57,7 @@ def test_a_record_keeps_its_verdict(expected: dict[str, Any]) -> None:
     } == expected
 
 
-def test_the_set_holds_every_claim_without_a_stack_and_every_verdict() -> None:
+def test_every_claim_without_a_stack_and_every_verdict() -> None:
     without = {claim.id for claim in CATALOG.claims.values() if claim.stack is None}
     assert {expected["against"] for expected in EXPECTED} >= without
     of_baselines = {Verdict.FASTER, Verdict.SAME, Verdict.SLOWER}  # one run on each side rarely tells

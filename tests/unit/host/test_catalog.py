@@ -88,7 +88,7 @@ def test_a_stack_or_a_case_may_refuse_the_other(manifests: Path, edit: Edit, fil
     assert "a100-cuda11.6, a100-cuda11.8, c500" in caught.value.remedy
 
 
-def test_compiled_case_is_the_whole_manifest_in_one_canonical_form() -> None:
+def test_a_compiled_case_is_its_manifest_in_canonical_json() -> None:
     case = load_catalog().cases["distilbert"]
     text = case.compiled
     assert json.loads(text) == case.raw

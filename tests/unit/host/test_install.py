@@ -132,7 +132,7 @@ def test_this_python_passes_the_check(machine: Machine) -> None:
     assert "usage" in ended.stderr
 
 
-def test_versions_are_the_locks_on_its_python_and_no_newer_on_another(install: ModuleType) -> None:
+def test_versions_are_the_locks_and_no_newer_on_another_python(install: ModuleType) -> None:
     lock = "# comment\nnumpy==2.4.6 \\\n    --hash=sha256:00\n# unresolved: torch==2.13.0+cpu\ntyper==0.29.2 \\\n"
     assert install.constraints(lock, (3, 11)) == ["numpy==2.4.6", "torch==2.13.0", "typer==0.29.2"]
     assert install.constraints(lock, (3, 10)) == ["numpy<=2.4.6", "torch<=2.13.0", "typer<=0.29.2"]
@@ -218,7 +218,7 @@ def test_an_index_that_does_not_answer_costs_its_time_once(
     assert install.torch_index(python) == []
 
 
-def test_the_output_of_pip_is_passed_on_with_a_line_where_it_is_silent(
+def test_the_output_of_pip_is_passed_on(
     install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     pip = tmp_path / "python"

@@ -49,7 +49,7 @@ def test_text_that_is_not_unicode_is_a_violation() -> None:
     assert value_fault({"enum": ["a"]}, {"\udcff": 1}) is not None
 
 
-@pytest.mark.parametrize("levels", [100, 200, 250, 256, 300, 600, 990])
+@pytest.mark.parametrize("levels", [100, 256, 990])
 def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels: int) -> None:
     edit(manifests / CASE, "title: ", f"title: {'[' * levels}{']' * levels} #")
     [problem] = problems(manifests)
@@ -181,7 +181,7 @@ def test_files_that_are_no_text_or_empty(manifests: Path) -> None:
     assert any("stacks/empty.yaml:1: the file is empty" in problem for problem in found)
 
 
-def test_all_problems_of_a_load_are_reported_the_first_twenty_shown(manifests: Path, edit: Edit) -> None:
+def test_all_problems_of_a_load_are_reported(manifests: Path, edit: Edit) -> None:
     edit(manifests / STACK, "vendor: cpu", "vendor: acme")
     text = (manifests / CLAIMS).read_text(encoding="utf-8")
     (manifests / CLAIMS).write_text(text.replace("unit: samples/s", "unit: tokens/s").replace("seed: 0", "sed: 0"))

@@ -45,12 +45,12 @@ def test_one_run_against_five_pools_their_spread_with_the_prior() -> None:
     assert found.interval == pytest.approx((found.ratio * math.exp(-half), found.ratio * math.exp(half)))
 
 
-def test_a_prior_that_is_too_small_raises_no_alarm_against_five_runs_that_say_otherwise() -> None:
+def test_a_prior_that_is_too_small_raises_no_alarm() -> None:
     noisy, tiny = (1700.0, 1800.0, 1900.0, 2000.0, 2100.0), Prior(0.0025, 30.0)
     assert compare_sides([1650.0], noisy, prior=tiny).outcome is Outcome.INCONCLUSIVE
 
 
-def test_two_runs_on_a_side_are_not_narrower_than_one_spread_for_both_allows() -> None:
+def test_two_runs_are_not_narrower_than_one_spread_allows() -> None:
     alike = compare_sides((1900.0, 1900.01), SIX)
     assert alike.outcome is Outcome.INCONCLUSIVE
     assert alike.interval[1] / alike.interval[0] > compare_sides(FIVE, SIX).interval[1] ** 2

@@ -31,7 +31,7 @@ def refusal(seconds: list[float], steps: int | None = None) -> tuple[str, int]:
     return found.refusal.kind, found.refusal.further_steps
 
 
-def test_the_interval_of_steady_steps_is_students_on_the_means_of_twenty_batches() -> None:
+def test_the_interval_of_steady_steps_is_students_of_batches() -> None:
     seconds = noise(400)
     low, high = within_run([8.0] * 400, seconds).interval
     assert low < 8 * 400 / sum(seconds) < high
@@ -65,19 +65,15 @@ def test_a_rate_is_the_work_over_the_time_whatever_the_steps() -> None:
         ([1e308] * 200, "data", range(0, 1)),
     ],
 )
-def test_a_window_that_says_nothing_is_refused_with_the_steps_that_would_decide(
-    seconds: list[float], kind: str, further: range
-) -> None:
+def test_a_window_that_says_nothing_is_refused(seconds: list[float], kind: str, further: range) -> None:
     found, steps = refusal(seconds)
     assert found == kind
     assert steps in further
 
 
 def test_a_stall_is_named_by_its_step() -> None:
-    found = within_run([8.0] * 200, [*noise(5), 3.0, *noise(194)]).refusal
-    assert str(found) == (
-        "step 6 of its window took 3 s, 30 times the median, and the others are steady; run it again undisturbed"
-    )
+    text = str(within_run([8.0] * 200, [*noise(5), 3.0, *noise(194)]).refusal)
+    assert all(shown in text for shown in ("step 6", "3 s", "30 times"))
 
 
 def test_a_small_change_widens_the_interval_by_its_size() -> None:
@@ -104,7 +100,7 @@ def test_blocks_of_steps_count_as_their_steps() -> None:
     assert refusal(blocks, MIN_STEPS - 1) == ("short", 1)
 
 
-def test_the_correlation_time_of_an_autoregressive_sequence_is_its_formula() -> None:
+def test_the_correlation_time_is_that_of_the_sequence() -> None:
     values = autoregressive(0.8, 20_000)
     mean = sum(values) / len(values)
     assert correlation_time([v - mean for v in values]) == pytest.approx(1.8 / 0.2, rel=0.2)

@@ -84,7 +84,7 @@ def test_work_that_was_not_published_may_have_been_less() -> None:
 
 
 @pytest.mark.parametrize("name", [*OTHERS, *GROUPS["loading"], *GROUPS["software"]])
-def test_only_unpublished_work_that_the_gate_depends_on_qualifies(name: str) -> None:
+def test_only_unpublished_work_of_the_gate_qualifies(name: str) -> None:
     assert held(BASE, claim=silent(name)).qualifiers == ()
 
 

@@ -75,7 +75,7 @@ def test_work_of_a_sample_that_a_record_does_not_say() -> None:
     assert (result.verdict, SEQUENCES in result.reason) == (Verdict.INCONCLUSIVE, True)
 
 
-def test_a_range_is_of_the_condition_that_no_row_of_glm_publishes() -> None:
+def test_a_range_is_of_a_condition_that_no_row_publishes() -> None:
     rows = [claim for claim in CATALOG.claims.values() if claim.case == "glm"]
     assert set(CATALOG.cases["glm"].ranges) == {"choices"}
     assert {claim.conditions["choices"] for claim in rows} == {NOT_PUBLISHED}
