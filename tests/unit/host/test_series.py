@@ -40,70 +40,56 @@ DAY = "2026-01-01"
 Edit = Callable[[dict[str, Any]], object]
 
 
-def planned(nonce: str = "mine", count: int = 3, side: str | None = None) -> SeriesDocument:
+def planned(nonce: str = "mine", count: int = 3) -> SeriesDocument:
     """A series before its first run."""
-    series_id = series_id_of(nonce, side)
+    command = ("run", "distilbert:cpu", f"--repeat={count}", f"--nonce={nonce}")
     return SeriesDocument(
-        series_id=series_id,
+        series_id=nonce,
         nonce=nonce,
         nonce_by="user",
         seeds="derived",
         token="0123456789abcdef",
         flagbench=Builder("0.1.0"),
-        request=Request(
-            ("run", "distilbert:cpu", f"--repeat={count}", f"--nonce={nonce}"), "distilbert", "cpu", "native"
-        ),
+        request=Request(command, "distilbert", "cpu", "native"),
         requested=count,
-        runs=planned_runs(nonce, series_id, count, None),
+        runs=planned_runs(nonce, nonce, count, None),
         started_at=f"{DAY}T12:00:00Z",
     )
 
 
-def record_of(run_id: str, seed: int, minute: int, **changes: Any) -> bytes:
-    """The record of a run that took some of the minute before it."""
-    config = {"nodes": 1, "seed": seed}
-    record = {
-        **RECORD,
-        "record_id": f"record-{run_id}",
-        "run_id": run_id,
-        "created_at": f"{DAY}T12:{minute:02}:00Z",
-        "config": config,
-        "config_digest": config_digest(config),
-        **changes,
+def record_of(number: int, **changes: Any) -> bytes:
+    """The record of a run of the series, which took some of the minute before it."""
+    config = {"nodes": 1, "seed": seed_of("mine", number)}
+    run = {
+        "record_id": f"record-mine-{number}",
+        "run_id": f"mine-{number}",
+        "created_at": f"{DAY}T12:0{2 * number}:00Z",
     }
-    return json.dumps(record).encode() + b"\n"
+    return json.dumps({**RECORD, **run, "config": config, "config_digest": config_digest(config), **changes}).encode()
 
 
 @pytest.fixture
 def document(store: Store) -> dict[str, Any]:
     """A sound series of three runs of a minute each, in the store with its records."""
-    return dict(json.loads(stored_series(store).to_json()))
-
-
-def stored_series(store: Store, series: SeriesDocument | None = None, *, end: bool = True) -> SeriesDocument:
-    """Store a series and its records; without its end it is as a kill leaves it."""
-    writer = SeriesWriter(store, series or planned())
+    writer = SeriesWriter(store, planned())
     writer.begin()
     for run in writer.series.runs:
-        content = record_of(run.run_id, run.seed, minute=2 * run.run)
+        content = record_of(run.run)
         stored = store.put(content)
-        raw = json.loads(content)
-        writer.add(
-            msgspec.structs.replace(
-                run,
-                state="ok",
-                exit_code=0,
-                record_id=stored.record_id,
-                sha256=hashlib.sha256(content).hexdigest(),
-                created_at=stored.created_at,
-                config_digest=raw["config_digest"],
-                started_at=f"{DAY}T12:{2 * run.run - 1:02}:00Z",
-                seconds=60.0,
-            )
-        )
-    if end:
-        writer.finish(f"{DAY}T12:07:00Z")
-    return writer.series
+        ended = {"state": "ok", "exit_code": 0, "record_id": stored.record_id, "created_at": stored.created_at}
+        ended |= {
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "config_digest": json.loads(content)["config_digest"],
+        }
+        ended |= {"started_at": f"{DAY}T12:0{2 * run.run - 1}:00Z", "seconds": 60.0}
+        writer.add(msgspec.structs.replace(run, **ended))
+    writer.finish(f"{DAY}T12:07:00Z")
+    return dict(json.loads(writer.series.to_json()))
+
+
+def stored_record(store: Store, number: int) -> Any:
+    """The entry of a run's record."""
+    return next(entry for entry in store.list() if entry.record_id == f"record-mine-{number}")
 
 
 def swap(runs: list[Any], *fields: str) -> None:
@@ -153,14 +139,11 @@ def test_a_series_that_was_changed_is_invalid(
     ended = flagbench("verify --json", str(file))
     assert ended.code == ExitCode.INVALID
     assert named in json.loads(ended.out)["reason"]
-    assert flagbench("verify", str(file)).code == ExitCode.INVALID
     assert flagbench("verify record-mine-1 --baseline", str(file)).code == ExitCode.DATA
 
 
 @pytest.mark.parametrize("moved", [-28800.0, 28800.0])
-def test_a_clock_that_was_set_during_a_run_is_no_problem(
-    store: Store, document: dict[str, Any], moved: float
-) -> None:
+def test_a_clock_that_was_set_is_no_problem(store: Store, document: dict[str, Any], moved: float) -> None:
     series = read_series(store, "mine")
     record = series.records[0]
     created = datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ") + timedelta(seconds=moved)
@@ -182,16 +165,14 @@ def test_a_sound_series_is_no_problem(document: dict[str, Any], store: Store, fl
 
 
 def test_a_record_that_was_replaced_is_a_problem(document: dict[str, Any], store: Store) -> None:
-    (entry,) = (entry for entry in store.list() if entry.record_id == "record-mine-2")
-    store.remove(entry)
-    store.put(record_of("mine-2", seed_of("mine", 2), minute=4, argv=["--other"]))
+    store.remove(stored_record(store, 2))
+    store.put(record_of(2, argv=["--other"]))
     (problem,) = read_series(store, "mine").problems
     assert "sha256" in problem
 
 
 def test_a_record_that_was_damaged_is_a_problem(document: dict[str, Any], store: Store) -> None:
-    (entry,) = (entry for entry in store.list() if entry.record_id == "record-mine-2")
-    Path(entry.location).write_bytes(b"{}")
+    Path(stored_record(store, 2).location).write_bytes(b"{}")
     found = read_series(store, "mine")
     assert ("record-mine-2" in found.problems[0], len(found.records)) == (True, 2)
 
@@ -199,8 +180,7 @@ def test_a_record_that_was_damaged_is_a_problem(document: dict[str, Any], store:
 def test_a_record_that_was_removed_is_left_out_and_named(
     document: dict[str, Any], store: Store, flagbench: Flagbench
 ) -> None:
-    (entry,) = (entry for entry in store.list() if entry.record_id == "record-mine-2")
-    store.remove(entry)
+    store.remove(stored_record(store, 2))
     found = read_series(store, "mine")
     assert ([(run.run, run.run_id) for run in found.left_out], found.problems) == ([(2, "mine-2")], ())
     assert "record-mine-2" in found.left_out[0].reason
@@ -210,15 +190,12 @@ def test_a_record_that_was_removed_is_left_out_and_named(
 
 
 def test_runs_of_two_images_are_no_series(store: Store, document: dict[str, Any]) -> None:
-    image = {"context_digest": "sha256:" + "1" * 64, "reason": None}
-    content = record_of("mine-2", seed_of("mine", 2), minute=4, system={**RECORD["system"], "image": image})
-    first = {**image, "context_digest": "sha256:" + "2" * 64}
-    other = record_of("mine-1", seed_of("mine", 1), minute=2, system={**RECORD["system"], "image": first})
-    for entry in [*store.list()]:
-        store.remove(entry)
-    for number, each in ((1, other), (2, content)):
-        store.put(each)
-        document["runs"][number - 1]["sha256"] = hashlib.sha256(each).hexdigest()
+    for number in (1, 2):
+        image = {"context_digest": f"sha256:{str(number) * 64}", "reason": None}
+        content = record_of(number, system={**RECORD["system"], "image": image})
+        store.remove(stored_record(store, number))
+        store.put(content)
+        document["runs"][number - 1]["sha256"] = hashlib.sha256(content).hexdigest()
     store.blobs.clear("series/")
     store.blobs.put_if_absent("series/mine.json", json.dumps(document).encode())
     assert "different images" in read_series(store, "mine").problems[0]
@@ -330,11 +307,9 @@ def test_a_record_that_nothing_else_speaks_for_is_self_reported(
     launch = {"started_at": f"{DAY}T11:59:00Z", "seconds": 61.5, "via": "docker"}
     store.put(make_record())
     store.put(make_record(record_id="with-a-launch", launch=launch))
-    assert json.loads(flagbench("verify 20260101T120000Z-0001 --json").out)["self_reported"] == [
-        "20260101T120000Z-0001"
-    ]
-    assert "self-reported" in flagbench("verify 20260101T120000Z-0001").out
-    assert json.loads(flagbench("verify with-a-launch --json").out)["self_reported"] == []
+    for name, reported in (("20260101T120000Z-0001", ["20260101T120000Z-0001"]), ("with-a-launch", [])):
+        assert json.loads(flagbench(f"verify {name} --json").out)["self_reported"] == reported
+        assert ("self-reported" in flagbench(f"verify {name}").out) is bool(reported)
 
 
 def test_exported_lines_are_the_bytes_whose_sums_the_series_has(store: Store, flagbench: Flagbench) -> None:
