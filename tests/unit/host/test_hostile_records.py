@@ -28,7 +28,7 @@ from flagbench.stores import FolderBlobs, Store
 from flagbench.verify import compare_records, verify_claim
 
 from . import hostile
-from .conftest import FULL_RECORD, MANIFESTS, REPLAY, places
+from .conftest import FULL_RECORD, REPLAY, places
 
 MakeRecord = Callable[..., bytes]
 FLAGBENCH = (sys.executable, "-m", "flagbench")
@@ -55,11 +55,8 @@ Ended = tuple[int, str, str]
 
 
 def run(*command: str, store: Path | None = None, **options: Any) -> subprocess.CompletedProcess[Any]:
-    """A process that has the host side and, as its default, a store."""
-    environment = {"PYTHONPATH": str(MANIFESTS.parent / "builder"), "FLAGBENCH_MANIFESTS": str(MANIFESTS)}
-    if store is not None:
-        environment["FLAGBENCH_STORE"] = str(store)
-    environment = {**os.environ, **environment, **options.pop("env", {})}
+    """A process that has, as its default, a store."""
+    environment = {**os.environ, **({"FLAGBENCH_STORE": str(store)} if store else {}), **options.pop("env", {})}
     options = {"stdin": subprocess.DEVNULL, "text": True, **options}
     return subprocess.run(command, env=environment, capture_output=True, timeout=SECONDS, check=False, **options)
 
@@ -181,23 +178,18 @@ def test_checked_files_that_are_not_records_are_damaged(store: Store) -> None:
         assert caught.value.code is ExitCode.DATA
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"record_id": "the-id-of-another"},
-        {"case": "glm"},
-        {"stack": "a100-cuda11.6"},
-        {"created_at": "2026-01-03T00:00:00Z"},
-    ],
-)
-def test_a_record_in_the_place_of_another_is_refused(
-    store: Store, make_record: MakeRecord, changes: dict[str, str]
-) -> None:
+def test_a_record_in_the_place_of_another_is_refused(store: Store, make_record: MakeRecord) -> None:
     newer = {"record_id": "the-newer-one", "created_at": "2026-01-02T00:00:00Z"}
-    with_checksum(Path(next(store.list()).location), make_record(**{**newer, **changes}))
-    with pytest.raises(FlagbenchError) as caught:
-        store.get("the-newer-one")
-    assert caught.value.code is ExitCode.DATA
+    for other in (
+        {"record_id": "other"},
+        {"case": "glm"},
+        {"stack": "other"},
+        {"created_at": "2026-01-03T00:00:00Z"},
+    ):
+        with_checksum(Path(next(store.list()).location), make_record(**{**newer, **other}))
+        with pytest.raises(FlagbenchError) as caught:
+            store.get("the-newer-one")
+        assert caught.value.code is ExitCode.DATA
     assert store.get("the-older-one") == make_record(record_id="the-older-one")
 
 
@@ -250,20 +242,12 @@ def test_a_store_whose_path_is_not_utf_8_is_listed(make_record: MakeRecord, tmp_
     assert Path(json.loads(done.stdout)["records"][0]["location"]).is_relative_to(root)
 
 
-@pytest.mark.parametrize(
-    "address", ["file:///a%00b", "file://[x/", "~nobody-of-this-name/store", "x" * 5000, "/dev/null"]
-)
-def test_an_invalid_store_address_is_an_error(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize("address", ["file:///a%00b", "file://[x/", "x" * 5000, "/dev/null"])
+def test_an_invalid_store_address_is_an_error(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["results", "ls"], ["results", "show", "last"], ["verify"], ["compare", "last", "last~1"]):
         code = main.run([*arguments, "--store", address])
         output = capsys.readouterr()
-        if address.startswith("~"):  # a folder of this name, as for a shell; it is not there
-            assert code == (0 if "ls" in arguments else ExitCode.DATA)
-        else:
-            assert names_what_is_wrong((code, output.out, output.err), ExitCode.USAGE)
+        assert names_what_is_wrong((code, output.out, output.err), ExitCode.USAGE)
 
 
 # What a hostile writer would put in the place of a value.

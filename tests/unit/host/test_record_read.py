@@ -58,20 +58,13 @@ def test_a_failed_run_without_a_measurement_is_a_record(make_record: MakeRecord)
 
 
 def test_another_version_is_named_before_anything_else() -> None:
-    error = refused(b'{"schema": "record/v2", "all": "new"}')
-    assert "record/v2" in error.message
-    assert "upgrade" in error.remedy
-
-
-@pytest.mark.parametrize("content", [b"[]", b"{}", b'{"schema": 1}', b'{"schema": "case/v1"}', b"null"])
-def test_json_that_is_not_a_record(content: bytes) -> None:
-    assert "record/v1" in refused(content).message
+    assert "record/v2" in refused(b'{"schema": "record/v2", "all": "new"}').message
+    assert "record/v1" in refused(b'{"schema": "case/v1"}').message
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b" ", "empty"),
         (b" " * (MAX_BYTES + 1), "bytes"),
         (b"[" + b"0," * MAX_VALUES + b"0]", "values"),
         (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), "levels"),
@@ -81,9 +74,7 @@ def test_json_that_is_not_a_record(content: bytes) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_json_that_is_not_strict_or_beyond_a_limit(content: bytes, why: str) -> None:
-    message = refused(content).message
-    assert "is not valid JSON" in message
-    assert why in message
+    assert why in refused(content).message
 
 
 @pytest.mark.parametrize(
@@ -91,9 +82,7 @@ def test_json_that_is_not_strict_or_beyond_a_limit(content: bytes, why: str) -> 
     [
         ({"division": "quick"}, "division"),
         ({"record_id": "../../etc/passwd"}, "record_id"),
-        ({"case": "distilbert\n"}, "case"),
         ({"created_at": "2026-02-31T00:00:00Z"}, "created_at"),
-        ({"created_at": "0001-01-01T00:00:00Z"}, "before 1970"),
         ({"flops": {"formula": "f", "useful": 1}}, "executed"),
         ({"conditions": {"devices": [1]}}, "conditions"),
         ({"metrics": [{"name": "p_core", "value": None, "unit": "s", "scope": "job"}]}, "metrics[0].value"),
