@@ -35,8 +35,7 @@ def refused(folder, ended, *words):
     assert not os.path.exists(str(folder / "out")), "what was made for it goes again"
 
 
-@pytest.mark.parametrize("part", ["train", "eval"])
-def test_a_truncated_hdf5(tmp_path, part):
+def test_a_truncated_hdf5(tmp_path):
     paths = {}
     for name, split in (("train", "train"), ("eval", "val")):
         examples = from_text(write_jsonl(tmp_path) / (split + ".jsonl"), name == "train", LENGTH)
@@ -46,9 +45,9 @@ def test_a_truncated_hdf5(tmp_path, part):
     assert whole.returncode == 0, whole.stderr
     assert (tmp_path / "out" / "data" / "prepared.json").exists()
     shutil.rmtree(str(tmp_path / "out"))
-    content = paths[part].read_bytes()
-    paths[part].write_bytes(content[: len(content) // 2])
-    refused(tmp_path, prepare(tmp_path, "glm", "--data", "ReCoRD"), "%s_sparse.hdf5 cannot be read" % part)
+    for part in ("eval", "train"):
+        os.truncate(paths[part], paths[part].stat().st_size // 2)
+        refused(tmp_path, prepare(tmp_path, "glm", "--data", "ReCoRD"), part + "_sparse.hdf5")
 
 
 def test_a_missing_shard(tmp_path):
