@@ -24,7 +24,7 @@ from flagbench_cases.shared.config import load_case, load_stack, resolve
 from reenact import inventory, pairs, verdict
 from running import ENTRYPOINTS
 from warmup import warm
-from workloads import on_ranks, set_up
+from workloads import set_up
 
 pytestmark = [
     pytest.mark.image,
@@ -36,10 +36,10 @@ CASE = load_case("distilbert")
 ONE = {"low": 0.99, "value": 1.0, "high": 1.01}
 
 
-def configured(case: str = "distilbert") -> dict[str, Any]:
+def configured() -> dict[str, Any]:
     options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "source": "synthetic", "steps": 1}
     unset = dict.fromkeys(("precision", "seed", "max_samples"))
-    return resolve(load_case(case), load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
+    return resolve(CASE, load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
 
 
 def step_of(folder: Path, change: Callable[[Any], None] = lambda module: None) -> dict[str, Any]:
@@ -180,61 +180,6 @@ def test_the_interval_has_the_ranks_of_the_published_tables(n: int, rejected: in
     low, centre, high = pairs.interval(values)
     assert (means.index(low), means[::-1].index(high)) == (rejected, rejected)
     assert centre == statistics.median(means)
-
-
-def aquila_step(folder: Path, change: Callable[[Any], None] = lambda work: None) -> dict[str, Any]:
-    """The inventory of a step of aquila-33b, which infers, after `change` has changed its workload."""
-    pytest.importorskip("megatron.core")
-
-    def body(folder: Path, rank: int, world: int) -> dict[str, Any]:
-        from flagbench_cases.cases.aquila_33b import workload as aquila
-
-        work = set_up(aquila.build, configured("aquila-33b"), folder)
-        change(work)
-        batch = next(iter(work.batches("infer")))
-
-        def step() -> None:
-            work.infer(work.to_device(batch))
-            work.after_step()
-
-        return inventory.of_step(step)
-
-    [found] = on_ranks(1, folder, body)
-    return found
-
-
-def with_offset(work: Any) -> None:
-    """The SwiGLU of current releases, which adds 0 to the linear half."""
-    for layer in work.module.decoder.layers:
-        layer.mlp.__class__ = type(layer.mlp).__mro__[1]
-
-
-def waiting(work: Any) -> None:
-    """The loss is read in every step."""
-    infer = work.infer
-    work.infer = lambda batch: infer(batch).item()
-
-
-def with_fused_attention(work: Any) -> None:
-    """Attention without the scores in memory."""
-
-    def forward(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
-        query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-        found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return found.permute(2, 0, 1, 3).reshape(found.shape[2], found.shape[0], -1)
-
-    for layer in work.module.decoder.layers:
-        layer.self_attention.core_attention.forward = forward
-
-
-@pytest.mark.parametrize("change", [with_offset, waiting, with_fused_attention])
-def test_an_inference_step_that_does_something_else_is_seen(tmp_path: Path, change: Callable[[Any], None]) -> None:
-    faithful = aquila_step(tmp_path / "a")
-    assert faithful["saved_bytes"] == 0
-    assert faults(aquila_step(tmp_path / "b"), faithful, ONE) == []
-    changed = aquila_step(tmp_path / "c", change)
-    assert faults(changed, faithful, ONE)
-    assert faults(faithful, changed, ONE)
 
 
 @pytest.mark.slow
