@@ -73,10 +73,15 @@ def test_sigterm_to_every_process_at_once(tmp_path, ranks, parent_last):
 
 def test_sigterm_to_the_parent_alone(tmp_path):
     """`docker stop`, with tini or without: agent, sampler and ranks are in sessions of their own."""
-    run = CaseRun(tmp_path, ENDLESS, isolated=False)
+    log = tmp_path / "termination-log"
+    run = CaseRun(tmp_path, ENDLESS, isolated=False, env={"FLAGBENCH_TERMINATION_LOG": str(log)})
     run.wait_for_steps(1, steps=30)
     run.process.terminate()
-    stopped(run)
+    record, message = stopped(run), json.loads(log.read_text())
+    assert (message["state"], message["exit_code"]) == ("interrupted", 7)
+    assert (message["reason"], message["record_id"]) == ("interrupted by SIGTERM", record["record_id"])
+    p_core = next(metric["value"] for metric in record["metrics"] if metric["name"] == "p_core")
+    assert (message["gate"]["name"], message["gate"]["value"]) == ("p_core", p_core)
 
 
 def test_sigterm_before_the_ranks_have_begun(tmp_path):
@@ -118,19 +123,6 @@ def test_sigterm_through_tini(tmp_path):
     run.wait_for_steps(2, steps=30)
     run.process.terminate()
     stopped(run)
-
-
-def test_an_interrupted_run_leaves_a_termination_message(tmp_path):
-    log = tmp_path / "termination-log"
-    run = CaseRun(tmp_path, ENDLESS, isolated=False, env={"FLAGBENCH_TERMINATION_LOG": str(log)})
-    run.wait_for_steps(1, steps=30)
-    run.process.terminate()
-    record = run.wait(30).record
-    message = json.loads(log.read_text())
-    assert (message["state"], message["exit_code"]) == ("interrupted", 7)
-    assert (message["reason"], message["record_id"]) == ("interrupted by SIGTERM", record["record_id"])
-    assert message["gate"]["name"] == "p_core"
-    assert message["gate"]["value"] == {m["name"]: m["value"] for m in record["metrics"]}["p_core"]
 
 
 def test_another_node_leaves_a_termination_message_too(tmp_path):
