@@ -95,37 +95,6 @@ def test_a_compiled_case_is_its_manifest_in_canonical_json() -> None:
     assert text == json.dumps(json.loads(text), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("batch_size: train.batch_size\n", "batch_size: train.batch\n", ("'train.batch'",)),
-        (
-            "  workers: data.workers\n  eval",
-            "  worker: data.workers\n  eval",
-            ("unknown condition", "did you mean 'workers'"),
-        ),
-        ('text: "%g/%g/%g"', 'text: "%g/%g"', ("2 conversions for 3 values",)),
-        ("by: data.source", "by: data.nowhere", ("'data.nowhere'",)),
-        ("{value: synthetic}", "{values: synthetic}", ("conditions.data",)),
-        ("samples_per_step: train.batch_size", "samples_per_step: train.batches", ("'train.batches'",)),
-    ],
-)
-def test_a_derivation_that_leads_nowhere_is_named(
-    manifests: Path, edit: Edit, old: str, new: str, words: tuple[str, ...]
-) -> None:
-    edit(manifests / "cases" / "distilbert.yaml", old, new)
-    with pytest.raises(FlagbenchError) as caught:
-        load_catalog(manifests)
-    for word in words:
-        assert word in caught.value.message
-
-
-def test_a_range_has_its_lower_end_first(manifests: Path, edit: Edit) -> None:
-    edit(manifests / "cases" / "glm.yaml", "low: 1\n", "low: 11\n")
-    with pytest.raises(FlagbenchError, match="11 is above high, 10"):
-        load_catalog(manifests)
-
-
 def test_limits_of_devices_have_sources() -> None:
     devices = [device for stack in load_catalog().stacks.values() for device in stack.accelerators]
     known = {device.name: device.limits for device in devices if device.limits.power_watts is not None}
