@@ -49,15 +49,13 @@ if os.environ.get("RANK") == str(RANK) or (RANK is None and "RANK" in os.environ
 
 
 SLOW_LOADER = """
-import importlib, time
-name = "flagbench_cases.cases.%%s.workload" %% os.environ["SLOW_CASE"]
-workloads = [each for each in vars(importlib.import_module(name)).values() if hasattr(each, "batches")]
-for workload in workloads:
-    def batches(self, epoch, fast=workload.batches):
-        for batch in fast(self, epoch):
-            time.sleep(%r)
-            yield batch
-    workload.batches = batches
+import time
+from flagbench_cases.cases.distilbert import workload
+def batches(self, epoch, fast=workload.DistilBertWorkload.batches):
+    for batch in fast(self, epoch):
+        time.sleep(%r)
+        yield batch
+workload.DistilBertWorkload.batches = batches
 """
 
 SLOW_STEP = """
@@ -72,10 +70,9 @@ step_timer.StepTimer.__init__ = start
 """
 
 
-def slow_loader(folder: Any, case: str, seconds: float) -> Dict[str, str]:
-    """The environment of a run of a case whose every rank gets each batch so many seconds later."""
-    site = fault(folder, None, "before data", SLOW_LOADER % seconds)
-    return {**site, "SLOW_CASE": case.replace("-", "_")}
+def slow_loader(folder: Any, seconds: float) -> Dict[str, str]:
+    """The environment of a run of distilbert whose every rank gets each batch so many seconds later."""
+    return fault(folder, None, "before data", SLOW_LOADER % seconds)
 
 
 def slow_rank(folder: Any, rank: int, seconds: float) -> Dict[str, str]:

@@ -49,7 +49,7 @@ def run(folder, ranks=2, words=(), environment=None, prefix=()):
 
 
 def data_wait(folder, drawn):
-    return run(folder, environment=slow_loader(folder, CASE, drawn.uniform(0.01, 0.05)))
+    return run(folder, environment=slow_loader(folder, drawn.uniform(0.01, 0.05)))
 
 
 def straggler(folder, drawn):

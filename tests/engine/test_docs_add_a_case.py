@@ -83,12 +83,3 @@ def test_it_trains_until_the_target_is_reached(followed: Followed, record_schema
     assert metrics["acc"] >= 0.97
     assert metrics["p_core"] > 0
     assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
-
-
-def test_a_window_is_measured_on_synthetic_data(followed: Followed, tmp_path) -> None:
-    printed = followed.checkout.run(
-        "python -m flagbench_cases circle --preset tiny --data synthetic --set batch_size=32"
-    )
-    record = json.loads(printed)
-    assert record["window"]["steps"] == record["config"]["train"]["window_steps"]
-    assert record["work"]["samples_executed"] == 32 * record["work"]["steps"]

@@ -38,22 +38,18 @@ def causes(record: Record) -> dict[str, Cause]:
     return {cause.name: cause for cause in explain([record], result, CASE).causes}
 
 
-def milliseconds(pattern: str, cause: Cause) -> float:
-    found = re.search(pattern, cause.seen)
-    assert found, cause.seen
-    return float(found[1])
+def milliseconds(cause: Cause) -> float:
+    """The first time that a cause shows."""
+    return float(re.findall(r"([\d.e+]+) ms", cause.seen)[0])
 
 
 def test_a_loader_that_sleeps(tmp_path: Path) -> None:
-    record = run(tmp_path / "run", **slow_loader(tmp_path, "distilbert", DELAY))
-    found = causes(record)["data_wait"]
-    assert (
-        milliseconds(r"rank \d waited ([\d.e+]+) ms of [\d.e+]+ ms per step for its next batch", found) >= 1e3 * DELAY
-    )
+    record = run(tmp_path / "run", **slow_loader(tmp_path, DELAY))
+    assert milliseconds(causes(record)["data_wait"]) >= 1e3 * DELAY
     assert all(rank.processor_seconds and rank.processor_wait_seconds is not None for rank in record.ranks)
 
 
 def test_a_slow_rank(tmp_path: Path) -> None:
     found = causes(run(tmp_path / "run", **slow_rank(tmp_path, 1, DELAY)))["straggler"]
-    late = milliseconds(r"rank 1 \(node 0, host .*, device 1\) was ([\d.e+]+) ms later per step", found)
-    assert late >= 0.5e3 * DELAY
+    assert "rank 1 " in found.seen
+    assert milliseconds(found) >= 0.5e3 * DELAY

@@ -42,7 +42,6 @@ def parse(argv: List[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="end after two rounds, if they leave no doubt")
     parser.add_argument("--pairs", type=int, default=16, metavar="N", help="steps of both in a start, at the most")
     parser.add_argument("--seconds", type=float, default=420.0, metavar="S", help="of a case's rounds (default 420)")
-    parser.add_argument("--show-ratio", action="store_true", help="show the ratio and judge the work of a step alone")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--out", metavar="DIR", help="write reenact-CASE.json there, too")
     arguments = parser.parse_args(argv)
@@ -166,8 +165,7 @@ def main(argv: List[str]) -> int:
     if required and not all(one["publisher_versions"] for one in made):
         print_error("the publisher's library versions are not installed", "run `make bench`, which installs them")
         return int(ExitCode.RANK_FAILED)
-    kinds = ("faults",) if arguments.show_ratio else ("faults", "ratio_faults")
-    faults = any(one[kind] and one["publisher_versions"] for one in made for kind in kinds)
+    faults = any(one["publisher_versions"] and (one["faults"] or one["ratio_faults"]) for one in made)
     return NOT_THE_SAME if faults else int(ExitCode.OK)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
 import importlib.util
 import os
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -153,50 +150,10 @@ def test_incomplete_packages_are_removed(install: ModuleType, tmp_path: Path) ->
     assert sorted(p.name for p in tmp_path.iterdir()) == ["unlisted.py", "whole-1.dist-info", "whole.py"]
 
 
-class Index(http.server.BaseHTTPRequestHandler):
-    """An index, or a proxy in front of one: it answers for torch, whatever the host."""
-
-    asked: list[str]
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        self.send_response(200 if self.path.endswith("/torch/") else 404)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def index() -> Iterator[tuple[str, list[str]]]:
-    """The address of an index, and what it was asked for."""
-    asked: list[str] = []
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Index,), {"asked": asked})) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
-        thread.join()
-
-
 @pytest.fixture
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-
-
-@pytest.mark.usefixtures("direct")
-def test_an_index_is_asked_as_pip_would(
-    install: ModuleType, index: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, asked = index
-    python = Path(sys.executable)
-    assert install.unreachable(python, f"{address}/whl/torch/") is None
-    assert install.unreachable(python, f"{address}/whl/other/") == "HTTP status 404"
-    monkeypatch.setenv("http_proxy", address)
-    assert install.unreachable(python, "http://index.invalid/whl/torch/") is None
-    assert asked[-1] == "http://index.invalid/whl/torch/"
 
 
 @pytest.mark.usefixtures("direct")
