@@ -1,5 +1,6 @@
 """Starting a case as its own process, watching its spool, and judging how it ended."""
 
+import contextlib
 import functools
 import glob
 import importlib.util
@@ -10,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+import uuid
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.spool import Progress, SpoolReader
@@ -180,6 +182,32 @@ def handles(pid: int, number: int) -> bool:
     with open("/proc/%d/status" % pid) as file:
         mask = next(line.split()[1] for line in file if line.startswith("SigCgt"))
     return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+LIMITS = {
+    "memory": ("memory.limit_in_bytes", "memory.max"),
+    "pids": ("pids.max", "pids.max"),
+    "cpu": ("cpu.cfs_quota_us", "cpu.max"),
+}
+"""The setting of each controller in version 1 and in version 2 of control groups."""
+
+
+@contextlib.contextmanager
+def control_group(controller: str, limit: int) -> Iterator[List[str]]:
+    """A control group of its own; gives what a command begins with to run in it."""
+    first = os.path.isdir("/sys/fs/cgroup/%s" % controller)
+    root = "/sys/fs/cgroup/%s" % controller if first else "/sys/fs/cgroup"
+    need(os.geteuid() == 0 and os.access(root, os.W_OK), "root and writable control groups")
+    folder = os.path.join(root, "flagbench-test-%s" % uuid.uuid4().hex[:8])
+    os.mkdir(folder)
+    with open(os.path.join(folder, LIMITS[controller][0 if first else 1]), "w") as file:
+        file.write(str(limit))
+    # The shell joins the group before it becomes the command.
+    try:
+        yield ["bash", "-c", 'echo $$ > "%s/cgroup.procs"; exec "$0" "$@"' % folder]
+    finally:
+        wait_until(lambda: not open(os.path.join(folder, "cgroup.procs")).read(), 10)
+        os.rmdir(folder)
 
 
 def need(there: bool, what: str) -> None:

@@ -28,14 +28,12 @@ from flagbench.explain import explain
 from flagbench.record.read import read_record
 from flagbench.verify import verify_baseline, verify_claim
 from flagbench.verify.verdict import choose_claim
-from running import run_case
+from running import control_group, run_case
 
 LEAST = 0.9
 """Of the explanations of a cause: those in which it comes first."""
 CASE = "distilbert"
 STEPS = 120
-GROUPS = ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup")
-"""Where control groups of processors are, in version 1 and in version 2."""
 
 
 def run(folder, ranks=2, words=(), environment=None, prefix=()):
@@ -57,23 +55,9 @@ def straggler(folder, drawn):
 
 
 def cpu_quota(folder, drawn):
-    root = next(place for place in GROUPS if os.path.exists(os.path.join(place, "cgroup.procs")))
-    group = tempfile.mkdtemp(prefix="flagbench-bench-", dir=root)
-    try:
-        cores = drawn.uniform(0.3, 0.8) * (os.cpu_count() or 1)
-        if os.path.exists(os.path.join(group, "cpu.cfs_quota_us")):
-            write(group, "cpu.cfs_quota_us", int(100_000 * cores))
-        else:
-            write(group, "cpu.max", f"{int(100_000 * cores)} 100000")
-        join = f'echo $$ > {group}/cgroup.procs; exec "$@"'
-        return run(folder, ranks=os.cpu_count() or 1, prefix=["sh", "-c", join, "sh"])
-    finally:
-        os.rmdir(group)
-
-
-def write(group, name, value):
-    with open(os.path.join(group, name), "w") as file:
-        file.write(str(value))
+    cores = os.cpu_count() or 1
+    with control_group("cpu", int(100_000 * drawn.uniform(0.3, 0.8) * cores)) as prefix:
+        return run(folder, ranks=cores, prefix=prefix)
 
 
 @contextlib.contextmanager

@@ -3,14 +3,14 @@
 Where the host tool itself is needed, Python 3.10 is: the image side's tests run on 3.8 without it.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
-import uuid
 
 import pytest
 
-from running import ROOT, need, wait_until
+from running import ROOT, control_group, need
 from warmup import warm
 
 collect_ignore = (
@@ -59,27 +59,8 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-LIMITS = {"memory": ("memory.limit_in_bytes", "memory.max"), "pids": ("pids.max", "pids.max")}
-"""The setting of each controller in version 1 and in version 2 of control groups."""
-
-
 @pytest.fixture
 def limited():
     """`limited(controller, limit, *command)`: the command in a control group of this test's own."""
-    folders = []
-
-    def limit(controller, most, *command):
-        first = os.path.isdir("/sys/fs/cgroup/%s" % controller)
-        root = "/sys/fs/cgroup/%s" % controller if first else "/sys/fs/cgroup"
-        need(os.geteuid() == 0 and os.access(root, os.W_OK), "root and writable control groups")
-        folders.append(os.path.join(root, "flagbench-test-%s" % uuid.uuid4().hex[:8]))
-        os.mkdir(folders[-1])
-        with open(os.path.join(folders[-1], LIMITS[controller][0 if first else 1]), "w") as file:
-            file.write(str(most))
-        # The shell joins the group before it becomes the run.
-        return ["bash", "-c", 'echo $$ > "%s/cgroup.procs"; exec "$0" "$@"' % folders[-1], *command]
-
-    yield limit
-    for folder in folders:
-        wait_until(lambda folder=folder: not open(os.path.join(folder, "cgroup.procs")).read(), 10)
-        os.rmdir(folder)
+    with contextlib.ExitStack() as stack:
+        yield lambda controller, limit, *command: [*stack.enter_context(control_group(controller, limit)), *command]

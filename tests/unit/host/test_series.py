@@ -26,7 +26,6 @@ from flagbench.stores.series_document import (
     Request,
     SeriesDocument,
     SeriesError,
-    is_series,
     parse_series,
     planned_runs,
     seed_of,
@@ -254,11 +253,6 @@ def test_what_is_no_series_is_refused(content: bytes) -> None:
         parse_series(content, "the file")
     assert caught.value.code is ExitCode.DATA
     assert "the file" in caught.value.message
-
-
-def test_a_record_is_no_series(make_record: Callable[..., bytes]) -> None:
-    assert not is_series(make_record())
-    assert is_series(b'{"schema": "series/v9"}')
 
 
 @pytest.mark.parametrize("value", [None, -1, 1.5, "", "x" * 200, "a\n", [], {}, "2026-01-01T12:00:00Z"], ids=repr)
