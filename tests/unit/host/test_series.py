@@ -39,51 +39,70 @@ DAY = "2026-01-01"
 Edit = Callable[[dict[str, Any]], object]
 
 
-def planned(nonce: str = "mine", count: int = 3) -> SeriesDocument:
+def planned(nonce: str = "mine", count: int = 3, side: str | None = None) -> SeriesDocument:
     """A series before its first run."""
-    command = ("run", "distilbert:cpu", f"--repeat={count}", f"--nonce={nonce}")
+    series_id = series_id_of(nonce, side)
     return SeriesDocument(
-        series_id=nonce,
+        series_id=series_id,
         nonce=nonce,
         nonce_by="user",
         seeds="derived",
         token="0123456789abcdef",
         flagbench=Builder("0.1.0"),
-        request=Request(command, "distilbert", "cpu", "native"),
+        request=Request(
+            ("run", "distilbert:cpu", f"--repeat={count}", f"--nonce={nonce}"), "distilbert", "cpu", "native"
+        ),
         requested=count,
-        runs=planned_runs(nonce, nonce, count, None),
+        runs=planned_runs(nonce, series_id, count, None),
         started_at=f"{DAY}T12:00:00Z",
     )
 
 
-def record_of(number: int, **changes: Any) -> bytes:
-    """The record of a run of the series, which took some of the minute before it."""
-    config = {"nodes": 1, "seed": seed_of("mine", number)}
-    run = {
-        "record_id": f"record-mine-{number}",
-        "run_id": f"mine-{number}",
-        "created_at": f"{DAY}T12:0{2 * number}:00Z",
+def record_of(run_id: str, seed: int, minute: int, **changes: Any) -> bytes:
+    """The record of a run that took some of the minute before it."""
+    config = {"nodes": 1, "seed": seed}
+    record = {
+        **RECORD,
+        "record_id": f"record-{run_id}",
+        "run_id": run_id,
+        "created_at": f"{DAY}T12:{minute:02}:00Z",
+        "config": config,
+        "config_digest": config_digest(config),
+        **changes,
     }
-    return json.dumps({**RECORD, **run, "config": config, "config_digest": config_digest(config), **changes}).encode()
+    return json.dumps(record).encode() + b"\n"
 
 
 @pytest.fixture
 def document(store: Store) -> dict[str, Any]:
     """A sound series of three runs of a minute each, in the store with its records."""
-    writer = SeriesWriter(store, planned())
+    return dict(json.loads(stored_series(store).to_json()))
+
+
+def stored_series(store: Store, series: SeriesDocument | None = None, *, end: bool = True) -> SeriesDocument:
+    """Store a series and its records; without its end it is as a kill leaves it."""
+    writer = SeriesWriter(store, series or planned())
     writer.begin()
     for run in writer.series.runs:
-        content = record_of(run.run)
+        content = record_of(run.run_id, run.seed, minute=2 * run.run)
         stored = store.put(content)
-        ended = {"state": "ok", "exit_code": 0, "record_id": stored.record_id, "created_at": stored.created_at}
-        ended |= {
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "config_digest": json.loads(content)["config_digest"],
-        }
-        ended |= {"started_at": f"{DAY}T12:0{2 * run.run - 1}:00Z", "seconds": 60.0}
-        writer.add(msgspec.structs.replace(run, **ended))
-    writer.finish(f"{DAY}T12:07:00Z")
-    return dict(json.loads(writer.series.to_json()))
+        raw = json.loads(content)
+        writer.add(
+            msgspec.structs.replace(
+                run,
+                state="ok",
+                exit_code=0,
+                record_id=stored.record_id,
+                sha256=hashlib.sha256(content).hexdigest(),
+                created_at=stored.created_at,
+                config_digest=raw["config_digest"],
+                started_at=f"{DAY}T12:{2 * run.run - 1:02}:00Z",
+                seconds=60.0,
+            )
+        )
+    if end:
+        writer.finish(f"{DAY}T12:07:00Z")
+    return writer.series
 
 
 def stored_record(store: Store, number: int) -> Any:
@@ -163,7 +182,7 @@ def test_a_sound_series_is_no_problem(document: dict[str, Any], store: Store, fl
 
 def test_a_record_that_was_replaced_is_a_problem(document: dict[str, Any], store: Store) -> None:
     store.remove(stored_record(store, 2))
-    store.put(record_of(2, argv=["--other"]))
+    store.put(record_of("mine-2", seed_of("mine", 2), minute=4, argv=["--other"]))
     (problem,) = read_series(store, "mine").problems
     assert "sha256" in problem
 
@@ -189,7 +208,8 @@ def test_a_record_that_was_removed_is_left_out_and_named(
 def test_runs_of_two_images_are_no_series(store: Store, document: dict[str, Any]) -> None:
     for number in (1, 2):
         image = {"context_digest": f"sha256:{str(number) * 64}", "reason": None}
-        content = record_of(number, system={**RECORD["system"], "image": image})
+        system = {**RECORD["system"], "image": image}
+        content = record_of(f"mine-{number}", seed_of("mine", number), minute=2 * number, system=system)
         store.remove(stored_record(store, number))
         store.put(content)
         document["runs"][number - 1]["sha256"] = hashlib.sha256(content).hexdigest()
