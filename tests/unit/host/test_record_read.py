@@ -105,10 +105,6 @@ def test_a_refusal_is_one_line_whatever_the_record_holds(make_record: MakeRecord
         assert refused(content).message.isprintable()
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    assert "none.json" in refused(tmp_path / "none.json").message
-
-
 _values = st.one_of(
     st.booleans(),
     st.integers(-(10**6), 10**6),

@@ -108,8 +108,3 @@ def test_the_correlation_time_is_that_of_the_sequence() -> None:
     assert correlation_time([1.0, -1.0] * 50) == pytest.approx(
         1.0, abs=0.02
     )  # neighbours that cancel do not count for more than one each
-
-
-def test_amounts_and_times_are_of_the_same_steps() -> None:
-    with pytest.raises(ValueError, match="3 amounts and 2 times"):
-        within_run([1.0] * 3, [1.0] * 2)

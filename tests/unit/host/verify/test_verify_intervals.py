@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flagbench.record.model import Metric
-from flagbench.stats.between import Prior, over_runs
+from flagbench.stats.between import over_runs
 from flagbench.verify import Verdict
 from flagbench.verify.interval import Estimate, Ratio, estimate, quotient
 from flagbench.verify.judge import HIGH, LOW, classify
@@ -80,11 +80,6 @@ def test_another_run_that_agrees_always_narrows_the_interval() -> None:
 
 def test_a_run_is_never_known_better_than_its_own_window() -> None:
     assert half_width(10.0, width=0.2) == pytest.approx(0.2)
-
-
-def test_one_run_says_so_and_what_it_rests_on() -> None:
-    method = estimate([measured(10.0, (9.9, 10.1))], Prior(0.01, 20.0, "19 deviations of earlier runs")).ci_method
-    assert all(words in method for words in ("one run", "1.0%", "19 deviations of earlier runs"))
 
 
 def test_under_five_runs_each_window_must_have_given_an_interval() -> None:

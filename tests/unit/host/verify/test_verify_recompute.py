@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from catalogs import CATALOG
 from flagbench.catalog.model import NOT_PUBLISHED
 from flagbench.evidence.section import digest_of
-from flagbench.record.read import MAX_BYTES, RecordError
 from flagbench.verify import Verdict, recompute, verify_baseline
 from flagbench_cases.record import measured
 from flagbench_cases.shared import config as configs
@@ -259,11 +258,6 @@ def test_a_record_without_evidence_stays_invalid_otherwise(edit: Edit) -> None:
     del raw["evidence"]
     edit(raw)
     assert verified(raw).verdict is Verdict.INVALID
-
-
-def test_a_megabyte_is_no_record() -> None:
-    with pytest.raises(RecordError, match="bytes"):
-        read({**made(), "note": "x" * MAX_BYTES})
 
 
 _SECONDS = st.one_of(st.just(0.0), st.floats(1e-7, 1e-3), st.floats(1e-3, 100.0))

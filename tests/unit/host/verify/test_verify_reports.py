@@ -120,14 +120,6 @@ def test_verify_reads_standard_input(
     assert (code, f"claim {CLAIM.id}; it was chosen" in out) == (9, chosen)
 
 
-def test_a_file_whose_name_is_a_dash_is_no_standard_input(
-    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "-").write_bytes(Path(path("a100-1x8-below")).read_bytes())
-    monkeypatch.chdir(tmp_path)
-    assert flagbench("verify ./-").code == 9
-
-
 def test_verify_holds_a_record_against_others(flagbench: Flagbench) -> None:
     code, out, _ = flagbench("verify", path("a100-1x8-below"), "--baseline", path())
     assert (code, "compared with the baseline fixture-a100-1x8" in out) == (9, True)

@@ -67,13 +67,8 @@ def test_a_doctored_record_is_invalid_on_either_side(edit: Callable[[Raw], None]
         assert not any(metric.ratio for metric in found.metrics)
 
 
-def test_two_sound_records_are_compared() -> None:
-    found = compared(edited())
-    assert (found.exit_code, found.problems) == (ExitCode.OK, ())
-    assert next(metric for metric in found.metrics if metric.name == "p_core").ratio
-
-
 def test_a_comparison_shows_numbers_as_the_evidence_gives_them() -> None:
+    assert any(metric.ratio for metric in compared(edited()).metrics)
     assert [m.a and m.a.value for m in compared(edited(faster)).metrics] == [
         m.a and m.a.value for m in compared(edited()).metrics
     ]
