@@ -114,8 +114,9 @@ DOCTORED: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     (A100, {"conditions.layout": "dp1 tp8 pp1"}, ("layout", "dp1 tp8 pp1", "dp8 tp1 pp1")),
     (LORA, {"conditions.peft": "0.4.0"}, ("peft", "0.4.0", "0.21.2")),
     (A100, {"conditions.torch": "1.12.0"}, ("torch", "1.12.0", "1.12.0a0+bd13bc6")),
+    (A100, {"software.stack_expects.torch": "2.0", "system.image": {"context_digest": "sha256:" + "0" * 64}},
+     ("1.12.0a0+bd13bc6", "2.0")),
     (A100, {"conditions.driver": "580.65"}, ("driver", "580.65", "470.129.06")),
-    (A100, {"conditions.division": "tuned"}, ("division", "tuned", "faithful")),
     # Devices and processes
     (A100, {"system.devices.3.name": "NVIDIA H200"}, ("device_model", "NVIDIA A100-SXM4-40GB + NVIDIA H200")),
     (A100, {"system.devices.7.uuid": "gpu-0 "}, ("2 times", "gpu-0")),
@@ -127,7 +128,7 @@ DOCTORED: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     (A100, {"ranks.7.host": "elsewhere"}, ("2 hosts", "machine, elsewhere")),
     (A100, {"ranks.7.exit": "SIGKILL"}, ("ok", "rank 7", "SIGKILL")),
     (A100, {"system.devices.7": DELETE}, ("7 of node 0", "devices_per_node is 8")),
-    (A100, {"stack": "cpu"}, ("cpu", "NVIDIA A100-SXM4-40GB")),
+    (A100, {"stack": "cpu"}, ("NVIDIA A100-SXM4-40GB", "software.cuda is 11.6", "config.precision is tf32")),
     (CPU, {"stack": "a100-cuda11.6", "system.devices.0.name": "X", "system.devices.1.name": "X",
            "system.cpu.model": "X"}, ("a100-cuda11.6", "processor X")),
     # Sizes and ranks
@@ -144,7 +145,6 @@ DOCTORED: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     (A100, {"software.precision": None}, ("software.precision",)),
     (A100, {"software.precision.relative_error": DELETE}, ("software.precision", "tf32")),
     (CPU, {"software.precision.relative_error": 4e-4}, ("fp32", "4.0e-04")),
-    (CPU, {"config.precision": "tf32", "conditions.precision": "tf32"}, ("cpu", "tf32")),
     (A100, {"config.precision": "fp16"}, ("config.precision is fp16", "tf32, fp32, bf16")),
     (A100, {"flops.peak.precision": "bf16", "flops.peak.flops": 312e12}, ("bf16", "tf32")),
     (A100, {"flops.peak.flops": 312e12}, ("312000000000000.0", "156000000000000.0")),
@@ -153,8 +153,9 @@ DOCTORED: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     (A100, {"flops.formula": "other/v1"}, ("other/v1", "distilbert-matmul/v1")),
     # Names, times and the command line
     (A100, {"preset": "tiny"}, ("preset is tiny", "reference")),
-    (A100, {"created_at": "2026-01-01T10:00:00Z"}, ("2026-01-01T10:00:00Z", "20260101T115400Z")),
+    (A100, {"created_at": "2026-01-01T10:00:00Z", "launch": DELETE}, ("2026-01-01T10:00:00Z", "20260101T115400Z")),
     (A100, {"created_at": "2026-01-01T11:55:00Z"}, ("361.0 s", "60 s")),
+    (A100, {"record_id": "20260231T115400Z-distilbert-a100-cuda11.6-1x8-0123abcd"}, ("20260231T115400Z",)),
     (A100, {"record_id": "20260101T115400Z-glm-a100-cuda11.6-1x8-0123abcd"}, ("-glm-a100", "distilbert-a100")),
     (A100, {"argv.0": "glm"}, ("distilbert", "glm")),
     (A100, {"argv.4": "4"}, ("config.gpus is 8", "--gpus 4")),
@@ -173,6 +174,8 @@ DOCTORED: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     (A100, {"config.model.heads": DELETE}, ("config.model.heads",)),
     (A100, {"config.model.more": {"a.b": 1}}, ("'a.b'",)),
     (A100, {"flagbench.version": "0.0.9", "config.train.batch_size": DELETE}, ("batch_size is 32",)),
+    (A100, {"flagbench.version": "0.0.9", "config.train.batch_size": 96, "conditions.batch_size": 96},
+     ("batch_size is 96", "32", "0.0.9")),
     (A100, {"flagbench.version": "0.0.9", "config.model.layers": 2}, ("config.model.layers is 2", "6", "0.0.9")),
     # Steps and the work they did
     (CPU, {"window.steps": 30}, ("window.steps is 30", "40")),

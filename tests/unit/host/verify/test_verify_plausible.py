@@ -330,12 +330,9 @@ def test_a_run_without_its_ceiling_is_inconclusive() -> None:
     assert (result.verdict, "matrix product" in result.reason) == (Verdict.INCONCLUSIVE, True)
 
 
-def runs(count: int, steps: int | None, change: Callable[[int, Raw], object] = lambda number, raw: None) -> list[Raw]:
+def runs(count: int, steps: int | None) -> list[Raw]:
     """As many runs of distilbert on different days."""
-    found = [made(steps=steps, run=f"made-up-run-{number}", seed=number) for number in range(count)]
-    for number, raw in enumerate(found):
-        change(number, raw)
-    return found
+    return [made(steps=steps, run=f"made-up-run-{number}", seed=number) for number in range(count)]
 
 
 def test_five_windows_of_a_step_each_are_too_few_steps() -> None:
@@ -345,22 +342,29 @@ def test_five_windows_of_a_step_each_are_too_few_steps() -> None:
     assert all(words in result.reason for words in ("5 windows have 5 steps", "95 more"))
 
 
-def test_a_run_in_another_order_is_the_same_run() -> None:
-    first = made()
+def in_another_order(number: int, raw: Raw) -> None:
+    for span in raw["evidence"]["spans"]:
+        order = random.Random(number).sample(range(span["steps"]), span["steps"])
+        for name, of_ranks in span["columns"].items():
+            if not isinstance(of_ranks, int):
+                span["columns"][name] = [[own[at] for at in order] for (own,) in each(raw, span, name)]
 
-    def copied(number: int, raw: Raw) -> None:
-        own = {name: raw[name] for name in ("record_id", "run_id", "created_at")}
-        raw.update({**copy.deepcopy(first), **own})
-        for span in raw["evidence"]["spans"]:
-            order = random.Random(number).sample(range(span["steps"]), span["steps"])
-            for name, of_ranks in span["columns"].items():
-                if not isinstance(of_ranks, int):
-                    listed = each(raw, span, name)
-                    span["columns"][name] = [[own[at] for at in order] for (own,) in listed]
+
+def in_another_proportion(number: int, raw: Raw) -> None:
+    scale(raw, 1 + number / 500)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"), [(in_another_order, "in some order"), (in_another_proportion, "step times are equal")]
+)
+def test_a_copy_in_another_order_or_proportion_is_one_run(change: Callable[[int, Raw], None], why: str) -> None:
+    copies = runs(5, None)
+    for number, raw in enumerate(copies):
+        raw.update({**made(), **{name: raw[name] for name in ("record_id", "run_id", "created_at")}})
+        change(number, raw)
         consistent(raw)
-
-    with pytest.raises(FlagbenchError, match="in some order"):
-        verified(*runs(5, None, copied))
+    with pytest.raises(FlagbenchError, match=why):
+        verified(*copies)
 
 
 def test_what_nobody_published_is_not_what_a_baseline_had() -> None:

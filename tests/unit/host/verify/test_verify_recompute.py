@@ -133,6 +133,8 @@ DOCTORED: list[tuple[str, Edit, tuple[str, ...]]] = [
     (DISTILBERT, put("quality", "evaluations", 0, "accuracy", value=1.5), ("1.5", "10000")),
     (DISTILBERT, put("quality", "evaluations", 0, "counted", value="x"), ("evaluations",)),
     (DISTILBERT, put("config", "train", "warmup_steps", value=None), ("train.warmup_steps",)),
+    (DISTILBERT, put("config", "train", "warmup_steps", value=19), ("19",)),
+    (DISTILBERT, put("config", "train", "window_steps", value=31), ("130", "20 + 31")),
     (DISTILBERT, put("evidence_digest", value=None), ("evidence_digest", "None")),
     (DISTILBERT, put("ranks", 2, "rank", value=1), ("8 ranks", "7")),
 ]
@@ -143,9 +145,10 @@ DOCTORED: list[tuple[str, Edit, tuple[str, ...]]] = [
 def test_a_part_that_was_edited_alone_makes_a_record_invalid(claim: str, edit: Edit, words: tuple[str, ...]) -> None:
     raw = made(claim)
     edit(raw)
-    result = verified(raw, claim=claim)
+    result, record = verified(raw, claim=claim), read(raw)
     assert (result.verdict, result.verdict.exit_code) == (Verdict.INVALID, 12)
-    assert [word for word in words if word not in result.reason] == []
+    problems = [*recompute.repeated_metrics(record), *recompute.check(record, CATALOG.cases[record.case]).problems]
+    assert [word for word in words if word not in "; ".join(problems)] == []
 
 
 FORGED: list[tuple[str, Edit]] = [
