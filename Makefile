@@ -5,6 +5,8 @@ PYTHON ?=
 VENV ?= .venv
 # Index for CPU builds of torch, if reachable. Empty: the index that pip is configured to use.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# The S3 server of .ci/storage, if its environment is set.
+FLAGBENCH_TEST_S3 ?=
 # Additional options for tests.reenact, tests/bench/verdicts.py and demo.py (`make bench`), and for pytest (`make test`).
 REENACT ?=
 VERDICTS ?=

@@ -6,16 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.launchers.host import Host
 from flagbench.request import LocalOptions, RunRequest
-
-# An example's time says how busy the machine is.
-settings.register_profile("without deadlines", deadline=None)
-settings.load_profile("without deadlines")
 
 
 @pytest.fixture(scope="session")
