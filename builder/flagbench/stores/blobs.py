@@ -97,7 +97,7 @@ class Blobs(Protocol):
     def put_file(self, key: str, path: Path, sha256: str) -> bool:
         """Keep a file of any size under a key that contains its sha256. Whether it was sent, or was there (False).
 
-        Raises StoreError (NOT_STORED); an interrupted upload to a bucket is resumed by the next one.
+        Raises StoreError (NOT_STORED).
         """
 
     def get_file(self, key: str, path: Path, *, size: int, sha256: str) -> None:

@@ -54,7 +54,7 @@ class Bundles:
     def put(self, place: BundlePlace, path: Path) -> bool:
         """Keep a bundle; it belongs there before its record. Whether it was sent: False where it was there already.
 
-        Raises StoreError (NOT_STORED). An interrupted upload is resumed by the next one.
+        Raises StoreError (NOT_STORED).
         """
         try:
             return self._blobs.put_file(place.key, path, place.sha256)

@@ -18,7 +18,7 @@ from functools import cached_property
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from flagbench_cases.shared.s3.client import ATTEMPTS, KEYS, broke_off, errors_of_boto3, explained, open_client
+from flagbench_cases.shared.s3.client import ATTEMPTS, broke_off, errors_of_boto3, explained, open_client
 from flagbench_cases.shared.s3.errors import S3Error
 from flagbench_cases.shared.s3.profiles import Address, Profile
 
@@ -87,14 +87,6 @@ class Bucket:
     def endpoint(self) -> str:
         """The server's URL."""
         return str(self.client.meta.endpoint_url)
-
-    @property
-    def credentials(self) -> Any:
-        """What the client signs with, as botocore has it. Raises S3Error (usage) where there is nothing."""
-        found = self._opened[2].get_credentials()
-        if found is None:
-            raise S3Error(f"{self.url}: there are no credentials to sign with", f"set {KEYS}", usage=True)
-        return found.get_frozen_credentials()
 
     @cached_property
     def keeps_versions(self) -> bool:
@@ -240,5 +232,5 @@ class Bucket:
         return f"{self.url} at {self.endpoint} cannot be used"
 
     @cached_property
-    def _opened(self) -> tuple[Any, Profile, Any]:
+    def _opened(self) -> tuple[Any, Profile]:
         return open_client(self.address)

@@ -32,8 +32,8 @@ _REFUSED = "see the server's answer; the address can name the kind of server: s3
 _CREATE_ONLY = "If-None-Match"
 
 
-def open_client(address: Address) -> tuple[Any, Profile, Any]:
-    """A client that threads can share, its profile and its session. Raises S3Error (usage) without boto3."""
+def open_client(address: Address) -> tuple[Any, Profile]:
+    """A client that threads can share, and its profile. Raises S3Error (usage) without boto3."""
     try:
         import boto3
         from botocore.config import Config
@@ -63,7 +63,7 @@ def open_client(address: Address) -> tuple[Any, Profile, Any]:
         if has_userinfo(client.meta.endpoint_url):
             raise ValueError("the endpoint contains credentials")
         client.meta.events.register("before-sign.s3.PutObject", lambda request, **_: _translate(request, profile))
-        return client, profile, session
+        return client, profile
     except (BotoCoreError, ValueError, OSError) as error:  # OSError: a credential_process that cannot be started
         found = explained(error, f"{address.url} cannot be used")
         raise S3Error(found.message, found.remedy, usage=True) from error
