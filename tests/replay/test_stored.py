@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from flagbench.catalog import load
 from flagbench.cli import main
 
 HERE = Path(__file__).parent / "08a01ae"
@@ -64,6 +65,19 @@ def test_records_of_a_newer_image_keep_their_verdict(
     if result["verdict"] != "INVALID":
         names = {"metric step_slowest", "timing.new", "window.new", "work.new", "flops.new"}
         assert set(result["not_compared"]) == names
+
+
+def test_a_check_that_the_case_has_since_is_not_compared(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifests = shutil.copytree(load.manifests_root(), tmp_path / "manifests")
+    case = manifests / "cases" / "glm.yaml"
+    case.write_text(case.read_text(encoding="utf-8").replace("[precision,", "[since, precision,"), encoding="utf-8")
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    expected = next(each for each in EXPECTED if each["verdict"] == "INCONCLUSIVE")
+    code, result = run(capsys, "verify", *expected["verify"], "--store", str(stored))
+    assert (code, result["verdict"]) == (expected["exit_code"], "INCONCLUSIVE")
+    assert result["not_compared"] == ["check since"]
 
 
 def test_every_stored_record_is_listed(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:

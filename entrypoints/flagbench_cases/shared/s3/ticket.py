@@ -40,7 +40,7 @@ _PERHAPS = (None, 500, 502, 504)
 """Answers after which an object may be there; None: there was no answer."""
 _RUN_ID = re.compile("[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-_URL = re.compile(r"https?://([\w.-]+|\[[0-9a-f:.]+\])(:\d{1,4}|:[1-5]\d{4})?/[!-~]+", re.ASCII)
+_URL = re.compile(r"https?://([\w.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?/[!-~]+", re.ASCII)
 _CODE = re.compile("<Code>([A-Za-z]{1,100})</Code>")
 
 
@@ -140,7 +140,7 @@ def parse_ticket(content: bytes, where: str) -> Ticket:
             document["schema"] == SCHEMA
             and ticket.nodes > 0
             and ticket.uploads.keys() == names
-            and all(map(_URL.fullmatch, ticket.uploads.values()))
+            and all(_URL.fullmatch(url) and urlsplit(url).port != 0 for url in ticket.uploads.values())
             and _RUN_ID.fullmatch(ticket.run_id)
             and _TIME.fullmatch(ticket.expires_at)
             and ticket.store.isprintable()

@@ -133,7 +133,8 @@ def test_a_ticket_is_read_from_a_file_or_from_the_environment(
     assert json.loads(found.encode()) == TICKET
     assert "FLAGBENCH_TICKET" not in os.environ, "the ranks do not inherit it"
     path = tmp_path / "ticket"
-    path.write_text(json.dumps({**TICKET, "run_id": "another"}))
+    uploads = dict.fromkeys(TICKET["uploads"], "https://h:65535/b/k")
+    path.write_text(json.dumps({**TICKET, "run_id": "another", "uploads": uploads}))
     found = stores.read_ticket(str(path))
     assert found is not None
     assert found.run_id == "another"
@@ -158,7 +159,14 @@ def test_a_ticket_is_read_from_a_file_or_from_the_environment(
         {"uploads": []},
         *(
             {"uploads": {**TICKET["uploads"], "node-0.tar.gz": url}}
-            for url in ({}, "file:///etc/passwd", "https://u:SECRET@h/k", "https://h/SECRET x", "https://h:SECRET/k")
+            for url in (
+                {},
+                "file:///etc/passwd",
+                "https://u:SECRET@h/k",
+                "https://h/SECRET x",
+                "https://h:SECRET/k",
+                "https://h:65536/k",
+            )
         ),
     ],
 )

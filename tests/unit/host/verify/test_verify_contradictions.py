@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
+from flagbench._version import __version__
 from flagbench.record.digest import config_digest
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
@@ -49,6 +50,7 @@ def document(name: str) -> Raw:
         return measured
     found: Raw = copy.deepcopy({**json.loads((REPLAYS / "a100-1x8.json").read_text(encoding="utf-8")), **ADDED})
     found["system"]["driver"] = found["conditions"]["driver"]
+    found["flagbench"]["version"] = __version__
     for rank, device in zip(found["ranks"], found["system"]["devices"], strict=True):
         rank["uuid"] = device["uuid"] = f"GPU-{device['index']}"
     return found
