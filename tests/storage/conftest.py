@@ -158,9 +158,10 @@ class Proxy(ThreadingHTTPServer):
         return connection, address
 
     def close(self) -> None:
-        """End every connection, which clients keep open, and with it its thread."""
+        """End every connection, which clients keep open, and with it its thread. Others are refused from now on."""
         self.release()
         self.shutdown()
+        self.socket.close()
         for connection in self.connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
