@@ -88,7 +88,7 @@ def rendered(request: JobRequest) -> Documents:
 @pytest.mark.parametrize("field", FIELDS)
 @example(value="$(HOME)")
 @given(value=ANY)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_typed_stands_in_its_field_or_is_refused(field: str, value: str, request_of: Request) -> None:
     option = field.partition(" ")[0]
     form, place = FIELDS[field]
