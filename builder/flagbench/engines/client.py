@@ -10,7 +10,7 @@ import signal
 import subprocess
 import termios
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fcntl import ioctl
 from threading import Thread
@@ -30,6 +30,7 @@ _STOP_SECONDS = 2
 _KEPT_LINES = 200
 # Cursor movements, colours and window titles of the progress that is drawn on a terminal.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
+_END = re.compile(rb"(?<=[\r\n])")
 _INSTALL = (
     "install Docker's client with its buildx plugin (docs.docker.com/go/buildx; on Debian 12 the package docker.io "
     f"is enough), or name a client that has it with {VARIABLE}"
@@ -128,16 +129,31 @@ def _write_and_wait(process: subprocess.Popen[bytes], content: Iterable[bytes] |
 
 
 def _read(output: int, lines: deque[str], show: TextIO | None, secrets: Sequence[str]) -> None:
-    """In a thread: keep and show each line until the command has closed its output."""
+    """In a thread: keep each line, and show what is printed, until the command has closed its output."""
+    line = ""
+    for piece in _pieces(output):
+        text = redact(piece.decode("utf-8", "replace"), secrets)
+        # A carriage return rewrites a line, as progress bars do: the last state counts.
+        line = _ESCAPE.sub("", text).rstrip() or line
+        if text.endswith("\n"):
+            lines.append(line)
+            line = ""
+        try:
+            if show is not None:
+                show.write(text)
+                show.flush()
+        except (OSError, ValueError):
+            show = None  # its reader is gone; the command continues
+    if line:
+        lines.append(line)
+
+
+def _pieces(output: int) -> Iterator[bytes]:
+    """What is printed, as it comes, split after line ends and carriage returns, with which progress bars end."""
+    rest = b""
     # A terminal's other end ends with an error (EIO), a pipe without.
     with suppress(OSError), open(output, "rb") as printed:
-        for line in printed:
-            text = redact(line.decode("utf-8", "replace"), secrets)
-            # A carriage return rewrites a line, as progress bars do: the last state counts.
-            lines.append(_ESCAPE.sub("", text).rstrip().rpartition("\r")[2])
-            try:
-                if show is not None:
-                    show.write(text)
-                    show.flush()
-            except (OSError, ValueError):
-                show = None  # its reader is gone; the command continues
+        while chunk := printed.read1():
+            *pieces, rest = _END.split(rest + chunk)
+            yield from pieces
+    yield rest

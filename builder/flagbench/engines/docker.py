@@ -88,7 +88,12 @@ class Engine:
         The client's progress goes to `show`. Raises EngineError with the cause where the registry does not take it.
         """
         lines = self._run(ref, ["push", ref], PUSH, EngineError, show=show)
-        return next(found[1] for line in reversed(lines) if (found := _PUSHED.search(line)))
+        if not (found := _PUSHED.findall("\n".join(lines))):
+            raise EngineError(
+                f"docker succeeded, but did not print the digest of {ref}",
+                remedy=f"push it once more, and look at what `docker push {ref}` prints",
+            )
+        return str(found[-1])
 
     def build(self, request: BuildRequest, *, show: TextIO | None = None) -> ImageInfo:
         """Build; the client's own progress goes to `show`, drawn where that is a terminal.

@@ -55,6 +55,15 @@ def test_what_it_prints_is_redacted_kept_and_shown():
     assert run(r"printf '10 %%\r100 %%\n'")[1] == ["100 %"], "as a progress bar was last"
 
 
+def test_progress_is_shown_while_it_runs(tmp_path):
+    class Seen(io.StringIO):
+        def write(self, text):
+            (tmp_path / "seen").touch()
+
+    wait = f"for _ in $(seq 100); do [ ! -e {tmp_path}/seen ] || exit 0; sleep 0.1; done; exit 1"
+    assert run(rf"printf '10 %%\r'; {wait}", show=Seen())[:2] == (0, ["10 %"])
+
+
 def test_its_input_is_streamed():
     assert run("wc -c", content=(bytes(2**20) for _ in range(3)))[1] == [str(3 * 2**20)]
     assert run("echo no; exit 2", content=(bytes(2**20) for _ in range(3)))[:2] == (2, ["no"])

@@ -121,6 +121,15 @@ def test_a_pull_is_the_clients(engine, fake_command):
     assert "docker login" in caught.value.remedy
 
 
+def test_a_push_tells_the_digest(engine, fake_command):
+    digest = "sha256:" + "0" * 64
+    fake_command.prints(f"0123: Pushed\n1: digest: {digest} size: 1\n")
+    assert engine.push("r.example/a:1") == digest
+    fake_command.prints("0123: Pushed\n")
+    with pytest.raises(EngineError):
+        engine.push("r.example/a:1")
+
+
 @pytest.mark.parametrize("name", ["sha256:" + "0" * 64, "flagbench/stack:cpu", "localhost/flagbench/base:0123"])
 def test_no_registry_is_asked_for_an_id_or_for_our_own_images(engine, fake_command, name):
     """On Docker Hub, which a name without a host means, the name may be anybody's."""
