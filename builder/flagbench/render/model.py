@@ -93,15 +93,15 @@ def _file(path: str, source: Path) -> Iterator[bytes]:
                 chunk = file.read(min(_CHUNK, size - file.tell()))
                 if not chunk:
                     raise FlagbenchError(
-                        f"the build input {source} became shorter while it was read",
-                        remedy="build again when nothing writes to it",
+                        f"{source} became shorter while it was read",
+                        remedy="try again when nothing writes to it",
                         code=ExitCode.BUILD_FAILED,
                     )
                 yield chunk
     except OSError as error:
         raise FlagbenchError(
-            f"the build input {source} cannot be read: {reason(error)}",
-            remedy="make it a readable file, or leave it out",
+            f"{source} cannot be read: {reason(error)}",
+            remedy="make it a readable file",
         ) from None
     yield _padding(size)
 
