@@ -41,7 +41,9 @@ class Pulled:
     config: str
     """`sha256:<64 hex>` of the configuration, which is the image's id in an engine with the classic store."""
     downloaded: int
-    """Bytes of layers; 0 where all of them had been compared before."""
+    """Bytes of layers; 0 where the engine has all of them, and they had been compared before."""
+    loaded: bool
+    """Whether the engine lacked the image."""
 
     def as_json(self) -> dict[str, object]:
         """For `--json`."""
@@ -78,6 +80,7 @@ def pull(source: BucketImage, engine: Engine, progress: Progress) -> Pulled:
             raise damaged(f"{source.url} has {len(manifest.layers)} layers, its configuration {len(diff_ids)}")
         layers = [*zip(manifest.layers, diff_ids, strict=True)]
         image = _in_engine(engine, name, manifest, config)
+        loaded = image is None
         held = len(layers) if image else _held(engine, diff_ids)
         # What the engine lacks, or this machine has never unpacked.
         wanted = [*layers[held:], *(pair for pair in layers[:held] if _seen_diff_id(pair[0]) != pair[1])]
@@ -99,7 +102,7 @@ def pull(source: BucketImage, engine: Engine, progress: Progress) -> Pulled:
                     remedy="update the engine, or pull from a server that serves the bucket as a registry",
                 )
     engine.tag(image.id, name)
-    return Pulled(source, image, digest_of(content), manifest.config.digest, downloaded)
+    return Pulled(source, image, digest_of(content), manifest.config.digest, downloaded, loaded)
 
 
 def _in_engine(engine: Engine, name: str, manifest: Manifest, config: Config) -> ImageInfo | None:
