@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from flagbench.cli import main
 from flagbench.engines import Engine
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.oci.bucket_address import parse_bucket_image
@@ -211,6 +212,8 @@ def test_the_words_of_a_pull(push: Callable[[HandMade], str], docker_engine: Eng
         "downloaded": 0,
     }
     assert "up to date" in flagbench("pull", address).stdout
+    assert main.run(["results", "prune", "--cache", "--yes"]) == 0
+    assert "up to date" in flagbench("pull", address).stdout, "its layers are compared again, nothing is loaded"
 
 
 @pytest.mark.parametrize(
