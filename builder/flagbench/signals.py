@@ -1,4 +1,4 @@
-"""Signals that stop this process, forwarded to the run or build it waits for; one that does not end is killed."""
+"""Signals that stop this process: forwarded to the run or build it waits for, or raised as an interrupt."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from threading import Thread
 from types import FrameType
 from typing import Any
@@ -21,6 +21,21 @@ GRACE_SECONDS = 10.0
 """Seconds from the first signal until the run is killed, as for `docker stop`."""
 AT_ONCE_SECONDS = 4.0
 """The same after the second signal: enough to end every process and to print the record."""
+
+
+@contextmanager
+def raising_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, unless the caller ignores them.
+
+    For the main thread.
+    """
+    numbers = [each for each in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Forwarding:

@@ -84,13 +84,26 @@ def test_an_image_goes_through_a_bucket(bench: Bench, push: Push, server: Any, b
     assert (pulled.image.id, pulled.image.layers, pulled.manifest) == (here.id, here.layers, pushed.digest)
 
 
-def test_a_second_case_sends_its_own_layer(bench: Bench, push: Push) -> None:
+def test_a_second_case_sends_its_own_layer(bench: Bench, push: Push, server: Any, bucket: str) -> None:
     shared = os.urandom(PART + 1)
     first = push(build(bench, "one:1", b"one", shared), "one")
+    large = max(first.blobs or (), key=lambda blob: blob.size)
+    # As a killed copy leaves it.
+    server.create_multipart_upload(Bucket=bucket, Key=f"v2/{bench.name}/two/blobs/{large.digest}")
     second = push(build(bench, "two:1", b"two", shared), "two")
     assert hows(second) == {"copied", "uploaded"}
     assert second.bytes_sent < first.bytes_sent / 100
+    assert "Uploads" not in server.list_multipart_uploads(Bucket=bucket)
     assert hows(push(f"{bench.name}/one:1", "elsewhere")) == {"copied"}
+
+
+def test_a_copy_that_another_push_has_ended(bench: Bench, push: Push, proxy: Any) -> None:
+    shared = os.urandom(PART + 1)
+    push(build(bench, "one:1", b"one", shared), "one")
+    answers = [(404, "NoSuchUpload")]
+    proxy.fault = lambda method, path, count: answers.pop() if answers and "partNumber=" in path else None
+    assert hows(push(build(bench, "two:1", b"two", shared), "two")) == {"uploaded"}
+    assert not answers
 
 
 def test_what_is_damaged_is_put_again(bench: Bench, push: Push, server: Any, bucket: str) -> None:
@@ -153,7 +166,7 @@ def test_the_command(
         assert main.run([*push, wrong]) == ExitCode.USAGE
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_push_shows_nothing(
     bench: Bench, server: Any, bucket: str, proxy: Any, tmp_path: Path, number: int
 ) -> None:
@@ -166,10 +179,13 @@ def test_a_stopped_push_shows_nothing(
         process.send_signal(number)
         proxy.release()
         process.communicate(timeout=60)
-    assert process.returncode == (ExitCode.INTERRUPTED if number == signal.SIGINT else -number)
+    assert process.returncode == (-number if number == signal.SIGKILL else ExitCode.INTERRUPTED)
+    left = tmp_path / "cache" / "flagbench" / "blobs"
+    assert len([*left.glob("flagbench-*")]) == (number == signal.SIGKILL)
     assert not any("/manifests/" in key for key in keys_of(server, bucket))
     proxy.requests.clear()
     subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert not [*left.glob("flagbench-*")]
     manifests_put = [unquote(each) for each in proxy.requests if "PUT" in each and "/manifests/" in each]
     assert "/manifests/sha256:" in manifests_put[0]
     assert [each.rpartition("/")[2] for each in manifests_put[1:]] == [f"{stack}-{VERSION}", stack]

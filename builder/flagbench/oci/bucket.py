@@ -7,10 +7,12 @@ server of files is enough, if it keeps the Content-Type of manifests.
 
 from __future__ import annotations
 
+import fcntl
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -22,9 +24,12 @@ from flagbench.oci.bucket_address import s3_errors
 from flagbench.oci.manifest import MANIFEST_TYPE, Blob, damaged, digest_of
 from flagbench.progress import Progress
 from flagbench.s3.bucket import Bucket
+from flagbench.s3.client import transfer_config
 from flagbench.s3.errors import S3Error
 from flagbench.s3.profiles import Address
-from flagbench.s3.transfers import get_file, put_file
+from flagbench.s3.transfers import abort_leftovers, get_file, put_file
+from flagbench.signals import raising_interrupt
+from flagbench.user_cache import CACHE_VARIABLE, cache_folder
 
 _BLOB = re.compile(rf"v2/(?P<name>.+)/blobs/(?P<digest>{DIGEST})")
 _BLOB_TYPE = "application/octet-stream"
@@ -58,14 +63,15 @@ class ImageBucket:
                 return "present"
             if source := self._elsewhere.get((blob.digest, blob.size)):
                 try:
-                    self._copy(source, key, sha256)
+                    self._copy(source, key, blob)
                     return "copied"
                 except S3Error as error:
-                    if not (error.missing or error.denied):  # removed meanwhile, or not for this key to read
+                    # Removed meanwhile, not for this key to read, or another push of it has ended first.
+                    if not (error.missing or error.denied or error.code == "NoSuchUpload"):
                         raise
             with progress.bar(f"sending {sha256[:12]}", blob.size) as show:
-                put_file(self._bucket, key, path, sha256, show=show, **self._acl)
-        return "uploaded"
+                sent = put_file(self._bucket, key, path, sha256, show=show, **self._acl)
+        return "uploaded" if sent else "present"
 
     def put_manifest(self, content: bytes, tags: Sequence[str]) -> None:
         """Keep a manifest under its digest, then its tags: only now the image can be seen."""
@@ -101,20 +107,22 @@ class ImageBucket:
         name = self._bucket.name(key)
         self._bucket.ask("put_object", Key=name, Body=content, ContentType=media_type, **self._acl)
 
-    def _copy(self, source: str, key: str, sha256: str) -> None:
+    def _copy(self, source: str, key: str, blob: Blob) -> None:
         """Have the server copy a blob, in parts where it is large."""
         place = self._bucket.address.bucket
         origin = {"Bucket": place, "Key": self._bucket.name(source)}
         kept = {
             "ContentType": _BLOB_TYPE,
-            "Metadata": {"sha256": sha256},
+            "Metadata": {"sha256": blob.digest.removeprefix("sha256:")},
             "MetadataDirective": "REPLACE",
             **self._acl,
         }
+        name = self._bucket.name(key)
         self._bucket.attempt(
-            lambda client: client.copy(origin, place, self._bucket.name(key), ExtraArgs=kept),
+            lambda client: client.copy(origin, place, name, ExtraArgs=kept, Config=transfer_config()),
             f"{self._bucket.location(source)} was not copied",
         )
+        abort_leftovers(self._bucket, name, blob.size)
 
     def _holds(self, blob: Blob) -> bool:
         """Whether the repository has a blob, as far as this key may ask; then it is made public if that was asked."""
@@ -151,13 +159,26 @@ class ImageBucket:
 
 @contextmanager
 def blob_folder() -> Iterator[Path]:
-    """A temporary folder for blobs on their way. An OSError, as of a full disk, is an engine error (15)."""
+    """A temporary folder for blobs on their way, in this user's cache; also removed on SIGTERM.
+
+    What killed processes left there is removed first, unless another process has such a folder. An OSError, as of a
+    full disk, is an engine error (15).
+    """
+    place = cache_folder() / "blobs"
     try:
-        with tempfile.TemporaryDirectory(prefix="flagbench-") as folder:
-            yield Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        with raising_interrupt(), (place / "owner.lock").open("w") as lock:
+            with suppress(OSError):  # others hold it, or the file system has no locks
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for left in place.glob("flagbench-*"):
+                    shutil.rmtree(left, ignore_errors=True)
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_SH)  # for as long as the file is open
+            with tempfile.TemporaryDirectory(prefix="flagbench-", dir=place) as folder:
+                yield Path(folder)
     except OSError as error:
         raise FlagbenchError(
-            f"{tempfile.gettempdir()}, where layers are kept meanwhile, cannot be used: {reason(error)}",
-            remedy="free some space there, or name another folder with TMPDIR",
+            f"{place}, where layers are kept meanwhile, cannot be used: {reason(error)}",
+            remedy=f"free some space there, or name another folder with {CACHE_VARIABLE}",
             code=ExitCode.ENGINE,
         ) from error

@@ -69,8 +69,7 @@ def put_file(
         # The upload ended already: the answer was lost, or another writer of the same file has finished first.
         if error.code not in _ENDED or not _is_there(bucket, key, size, sha256):
             raise
-    if size >= transfer_config().multipart_threshold:
-        _abort_leftovers(bucket, name)
+    abort_leftovers(bucket, name, size)
     return True
 
 
@@ -130,11 +129,13 @@ def _is_there(bucket: Bucket, key: str, size: int, sha256: str) -> bool:
     return True
 
 
-def _abort_leftovers(bucket: Bucket, name: str) -> None:
-    """Remove the parts that killed uploads of this object left, which no listing of objects shows.
+def abort_leftovers(bucket: Bucket, name: str, size: int) -> None:
+    """Remove the parts that killed uploads and copies of this object left, which no listing of objects shows.
 
     Another writer that is still sending the same file is told NoSuchUpload, and finds the object.
     """
+    if size < transfer_config().multipart_threshold:
+        return
     with suppress(S3Error):  # a key that may not list or abort uploads
         for upload in bucket.ask("list_multipart_uploads", Prefix=name).get("Uploads", ()):
             if upload["Key"] == name:
