@@ -185,14 +185,14 @@ def test_the_server_takes_every_job_strictly(cluster, kind):
     cluster.run("apply", "--dry-run=server", "--validate=strict", "-f", "-", document=document)
 
 
-def test_rdma_is_taken_and_its_pods_would_be_refused_by_restricted(cluster):
+def test_pods_that_take_rdma_would_be_refused_by_restricted(cluster):
     done = cluster.run(
         "apply", "--dry-run=server", "--validate=strict", "-f", "-", document=listed(documents_of(**RDMA))
     )
     assert "violate PodSecurity" in done.stderr
 
 
-def test_two_nodes_make_one_record_and_a_second_job_shares_the_service(cluster, job, record_schema):
+def test_two_nodes_make_one_record_and_jobs_share_the_service(cluster, job, record_schema):
     names = [job(), job()]
     for name in names:
         wait_until(lambda name=name: cluster.conditions(name), SECONDS)

@@ -168,7 +168,7 @@ def trains(stack):
 
 
 @pytest.mark.parametrize("stack", [stack for stack in CHANGES if trains(stack)])
-def test_megatron_core_of_every_stack_that_has_it_trains_in_stages(stack, builds, base, start):
+def test_every_stack_with_megatron_core_trains_in_stages(stack, builds, base, start):
     """Its optimizer and its schedules import more than a forward pass does."""
     name = PREFIX + stack
     builds.build("llama2-70b:%s" % name, "--base", base(CHANGES[stack].base))
@@ -202,7 +202,7 @@ def needy(tmp_path_factory, wheelhouse):
 
 
 @pytest.mark.parametrize("stack", [stack for stack in CHANGES if COMPILED[stack]])
-def test_every_package_to_compile_tells_its_metadata_in_its_stage(stack, needy, base, docker_client):
+def test_every_package_to_compile_tells_its_metadata(stack, needy, base, docker_client):
     """Its setup runs there: what that imports and starts, such as git, the stage has to have."""
     name = PREFIX + stack
     needy.build("glm:%s" % name, "--base", base(CHANGES[stack].base), "--template", str(METADATA))
@@ -229,7 +229,7 @@ def test_a_wrong_base_fails_in_the_first_step_with_the_reason(given, reason, bui
     assert "install.sh" not in done.stderr, "nothing is installed on it"
 
 
-def test_a_base_with_another_torch_is_refused_before_anything_is_put_on_it(builds, base):
+def test_a_base_with_another_torch_is_refused_unchanged(builds, base):
     """The manifest says which torch the base has."""
     changed = overlay(real_manifest("c500-maca3"), CHANGES["c500-maca3"])
     changed.update(name="standin-other-torch", expects={"torch": "2.10.0+metax3.8"})
@@ -250,7 +250,7 @@ def without_optional(stack):
 
 
 @pytest.mark.parametrize("package, version", [("torch", "2.13.99"), ("numpy", "99.0")])
-def test_a_lock_that_replaces_what_the_base_brought_fails_the_build(package, version, builds, base, tmp_path):
+def test_a_lock_that_replaces_packages_of_the_base_is_refused(package, version, builds, base, tmp_path):
     """As a vendor's torch would be by what other packages ask for: here the lock itself names it."""
     changed = overlay(real_manifest("c500-maca3"), CHANGES["c500-maca3"])
     changed["name"] = "standin-replaces-%s" % package

@@ -34,7 +34,7 @@ def test_every_stack_of_a_vendor_has_an_overlay(catalog):
 
 
 @pytest.mark.parametrize("stack", CHANGES)
-def test_the_dockerfile_of_an_overlay_is_the_committed_one_but_for_its_values(stack, catalog, renderer):
+def test_an_overlay_changes_only_values_of_the_dockerfile(stack, catalog, renderer):
     heavy = renderer.stack(catalog.stacks[PREFIX + stack])
     made = {"stack": heavy}
     for case in ("distilbert", "llama2-7b-lora"):
@@ -58,7 +58,7 @@ def with_values(dockerfile, stack, catalog):
     return re.sub(r"(?<![\w.-])%s(?![\w.-])" % re.escape(stack), PREFIX + stack, dockerfile)
 
 
-def test_metadata_is_asked_for_where_the_package_would_be_compiled(renderer, catalog):
+def test_metadata_is_asked_for_where_packages_are_compiled(renderer, catalog):
     """The template exchanges what is run there, and keeps every stage."""
     asking = ImageRenderer(catalog, METADATA)
     for name in CHANGES:

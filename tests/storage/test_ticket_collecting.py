@@ -23,7 +23,7 @@ pytestmark = pytest.mark.s3
 ROOT = Path(__file__).parents[2]
 
 
-def test_uploads_are_kept_as_they_were_made_and_the_ticket_is_used(
+def test_uploads_are_kept_unchanged_and_the_ticket_is_used(
     store: Store, ticket: Ticket, keys: Any, tmp_path: Path
 ) -> None:
     upload(ticket, bundle_of(1), node=1)

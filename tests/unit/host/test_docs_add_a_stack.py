@@ -23,7 +23,7 @@ def digests(checkout: Checkout) -> list[str]:
 
 
 @pytest.mark.long
-def test_the_page_makes_a_stack_and_names_everything_that_changes(tmp_path: Path) -> None:
+def test_the_page_makes_a_stack_and_names_all_changes(tmp_path: Path) -> None:
     need(find_spec("uv") is not None or shutil.which("uv") is not None, "uv (pip install 'flagbench[lock]')")
     page, index = read_page("add-a-stack.md"), Index(tmp_path / "index")
     manifest = yaml.safe_load(dict(page.steps)["manifests/stacks/mini.yaml"])

@@ -38,7 +38,7 @@ def test_every_row_has_a_plan(name: str) -> None:
     assert plan_of(claim, CATALOG, None, PlanOptions(full=True), fresh=True).request.options.seed is None
 
 
-def test_a_layout_is_left_to_the_case_where_the_devices_are_others() -> None:
+def test_the_case_chooses_the_layout_for_other_devices() -> None:
     claim = CATALOG.claims["llama2-70b/h800-4x8-amp-tp8-pp4"]
     plan = plan_of(claim, CATALOG, "a100-cuda11.8", PlanOptions(gpus=4), fresh=False)
     names = {word.partition("=")[0] for word in plan.request.options.set_}
@@ -104,7 +104,7 @@ def test_the_devices_that_a_run_would_see(chosen: str | None, seen: list[int]) -
     assert [gpu.index for gpu in visible(parse_gpus(SMI), chosen)] == seen
 
 
-def test_the_nearest_row_is_of_the_device_then_of_the_number_of_devices() -> None:
+def test_the_nearest_row_is_by_device_then_by_their_number() -> None:
     rows = [claim for claim in CATALOG.claims.values() if claim.case == "distilbert"]
     here = {"device_model": "NVIDIA A100-SXM4-40GB", "devices": 2, "nodes": 1}
     found = nearest_rows(rows, here)
@@ -154,7 +154,7 @@ def test_a_verdict_at_a_look_must_hold_at_its_level(
         assert judged.verdict.value not in judged.reason
 
 
-def test_runs_of_several_series_must_hold_at_their_strictest_look() -> None:
+def test_several_series_must_hold_at_their_strictest_look() -> None:
     # At 8 runs the look is left with more than at the first one.
     decided = result(0.966, 1.034, Verdict.REPRODUCED, 8)
     assert at_look(decided, [LOOKS]).verdict is Verdict.REPRODUCED

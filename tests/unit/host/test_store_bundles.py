@@ -62,7 +62,7 @@ def test_a_bundle_is_kept_once_and_comes_back(store: Store, file: Path, tmp_path
     assert store.bundles.of(ID) == []
 
 
-def test_other_bytes_than_the_name_says_are_neither_kept_nor_given(store: Store, file: Path, tmp_path: Path) -> None:
+def test_bytes_of_another_sha256_are_neither_kept_nor_given(store: Store, file: Path, tmp_path: Path) -> None:
     store.bundles.put(PLACE, file)
     (found,) = store.bundles.of(ID)
     Path(found.location).write_bytes(b"x" * len(CONTENT))

@@ -213,7 +213,7 @@ def test_a_path_through_a_file(tmp_path: Path, make_record: MakeRecord) -> None:
         refused(ExitCode.USAGE, store.get, ID)
 
 
-def test_an_empty_store_lists_nothing_and_health_leaves_nothing_behind(store: Store) -> None:
+def test_an_empty_store_lists_nothing_and_health_adds_nothing(store: Store) -> None:
     assert list(store.list()) == []
     refused(ExitCode.DATA, store.get, ID)
     assert store.health().ok

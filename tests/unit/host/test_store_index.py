@@ -63,7 +63,7 @@ def test_the_last_record_is_found_by_opening_one(root: Path) -> None:
     assert (next(Store(blobs).list()).record_id, len(blobs.opened)) == ("record-3", 1)
 
 
-def test_what_another_program_adds_replaces_and_deletes_is_noticed(root: Path, make_record: MakeRecord) -> None:
+def test_changes_made_by_another_program_are_noticed(root: Path, make_record: MakeRecord) -> None:
     listed(root)
     Store(FolderBlobs(root)).put(make_record(record_id="record-4", created_at="2026-01-04T00:00:00Z"))
     entries, opened = listed(root)
@@ -114,7 +114,7 @@ def test_a_folder_in_the_place_of_the_index_only_costs_time(root: Path) -> None:
     assert listed(root)[1] == 3
 
 
-def test_of_two_writers_neither_loses_what_the_other_has_saved_and_a_reader_sees_a_whole_file(tmp_path: Path) -> None:
+def test_two_writers_lose_nothing_and_readers_see_whole_files(tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path)
     path = tmp_path / INDEX
     path.parent.mkdir()
