@@ -78,7 +78,7 @@ def records(store: Store, selected: Iterable[StoredRecord], keep: int = 0) -> li
 def stored_record(store: Store, entry: StoredRecord, bundles: Iterable[Bundle] | None = None) -> Removable:
     """A listed record with its bundles, which the store is asked for where they are not given."""
     if bundles is None:
-        bundles = store.bundles.of(entry.record_id) if entry.problem is None else ()
+        bundles = store.bundles.find(entry.record_id) if entry.problem is None else ()
     bundles = [*bundles]
     detail = f"{entry.case}:{entry.stack}, {state_of(entry).value}, {entry.created_at}"
     if bundles:

@@ -47,7 +47,7 @@ def test_a_run_is_stored_and_copied_with_its_bundle(flagbench: Any, bucket: str,
         flagbench("verify", "last", "--store", copy).returncode
         == flagbench("verify", "last", "--store", address).returncode
     )
-    assert [each.place.node for each in open_store(copy).bundles.of(record["record_id"])] == [0]
+    assert [each.place.node for each in open_store(copy).bundles.find(record["record_id"])] == [0]
     assert flagbench("results", "rm", "last", "--yes", "--store", address).returncode == 0
     assert json.loads(flagbench("results", "ls", "--store", address, "--json").stdout)["records"] == []
 

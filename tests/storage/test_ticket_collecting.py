@@ -36,7 +36,7 @@ def test_uploads_are_kept_unchanged_and_the_ticket_is_used(
     upload(ticket, bundle_of(0), node=0)  # a node that was slower
     (late,) = collect(store)
     assert (late.record_id, late.location, late.bundles) == (ID, None, 1)
-    kept = store.bundles.of(ID)
+    kept = store.bundles.find(ID)
     assert [each.place.node for each in kept] == [0, 1]
     store.bundles.get(kept[0], tmp_path / "got")
     assert (tmp_path / "got").read_bytes() == bundle_of(0)
@@ -75,7 +75,7 @@ def test_what_is_not_sound_stays_and_keeps_nothing_else_back(
     (found,) = collect(store)
     assert any(word in problem for problem in found.problems), found
     assert bool(store.find(ID)) is (None in kept)
-    assert [each.place.node for each in store.bundles.of(ID)] == [node for node in kept if node is not None]
+    assert [each.place.node for each in store.bundles.find(ID)] == [node for node in kept if node is not None]
     (places,) = Inbox(store).waiting().values()
     assert len(places) == len(uploads) - len(kept), "it stays"
 
@@ -88,7 +88,7 @@ def test_another_records_id_gets_neither_record_nor_bundle(store: Store, ticket:
     upload(ticket, record())
     with pytest.raises(StoreError, match=ID):
         collect(store)
-    assert (store.get(ID), store.bundles.of(ID)) == (others, [])
+    assert (store.get(ID), store.bundles.find(ID)) == (others, [])
 
 
 def test_two_collectors_at_once(store: Store, ticket: Ticket) -> None:
@@ -103,7 +103,7 @@ def test_two_collectors_at_once(store: Store, ticket: Ticket) -> None:
     again = inbox.collect(run_id, places)  # one that looked before the other had finished
     assert (again.problems, again.location) == ([], None)
     assert store.get(ID) == record()
-    assert len(store.bundles.of(ID)) == 1
+    assert len(store.bundles.find(ID)) == 1
 
 
 def test_a_collector_that_is_overtaken_in_a_bundle(store: Store, ticket: Ticket, proxy: Any) -> None:
@@ -120,7 +120,7 @@ def test_a_collector_that_is_overtaken_in_a_bundle(store: Store, ticket: Ticket,
     found = inbox.collect(run_id, places)
     assert (found.bundles, found.problems) == (0, [])
     assert [each.bundles for each in done[0]] == [1]
-    assert len(store.bundles.of(ID)) == 1
+    assert len(store.bundles.find(ID)) == 1
 
 
 def test_a_collector_killed_after_any_write_loses_nothing(store: Store, ticket: Ticket, proxy: Any) -> None:
@@ -139,8 +139,8 @@ def test_a_collector_killed_after_any_write_loses_nothing(store: Store, ticket: 
 
             proxy.fault = fault
         waits = Inbox(store).waiting()
-        assert waits or (store.find(ID) == [ID] and len(store.bundles.of(ID)) == 1)
+        assert waits or (store.find(ID) == [ID] and len(store.bundles.find(ID)) == 1)
     proxy.fault = lambda method, path, count: None
     collect(store)
     assert store.get(ID) == record()
-    assert [each.place.node for each in store.bundles.of(ID)] == [0]
+    assert [each.place.node for each in store.bundles.find(ID)] == [0]

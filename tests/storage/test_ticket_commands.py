@@ -42,7 +42,7 @@ def test_the_commands(store: Store, tmp_path: Path, typed: Any) -> None:
     assert (found["record_id"], found["bundles"]) == (ID, 1)
     assert "no uploads wait" in typed("store", "collect", "--store", store.url).err
     assert typed("results", "rm", "last", "--yes", "--store", store.url).code == 0
-    assert store.bundles.of(ID) == []
+    assert store.bundles.find(ID) == []
 
 
 def test_a_bucket_that_keeps_versions_has_no_ticket(bucket: str, server: Any, typed: Any) -> None:

@@ -71,7 +71,7 @@ def _records(outcome: Outcome) -> Iterator[tuple[Record, bytes]]:
 
 def _raw(record: Record, store: Store, folder: Path) -> Iterator[tuple[str, Path]]:
     """What the nodes of a run kept, copied from the store. Raises FlagbenchError where it does not give it."""
-    for number, bundle in enumerate(store.bundles.of(record.record_id)):
+    for number, bundle in enumerate(store.bundles.find(record.record_id)):
         path = folder / f"{record.record_id}-{number}"
         store.bundles.get(bundle, path)
         yield contents.raw_path(record.record_id, bundle.name), path

@@ -227,7 +227,7 @@ def show_record(
     if json:
         echo_json_text(content.decode("utf-8").rstrip("\n"))
         return
-    _show(parsed, place.bundles.of(parsed.record_id), wide)
+    _show(parsed, place.bundles.find(parsed.record_id), wide)
 
 
 app.command("push")(results_push.push)

@@ -37,7 +37,7 @@ class Bundles:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
 
-    def of(self, record_id: str) -> list[Bundle]:
+    def find(self, record_id: str) -> list[Bundle]:
         """The bundles of a record, by node. One listing. Raises StoreError as `Blobs.list`."""
         return sorted(self._list(bundles_prefix(check_record_id(record_id))), key=lambda found: found.place.node)
 
@@ -60,7 +60,7 @@ class Bundles:
             return self._blobs.put_file(place.key, path, place.sha256)
         except StoreError:
             # A file that waited may have been stored and removed meanwhile, by another process.
-            if path.exists() or place not in [bundle.place for bundle in self.of(place.record_id)]:
+            if path.exists() or place not in [bundle.place for bundle in self.find(place.record_id)]:
                 raise
             return False
 

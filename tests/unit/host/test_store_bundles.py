@@ -50,7 +50,7 @@ def test_keys_that_are_not_of_the_layout(key: str) -> None:
 def test_a_bundle_is_kept_once_and_comes_back(store: Store, file: Path, tmp_path: Path) -> None:
     assert store.bundles.put(PLACE, file) is True
     assert store.bundles.put(PLACE, file) is False
-    (found,) = store.bundles.of(ID)
+    (found,) = store.bundles.find(ID)
     assert (found.place, found.size, found.record_id) == (PLACE, len(CONTENT), ID)
     assert store.bundles.all() == {ID: [found]}
     store.bundles.get(found, tmp_path / "got")
@@ -59,12 +59,12 @@ def test_a_bundle_is_kept_once_and_comes_back(store: Store, file: Path, tmp_path
     assert [*store.list()] == []
     store.bundles.remove(found)
     store.bundles.remove(found)
-    assert store.bundles.of(ID) == []
+    assert store.bundles.find(ID) == []
 
 
 def test_bytes_of_another_sha256_are_neither_kept_nor_given(store: Store, file: Path, tmp_path: Path) -> None:
     store.bundles.put(PLACE, file)
-    (found,) = store.bundles.of(ID)
+    (found,) = store.bundles.find(ID)
     Path(found.location).write_bytes(b"x" * len(CONTENT))
     with pytest.raises(StoreError) as damaged:
         store.bundles.get(found, tmp_path / "got")
@@ -75,7 +75,7 @@ def test_bytes_of_another_sha256_are_neither_kept_nor_given(store: Store, file: 
     with pytest.raises(StoreError) as refused:
         store.bundles.put(BundlePlace(ID, 1, SHA256), file)
     assert refused.value.code is ExitCode.NOT_STORED
-    assert len(store.bundles.of(ID)) == 1
+    assert len(store.bundles.find(ID)) == 1
 
 
 def test_a_full_disk_leaves_no_part_of_a_bundle(small_disk: Path, file: Path) -> None:

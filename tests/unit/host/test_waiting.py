@@ -66,7 +66,7 @@ def test_a_runs_record_and_bundle_wait_and_are_pushed(
     pushed = flagbench("results push --json")
     assert pushed.code == 0, pushed.err
     assert [each["record_id"] for name in ("stored", "bundles") for each in pushed.json[name]] == [ID, ID]
-    assert (target.find(ID), [each.place for each in target.bundles.of(ID)]) == ([ID], [PLACE])
+    assert (target.find(ID), [each.place for each in target.bundles.find(ID)]) == ([ID], [PLACE])
     assert os.listdir(unsent_folder()) == []
     assert flagbench("results push").err.strip() == "nothing is waiting to be stored"
 
@@ -101,7 +101,7 @@ def test_what_waits_in_a_folder_of_out(
     assert flagbench(f"results push {out}").code == ExitCode.NOT_STORED, "it may come from another machine"
     pushed = flagbench(f"results push {out} --store {target.url}")
     assert pushed.code == 0, pushed.err
-    assert (target.find(""), [each.place for each in target.bundles.of(ID)]) == ([ID], [PLACE])
+    assert (target.find(""), [each.place for each in target.bundles.find(ID)]) == ([ID], [PLACE])
     assert set(os.listdir(out)) == {f"{ID}.json", f"{OTHER}.json"}, "records are what --out asked for"
     assert flagbench(f"results push {out} --store {target.url}").code == 0
     assert target.find("") == [ID, OTHER], "nothing else waits"
