@@ -22,6 +22,10 @@ class StoreError(FlagbenchError):
         super().__init__(message, remedy=remedy, code=code)
 
 
+class IdTaken(StoreError):
+    """A store that holds other bytes as the record of the same id."""
+
+
 class Unread(StoreError):
     """A store that did not give an object, which may be sound: a network that failed, a key that may not read."""
 
@@ -34,7 +38,7 @@ def damaged(location: str, what: str) -> StoreError:
     """The error for a stored object that is incomplete or has changed since it was stored."""
     return StoreError(
         f"the stored record {location} {what}",
-        remedy="restore it from a copy, or store the record again from the run's --out folder",
+        remedy="restore it from a copy, or remove it and store it again with `flagbench results push FILE`",
         code=ExitCode.DATA,
     )
 

@@ -24,7 +24,7 @@ from flagbench.record.read import MAX_BYTES, RecordError, read_record
 from flagbench.s3 import Bucket, S3Error, download, sha256_of
 from flagbench.s3.ticket import RECORD, Ticket, bundle_name, in_seconds
 from flagbench.stores.archive import BundleError, read_origin, unpacked
-from flagbench.stores.blobs import StoreError, Unread
+from flagbench.stores.blobs import IdTaken, StoreError, Unread
 from flagbench.stores.bucket import BucketBlobs, request_errors, store_errors
 from flagbench.stores.layout import BundlePlace, InboxPlace, inbox_prefix, parse_inbox_key
 from flagbench.stores.records import Store
@@ -118,16 +118,17 @@ class Inbox:
             try:
                 if place.node is None:
                     content = self._read(place)
-                    record = read_record(content, "the upload")
-                    if record.run_id != run_id:
-                        raise BundleError(f"it is a record of the run {brief(record.run_id)}")
+                    uploaded = read_record(content, "the upload")
+                    if uploaded.run_id != run_id:
+                        raise BundleError(f"it is a record of the run {brief(uploaded.run_id)}")
                     done.location = self._store.put(content).location
+                    record = uploaded
                 else:
                     record = self._move_bundle(place, record)
                     done.bundles += 1
             except _Gone:
                 continue
-            except (BundleError, RecordError) as error:
+            except (BundleError, RecordError, IdTaken) as error:
                 done.problems.append(f"{place.key}: {error}")
                 continue
             done.record_id = record.record_id

@@ -11,7 +11,7 @@ from itertools import groupby, islice
 
 from flagbench.errors import ExitCode, FlagbenchError
 from flagbench.record.read import MAX_BYTES, parse, read_record
-from flagbench.stores.blobs import Blob, Blobs, Health, ListingDenied, StoreError, Unread, damaged
+from flagbench.stores.blobs import Blob, Blobs, Health, IdTaken, ListingDenied, StoreError, Unread, damaged
 from flagbench.stores.bundles import Bundles
 from flagbench.stores.index import Index, Summary, summary_of
 from flagbench.stores.layout import Place, check_record_id, parse_key, prefix
@@ -62,15 +62,15 @@ class Store:
 
         `known`: what `keys` returned, for a caller that stores many; it is kept up to date.
 
-        Raises RecordError where the bytes are not a valid record, and StoreError (NOT_STORED) where they could not be
-        kept or other bytes are already kept under the same id.
+        Raises RecordError where the bytes are not a valid record, StoreError (NOT_STORED) where they could not be
+        kept, and of these IdTaken where other bytes are already kept under the same id.
         """
         parsed = read_record(record)
         place = Place(parsed.case, parsed.stack, parsed.created_at[:10], parsed.record_id)
         key = place.key
         taken = sorted((self.keys() if known is None else known).get(place.record_id, set()) - {key})
         if taken or not self.blobs.put_if_absent(key, record):
-            raise StoreError(
+            raise IdTaken(
                 f"another record is already stored as {place.record_id} ({self.blobs.location((*taken, key)[0])})",
                 remedy="compare the two: a record's id is made once, and stored records never change",
             )
