@@ -117,3 +117,5 @@ def test_what_waits_for_a_ticket_is_pushed_with_it(store: Store, ticket: Ticket,
     assert [len(json.loads(pushed.out)[name]) for name in ("stored", "bundles")] == [1, 1]
     assert [each.bundles for each in collect(store)] == [1]
     assert json.loads(typed("results", "push", "--ticket", str(file), "--json").out)["stored"] == []
+    (tmp_path / "record.json.meant-for").write_text("ticket:run-2")
+    assert typed("results", "push", "--ticket", str(file), str(tmp_path)).code == ExitCode.DATA, "another run's"

@@ -44,14 +44,17 @@ def push(
         raise FlagbenchError("--ticket and --store contradict each other", remedy="give one of them")
     with store_errors():
         granted = None if ticket is None else read_ticket(str(ticket))
-    opened: dict[str | None, tuple[Store, dict[str, set[str]]]] = {}  # each store is listed once
+    opened: dict[str | None, tuple[Store, dict[str, set[str]]] | FlagbenchError] = {}  # each is tried and listed once
     sent: dict[str, list[dict[str, str | None]]] = {"stored": [], "bundles": []}
     failed: list[tuple[str, FlagbenchError]] = []
     found: list[Waiting] = [] if files else waiting(unsent_folder())
     for named in files or ():
         waits = waiting(named) if named.is_dir() else []
         found += waits
-        for file in [] if waits else sorted(named.glob("*.json")) if named.is_dir() else [named]:
+        records = [] if waits else sorted(named.glob("*.json")) if named.is_dir() else [named]
+        if not (waits or records):
+            failed.append((str(named), _nothing_in(named)))
+        for file in records:
             try:
                 found.append(record_file(file))
             except FlagbenchError as error:
@@ -65,8 +68,10 @@ def push(
             else:
                 address = store or _address(each, of_user=not files)
                 if address not in opened:
-                    opened[address] = (target := open_store(address)), target.keys()
-                location = each.send(*opened[address])
+                    opened[address] = _open(address)
+                if isinstance(target := opened[address], FlagbenchError):
+                    raise target
+                location = each.send(*target)
         except FlagbenchError as error:
             if each.path.exists():  # else another process has sent it meanwhile
                 failed.append((each.record_id if each.address else str(each.path), error))
@@ -77,6 +82,11 @@ def push(
         if not json:
             kept = f"kept in {location}" if location else "uploaded"
             typer.echo(visible(f"{what} {each.record_id} {kept}"), err=True)
+    if granted is not None and files and not (any(sent.values()) or failed):
+        wrong = f"nothing in {', '.join(map(str, files))} waits for the run {granted.run_id}"
+        failed.append(
+            (granted.run_id, FlagbenchError(wrong, remedy="name the ticket of its run", code=ExitCode.DATA))
+        )
     for message, remedy in dict.fromkeys((error.message, error.remedy) for _, error in failed):
         print_error(message, remedy)
     if json:
@@ -85,6 +95,23 @@ def push(
         typer.echo("nothing is waiting to be stored", err=True)
     if failed:
         raise typer.Exit(int(failed[0][1].code))
+
+
+def _nothing_in(folder: Path) -> FlagbenchError:
+    return FlagbenchError(
+        f"{folder} has no record (*.json), and nothing waits in it",
+        remedy="name an image's --out folder, or files of records; docs/object-storage.md says how to copy a store",
+        code=ExitCode.DATA,
+    )
+
+
+def _open(address: str | None) -> tuple[Store, dict[str, set[str]]] | FlagbenchError:
+    """A store and the keys in it, or why it cannot be reached."""
+    try:
+        store = open_store(address)
+        return store, store.keys()
+    except FlagbenchError as error:
+        return error
 
 
 def _address(waits: Waiting, *, of_user: bool) -> str | None:

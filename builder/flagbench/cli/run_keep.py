@@ -115,10 +115,14 @@ def keep(result: LaunchResult, request: RunRequest, store: Store, ticket: Ticket
 
 
 def _set_aside(result: LaunchResult, request: RunRequest, address: str) -> list[Waiting]:
-    """Have the bundles and the record of a run wait. Raises RecordError."""
+    """Have the bundles and the record of a run wait. Raises RecordError, and then nothing waits.
+
+    A node that is not the first has bundles alone.
+    """
+    record = [set_aside(result.record, address)] if result.record.strip() else []
     left = []
     try:
         left = adopt_bundles(Path(request.bundle), address) if request.bundle else []
     except OSError as error:
         typer.echo(f"warning: the run's bundle is lost: {reason(error)}", err=True)
-    return [*left, *([set_aside(result.record, address)] if result.record.strip() else [])]
+    return [*left, *record]

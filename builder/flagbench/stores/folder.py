@@ -191,7 +191,7 @@ class FolderBlobs:
         except OSError as error:
             return Health(False, f"{self.root}: {error.strerror}", _remedy(error), writable=False)
         if unfinished := _unfinished(records):
-            remedy = "storing was interrupted; store the records again from the runs' --out folders"
+            remedy = "storing was interrupted; `flagbench results push` stores what waits, or a record in a FILE"
             return Health(False, f"{self.root}: {unfinished} record(s) not stored to the end", remedy)
         return Health(True, str(self.root))
 

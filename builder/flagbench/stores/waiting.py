@@ -140,7 +140,7 @@ def waiting(folder: Path) -> list[Waiting]:
 
 
 def record_file(path: Path) -> Waiting:
-    """A file of a record that waits for nothing. Raises FlagbenchError (data) where it is none."""
+    """A file of a record that waits for nothing. Raises FlagbenchError (data) where it is not a record."""
     return Waiting(path, read_record(_read(path), str(path)).record_id)
 
 
@@ -165,7 +165,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise FlagbenchError(
             f"{path} cannot be read: {reason(error)}",
-            remedy="name a record, or a run's --out folder",
+            remedy="name a record's file, or the --out folder of an image",
             code=ExitCode.DATA,
         ) from error
 

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from bundles import bundle
+from catalogs import CATALOG
+from flagbench.cli.run_keep import keep
 from flagbench.errors import ExitCode
+from flagbench.launchers import LaunchResult
+from flagbench.request import RunRequest
 from flagbench.stores import FolderBlobs, Store
 from flagbench.stores.layout import BundlePlace
 from flagbench.stores.waiting import adopt_bundles, bundle_folder, set_aside, unsent_folder, waiting
@@ -45,13 +49,19 @@ def out(tmp_path: Path, make_record: MakeRecord) -> Path:
     return folder
 
 
+def leave_bundle(folder: Path) -> Path:
+    """Write a bundle as a run does."""
+    left = folder / PLACE.key
+    left.parent.mkdir(parents=True)
+    left.write_bytes(CONTENT)
+    return left
+
+
 def test_a_runs_record_and_bundle_wait_and_are_pushed(
     target: Store, tmp_path: Path, make_record: MakeRecord, flagbench: Flagbench
 ) -> None:
     with bundle_folder() as folder:
-        left = folder / PLACE.key
-        left.parent.mkdir(parents=True)
-        left.write_bytes(CONTENT)
+        left = leave_bundle(folder)
         (left.parent / "README").write_text("not a bundle")
         outside = tmp_path / "outside" / f"node-1-{SHA256}.tar.gz"
         outside.parent.mkdir()
@@ -69,6 +79,22 @@ def test_a_runs_record_and_bundle_wait_and_are_pushed(
     assert (target.find(ID), [each.place for each in target.bundles.find(ID)]) == ([ID], [PLACE])
     assert os.listdir(unsent_folder()) == []
     assert flagbench("results push").err.strip() == "nothing is waiting to be stored"
+
+
+@pytest.mark.parametrize(
+    ("output", "ended", "stored"),
+    [(b"", (True, ExitCode.OK), [PLACE]), (b"no record\n", (False, ExitCode.NOT_STORED), [])],
+    ids=["of a node that writes none", "damaged"],
+)
+def test_a_bundle_without_a_record(
+    target: Store, output: bytes, ended: tuple[bool, int], stored: list[BundlePlace]
+) -> None:
+    with bundle_folder() as folder:
+        leave_bundle(folder)
+        request = RunRequest(CATALOG.cases["distilbert"], CATALOG.stacks["cpu"], bundle=str(folder))
+        assert keep(LaunchResult(output, 0), request, target, None) == ended
+    assert [each.place for each in target.bundles.find(ID)] == stored
+    assert waiting(unsent_folder()) == []
 
 
 @pytest.mark.parametrize(("address", "code"), [("s3://b", ExitCode.USAGE), ("ticket:run-1", ExitCode.NOT_STORED)])
@@ -116,6 +142,11 @@ def test_files_are_pushed_each_for_itself(
     ended = flagbench(f"results push --json {bad} {good} {none}")
     assert (ended.code, store.find("")) == (ExitCode.DATA, [ID])
     assert [each["name"] for each in json.loads(ended.out)["failed"]] == [str(bad), str(none)]
+
+
+def test_a_store_is_not_pushed(target: Store, make_record: MakeRecord, flagbench: Flagbench, tmp_path: Path) -> None:
+    target.put(make_record(record_id=ID))
+    assert flagbench(f"results push {tmp_path / 'target'}").code == ExitCode.DATA
 
 
 def test_what_was_not_written_to_its_end_does_not_wait(target: Store, flagbench: Flagbench) -> None:
