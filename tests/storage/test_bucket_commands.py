@@ -134,6 +134,23 @@ def test_the_doctor_of_a_bucket_and_of_one_with_versions(flagbench: Any, bucket:
     assert flagbench("run", *SHORT[1:], "--store", f"s3://{bucket}").returncode == ExitCode.USAGE
 
 
+def test_the_doctor_of_a_bucket_without_tickets(flagbench: Any, bucket: str, server: Any, proxy: Any) -> None:
+    proxy.fault = lambda method, path, count: "lost" if method == "PUT" and "/inbox/" in path else None
+    told = flagbench("store", "doctor", "--store", f"s3://{bucket}", "--json")
+    answer = json.loads(told.stdout)
+    assert (told.returncode, answer["safe"]) == (0, True), "records need no tickets"
+    assert [each["name"] for each in answer["promises"] if not each["kept"]] == ["takes tickets"]
+    assert server.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+
+
+def test_the_doctor_leaves_nothing_where_it_may_not_list(
+    flagbench: Any, bucket: str, server: Any, proxy: Any
+) -> None:
+    proxy.fault = lambda method, path, count: (403, "AccessDenied") if "list-type" in path else None
+    assert flagbench("store", "doctor", "--store", f"s3://{bucket}").returncode == ExitCode.USAGE
+    assert server.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+
+
 NOWHERE = "s3://flagbench-nowhere"
 
 
@@ -155,13 +172,14 @@ def test_a_bucket_that_does_not_exist_is_an_error_of_usage(flagbench: Any, words
     assert "NoSuchBucket" in ended.stderr + ended.stdout
 
 
-def test_what_keeps_all_files_back_is_said_once(flagbench: Any, tmp_path: Path) -> None:
+def test_what_keeps_all_files_back_is_said_once(flagbench: Any, proxy: Any, tmp_path: Path) -> None:
     files = [tmp_path / "one.json", tmp_path / "two.json"]
     for number, file in enumerate(files):
         file.write_text(json.dumps({**RECORD, "record_id": f"20260101T120000Z-000{number}"}))
     pushed = flagbench("results", "push", *map(str, files), "--store", NOWHERE, "--json")
     assert (pushed.returncode, pushed.stderr.count("error: ")) == (ExitCode.NOT_STORED, 1)
     assert [each["name"] for each in json.loads(pushed.stdout)["failed"]] == [str(file) for file in files]
+    assert len(proxy.requests) == 1, "a store that fails is tried once"
 
 
 @pytest.mark.parametrize("command", ["results ls", "results show last", "store ticket", "store collect"])

@@ -10,7 +10,7 @@ from flagbench.cli.output import echo_json, print_page
 from flagbench.errors import ExitCode
 from flagbench.page import Table
 from flagbench.stores import open_store
-from flagbench.stores.probe import probe
+from flagbench.stores.probe import TICKETS, probe
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
@@ -28,17 +28,20 @@ app.command("collect")(store_ticket.collect)
 def doctor(store: StoreOption = None, json: JsonOption = False) -> None:
     """Write, read, race for and remove objects in a store, and say whether records are safe in it.
 
-    Exits 0 where they are, else 2. What was written is removed.
+    Exits 0 where they are, also if tickets do not work there, else 2. What was written is removed.
     --json prints {"store": URL, "safe": bool, "promises": [{name, kept, detail}]}.
     """
     place = open_store(store)
     promises = [*probe(place.blobs)]
-    safe = all(promise.kept for promise in promises)
+    broken = {promise.name for promise in promises if not promise.kept}
+    safe = broken <= {TICKETS}
     if json:
         echo_json({"store": place.url, "safe": safe, "promises": [vars(promise) for promise in promises]})
     else:
         rows = [(promise.name, "kept" if promise.kept else "BROKEN", promise.detail) for promise in promises]
         print_page(Table(("PROMISE", "RESULT", "DETAIL"), rows))
         print(f"{place.url}: {'safe for records' if safe else 'NOT safe: a record could be lost or replaced'}")
+        if TICKETS in broken:
+            print(f"{place.url}: do not use tickets: an upload could fail, or replace another one")
     if not safe:
         raise typer.Exit(int(ExitCode.USAGE))

@@ -16,16 +16,20 @@ from flagbench.s3.ticket import RECORD, Ticket
 from flagbench.stores.blobs import Blobs
 from flagbench.stores.bucket import BucketBlobs, store_errors
 from flagbench.stores.inbox import sign
+from flagbench.stores.layout import InboxPlace
 
 WRITERS = 16
 ROUNDS = 3
 PREFIX = "probe/"
+TICKETS = "takes tickets"
+"""The one promise that records do not need."""
 _BYTES = 4096
+_UPLOAD = InboxPlace("probe", None)
 
 
 @dataclass(frozen=True)
 class Promise:
-    """One thing that a store of records has to do."""
+    """One thing that a store has to do, for records or for tickets."""
 
     name: str
     kept: bool
@@ -35,7 +39,7 @@ class Promise:
 def probe(blobs: Blobs) -> Iterator[Promise]:
     """Each promise as it is tried; what was written is removed at the end, as far as the store lets it.
 
-    A store that breaks one is not safe: a record in it could be lost, replaced or read damaged.
+    A store that breaks one other than TICKETS is not safe: a record in it could be lost, replaced or read damaged.
     """
     folder = f"{PREFIX}{secrets.token_hex(8)}/"
     promises = {**_PROMISES, **(_OF_A_BUCKET if isinstance(blobs, BucketBlobs) else {})}
@@ -115,7 +119,7 @@ def _takes_tickets(blobs: Blobs, folder: str) -> str:
         ticket.put(RECORD, io.BytesIO(_content(1)), _BYTES)
 
     with store_errors():
-        ticket = sign(Bucket(replace(address, prefix=f"{address.prefix}{folder}")), "probe", 1, 300)
+        ticket = sign(Bucket(replace(address, prefix=f"{address.prefix}{folder}")), _UPLOAD.run_id, 1, 300)
         upload(ticket)
     for how, asked in (("a second put", ticket), ("a put without the signed header", replace(ticket, headers={}))):
         with suppress(S3Error):
@@ -125,7 +129,8 @@ def _takes_tickets(blobs: Blobs, folder: str) -> str:
 
 
 def _removes(blobs: Blobs, folder: str) -> str:
-    for name in ("once", *(f"race-{round_}" for round_ in range(ROUNDS))):  # also where nothing can be listed
+    races = (f"race-{round_}" for round_ in range(ROUNDS))
+    for name in ("once", *races, _UPLOAD.key):  # also where nothing can be listed
         blobs.delete(folder + name)
     blobs.clear(folder)
     if left := len([*blobs.list(folder)]):
@@ -140,7 +145,7 @@ _PROMISES: dict[str, Callable[[Blobs, str], str]] = {
     "never overwrites": _never_overwrites,
     "one of several writers wins": _one_wins,
 }
-_OF_A_BUCKET: dict[str, Callable[[Blobs, str], str]] = {"takes tickets": _takes_tickets}
+_OF_A_BUCKET: dict[str, Callable[[Blobs, str], str]] = {TICKETS: _takes_tickets}
 
 
 def _content(writer: int) -> bytes:
