@@ -90,7 +90,7 @@ class BucketStore:
 
     def check(self) -> None:
         """Find out, without writing, whether the bucket can be reached and never overwrites. Raises UsageError."""
-        with _raising(UsageError, "the store cannot be used: "):
+        with _raising(UsageError, "--store: "):
             if self._bucket.keeps_versions:
                 raise self._bucket.unsafe("a record")
             try:

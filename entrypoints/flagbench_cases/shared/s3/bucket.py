@@ -96,12 +96,14 @@ class Bucket:
         """
         if self.profile.versioned:
             return False
-        what = f"{self.url} cannot be asked whether it keeps versions (s3:GetBucketVersioning)"
         try:
-            return "Status" in self.ask("get_bucket_versioning", what)
+            return "Status" in self.ask("get_bucket_versioning")
         except S3Error as error:
             if error.status in (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED):
                 return False
+            if error.denied:
+                what = f"this key may not ask whether {self.url} keeps versions (s3:GetBucketVersioning)"
+                raise S3Error(what, error.remedy, code=error.code, status=error.status) from error
             raise
 
     def unsafe(self, key: str) -> S3Error:
