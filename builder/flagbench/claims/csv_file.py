@@ -123,6 +123,8 @@ def _row(line: _Line, number: int, case: Case, known: Mapping[str, str], acceler
     for column in stated:
         if column in _NUMBERS:
             line.value(column)
+        elif column == "converged" and stated[column].lower() not in ("true", "false"):
+            line.problem(column, "is not known; write true or false")
         elif known[column] == "metric" and case.metric(column) is None:
             line.problem(column, f"is given, and {case.name} has no such metric")
     values = {column: line.value(column) for column in stated if known[column] == "metric"}

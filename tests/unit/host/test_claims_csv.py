@@ -67,6 +67,7 @@ def test_a_row_means_what_its_columns_say() -> None:
         ("gpus", "8.0"),
         ("batch_size", "large"),
         ("precision", "TF32"),
+        ("converged", "no"),
         ("case", "bert"),
         ("case", ""),
         ("p_infer_core", "1942.6"),

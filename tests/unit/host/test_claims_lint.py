@@ -133,6 +133,7 @@ h200 | p_core=5452.0, p_train=5179.4, p_whole=4961.4, e2e_time=128.3, mfu= | p_c
 h200 | mem_peak=33.4 | mem_peak | copied-memory
 cloze | acc=1.08 | acc | above-one
 h200 | acc=0.871 | acc | not-converged
+h200 | acc=0.871, converged=TRUE | acc | not-converged
 pretraining | tokens_per_second_per_device=-1 | tokens_per_second_per_device | not-positive
 pretraining | layout=tp8 pp8 dp1 | layout | contradiction
 one | global_batch_size=64, gradient_accumulation_steps=1 | global_batch_size | contradiction
@@ -159,6 +160,9 @@ def told(finding: Finding) -> tuple[str, str, str]:
 
 def test_nothing_is_found_in_correct_rows() -> None:
     assert findings(CORRECT) == []
+    assert findings([{**CORRECT[0], "acc": "0.871", "converged": "FALSE", "e2e_time": ""}]) == [], (
+        "as spreadsheets write it"
+    )
     assert [findings([row]) for row in CORRECT] == [[]] * len(CORRECT)
 
 

@@ -18,10 +18,10 @@ def accuracy(row: Row) -> Iterator[Finding]:
     if acc is None:
         return
     if acc.low > 1:
-        yield row.finding("acc", "above-one", f"{acc.text} is no fraction; write 0.915 or 91.5%")
+        yield row.finding("acc", "above-one", f"{acc.text} is more than 1; write a fraction, such as 0.915")
         return
     target = _target(row)
-    said = row.conditions.get("converged") == "false"
+    said = row.conditions.get("converged", "").lower() == "false"
     if target is not None and acc.high < target and not said:
         yield row.finding(
             "acc",
