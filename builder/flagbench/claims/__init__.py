@@ -1,1 +1,1 @@
-"""Published tables: read in the form in which publishers write them, and checked for what cannot be true."""
+"""Published rows, flagbench's claims or a CSV file, checked for what cannot be true."""

@@ -28,7 +28,7 @@ COMMANDS = {
     "claims": "Check published rows, flagbench's own or a table of yours, against themselves.",
     "compare": "Show what differs between two records of a case, and the ratio B/A of every metric.",
     "align": "Say whether two loss curves are aligned by the published rule, and where they diverge.",
-    "results": "List, show, copy, export and remove stored records.",
+    "results": "List, show, export and remove stored records, and store those that wait.",
     "store": "Test a store; create and collect upload tickets.",
     "doctor": "Check this machine: installation, manifests, store, packages, hardware, container engine.",
     "manifests": "Work on the manifests of a checkout.",

@@ -52,7 +52,10 @@ class Bundles:
         return found
 
     def put(self, place: BundlePlace, path: Path) -> bool:
-        """Keep a bundle; it belongs there before its record. Whether it was sent: False where it was there already.
+        """Keep a bundle. Whether it was sent: False where it was there already.
+
+        A run stores its bundles before its record, so that a stored record has its evidence. `store collect` checks
+        each bundle against its record, which it stores first.
 
         Raises StoreError (NOT_STORED).
         """

@@ -127,7 +127,7 @@ class VerifyResult(Struct, frozen=True):
     series: tuple[SeriesSummary, ...] = ()
     """The series that the records are of."""
     self_reported: tuple[str, ...] = ()
-    """Ids of records that nothing but themselves speaks for: no launcher's clock, series or signature."""
+    """Ids of records that nothing but themselves speaks for: no launcher's clock and no series."""
     not_compared: tuple[str, ...] = ()
     """Metrics, fields and checks that only one of the records and this version of flagbench has."""
 

@@ -117,7 +117,7 @@ def _names(file: IO[bytes]) -> Iterator[str]:
 
 
 def dict_in(path: str, content: Any, inside: Sequence[str]) -> Dict[Any, Any]:
-    """The dict under the keys `inside` of a content that `read` returned. Raises DataError if there is none."""
+    """The dict under the keys `inside` of a content that `read` returned. Raises DataError if it is not there."""
     place = path
     for key in inside:
         place += "[%r]" % key
