@@ -27,8 +27,6 @@ class Card:
     names: tuple[str, ...]
     memory_gib: float
     peaks: Mapping[str, float]
-    sources: Mapping[str, str]
-    """By precision, where the peak is from."""
 
 
 def cards(catalog: Catalog) -> tuple[Card, ...]:
@@ -37,8 +35,7 @@ def cards(catalog: Catalog) -> tuple[Card, ...]:
     for stack in catalog.stacks.values():
         for entry in stack.raw["accelerators"]:
             peaks = {name: float(peak["flops"]) for name, peak in entry["peaks"].items()}
-            sources = {name: str(peak["source"]) for name, peak in entry["peaks"].items()}
-            card = Card(entry["name"], tuple(entry["match"]), float(entry["memory_gib"]), peaks, sources)
+            card = Card(entry["name"], tuple(entry["match"]), float(entry["memory_gib"]), peaks)
             found.setdefault(card.name, card)
     return tuple(found.values())
 

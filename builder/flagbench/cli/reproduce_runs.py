@@ -40,7 +40,6 @@ class Outcome:
     result: VerifyResult | None
     contents: dict[int, bytes]
     """The record of each run."""
-    image: str | None
     clock: Clock
 
 
@@ -106,7 +105,7 @@ def run_all(side: Side, plan: Plan, limits: LimitOptions, store: Store, *, given
         except FlagbenchError as error:
             _say(f"there is nothing to bundle: {error.message}")
             series = None
-    return Outcome(code, ending, series, records, result, side.contents, side.target.image, clock)
+    return Outcome(code, ending, series, records, result, side.contents, clock)
 
 
 def _say(text: str) -> None:

@@ -70,9 +70,9 @@ def cleaned(text: str, variables: Mapping[str, str]) -> str:
     return redact(text, secrets(variables))
 
 
-def unlike(first: Mapping[str, Any], second: Mapping[str, Any], ignored: Iterable[str] = ()) -> list[str]:
+def unlike(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """The paths of the fields in which two JSON objects differ, sorted."""
-    return sorted({*_unlike(first, second, "")} - set(ignored))
+    return sorted({*_unlike(first, second, "")})
 
 
 def _unlike(first: Any, second: Any, path: str) -> Iterable[str]:

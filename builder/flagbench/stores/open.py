@@ -16,12 +16,12 @@ from flagbench.stores.waiting import data_folder
 VARIABLE = "FLAGBENCH_STORE"
 
 
-def open_store(url: str | None = None, *, own: bool = False) -> Store:
-    """The store at `url`, else at FLAGBENCH_STORE unless `own`, else in the user's data folder. Creates nothing.
+def open_store(url: str | None = None) -> Store:
+    """The store at `url`, else at FLAGBENCH_STORE, else in the user's data folder. Creates nothing.
 
     `url` is a plain path, `file:///path` or `s3://bucket/prefix`. Raises StoreError (usage) for any other address.
     """
-    address = url or (None if own else os.environ.get(VARIABLE)) or str(data_folder() / "store")
+    address = url or os.environ.get(VARIABLE) or str(data_folder() / "store")
     if address.lower().startswith("s3:"):
         # Most stores are folders, and a client takes as long to import as the rest of a command.
         from flagbench.s3 import parse_address

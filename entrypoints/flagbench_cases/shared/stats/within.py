@@ -77,9 +77,6 @@ class WithinRun(NamedTuple):
 
     interval: tuple[float, float] | None
     refusal: Refusal | None
-    effective: float
-    """The number of independent values in the window, at most; 0 where it is not known."""
-    batches: int
 
 
 def within_run(
@@ -120,15 +117,15 @@ def within_run(
     refusal, wider = _gate(means, values, effective, steps)
     if refusal is not None:
         stall = _stall(amounts, seconds, level) if steps == n else None
-        return WithinRun(None, stall or refusal, effective, batches)
+        return WithinRun(None, stall or refusal)
     # Of the mean: from the batches, or from the correlation if that says more.
     error = max(_deviation(means) / math.sqrt(batches), _deviation(values) / math.sqrt(effective))
     half = rate * (t_two_sided(level, batches - 1) * error + wider)
-    return WithinRun((rate - half, rate + half), None, effective, batches)
+    return WithinRun((rate - half, rate + half), None)
 
 
 def _refused(kind: str, text: str, further_steps: int) -> WithinRun:
-    return WithinRun(None, Refusal(kind, text, further_steps), 0.0, 0)
+    return WithinRun(None, Refusal(kind, text, further_steps))
 
 
 def _stall(amounts: Sequence[float], seconds: Sequence[float], level: float) -> Refusal | None:
