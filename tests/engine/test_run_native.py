@@ -35,7 +35,7 @@ def test_two_ranks_print_one_valid_record(tmp_path):
     assert record["conditions"]["weights"] == "random"
     assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
     assert all(rank["first_collective_median"] > 0 for rank in record["ranks"])
-    assert record["telemetry"]["samples"] >= 1
+    assert record["telemetry"] is not None
     assert not [name for name in os.listdir(str(tmp_path)) if name.startswith("flagbench-")], "the spool is removed"
 
 
@@ -45,6 +45,7 @@ def test_published_run_evaluates_and_stops(tmp_path):
     record = run_case(tmp_path, "--gpus", "2", "--preset", "tiny", "--set", "max_epochs=1").ok("distilbert")
     assert record["conditions"]["data"] == "shipped"
     assert record["quality"]["converged"] is False
+    assert record["telemetry"]["samples"] >= 1
     assert [e["epoch"] for e in record["quality"]["evaluations"]] == [-1, 0]
     found = metrics(record)
     assert {"p_core", "p_core_host", "p_train", "p_whole", "e2e_time", "acc", "loss", "mem_peak"} <= set(found)
