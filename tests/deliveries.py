@@ -17,8 +17,8 @@ from typing import Any
 from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets
 from flagbench_cases.record import stores
 from flagbench_cases.record.stores import Bundle
-from flagbench_cases.shared.errors import ExitCode
 from flagbench_cases.shared.interruption import Interruption
+from flagbench_core.exit_codes import ExitCode
 from running import ENTRYPOINTS
 
 BEGIN = b"begin\n"

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from catalogs import CATALOG
-from flagbench.evidence import derive, stats
-from flagbench.evidence.columns import TIMES
-from flagbench.evidence.derive import CURVE_POINTS
-from flagbench.evidence.section import digest_of, read_section
 from flagbench.record.digest import config_digest
 from flagbench.record.read import read_record
 from flagbench.verify import recompute
+from flagbench_core.evidence import derive, stats
+from flagbench_core.evidence.columns import TIMES
+from flagbench_core.evidence.derive import CURVE_POINTS
+from flagbench_core.evidence.section import digest_of, read_section
 
 Raw = dict[str, Any]
 

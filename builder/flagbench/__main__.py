@@ -16,7 +16,7 @@ def main() -> int:
     stdio.install()
     if sys.argv[1:] == ["--version"]:
         # Answered before anything else is imported: scripts ask for the version in loops.
-        from flagbench._version import __version__
+        from flagbench_core import __version__
 
         try:
             print(f"flagbench {__version__}", flush=True)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from flagbench._version import __version__
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Catalog
 from flagbench.engines import open_engine
@@ -27,6 +26,7 @@ from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.kubernetes.kubectl import health
 from flagbench.launchers.native import NativeLauncher
 from flagbench.stores import FolderBlobs, open_store
+from flagbench_core import __version__
 
 GIB = 2**30
 _NATIVE_REMEDY = "for runs without a container: pip install 'flagbench[cases]'"

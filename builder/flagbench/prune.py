@@ -18,12 +18,13 @@ import msgspec
 
 from flagbench.catalog.lookup import image_names
 from flagbench.catalog.model import Catalog
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.images import REPOSITORY, is_ours
 from flagbench.results import state_of
 from flagbench.stores import Bundle, Store, StoredRecord
 from flagbench.user_cache import cache_folder
+from flagbench_core.exit_codes import ExitCode
 
 IMAGE_LABEL = "dev.flagbench.context"
 """Every image that flagbench builds has it."""

@@ -17,8 +17,8 @@ from flagbench.errors import FlagbenchError
 from flagbench.images import image_of
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.record.scalars import RUN_ID
-from flagbench.s3 import S3Error, parse_address
 from flagbench.schema import nearest
+from flagbench_core.s3 import S3Error, parse_address
 
 MAX_NODES = 100_000
 """The most pods that Kubernetes runs at a time for an Indexed Job."""

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from jsonschema_rs import Draft202012Validator as Validator
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.terminal import brief
+from flagbench_core.exit_codes import ExitCode
 
 Kind = Literal["case", "stack", "claims", "record", "series"]
 FieldPath = tuple[str | int, ...]

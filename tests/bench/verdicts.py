@@ -16,10 +16,10 @@ from flagbench.record.model import Metric
 from flagbench.stats.between import history_prior
 from flagbench.stats.compare import compare_sides
 from flagbench.stats.looks import look_levels
-from flagbench.stats.within import within_run
 from flagbench.verify import Verdict
 from flagbench.verify.interval import Estimate, estimate, ratio
 from flagbench.verify.judge import classify
+from flagbench_core.stats.within import within_run
 
 SEED = 20260101
 WINDOWS, RUNS = 1500, 10_000

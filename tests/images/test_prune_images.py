@@ -14,7 +14,8 @@ from docker.errors import ImageNotFound
 from flagbench import prune
 from flagbench.build.tiers import CONTEXT_LABEL
 from flagbench.catalog.load import load_catalog
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
+from flagbench_core.exit_codes import ExitCode
 
 pytest_plugins = ["containers"]
 MANIFESTS = Path(__file__).parents[2] / "manifests"

@@ -109,8 +109,9 @@ def test_a_container_that_is_kept(tool, scripted):
 
 
 def test_an_image_that_is_not_there_says_what_to_type(docker_client, request_for_cpu):
-    from flagbench.errors import ExitCode, FlagbenchError
+    from flagbench.errors import FlagbenchError
     from flagbench.launchers.docker import DockerLauncher
+    from flagbench_core.exit_codes import ExitCode
 
     unbuilt = replace(request_for_cpu, stack=replace(request_for_cpu.stack, name="nobody-built-this"))
     with pytest.raises(FlagbenchError) as caught:

@@ -17,7 +17,8 @@ from typing import Any, Dict, Iterator, List
 from flagbench_cases.node.main import print_error
 from flagbench_cases.shared import config as configuration
 from flagbench_cases.shared import output
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
+from flagbench_core.exit_codes import ExitCode
 
 from .pairs import BOUNDS, ROUNDS_OF_AN_INTERVAL, Limits, compare, needs_libraries, publisher_libraries
 from .side import STEPS

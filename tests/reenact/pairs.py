@@ -12,7 +12,8 @@ import tempfile
 import time
 from typing import Any, Dict, Generator, Iterator, List, NamedTuple, Optional
 
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
+from flagbench_core.exit_codes import ExitCode
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WARMUP = 3

@@ -13,8 +13,8 @@ import pytest
 from flagbench.build.tiers import VERSION
 from flagbench.cli import main
 from flagbench.engines.base import BuildFailed, EngineError
-from flagbench.errors import ExitCode
 from flagbench.oci.push import find_source, push_to_registry
+from flagbench_core.exit_codes import ExitCode
 from registries import Bench, Registry, own_stack
 
 pytest_plugins = ["containers", "registries"]

@@ -24,9 +24,9 @@ import yaml
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Stack
-from flagbench.errors import ExitCode
 from flagbench.locks.files import lock_path, read_lock
 from flagbench.locks.model import canonical, requirements_file
+from flagbench_core.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = Path(__file__).parent / "locks"

@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from flagbench.cli import main
-from flagbench.s3.ticket import Ticket
 from flagbench.stores import Store, open_store
 from flagbench.stores.inbox import Inbox
+from flagbench_core.s3.ticket import Ticket
 from running import need
 from storage.tickets import PREFIX, RUN
 from unit.host.conftest import Ended

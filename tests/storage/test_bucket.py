@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from flagbench import prune as pruning
-from flagbench.errors import ExitCode
 from flagbench.record.read import MAX_BYTES
 from flagbench.results import State, state_of
-from flagbench.s3 import PROFILES
 from flagbench.stores import Store, StoreError, open_store
 from flagbench.stores.blobs import INDEX, Unread
 from flagbench.stores.probe import probe
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3 import PROFILES
 from unit.host.conftest import RECORD
 
 pytestmark = pytest.mark.s3

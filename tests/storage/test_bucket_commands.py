@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flagbench.errors import ExitCode
 from flagbench.stores import open_store
 from flagbench.stores.inbox import Inbox
+from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import RECORD
 from warmup import warm
 

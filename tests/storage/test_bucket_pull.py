@@ -17,10 +17,11 @@ import pytest
 
 from flagbench.cli import main
 from flagbench.engines import Engine
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.oci.bucket_address import parse_bucket_image
 from flagbench.oci.pull import Pulled, pull
 from flagbench.progress import Progress
+from flagbench_core.exit_codes import ExitCode
 from oci_images import HandMade, blob_of, make_image, sha256
 from running import need
 from warmup import warm

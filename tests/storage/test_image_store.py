@@ -22,9 +22,10 @@ from flagbench.stores import open_store
 from flagbench_cases.node.delivery import Delivery, Targets
 from flagbench_cases.record import stores
 from flagbench_cases.record.stores import BucketStore, TicketStore, read_ticket
-from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_cases.shared.interruption import Interruption
-from flagbench_cases.shared.s3 import ticket as tickets
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3 import ticket as tickets
 from storage.tickets import make_ticket
 from unit.cases.refusal import refuses
 from unit.host.conftest import RECORD

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from flagbench_cases.prepare import prepared_folder
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
+from flagbench_core.exit_codes import ExitCode
 from prepared_sets import CASE, SMALL, call, command, contents, get, large, prepare, put
 from running import need, wait_until
 

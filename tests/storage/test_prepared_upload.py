@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
+from flagbench_core.exit_codes import ExitCode
 from prepared_sets import CASE, SMALL, call, command, contents, get, large, prepare, put
 from running import wait_until
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from flagbench.s3.ticket import Ticket
 from flagbench.stores import Store, open_store
 from flagbench.stores.inbox import Inbox
+from flagbench_core.s3.ticket import Ticket
 from storage.tickets import ID, bundle_of, collect, put, record, upload
 
 pytestmark = pytest.mark.s3

@@ -13,12 +13,12 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.cli import run_keep
-from flagbench.errors import ExitCode
 from flagbench.launchers import LaunchResult
 from flagbench.request import RunRequest
-from flagbench.s3.ticket import Ticket, read_ticket
 from flagbench.stores import Store, open_store
 from flagbench.stores.inbox import Inbox
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3.ticket import Ticket, read_ticket
 from storage.tickets import ID, RUN, bundle_of, collect, record, upload
 
 pytestmark = pytest.mark.s3

@@ -11,11 +11,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.s3 import ticket as s3_ticket
-from flagbench.s3.ticket import Ticket, in_seconds
+from flagbench.errors import FlagbenchError
 from flagbench.stores import Store, open_store
 from flagbench.stores.inbox import Inbox
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3 import ticket as s3_ticket
+from flagbench_core.s3.ticket import Ticket, in_seconds
 from running import wait_until
 from storage.tickets import ID, PREFIX, RUN, collect, make_ticket, put, record, refused, upload
 

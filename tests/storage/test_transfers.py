@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flagbench.s3 import Bucket, S3Error, client, get_file, parse_address, put_file, sha256_of
+from flagbench_core.s3 import Bucket, S3Error, client, get_file, parse_address, put_file, sha256_of
 from running import wait_until
 
 pytestmark = pytest.mark.s3
@@ -22,7 +22,7 @@ LARGE = 17 * 2**20
 UPLOAD = """
 import sys
 from pathlib import Path
-from flagbench.s3 import Bucket, parse_address, put_file
+from flagbench_core.s3 import Bucket, parse_address, put_file
 address, key, path, sha256 = sys.argv[1:]
 put_file(Bucket(parse_address(address)), key, Path(path), sha256)
 """

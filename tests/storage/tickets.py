@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from bundles import bundle
-from flagbench.errors import ExitCode
-from flagbench.s3 import Bucket, parse_address
-from flagbench.s3.ticket import RECORD as RECORD_NAME
-from flagbench.s3.ticket import Ticket, bundle_name
 from flagbench.stores import Store, StoreError
 from flagbench.stores.bucket import store_errors
 from flagbench.stores.inbox import Inbox, sign
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3 import Bucket, parse_address
+from flagbench_core.s3.ticket import RECORD as RECORD_NAME
+from flagbench_core.s3.ticket import Ticket, bundle_name
 from unit.host.conftest import RECORD
 
 RUN = "run-of-ticket"

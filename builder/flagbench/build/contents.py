@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 
 from flagbench.engines.client import find_docker
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
+from flagbench_core.exit_codes import ExitCode
 
 # For Python 3.8 and later, with the standard library alone. It imports no package: it reads the installers' metadata.
 _SCRIPT = r"""

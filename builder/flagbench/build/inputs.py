@@ -16,7 +16,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.locks.model import Lock
 from flagbench.locks.wheelhouse import check_wheelhouse
-from flagbench.redaction import url_secrets
+from flagbench_core.redaction import url_secrets
 
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
 

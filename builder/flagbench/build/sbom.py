@@ -14,13 +14,13 @@ from uuid import NAMESPACE_URL, uuid5
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from platformdirs import user_data_path
 
-from flagbench._version import __version__
 from flagbench.build.contents import Contents
 from flagbench.build.results import ImageResult
 from flagbench.errors import FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason, write_atomically
 from flagbench.images import parse_reference
 from flagbench.locks.model import Lock, canonical
+from flagbench_core import __version__
 
 LICENSE = "Apache-2.0"
 """Of flagbench itself."""

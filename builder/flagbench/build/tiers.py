@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flagbench._version import __version__
 from flagbench.build.base import Base
 from flagbench.build.options import BuildOptions
 from flagbench.catalog.model import Case, Stack
@@ -26,6 +25,7 @@ from flagbench.labels import (
 from flagbench.locks.model import Lock, part_of
 from flagbench.render.model import Rendered
 from flagbench.render.steps import case_packages, needed_to_compile, stack_packages
+from flagbench_core import __version__
 
 _SHORT = 12
 """Hex digits of a digest in a tag."""

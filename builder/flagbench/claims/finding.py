@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.terminal import visible
+from flagbench_core.exit_codes import ExitCode
 
 _SHOWN = 20
 """Problems that an error lists; the rest are counted."""

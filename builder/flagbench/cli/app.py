@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from flagbench._version import __version__
+from flagbench_core import __version__
 
 COMMANDS = {
     "list": "Show the cases, stacks and claims there are.",

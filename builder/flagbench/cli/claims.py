@@ -10,8 +10,9 @@ import typer
 from flagbench.catalog.load import load_catalog
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.terminal import brief
+from flagbench_core.exit_codes import ExitCode
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 

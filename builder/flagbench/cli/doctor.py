@@ -7,8 +7,8 @@ import typer
 from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.cli.output import echo_json, print_page
 from flagbench.doctor import Level, examine
-from flagbench.errors import ExitCode
 from flagbench.page import Table
+from flagbench_core.exit_codes import ExitCode
 
 
 def command(store: StoreOption = None, json: JsonOption = False) -> None:

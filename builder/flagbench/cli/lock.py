@@ -14,11 +14,12 @@ from flagbench.catalog.model import Catalog, Stack
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.locks.files import SHA256, is_stale, load_lock, lock_path, read_lock, write_lock
 from flagbench.locks.model import Lock
 from flagbench.locks.resolve import make_lock
 from flagbench.render.roots import images_root
+from flagbench_core.exit_codes import ExitCode
 
 _progress = partial(typer.echo, err=True)
 """Prints a line on stderr: stdout is for what the command found."""

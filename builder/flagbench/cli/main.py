@@ -14,8 +14,9 @@ from typer.main import get_command
 
 from flagbench.cli.app import app
 from flagbench.cli.output import print_error
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.stdio import NotPrinted
+from flagbench_core.exit_codes import ExitCode
 
 # What newer releases of Typer return for an interrupt; older ones raise Abort.
 _TYPER_INTERRUPTED = 130
@@ -61,7 +62,7 @@ def _invoke(arguments: Sequence[str]) -> int:
     try:
         result = get_command(app).main(list(arguments), prog_name="flagbench", standalone_mode=False)
     except click_exception as error:
-        from flagbench.redaction import redact  # as in print_error
+        from flagbench_core.redaction import redact  # as in print_error
 
         error.message = redact(error.message)
         error.show()

@@ -15,7 +15,7 @@ def print_error(message: str, remedy: str) -> None:
 
     Control characters are shown as numbers.
     """
-    from flagbench.redaction import redact  # compiling its patterns takes longer than many a command
+    from flagbench_core.redaction import redact  # compiling its patterns takes longer than many a command
 
     lines = f"error: {redact(message)}\nfix: {redact(remedy)}".split("\n")
     print("\n".join(map(visible, lines)), file=sys.stderr)

@@ -14,13 +14,14 @@ from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, WideOption
 from flagbench.cli.output import echo_json, print_page
 from flagbench.cli.plan_page import Shown
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.images import case_and_stack
 from flagbench.plan.config import Planned, planned, splits
 from flagbench.plan.layouts import GIB, Row, rows
 from flagbench.plan.model import GPU, software_of
 from flagbench.plan.speed import TensorSpeed, tensor_speed
 from flagbench.request import RunOptions, check_options
+from flagbench_core.exit_codes import ExitCode
 
 NODE = 8
 """Devices of a node, unless said otherwise: as in all published rows of several nodes."""

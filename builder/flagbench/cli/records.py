@@ -9,13 +9,14 @@ from pathlib import Path
 
 import typer
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
 from flagbench.record.scalars import RECORD_ID
 from flagbench.stores import Store, StoredRecord, StoreError, open_store
 from flagbench.stores.layout import check_record_id
 from flagbench.terminal import visible
+from flagbench_core.exit_codes import ExitCode
 
 STORED_HELP = "The id of a stored record or its beginning, last for the newest one, last~1 for the one before it."
 RECORD_HELP = f"A file, - for standard input, or a stored record: {STORED_HELP[0].lower()}{STORED_HELP[1:]}"

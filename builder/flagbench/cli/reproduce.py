@@ -21,7 +21,7 @@ from flagbench.cli.run_series import SeriesOptions, plan_sides
 from flagbench.cli.run_target import Via, choose_via, target_of, with_data
 from flagbench.devices import this_machine
 from flagbench.doctor import Finding, Level
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers.container import DockerOptions
 from flagbench.launchers.describe import describe
 from flagbench.launchers.estimate import estimate
@@ -33,6 +33,7 @@ from flagbench.reproduce.log import logged
 from flagbench.reproduce.plan import Plan, PlanOptions, plan_of
 from flagbench.reproduce.preflight import look, nearest
 from flagbench.stores import open_store
+from flagbench_core.exit_codes import ExitCode
 
 
 @takes_options

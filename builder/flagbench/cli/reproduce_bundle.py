@@ -17,11 +17,11 @@ from flagbench.doctor import Finding
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.clock import utc_now
 from flagbench.record.model import Record
-from flagbench.redaction import redact
 from flagbench.reproduce import contents, surroundings
 from flagbench.reproduce.limits import LimitOptions
 from flagbench.reproduce.plan import Plan
 from flagbench.stores import Store
+from flagbench_core.redaction import redact
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from flagbench.cli.reproduce_verdict import NO_SAMPLE, series_verdict
 from flagbench.cli.run_keep import Finished
 from flagbench.cli.run_series import Side
 from flagbench.cli.run_target import Target
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.reproduce.limits import Clock, LimitOptions
 from flagbench.reproduce.plan import Plan
@@ -22,6 +22,7 @@ from flagbench.stores.series import Series
 from flagbench.terminal import visible
 from flagbench.verify import VerifyResult
 from flagbench.verify.looks import is_decided
+from flagbench_core.exit_codes import ExitCode
 
 Ending = Literal["decided", "all runs", "time", "failed", "interrupted"]
 

@@ -16,7 +16,7 @@ from flagbench.cli import complete, results_push, results_remove, results_series
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.cli.output import echo_json, echo_json_text, print_page, size_text
 from flagbench.cli.records import STORED_HELP, note, stored_record
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.files import reason, write_atomically
 from flagbench.page import Lines, Table
 from flagbench.record.model import Metric, Record
@@ -27,6 +27,7 @@ from flagbench.results import State, select, state_of, with_verdicts
 from flagbench.stores import Bundle, Store, StoredRecord, open_store
 from flagbench.stores.series import load_all
 from flagbench.verify.conditions import shown
+from flagbench_core.exit_codes import ExitCode
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 

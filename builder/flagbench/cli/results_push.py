@@ -9,13 +9,14 @@ import typer
 
 from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.cli.output import echo_json, print_error
-from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.redaction import redact
-from flagbench.s3.ticket import MEANT_FOR, read_ticket
+from flagbench.errors import FlagbenchError
 from flagbench.stores import Store, open_store
 from flagbench.stores.bucket import store_errors
 from flagbench.stores.waiting import Waiting, record_file, unsent_folder, waiting
 from flagbench.terminal import visible
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.redaction import redact
+from flagbench_core.s3.ticket import MEANT_FOR, read_ticket
 
 
 def push(

@@ -12,16 +12,17 @@ import typer
 
 from flagbench.cli.output import print_error
 from flagbench.cli.run_target import Target
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.files import reason
 from flagbench.launchers import LaunchResult
 from flagbench.launchers.clock import TimedLaunch, stamped, timed_launch
 from flagbench.request import LocalOptions, RunRequest
-from flagbench.s3.ticket import Ticket, read_ticket
 from flagbench.stores import Store
 from flagbench.stores.bucket import store_errors
 from flagbench.stores.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
 from flagbench.terminal import visible
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3.ticket import Ticket, read_ticket
 
 
 def read_granted(file: Path | None, options: LocalOptions, store: str | None) -> Ticket | None:

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from flagbench._version import __version__
 from flagbench.checkout import commit
 from flagbench.cli import complete
 from flagbench.cli.run_target import Target
@@ -22,7 +21,6 @@ from flagbench.launchers.container import is_another_node
 from flagbench.options import Text
 from flagbench.record.model import Builder, Record
 from flagbench.record.read import RecordError, read_record
-from flagbench.redaction import redact
 from flagbench.request import LocalOptions
 from flagbench.stores import Store
 from flagbench.stores.series import Series, with_records
@@ -37,6 +35,8 @@ from flagbench.stores.series_document import (
     series_id_of,
 )
 from flagbench.stores.series_writer import SeriesWriter
+from flagbench_core import __version__
+from flagbench_core.redaction import redact
 
 _NONCE_BYTES = 8
 

@@ -12,14 +12,15 @@ from flagbench.cli.output import print_error
 from flagbench.cli.run_keep import Finished
 from flagbench.cli.run_series import Side
 from flagbench.cli.run_target import Target
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers.clock import elapsed, utc_now
 from flagbench.record.read import RecordError, read_record
-from flagbench.redaction import redact
 from flagbench.stores import StoreError
 from flagbench.stores.series_document import Run
 from flagbench.stores.series_writer import SeriesWriter
 from flagbench.terminal import visible
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.redaction import redact
 
 
 def run_sides(

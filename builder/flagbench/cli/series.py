@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from flagbench.cli.records import is_path, require_one_stdin, stored_record
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.record.read import read_content, read_record
 from flagbench.stores import Store, StoreError, open_store
@@ -18,6 +18,7 @@ from flagbench.stores.series import Series, check_series, read_series, series_id
 from flagbench.stores.series_document import is_series, parse_series
 from flagbench.terminal import brief
 from flagbench.verify.result import LeftOutRun, SeriesSummary
+from flagbench_core.exit_codes import ExitCode
 
 SERIES_HELP = "Or a series: the id of a stored one, or its file."
 _SERIES_ID = re.compile("[0-9A-Za-z][0-9A-Za-z_-]*")

@@ -12,13 +12,14 @@ import typer
 
 from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.cli.output import echo_json, print_error
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.files import reason
-from flagbench.redaction import redact
 from flagbench.request import MAX_NODES, check_run_id, new_run_id
 from flagbench.stores import open_store
 from flagbench.stores.inbox import Collected, Inbox
 from flagbench.terminal import visible
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.redaction import redact
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 

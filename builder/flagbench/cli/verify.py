@@ -14,7 +14,7 @@ from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.cli.output import echo_json
 from flagbench.cli.records import RECORD_HELP, is_path, require_one_stdin
 from flagbench.cli.series import SERIES_HELP, Runs, load_runs
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.explain import Explanation, explain
 from flagbench.record.model import Record
 from flagbench.report import explanation_page, verdict_table
@@ -24,6 +24,7 @@ from flagbench.verify import Verdict, VerifyResult, choose_claim, verify_baselin
 from flagbench.verify.judge import Terms
 from flagbench.verify.provenance import with_provenance
 from flagbench.verify.result import Against
+from flagbench_core.exit_codes import ExitCode
 
 
 def command(

@@ -17,8 +17,8 @@ from threading import Thread
 from typing import TextIO
 
 from flagbench.engines.base import EngineError
-from flagbench.redaction import redact
 from flagbench.signals import Forwarding
+from flagbench_core.redaction import redact
 
 VARIABLE = "FLAGBENCH_DOCKER"
 """Names the docker command to use, instead of the first usable one on PATH."""

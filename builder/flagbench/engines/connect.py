@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flagbench.engines.base import EngineError
-from flagbench.redaction import redact
+from flagbench_core.redaction import redact
 
 # docker-py takes 0.15 s of CPU to import: commands that may need it import these modules, and not it.
 

@@ -13,7 +13,7 @@ from flagbench.engines.client import find_docker, run_docker
 from flagbench.engines.connect import address, engine_errors, open_client
 from flagbench.engines.diagnose import BUILD, PULL, PUSH, Rule, last_words, match_rule
 from flagbench.images import is_ours, parse_reference
-from flagbench.redaction import redact
+from flagbench_core.redaction import redact
 
 _CHUNK = 2**20
 _SHOWN_LINES = 20

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from flagbench.catalog.model import Case
-from flagbench.evidence import EvidenceError
 from flagbench.explain.losses import MEASURED, Loss, Measured, ceiling, precision
 from flagbench.explain.result import Cause, Explanation
 from flagbench.explain.run import CORE, LOOP, WHOLE, Run, open_run
 from flagbench.explain.suspects import SUSPECTS
 from flagbench.record.model import Record
 from flagbench.verify.result import MetricResult, Verdict, VerifyResult
+from flagbench_core.evidence import EvidenceError
 
 SLOW = 0.01
 """A rate that is lower by less is not slow: runs of one machine differ by as much."""

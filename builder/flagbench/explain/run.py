@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from flagbench.catalog.model import Case
-from flagbench.evidence import EvidenceError, Section
-from flagbench.evidence.columns import MICRO
-from flagbench.evidence.derive import INFER, TRAIN, of_rank
-from flagbench.evidence.metrics import DEVICE, OWN, Window, window_of
-from flagbench.evidence.section import WINDOW, read_section
-from flagbench.evidence.stats import median
 from flagbench.record.model import Rank, Record
 from flagbench.record.telemetry import CpuTelemetry, DeviceTelemetry
 from flagbench.verify.subject import Subject
+from flagbench_core.evidence import EvidenceError, Section
+from flagbench_core.evidence.columns import MICRO
+from flagbench_core.evidence.derive import INFER, TRAIN, of_rank
+from flagbench_core.evidence.metrics import DEVICE, OWN, Window, window_of
+from flagbench_core.evidence.section import WINDOW, read_section
+from flagbench_core.evidence.stats import median
 
 CORE, LOOP, WHOLE = "core", "loop", "whole"
 """What a rate counts: steps on the device, the whole loop around them, or evaluations too."""

@@ -15,8 +15,8 @@ from flagbench.files import read_file, write_atomically
 from flagbench.launchers import Launcher, LaunchResult
 from flagbench.record.read import MAX_BYTES
 from flagbench.request import RunRequest
-from flagbench.s3.ticket import VARIABLE as TICKET_VARIABLE
 from flagbench.stores.layout import is_record_id
+from flagbench_core.s3.ticket import VARIABLE as TICKET_VARIABLE
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from flagbench._version import __version__
-from flagbench.errors import ExitCode, FlagbenchError
-from flagbench.redaction import redact
+from flagbench.errors import FlagbenchError
 from flagbench.request import RunRequest, new_run_id
+from flagbench_core import __version__
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.redaction import redact
 
 # Signals by which users and schedulers stop a process.
 _STOP_SIGNALS = {

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers.folders import SYNTHETIC, host_path, mount_folders
 from flagbench.request import LocalOptions, RunRequest
+from flagbench_core.exit_codes import ExitCode
 
 HELP = "`flagbench run --help` shows every option and what it takes"
 _OWN_HELP = "python -m flagbench_cases --help"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers import Health, LaunchResult
 from flagbench.launchers.bucket_image import pulled_image
 from flagbench.launchers.container import Container, DockerOptions, is_another_node, plan
@@ -17,8 +17,9 @@ from flagbench.launchers.container_exit import exit_code, explain, record_in, re
 from flagbench.launchers.host import this_host
 from flagbench.oci.bucket_address import is_in_bucket
 from flagbench.progress import Progress
-from flagbench.redaction import redact
 from flagbench.request import RunRequest
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.redaction import redact
 
 
 class DockerLauncher:

@@ -20,7 +20,7 @@ from docker.errors import APIError, DockerException, NotFound  # type: ignore[im
 from flagbench.engines import Engine, open_client
 from flagbench.engines.client import find_docker
 from flagbench.engines.connect import engine_errors
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.images import image_of
 from flagbench.launchers.container import RUN_LABEL, Container
 from flagbench.launchers.container_exit import Ended, RunImage
@@ -28,6 +28,7 @@ from flagbench.launchers.engine_errors import engine_refusal, missing_image
 from flagbench.launchers.folders import output_folder
 from flagbench.request import PrepareRequest, RunRequest
 from flagbench.signals import Forwarding
+from flagbench_core.exit_codes import ExitCode
 
 ANSWER_SECONDS = 60.0
 """For the engine's answer to a question."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from flagbench.engines.diagnose import Rule, match_rule
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
+from flagbench_core.exit_codes import ExitCode
 
 # The texts are those of Docker Engine 20.10 and later, runc and the NVIDIA container toolkit; first match wins.
 _RULES = {

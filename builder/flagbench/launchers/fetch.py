@@ -10,10 +10,10 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flagbench.errors import ExitCode
 from flagbench.launchers import native
 from flagbench.launchers.folders import SOURCE_VARIABLES
 from flagbench.request import RunRequest, is_address
+from flagbench_core.exit_codes import ExitCode
 
 
 @dataclass(frozen=True)

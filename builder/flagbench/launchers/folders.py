@@ -8,8 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.request import LocalOptions, check_address, is_address
+from flagbench_core.exit_codes import ExitCode
 
 SYNTHETIC = "synthetic"
 BUNDLE = "/bundle"

@@ -13,12 +13,13 @@ from importlib.util import find_spec
 
 from flagbench.catalog.model import Stack
 from flagbench.checkout import commit
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers import Health, LaunchResult
 from flagbench.launchers.container_exit import Ended, exit_code, record_in, record_of_killed
 from flagbench.launchers.folders import output_folder
 from flagbench.request import RunRequest
 from flagbench.signals import Forwarding
+from flagbench_core.exit_codes import ExitCode
 
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
 """What every case imports; a case's manifest names what it imports beside these."""

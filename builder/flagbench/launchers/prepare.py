@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from flagbench.catalog.model import DockerNeeds
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.images import image_of
 from flagbench.launchers import native
 from flagbench.launchers.bucket_image import pulled_image
@@ -22,6 +22,7 @@ from flagbench.oci.bucket_address import is_in_bucket
 from flagbench.options import words
 from flagbench.progress import Progress
 from flagbench.request import PrepareOptions, PrepareRequest
+from flagbench_core.exit_codes import ExitCode
 
 SOURCES = ("data", "weights", "vocabulary")
 MOST_ENTRIES = 100_000

@@ -7,7 +7,7 @@ import os
 import subprocess
 
 from flagbench.images import parse_reference
-from flagbench.redaction import redact
+from flagbench_core.redaction import redact
 
 _SECONDS = 120
 

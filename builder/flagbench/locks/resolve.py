@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 
 import msgspec.toml
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.locks.base import BaseUnknown, find_digest
 from flagbench.locks.files import parse_packages, stated_base
 from flagbench.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
-from flagbench.redaction import redact
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.redaction import redact
 
 if TYPE_CHECKING:
     from flagbench.catalog.model import Stack

@@ -17,19 +17,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.files import reason
 from flagbench.images import DIGEST
 from flagbench.oci.bucket_address import s3_errors
 from flagbench.oci.manifest import MANIFEST_TYPE, Blob, damaged, digest_of
 from flagbench.progress import Progress
-from flagbench.s3.bucket import Bucket
-from flagbench.s3.client import transfer_config
-from flagbench.s3.errors import S3Error
-from flagbench.s3.profiles import Address
-from flagbench.s3.transfers import abort_leftovers, get_file, put_file
 from flagbench.signals import raising_interrupt
 from flagbench.user_cache import CACHE_VARIABLE, cache_folder
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3.bucket import Bucket
+from flagbench_core.s3.client import transfer_config
+from flagbench_core.s3.errors import S3Error
+from flagbench_core.s3.profiles import Address
+from flagbench_core.s3.transfers import abort_leftovers, get_file, put_file
 
 _BLOB = re.compile(rf"v2/(?P<name>.+)/blobs/(?P<digest>{DIGEST})")
 _BLOB_TYPE = "application/octet-stream"

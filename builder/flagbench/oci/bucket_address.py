@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference
-from flagbench.s3.errors import S3Error
-from flagbench.s3.profiles import Address, parse_address
 from flagbench.terminal import brief
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3.errors import S3Error
+from flagbench_core.s3.profiles import Address, parse_address
 
 _EXAMPLE = "s3://BUCKET/flagbench/distilbert:cpu"
 _SHORT = 12

@@ -18,9 +18,10 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, cast
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.oci.manifest import CONFIG_TYPE, Blob, Config, Layer, Manifest, decode, digest_of
-from flagbench.s3.transfers import sha256_of
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3.transfers import sha256_of
 
 _CHUNK = 2**20
 # An image of 1.7 GB, in seconds with reading it from the engine, and in MB: 26 without compression, 36 and 587 with

@@ -57,7 +57,7 @@ class Span(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """What the record's numbers follow from (`flagbench.evidence`): times in microseconds, memory in bytes."""
+    """What the record's numbers follow from (`flagbench_core.evidence`): times in microseconds, memory in bytes."""
 
     version: Positive
     block: Positive

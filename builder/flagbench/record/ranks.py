@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import asdict
 
-from flagbench.evidence.columns import EvidenceError, unpack
 from flagbench.record.evidence import Packed
 from flagbench.record.model import Rank, RankColumns
+from flagbench_core.evidence.columns import EvidenceError, unpack
 
 
 def expanded(columns: RankColumns, listed: Sequence[Rank]) -> tuple[Rank, ...]:

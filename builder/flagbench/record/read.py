@@ -16,10 +16,11 @@ from typing import Any
 
 import msgspec
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.files import read_input, read_stdin, reason
 from flagbench.record.model import Record
 from flagbench.terminal import brief, visible
+from flagbench_core.exit_codes import ExitCode
 
 VERSION = "record/v1"
 

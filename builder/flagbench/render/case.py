@@ -19,8 +19,8 @@ from flagbench.render.steps import COMPILE, Step, case_steps, needed_to_compile,
 from flagbench.render.templates import Templates
 
 PACKAGE = "flagbench_cases"
-CASE_MANIFEST = re.compile(r"cases/[^/]+/case\.json")
-STACKS = "shared/stacks"
+CASE_MANIFEST = re.compile(rf"{PACKAGE}/cases/[^/]+/case\.json")
+STACKS = f"{PACKAGE}/shared/stacks"
 """Every stack's compiled manifest; an image carries only its own."""
 STACK_TIER = "stack"
 """Used in place of a case's name in `flagbench/stack:cpu`; no case can have it."""
@@ -28,14 +28,17 @@ WHEELS = f"{HOME}/wheels"
 """Where a stage that compiles leaves its wheel; it does not reach the image."""
 
 
-def read_code(package: Path) -> dict[str, bytes]:
-    """Every file of the image side's package but compiled Python and what is hidden: relative path to content."""
-    paths = {path.relative_to(package): path for path in package.rglob("*") if path.suffix not in (".pyc", ".pyo")}
-    return {
-        name.as_posix(): path.read_bytes()
-        for name, path in paths.items()
-        if path.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in name.parts)
-    }
+def read_code(*packages: Path) -> dict[str, bytes]:
+    """Every file of the packages but compiled Python and what is hidden: path, beginning with the package's name, to
+    content."""
+    files: dict[str, bytes] = {}
+    for package in packages:
+        for path in package.rglob("*"):
+            name = path.relative_to(package.parent)
+            hidden = any(part == "__pycache__" or part.startswith(".") for part in name.parts)
+            if path.is_file() and path.suffix not in (".pyc", ".pyo") and not hidden:
+                files[name.as_posix()] = path.read_bytes()
+    return files
 
 
 def render_case(
@@ -47,7 +50,7 @@ def render_case(
         stack_rendered: the stack's build directory; its digest is in a file beside the Dockerfile, so that this
             directory's digest changes with it.
         lock: the stack's.
-        code: flagbench_cases, as `read_code` reads it.
+        code: the packages, as `read_code` reads them.
 
     Raises:
         FlagbenchError: (usage) the case has no code in the package, or a value cannot be written to a Dockerfile;
@@ -110,14 +113,14 @@ def _compilation(package: Compiled, steps: Mapping[str, Step], stack: Stack, loc
 
 
 def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What an image carries of flagbench_cases, by path: all but other cases' folders and other stacks' manifests.
+    """What an image carries of the packages, by path: all but other cases' folders and other stacks' manifests.
 
     The manifests of the case and the stack are compiled from the catalog; copies in the package are ignored.
     """
-    folder = f"cases/{case.name.replace('-', '_')}"
+    folder = f"{PACKAGE}/cases/{case.name.replace('-', '_')}"
     if not any(path.startswith(f"{folder}/") for path in code):
         raise FlagbenchError(
-            f"the case {case.name} has no code: there is no {PACKAGE}/{folder}",
+            f"the case {case.name} has no code: there is no {folder}",
             remedy="write its workload there; docs/add-a-case.md shows how",
         )
     others = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)} - {folder}
@@ -125,4 +128,4 @@ def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str,
     carried = {path: content for path, content in code.items() if not path.startswith(skipped)}
     carried[f"{folder}/case.json"] = case.compiled.encode()
     carried[f"{STACKS}/{stack.name}.json"] = stack.compiled.encode()
-    return {f"{PACKAGE}/{path}": content for path, content in carried.items()}
+    return carried

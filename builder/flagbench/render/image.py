@@ -12,7 +12,7 @@ from flagbench.locks.files import read_lock
 from flagbench.locks.model import Lock, requirements_file
 from flagbench.render.case import read_code, render_case
 from flagbench.render.model import Rendered
-from flagbench.render.roots import case_package, images_root
+from flagbench.render.roots import case_package, core_package, images_root
 from flagbench.render.stack import render_stack
 from flagbench.render.templates import Templates
 
@@ -28,7 +28,8 @@ class ImageRenderer:
         self.template = template
         self._images = images_root(catalog)
         self._templates = Templates(self._images, template)
-        self._code = read_code(case_package(catalog))
+        package = case_package(catalog)
+        self._code = read_code(package, core_package(package))
         self._locks: dict[str, Lock] = {}
 
     def lock(self, stack: Stack) -> Lock:

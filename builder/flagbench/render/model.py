@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.files import reason
+from flagbench_core.exit_codes import ExitCode
 
 INPUTS = "inputs"
 """The folder of a context for the inputs of a build."""

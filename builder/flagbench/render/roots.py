@@ -6,8 +6,10 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import flagbench_core
 from flagbench.catalog.model import Catalog
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
+from flagbench_core.exit_codes import ExitCode
 
 
 def images_root(catalog: Catalog) -> Path:
@@ -45,6 +47,12 @@ def case_package(catalog: Catalog) -> Path:
     if shipped.is_dir():
         return shipped
     raise _broken("no flagbench_cases, the code that images carry")
+
+
+def core_package(package: Path) -> Path:
+    """flagbench_core: beside the image side's package, else the one that this process uses."""
+    beside = package.parent / "flagbench_core"
+    return beside if beside.is_dir() else Path(flagbench_core.__file__).parent
 
 
 def _broken(what: str) -> FlagbenchError:

@@ -11,10 +11,11 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, TemplateError, TemplateNotFound, nodes
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.files import read_text
 from flagbench.render.quoting import env_value, exec_form, one_line, sh_quote
 from flagbench.render.roots import shipped_images
+from flagbench_core.exit_codes import ExitCode
 
 # `stack.j2`, `stacks/NAME.j2`, `case.j2` or `cases/NAME.j2`.
 _TIER = re.compile(r"(stack|case)(\.j2|s/.*)")

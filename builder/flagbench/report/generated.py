@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from flagbench.catalog.model import Case, Catalog, Stack
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.read import read_record
 from flagbench.report.architecture import layers
 from flagbench.report.export import table
@@ -22,6 +22,7 @@ from flagbench.report.reference import reference
 from flagbench.stats.compare import WITHIN
 from flagbench.verify import Verdict, choose_claim, verify_claim
 from flagbench.verify.judge import HIGH, LOW
+from flagbench_core.exit_codes import ExitCode
 
 Blocks = Mapping[str, Callable[[], str]]
 """The text of each generated part by its name, made when a page has it."""

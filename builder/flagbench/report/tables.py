@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import TextIO
 
-from flagbench._version import __version__
 from flagbench.page import Block, Lines, Table, render
 from flagbench.record.model import Metric, Record
 from flagbench.terminal import brief, visible
@@ -16,6 +15,7 @@ from flagbench.verify.conditions import shown
 from flagbench.verify.interval import Estimate, Ratio, common, estimate
 from flagbench.verify.result import MetricResult
 from flagbench.verify.sanity import ending
+from flagbench_core import __version__
 
 NOTHING = "-"
 """Placeholder for an empty cell."""

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.files import reason
-from flagbench.s3 import sha256_of
 from flagbench.stores.archive import BundleError, pack, unpacked
 from flagbench.terminal import brief
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3 import sha256_of
 
 
 class DamagedBundle(FlagbenchError):

@@ -10,17 +10,17 @@ from typing import Any
 
 import msgspec
 
-from flagbench._version import __version__
 from flagbench.catalog.model import Claim
 from flagbench.checkout import commit
 from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.record.read import MAX_BYTES, read_record
 from flagbench.reproduce.raw_events import compared, has_steps
-from flagbench.s3 import sha256_of
 from flagbench.stores.archive import BundleError, read_origin, unpacked
 from flagbench.stores.series_document import SeriesDocument, parse_series
 from flagbench.terminal import brief
+from flagbench_core import __version__
+from flagbench_core.s3 import sha256_of
 
 CLAIM, VERDICT, REPRODUCTION = "claim.json", "verdict.json", "reproduction.json"
 ENVIRONMENT, PACKAGES, SBOM, LOG = "environment.json", "packages.json", "sbom.cdx.json", "logs/run.log"

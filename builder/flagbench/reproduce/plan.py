@@ -11,10 +11,11 @@ from typer import Option
 from flagbench.catalog.lookup import resolve_image
 from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog, Claim, Scalar, Stack
 from flagbench.catalog.settings import schedule
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.options import Text
 from flagbench.request import LocalOptions, RunRequest
 from flagbench.verify.conditions import SEED, claim_conditions, shown
+from flagbench_core.exit_codes import ExitCode
 
 _LAYOUT = "layout."
 """Settings below this path divide the model over the devices, so they go with the number of these."""

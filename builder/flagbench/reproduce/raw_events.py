@@ -12,11 +12,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flagbench.evidence import EvidenceError, Section
-from flagbench.evidence.columns import COLUMNS, FLOPS, PASSES, TIMES, in_blocks, losses_in_blocks, microseconds, whole
-from flagbench.evidence.derive import TRAIN
-from flagbench.evidence.section import Span, read_section
 from flagbench.record.model import Record
+from flagbench_core.evidence import EvidenceError, Section
+from flagbench_core.evidence.columns import (
+    COLUMNS,
+    FLOPS,
+    PASSES,
+    TIMES,
+    in_blocks,
+    losses_in_blocks,
+    microseconds,
+    whole,
+)
+from flagbench_core.evidence.derive import TRAIN
+from flagbench_core.evidence.section import Span, read_section
 
 _HEADER, _HEADER_SIZE = struct.Struct("<8sQQ"), 64
 """Magic, capacity and number of steps, in front of them."""

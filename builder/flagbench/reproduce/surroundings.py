@@ -8,8 +8,8 @@ import platform
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flagbench._version import __version__
-from flagbench.redaction import REDACTED, is_secret, is_secret_name, redact, url_secrets
+from flagbench_core import __version__
+from flagbench_core.redaction import REDACTED, is_secret, is_secret_name, redact, url_secrets
 
 _NAMES = frozenset(
     (

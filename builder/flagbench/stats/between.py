@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from flagbench.stats.student import t_two_sided
+from flagbench_core.stats.student import t_two_sided
 
 LEVEL = 0.95
 RUNS_FOR_STUDENT = 5

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from flagbench.stats.between import DEFAULT, LEVEL, MOST_RUNS, RUNS_FOR_STUDENT, WIDEST, Prior
-from flagbench.stats.student import t_two_sided
+from flagbench_core.stats.student import t_two_sided
 
 WITHIN = 0.02
 """Ratios that differ from 1 by no more count as the same."""

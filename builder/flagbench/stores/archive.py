@@ -20,8 +20,8 @@ from typing import TypeVar
 
 import msgspec
 
-from flagbench.s3 import sha256_of
 from flagbench.terminal import brief
+from flagbench_core.s3 import sha256_of
 
 SUMS = "SHA256SUMS"
 MANIFEST = "MANIFEST.json"

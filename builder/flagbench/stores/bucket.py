@@ -1,4 +1,4 @@
-"""A store's objects in a bucket of an S3 server; the work is done by `flagbench.s3`."""
+"""A store's objects in a bucket of an S3 server; the work is done by `flagbench_core.s3`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
-from flagbench.errors import ExitCode
 from flagbench.files import reason
-from flagbench.s3 import Address, Bucket, Profile, S3Error, get_file, put_file, sha256_of
-from flagbench.s3.client import CONNECTIONS
 from flagbench.stores.blobs import INDEX, INDEX_BYTES, Blob, Health, ListingDenied, StoreError, Unread, damaged
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3 import Address, Bucket, Profile, S3Error, get_file, put_file, sha256_of
+from flagbench_core.s3.client import CONNECTIONS
 
 
 class BucketBlobs:

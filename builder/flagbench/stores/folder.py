@@ -20,12 +20,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flagbench.errors import ExitCode
 from flagbench.files import expanded, read_file, reason, write_atomically
 from flagbench.stores.blobs import INDEX, INDEX_BYTES, Blob, Health, StoreError, damaged
 from flagbench.stores.layout import checksum_name, checksum_text
 from flagbench.stores.layout import prefix as records_prefix
 from flagbench.terminal import brief
+from flagbench_core.exit_codes import ExitCode
 
 _CHECKSUM_BYTES = 1024
 _NAMES_ITS_CONTENT = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
@@ -267,7 +267,7 @@ def _flush_folder(folder: Path) -> None:
 
 def _sha256(path: Path) -> str:
     """The sha256 of a file of any size. Raises OSError."""
-    from flagbench.s3 import sha256_of  # what has a file of its own are bundles; the package has a client
+    from flagbench_core.s3 import sha256_of  # what has a file of its own are bundles; the package has a client
 
     return sha256_of(path)
 

@@ -21,14 +21,14 @@ from flagbench.errors import FlagbenchError
 from flagbench.files import reason
 from flagbench.record.model import Record
 from flagbench.record.read import MAX_BYTES, RecordError, read_record
-from flagbench.s3 import Bucket, S3Error, download, sha256_of
-from flagbench.s3.ticket import RECORD, Ticket, bundle_name, in_seconds
 from flagbench.stores.archive import BundleError, read_origin, unpacked
 from flagbench.stores.blobs import IdTaken, StoreError, Unread
 from flagbench.stores.bucket import BucketBlobs, request_errors, store_errors
 from flagbench.stores.layout import BundlePlace, InboxPlace, inbox_prefix, parse_inbox_key
 from flagbench.stores.records import Store
 from flagbench.terminal import brief
+from flagbench_core.s3 import Bucket, S3Error, download, sha256_of
+from flagbench_core.s3.ticket import RECORD, Ticket, bundle_name, in_seconds
 
 LONGEST = timedelta(days=7)
 """The longest life of a URL signed with version 4."""

@@ -1,19 +1,18 @@
-"""Where a store keeps records, bundles and uploads: manifests/store-v1.json, which the image side reads too."""
+"""The keys of a store, made and read by the templates of flagbench_core.layout."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass
 from functools import cache
 
-from flagbench.errors import ExitCode
 from flagbench.record.read import date_fault
 from flagbench.record.scalars import RECORD_ID, RUN_ID
-from flagbench.schema import shipped_manifests
 from flagbench.stores.blobs import StoreError
 from flagbench.terminal import brief
+from flagbench_core import layout
+from flagbench_core.exit_codes import ExitCode
 
 _RECORD_ID = re.compile(RECORD_ID)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -34,7 +33,7 @@ class Place:
     @property
     def key(self) -> str:
         """The path of the record below the store."""
-        return layout()["record"].format(**vars(self))
+        return layout.RECORD.format(**vars(self))
 
     @property
     def problem(self) -> str | None:
@@ -57,7 +56,7 @@ class BundlePlace:
     @property
     def key(self) -> str:
         """The path of the bundle below the store."""
-        return layout()["bundle"].format(**vars(self))
+        return layout.BUNDLE.format(**vars(self))
 
 
 @dataclass(frozen=True)
@@ -71,28 +70,18 @@ class InboxPlace:
     @property
     def key(self) -> str:
         """The path of the upload below the store."""
-        return layout()["inbox_record" if self.node is None else "inbox_bundle"].format(**vars(self))
-
-
-@cache
-def layout() -> dict[str, str]:
-    """The templates of keys: `record`, `bundle`, `inbox_record`, `inbox_bundle`, `series`, `series_part`.
-
-    In a folder: `checksum`, the file beside a record, and `checksum_text`, its content.
-    """
-    text = (shipped_manifests() / "store-v1.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
+        return (layout.INBOX_RECORD if self.node is None else layout.INBOX_BUNDLE).format(**vars(self))
 
 
 def parse_key(key: str) -> Place | None:
     """The parts of a key; None for one that is not of the layout."""
-    match = _pattern("record").fullmatch(key)
+    match = _pattern(layout.RECORD).fullmatch(key)
     return None if match is None else Place(**match.groupdict())
 
 
 def parse_bundle_key(key: str) -> BundlePlace | None:
     """The parts of a bundle's key; None for one that is not of the layout."""
-    match = _pattern("bundle").fullmatch(key)
+    match = _pattern(layout.BUNDLE).fullmatch(key)
     if match is None or not _RECORD_ID.fullmatch(match["record_id"]) or not _SHA256.fullmatch(match["sha256"]):
         return None
     node = _node(match["node"])
@@ -101,19 +90,16 @@ def parse_bundle_key(key: str) -> BundlePlace | None:
 
 def bundles_prefix(record_id: str | None = None) -> str:
     """The folder, ending in a slash, of the bundles of a record, or of all."""
-    folder = layout()["bundle"].rpartition("/")[0]
-    return (
-        f"{folder.partition('{')[0] if record_id is None else folder.format(record_id=record_id)}".rstrip("/") + "/"
-    )
+    return _folder(layout.BUNDLE, record_id=record_id)
 
 
 def parse_inbox_key(key: str) -> InboxPlace | None:
     """The parts of the key of an upload; None for one that no ticket names."""
-    for name in ("inbox_record", "inbox_bundle"):
-        match = _pattern(name).fullmatch(key)
+    for template in (layout.INBOX_RECORD, layout.INBOX_BUNDLE):
+        match = _pattern(template).fullmatch(key)
         if match is None or not _RUN_ID.fullmatch(match["run_id"]):
             continue
-        if name == "inbox_record":
+        if template is layout.INBOX_RECORD:
             return InboxPlace(match["run_id"], None)
         node = _node(match["node"])
         return None if node is None else InboxPlace(match["run_id"], node)
@@ -122,14 +108,13 @@ def parse_inbox_key(key: str) -> InboxPlace | None:
 
 def inbox_prefix(run_id: str | None = None) -> str:
     """The folder, ending in a slash, of the uploads of a run, or of all."""
-    folder = layout()["inbox_record"].rpartition("/")[0]
-    return f"{folder.partition('{')[0] if run_id is None else folder.format(run_id=run_id)}".rstrip("/") + "/"
+    return _folder(layout.INBOX_RECORD, run_id=run_id)
 
 
 def prefix(**known: str | None) -> str:
     """The folder, ending in a slash, of all records of `case`, or of `case` and `stack`; None is any."""
     parts = []
-    for part in layout()["record"].split("/"):
+    for part in layout.RECORD.split("/"):
         names = re.findall(r"{(\w+)}", part)
         if any(known.get(name) is None for name in names):
             break
@@ -139,33 +124,30 @@ def prefix(**known: str | None) -> str:
 
 def checksum_name(name: str) -> str:
     """The name of the checksum beside the file `name`."""
-    return layout()["checksum"].format(name=name)
+    return layout.CHECKSUM.format(name=name)
 
 
 def checksum_text(content: bytes, name: str) -> bytes:
     """The content of that checksum, as `sha256sum -c` reads it."""
-    return layout()["checksum_text"].format(sha256=hashlib.sha256(content).hexdigest(), name=name).encode()
+    return layout.CHECKSUM_TEXT.format(sha256=hashlib.sha256(content).hexdigest(), name=name).encode()
 
 
 def series_key(series_id: str, part: str | None = None) -> str:
     """The path below the store of a series, or of a part of one that has not ended."""
     if part is None:
-        return layout()["series"].format(series_id=series_id)
-    return layout()["series_part"].format(series_id=series_id, part=part)
+        return layout.SERIES.format(series_id=series_id)
+    return layout.SERIES_PART.format(series_id=series_id, part=part)
 
 
 def series_prefix(series_id: str | None = None) -> str:
     """The folder, ending in a slash, of all series, or of the parts of one that has not ended."""
-    folder = layout()["series_part"].rpartition("/")[0]
-    return (
-        f"{folder.partition('{')[0] if series_id is None else folder.format(series_id=series_id)}".rstrip("/") + "/"
-    )
+    return _folder(layout.SERIES_PART, series_id=series_id)
 
 
 def parse_series_key(key: str) -> str | None:
     """The id of the series that a key belongs to, ended or not; None for a key outside the layout."""
-    for name in ("series", "series_part"):
-        match = _pattern(name).fullmatch(key)
+    for template in (layout.SERIES, layout.SERIES_PART):
+        match = _pattern(template).fullmatch(key)
         if match is not None and _RUN_ID.fullmatch(match["series_id"]):
             return match["series_id"]
     return None
@@ -187,11 +169,18 @@ def check_record_id(record_id: str) -> str:
     return record_id
 
 
+def _folder(template: str, **name: str | None) -> str:
+    """The folder of a template, ending in a slash; without a name that of all."""
+    folder = template.rpartition("/")[0]
+    known = None not in name.values()
+    return (folder.format(**name) if known else folder.partition("{")[0]).rstrip("/") + "/"
+
+
 def _node(text: str) -> int | None:
     """The number of a node; None for what is not written as one."""
     return int(text) if _NODE.fullmatch(text) else None
 
 
 @cache
-def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]*)", re.escape(layout()[name])))
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]*)", re.escape(template)))

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from flagbench.errors import ExitCode
-from flagbench.redaction import redact
 from flagbench.stores.blobs import StoreError
 from flagbench.stores.folder import FolderBlobs
 from flagbench.stores.records import Store
 from flagbench.stores.waiting import data_folder
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.redaction import redact
 
 VARIABLE = "FLAGBENCH_STORE"
 
@@ -24,8 +24,8 @@ def open_store(url: str | None = None) -> Store:
     address = url or os.environ.get(VARIABLE) or str(data_folder() / "store")
     if address.lower().startswith("s3:"):
         # Most stores are folders, and a client takes as long to import as the rest of a command.
-        from flagbench.s3 import parse_address
         from flagbench.stores.bucket import BucketBlobs, store_errors
+        from flagbench_core.s3 import parse_address
 
         with store_errors():
             return Store(BucketBlobs(parse_address(address)))

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from flagbench.errors import FlagbenchError
-from flagbench.s3 import Bucket, S3Error
-from flagbench.s3.ticket import RECORD, Ticket
 from flagbench.stores.blobs import Blobs
 from flagbench.stores.bucket import BucketBlobs, store_errors
 from flagbench.stores.inbox import sign
 from flagbench.stores.layout import InboxPlace
+from flagbench_core.s3 import Bucket, S3Error
+from flagbench_core.s3.ticket import RECORD, Ticket
 
 WRITERS = 16
 ROUNDS = 3

@@ -9,13 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.read import MAX_BYTES, parse, read_record
 from flagbench.stores.blobs import Blob, Blobs, Health, IdTaken, ListingDenied, StoreError, Unread, damaged
 from flagbench.stores.bundles import Bundles
 from flagbench.stores.index import Index, Summary, summary_of
 from flagbench.stores.layout import Place, check_record_id, parse_key, prefix
 from flagbench.terminal import brief
+from flagbench_core.exit_codes import ExitCode
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from functools import cache
 
 import msgspec
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
 from flagbench.stores.blobs import StoreError, Unread
@@ -18,6 +18,7 @@ from flagbench.stores.records import Store
 from flagbench.stores.series_check import order_problems, record_problems
 from flagbench.stores.series_document import MAX_BYTES, Run, SeriesDocument, SeriesError, parse_series
 from flagbench.stores.series_writer import BEGUN, part_name
+from flagbench_core.exit_codes import ExitCode
 
 _PART_BYTES = 64 * 2**10
 

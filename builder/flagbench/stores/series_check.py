@@ -9,9 +9,9 @@ from itertools import dropwhile, pairwise
 
 from flagbench.record.model import Record
 from flagbench.record.read import date_fault
-from flagbench.redaction import REDACTED
 from flagbench.stores.series_document import SIDES, Run, SeriesDocument, run_id_of, seed_of, series_id_of
 from flagbench.terminal import brief
+from flagbench_core.redaction import REDACTED
 
 CLOCKS = 60.0
 """Seconds by which the clocks of launcher and run may differ: a container engine may be on another machine."""

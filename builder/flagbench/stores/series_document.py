@@ -13,10 +13,11 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Builder
 from flagbench.record.scalars import Count, Digest, Name, Positive, RecordId, RunId, Time
 from flagbench.terminal import brief
+from flagbench_core.exit_codes import ExitCode
 
 VERSION = "series/v1"
 MAX_RUNS = 1000

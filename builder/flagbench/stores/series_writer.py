@@ -12,12 +12,12 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from flagbench.errors import ExitCode
 from flagbench.record.model import Image
 from flagbench.stores.blobs import ListingDenied, StoreError
 from flagbench.stores.layout import series_key, series_prefix
 from flagbench.stores.records import Store
 from flagbench.stores.series_document import Run, SeriesDocument
+from flagbench_core.exit_codes import ExitCode
 
 BEGUN = "begun"
 

@@ -18,14 +18,15 @@ from tempfile import TemporaryDirectory
 
 import platformdirs
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.files import read_file, reason, write_atomically
 from flagbench.record.read import MAX_BYTES, read_record
-from flagbench.s3.ticket import RECORD, Ticket, bundle_name
 from flagbench.stores.blobs import StoreError
 from flagbench.stores.bucket import store_errors
 from flagbench.stores.layout import BundlePlace, bundles_prefix, parse_bundle_key
 from flagbench.stores.records import Store
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3.ticket import RECORD, Ticket, bundle_name
 
 _MARK = ".meant-for"
 _RUN = ".run-"

@@ -19,12 +19,13 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from flagbench.catalog.model import Case
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.verify.conditions import ConditionResult, describe
 from flagbench.verify.curve import Curve
 from flagbench.verify.curve_conditions import another_curve, curve_conditions, unknown_conditions
 from flagbench.verify.validity import examine
+from flagbench_core.exit_codes import ExitCode
 
 FROM_STEP = 21
 WITHIN = 0.02

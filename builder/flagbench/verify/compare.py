@@ -10,13 +10,14 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from flagbench.catalog.model import Case
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Metric, Record
 from flagbench.stats.compare import compare_sides
 from flagbench.verify.conditions import Agreement, ConditionResult, compare_conditions
 from flagbench.verify.interval import Estimate, Ratio, half_widths, quotient, within_run
 from flagbench.verify.samples import same_run, same_steps
 from flagbench.verify.validity import examine, no_evidence
+from flagbench_core.exit_codes import ExitCode
 
 ABSENT = object()
 """Marks a setting that a configuration does not have; None is a value."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flagbench._version import __version__
 from flagbench.catalog.settings import preset_of
 from flagbench.verify.arguments import ANSWERS
 from flagbench.verify.derivation import Unknown, count, leaves, look_up, same, schedule
 from flagbench.verify.subject import Subject, differ, text
+from flagbench_core import __version__
 
 _ADDED = frozenset(
     ("case", "division", "preset", "precision", "nodes", "gpus", "seed", "weights", "data.source", "data.default")

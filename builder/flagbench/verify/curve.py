@@ -11,10 +11,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.record.read import LARGEST
 from flagbench.terminal import brief, visible
+from flagbench_core.exit_codes import ExitCode
 
 FORMATS = "CSV with a header line that names the columns step and loss, or JSON lines with these fields"
 COLUMNS = ("step", "loss")

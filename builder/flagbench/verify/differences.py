@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from flagbench.evidence import Derived, Section, pipeline, stats
-from flagbench.evidence.columns import MICRO, block_sizes
-from flagbench.evidence.derive import CURVE_POINTS
-from flagbench.evidence.metrics import DEVICE
 from flagbench.record.model import Metric, Rank, Record
+from flagbench_core.evidence import Derived, Section, pipeline, stats
+from flagbench_core.evidence.columns import MICRO, block_sizes
+from flagbench_core.evidence.derive import CURVE_POINTS
+from flagbench_core.evidence.metrics import DEVICE
 
 TOLERANCE = 1e-6
 """Largest relative difference between a number and what the evidence gives: both are computed by the same code."""

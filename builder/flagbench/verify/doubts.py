@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from flagbench.catalog.model import NOT_PUBLISHED, Case, Claim, Range
-from flagbench.evidence.derive import INFER
 from flagbench.record.model import Record
-from flagbench.stats.within import MIN_STEPS
 from flagbench.verify import physics
 from flagbench.verify.conditions import Agreement, ConditionResult, depends_on
 from flagbench.verify.interval import Ratio
 from flagbench.verify.judge import classify
 from flagbench.verify.result import MetricResult, Verdict
 from flagbench.verify.subject import Subject
+from flagbench_core.evidence.derive import INFER
+from flagbench_core.stats.within import MIN_STEPS
 
 ABOVE_CEILING = 1.02
 """How far a run may exceed the highest throughput of a matrix product measured in it."""

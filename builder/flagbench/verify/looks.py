@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from flagbench.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT
 from flagbench.stats.looks import look_levels
-from flagbench.stats.student import t_two_sided
 from flagbench.verify.interval import Ratio
 from flagbench.verify.judge import classify
 from flagbench.verify.result import Verdict, VerifyResult
+from flagbench_core.stats.student import t_two_sided
 
 _FINAL = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE)
 """Verdicts that no interval decides, or that are not definite."""

@@ -11,14 +11,14 @@ import math
 from collections.abc import Iterator
 from itertools import islice
 
-from flagbench.evidence import Section
-from flagbench.evidence.columns import MICRO, block_sizes
-from flagbench.evidence.derive import INFER, TRAIN
-from flagbench.evidence.metrics import OWN
-from flagbench.evidence.section import Span
 from flagbench.verify import rechecks
 from flagbench.verify.derivation import count, number, schedule
 from flagbench.verify.subject import Subject, differ, text
+from flagbench_core.evidence import Section
+from flagbench_core.evidence.columns import MICRO, block_sizes
+from flagbench_core.evidence.derive import INFER, TRAIN
+from flagbench_core.evidence.metrics import OWN
+from flagbench_core.evidence.section import Span
 
 MOST_CLAUSES = 3
 """Of each kind: a record may have any number of steps."""

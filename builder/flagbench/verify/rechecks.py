@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from flagbench.evidence import Section
 from flagbench.record.model import Check
 from flagbench.verify.derivation import count, number, schedule
 from flagbench.verify.subject import Subject, text
+from flagbench_core.evidence import Section
 
 MAX_SKIPPED_SHARE = 0.1
 """Of the measured steps, those that the loss scaler may skip."""

@@ -9,13 +9,13 @@ import msgspec
 from msgspec.structs import replace
 
 from flagbench.catalog.model import Case
-from flagbench.evidence import EvidenceError, Facts, Section, derive
-from flagbench.evidence.derive import INFER, TRAIN
-from flagbench.evidence.metrics import LOSS_TAIL
-from flagbench.evidence.section import WARMUP, WINDOW, digest_of, read_section
 from flagbench.record.model import Metric, Record
 from flagbench.verify.derivation import count
 from flagbench.verify.differences import differences, not_compared
+from flagbench_core.evidence import EvidenceError, Facts, Section, derive
+from flagbench_core.evidence.derive import INFER, TRAIN
+from flagbench_core.evidence.metrics import LOSS_TAIL
+from flagbench_core.evidence.section import WARMUP, WINDOW, digest_of, read_section
 
 _WHOLE = 1e-3
 """How far a number of right answers, computed from a share, may be from a whole number."""

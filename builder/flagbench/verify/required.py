@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from flagbench._version import __version__
 from flagbench.verify.derivation import look_up, schedule
 from flagbench.verify.subject import Subject, text
+from flagbench_core import __version__
 
 LEAST_STEPS = 50
 """A shorter run's losses are not compared; as in record/checks.py of the image side."""

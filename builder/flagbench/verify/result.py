@@ -8,9 +8,9 @@ from typing import Any, Literal
 from msgspec import Struct, to_builtins
 
 from flagbench.catalog.model import Anomaly
-from flagbench.errors import ExitCode
 from flagbench.verify.conditions import ConditionResult
 from flagbench.verify.interval import Estimate, Ratio
+from flagbench_core.exit_codes import ExitCode
 
 
 class Verdict(str, Enum):

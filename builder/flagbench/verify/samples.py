@@ -9,10 +9,10 @@ from itertools import combinations
 from typing import Any
 
 from flagbench.errors import FlagbenchError
-from flagbench.evidence.columns import TIMES, EvidenceError
-from flagbench.evidence.section import read_section
 from flagbench.record.model import Record
 from flagbench.terminal import visible
+from flagbench_core.evidence.columns import TIMES, EvidenceError
+from flagbench_core.evidence.section import read_section
 
 Steps = Counter[tuple[int, ...]]
 """How often a step took the times of its parts, microseconds."""

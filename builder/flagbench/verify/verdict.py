@@ -8,7 +8,7 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from flagbench.catalog.model import Case, Claim
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.digest import unseeded_digest
 from flagbench.record.model import Record
 from flagbench.terminal import visible
@@ -37,6 +37,7 @@ from flagbench.verify.recompute import Checked
 from flagbench.verify.result import Against, MetricResult, Verdict, VerifyResult
 from flagbench.verify.samples import check_distinct, check_one_machine
 from flagbench.verify.validity import examine, no_evidence
+from flagbench_core.exit_codes import ExitCode
 
 
 def verify_claim(

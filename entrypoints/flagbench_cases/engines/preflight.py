@@ -11,9 +11,10 @@ import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 from flagbench_cases.node.docker_command import docker_command, docker_hints
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.system import in_image
 from flagbench_cases.telemetry.summary import read_start
+from flagbench_core.exit_codes import ExitCode
 
 # Docker's default size of /dev/shm, which the ranks of a node use for host-side communication.
 SMALL_SHM = 64 * 2**20

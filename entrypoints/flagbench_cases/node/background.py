@@ -6,8 +6,9 @@ import threading
 import time
 from typing import Any, Callable, Tuple, TypeVar
 
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.interruption import Interruption
+from flagbench_core.exit_codes import ExitCode
 
 Result = TypeVar("Result")
 _POLL_SECONDS = 0.05

@@ -4,11 +4,11 @@ import argparse
 import os
 from typing import List, Optional, Tuple
 
-from flagbench_cases import __version__
 from flagbench_cases.node.placement import Placement, locate_node
 from flagbench_cases.shared import config
 from flagbench_cases.shared.arguments import Parser
 from flagbench_cases.shared.errors import UsageError
+from flagbench_core import __version__
 
 MAX_COUNT = 10**12
 SEED_LIMIT = 2**31

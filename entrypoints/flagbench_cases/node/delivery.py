@@ -12,9 +12,10 @@ from flagbench_cases.record import assemble, stores
 from flagbench_cases.record.stores import Bundle
 from flagbench_cases.record.unsent import Unsent
 from flagbench_cases.shared import output
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
+from flagbench_core.exit_codes import ExitCode
 
 # How long to wait for a stalled reader of stdout before the record is stored.
 PRINT_SECONDS = 10.0

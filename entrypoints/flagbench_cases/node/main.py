@@ -8,7 +8,6 @@ import sys
 import traceback
 from typing import Any, Dict, List, Optional
 
-from flagbench_cases import __version__
 from flagbench_cases.node import background, cli, network, rendezvous, rendezvous_protocol, supervisor
 from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets, print_error
 from flagbench_cases.node.placement import Placement, likely_rank
@@ -20,10 +19,12 @@ from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
 from flagbench_cases.record.stores import Bundle, read_ticket
 from flagbench_cases.shared import output, processes, scratch, user_home
 from flagbench_cases.shared.checkpoint_facts import flat
-from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
+from flagbench_cases.shared.errors import CaseError, system_error
 from flagbench_cases.shared.files import check_folder
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
+from flagbench_core import __version__
+from flagbench_core.exit_codes import ExitCode
 
 DATA_REMEDY = "set --data to a folder made by `prepare` or one the case can read, or use --data synthetic"
 WEIGHTS_REMEDY = "set --weights to a folder made by `prepare`, or to a checkpoint folder that the case can read"

@@ -5,7 +5,8 @@ import ipaddress
 import socket
 from typing import Optional
 
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
+from flagbench_core.exit_codes import ExitCode
 
 LOOPBACK_SECONDS = 5.0
 

@@ -4,9 +4,9 @@ import signal
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from flagbench_cases.record.evidence import OK, Outcome
-from flagbench_cases.shared.errors import ExitCode
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.processes import describe_exit
+from flagbench_core.exit_codes import ExitCode
 
 SIGNAL_REMEDY = "find out who sent the signal; the kernel log lists kills by the kernel"
 EARLY_REMEDY = "see the log above; the process was ended from within, for example by a library"

@@ -11,8 +11,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set
 
 from flagbench_cases.node.wire import Connection, printable, wait
 from flagbench_cases.record.evidence import Outcome
-from flagbench_cases.shared.errors import ExitCode
 from flagbench_cases.shared.interruption import Interruption
+from flagbench_core.exit_codes import ExitCode
 
 BEAT_SECONDS = 1.0
 # Seconds of silence after which a node's parent, or its network, is considered stopped.

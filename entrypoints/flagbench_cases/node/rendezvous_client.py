@@ -16,7 +16,8 @@ from flagbench_cases.node.rendezvous_protocol import (
 )
 from flagbench_cases.node.wire import Connection, connect_async, printable
 from flagbench_cases.record.request import RECORD_ID
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
+from flagbench_core.exit_codes import ExitCode
 
 # How long to wait for an answer of node 0, which answers immediately.
 ANSWER_SECONDS = 30.0

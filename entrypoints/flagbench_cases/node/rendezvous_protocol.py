@@ -8,8 +8,9 @@ from typing import Any, Dict, NamedTuple, Optional, Union
 
 from flagbench_cases.node.placement import Placement
 from flagbench_cases.node.wire import ConnectResult
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.interruption import Interruption
+from flagbench_core.exit_codes import ExitCode
 
 PROTOCOL = 1
 # Seconds between two progress messages.

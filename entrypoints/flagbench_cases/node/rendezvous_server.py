@@ -20,7 +20,8 @@ from flagbench_cases.node.rendezvous_protocol import (
 )
 from flagbench_cases.node.wire import Connection, connect_async, listen, printable, wait
 from flagbench_cases.record.evidence import Outcome
-from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.shared.errors import CaseError, UsageError
+from flagbench_core.exit_codes import ExitCode
 
 # How long node 0 may fail to connect to itself once its name resolves.
 PROBE_SECONDS = 20.0

@@ -23,12 +23,13 @@ from flagbench_cases.node.progress import Bar
 from flagbench_cases.record.evidence import OK, Evidence, Outcome, read_spool
 from flagbench_cases.shared import processes, scratch, tf32, user_home
 from flagbench_cases.shared.config import schedule
-from flagbench_cases.shared.errors import CaseError, ExitCode, system_error
+from flagbench_cases.shared.errors import CaseError, system_error
 from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.layout import layout_of
 from flagbench_cases.telemetry.latest import sensors_text
 from flagbench_cases.telemetry.summary import read_start, summarise
+from flagbench_core.exit_codes import ExitCode
 
 POLL = 0.1
 # Limit until the ranks start: they import torch, possibly from a slow disk, and wait for the other nodes.

@@ -19,9 +19,10 @@ from flagbench_cases.prepare.prepared_folder import (
     parse_index,
 )
 from flagbench_cases.prepare.progress import Progress
-from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from flagbench_cases.shared.files import INDEX, Reading
-from flagbench_cases.shared.s3 import Bucket, S3Error, get_file, parse_address, put_file
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3 import Bucket, S3Error, get_file, parse_address, put_file
 
 
 class RemoteFolder(NamedTuple):

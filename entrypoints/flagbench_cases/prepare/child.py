@@ -14,9 +14,10 @@ import tempfile
 from typing import Any, Dict, Optional
 
 from flagbench_cases.shared import processes, scratch, user_home
-from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
+from flagbench_cases.shared.errors import CaseError, DataError
 from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
+from flagbench_core.exit_codes import ExitCode
 
 PLAN, ANSWER = "plan.json", "answer.json"
 POLL_SECONDS = 0.1

@@ -17,10 +17,11 @@ from flagbench_cases.prepare.progress import printable, readable
 from flagbench_cases.prepare.writer import remove_partial
 from flagbench_cases.shared import config, output, processes, user_home
 from flagbench_cases.shared.arguments import Parser
-from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from flagbench_cases.shared.files import KINDS
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
+from flagbench_core.exit_codes import ExitCode
 
 EXIT_SECONDS = 3.0
 MAX_SHOWN_SOURCES = 6

@@ -19,8 +19,9 @@ from flagbench_cases.rank import tensor_file
 from flagbench_cases.rank.generators import generators
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.checkpoint_facts import FACTS, GENERATORS, SCHEMAS, TENSORS, tensors_of
-from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_cases.shared.files import sync
+from flagbench_core.exit_codes import ExitCode
 
 PART = re.compile(r"\.step-.*\.part")
 KEPT = 2

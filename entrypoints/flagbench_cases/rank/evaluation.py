@@ -4,8 +4,9 @@ import math
 from typing import Any
 
 from flagbench_cases.contract import Evaluation
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.spool import RankSpool
+from flagbench_core.exit_codes import ExitCode
 
 
 def report(spool: RankSpool, evaluation: Evaluation, seconds: float, **where: Any) -> None:

@@ -14,8 +14,9 @@ from flagbench_cases.rank.evaluation import report
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.step_timer import StepTimer, is_finite
 from flagbench_cases.rank.stopwatch import now
-from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
+from flagbench_cases.shared.errors import CaseError, DataError
 from flagbench_cases.shared.spool import RankSpool
+from flagbench_core.exit_codes import ExitCode
 
 
 class InferPlan(NamedTuple):

@@ -9,8 +9,9 @@ import traceback
 from typing import Any, Dict, NoReturn
 
 from flagbench_cases.shared import interpreter
-from flagbench_cases.shared.errors import CaseError, ExitCode, PeerError, system_error
+from flagbench_cases.shared.errors import CaseError, PeerError, system_error
 from flagbench_cases.shared.spool import RankSpool
+from flagbench_core.exit_codes import ExitCode
 
 PEER_LOST = re.compile(
     r"connection (was )?(closed|reset|refused)|broken pipe|socket timeout|timed out|remote process exited"

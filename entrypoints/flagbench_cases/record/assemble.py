@@ -7,14 +7,14 @@ import re
 import uuid
 from typing import Any, Dict, Optional
 
-from flagbench_cases import __version__
 from flagbench_cases.record import clocks, measured, ranks, sections
 from flagbench_cases.record.evidence import Evidence, Outcome
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import system
 from flagbench_cases.shared.config import stop_rule
-from flagbench_cases.shared.errors import ExitCode
-from flagbench_cases.shared.evidence.section import digest_of
+from flagbench_core import __version__
+from flagbench_core.evidence.section import digest_of
+from flagbench_core.exit_codes import ExitCode
 
 MAX_BYTES = 990_000
 """Bytes of a record with evidence. A reader takes 1,000,000: a launcher may add to it."""

@@ -7,8 +7,8 @@ from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.order import in_order
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.config import schedule
-from flagbench_cases.shared.evidence.derive import TRAIN
-from flagbench_cases.shared.evidence.section import WINDOW, Section
+from flagbench_core.evidence.derive import TRAIN
+from flagbench_core.evidence.section import WINDOW, Section
 
 # With fewer steps, comparing the first and the last tenth is not conclusive.
 MIN_STEPS_TO_COMPARE = 50

@@ -6,7 +6,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.passes import Pass, ended, passes
 from flagbench_cases.record.request import Request
-from flagbench_cases.shared.evidence.columns import (
+from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.spool import Step
+from flagbench_core.evidence.columns import (
     FLOPS,
     PASSES,
     in_blocks,
@@ -15,11 +17,9 @@ from flagbench_cases.shared.evidence.columns import (
     nine_digits,
     whole,
 )
-from flagbench_cases.shared.evidence.derive import INFER, TRAIN
-from flagbench_cases.shared.evidence.metrics import LOSS_TAIL
-from flagbench_cases.shared.evidence.section import WARMUP, WINDOW, Collectives, Section, Span
-from flagbench_cases.shared.layout import Layout
-from flagbench_cases.shared.spool import Step
+from flagbench_core.evidence.derive import INFER, TRAIN
+from flagbench_core.evidence.metrics import LOSS_TAIL
+from flagbench_core.evidence.section import WARMUP, WINDOW, Collectives, Section, Span
 
 # The longest published run, DistilBERT on one device, has 21,050 steps; with 11 bytes each, they are a quarter of the
 # 1 MB that a record may have.

@@ -2,9 +2,9 @@
 
 from typing import Sequence, Tuple
 
-from flagbench_cases.shared.evidence.columns import MICRO
-from flagbench_cases.shared.evidence.metrics import DEVICE, OWN
-from flagbench_cases.shared.evidence.section import Stretch
+from flagbench_core.evidence.columns import MICRO
+from flagbench_core.evidence.metrics import DEVICE, OWN
+from flagbench_core.evidence.section import Stretch
 
 CLOCK_DRIFT = 1e-4  # maximum drift of a device's clock relative to the host's
 

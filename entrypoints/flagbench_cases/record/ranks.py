@@ -5,9 +5,9 @@ from collections import Counter
 from typing import Any, Dict, List, Optional, Tuple
 
 from flagbench_cases.record.evidence import Evidence
-from flagbench_cases.shared.evidence import stats
-from flagbench_cases.shared.evidence.columns import pack
 from flagbench_cases.shared.processes import describe_exit
+from flagbench_core.evidence import stats
+from flagbench_core.evidence.columns import pack
 
 MOST_LISTED = 256
 """Ranks that a record lists one by one, at about 400 bytes each."""

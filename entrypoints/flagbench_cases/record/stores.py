@@ -1,26 +1,22 @@
-"""Where a run's record and bundles are kept: in a folder, in a bucket, or where a ticket lets them be uploaded.
-
-Keys are compiled from manifests/store-v1.json, which the host side reads.
-"""
+"""Where a run's record and bundles are kept: in a folder, in a bucket, or where a ticket lets them be uploaded."""
 
 import contextlib
-import functools
 import hashlib
 import io
-import json
 import os
 import shutil
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Protocol
 from urllib.parse import unquote, urlsplit
 
-from flagbench_cases import shared
 from flagbench_cases.shared import files, output
-from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
+from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_cases.shared.redaction import redact
-from flagbench_cases.shared.s3 import Bucket, S3Error, parse_address, put_file
-from flagbench_cases.shared.s3 import ticket as tickets
-from flagbench_cases.shared.s3.ticket import Ticket
+from flagbench_core import layout
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3 import Bucket, S3Error, parse_address, put_file
+from flagbench_core.s3 import ticket as tickets
+from flagbench_core.s3.ticket import Ticket
 
 
 class Bundle(NamedTuple):
@@ -70,8 +66,8 @@ class FolderStore:
         """
         folder, name = os.path.split(os.path.join(self.root, record_key(record)))
         sha256 = hashlib.sha256((line + "\n").encode("utf-8")).hexdigest()
-        checksum = _layout()["checksum_text"].format(sha256=sha256, name=name)
-        output.write_file(folder, _layout()["checksum"].format(name=name), checksum.rstrip("\n"))
+        checksum = layout.CHECKSUM_TEXT.format(sha256=sha256, name=name)
+        output.write_file(folder, layout.CHECKSUM.format(name=name), checksum.rstrip("\n"))
         return output.write_file(folder, name, line)
 
     def put_bundle(self, record_id: str, bundle: Bundle) -> str:
@@ -200,12 +196,12 @@ def check_ticket(ticket: Ticket, run_id: Optional[str], nodes: int, minutes: Opt
 def record_key(record: Dict[str, Any]) -> str:
     """The key of a record."""
     names = {name: record[name] for name in ("case", "stack", "record_id")}
-    return _layout()["record"].format(day=record["created_at"][:10], **names)
+    return layout.RECORD.format(day=record["created_at"][:10], **names)
 
 
 def bundle_key(record_id: str, bundle: Bundle) -> str:
     """The key of a node's bundle. It names the content, because the end of an upload in parts may overwrite."""
-    return _layout()["bundle"].format(record_id=record_id, node=bundle.node, sha256=bundle.sha256)
+    return layout.BUNDLE.format(record_id=record_id, node=bundle.node, sha256=bundle.sha256)
 
 
 def copy_bundle(bundle: Bundle, path: str) -> str:
@@ -240,9 +236,3 @@ def _raising(kind: Callable[[str, str], CaseError], begin: str = "") -> Iterator
         raise kind(begin + error.message, error.remedy) from None
     except OSError as error:
         raise kind("%sa file cannot be read (%s)" % (begin, error.strerror or error), "run again") from None
-
-
-@functools.lru_cache(maxsize=None)
-def _layout() -> Dict[str, str]:
-    with open(os.path.join(os.path.dirname(shared.__file__), "store.json"), encoding="utf-8") as file:
-        return dict(json.load(file))

@@ -4,8 +4,8 @@ import functools
 import json
 from typing import Any, Dict, List, Mapping, Sequence
 
-from flagbench_cases.shared.credentials import REDACTED, is_secret, is_secret_name, url_secrets
 from flagbench_cases.shared.redaction import redact
+from flagbench_core.redaction import REDACTED, is_secret, is_secret_name, url_secrets
 
 NAMES = frozenset(
     (

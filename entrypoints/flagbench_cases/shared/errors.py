@@ -1,32 +1,16 @@
-"""Exit codes of an image, and the exceptions that carry them."""
+"""The errors of a run, each with its exit code."""
 
 import errno
 import os
 import re
-from enum import IntEnum
 from typing import Optional, Sequence
+
+from flagbench_core.exit_codes import ExitCode
 
 NO_PROCESSES = re.compile(
     r"^resource temporarily unavailable|can't start new thread|pthread_create|thread creation failed", re.IGNORECASE
 )
 PROCESSES_REMEDY = "raise the limit (the container's --pids-limit, or ulimit -u), or use fewer --gpus or workers"
-
-
-class ExitCode(IntEnum):
-    """Exit codes of an entrypoint, with the numbers and names of the host side's table."""
-
-    OK = 0
-    BUG = 1
-    USAGE = 2
-    DATA = 3
-    RANK_FAILED = 4
-    OUT_OF_MEMORY = 5
-    TIMEOUT = 6
-    INTERRUPTED = 7
-    INVALID = 12
-    WRONG_HARDWARE = 13
-    NOT_STORED = 14
-    ENGINE = 15
 
 
 class CaseError(Exception):

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 from typing import Dict, Optional, Sequence
 
-from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
+from flagbench_cases.shared.errors import CaseError, DataError
+from flagbench_core.exit_codes import ExitCode
 
 
 def write(files: Dict[str, str], folder: Path) -> None:

@@ -7,7 +7,8 @@ import select
 import tempfile
 from typing import Optional
 
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
+from flagbench_core.exit_codes import ExitCode
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 

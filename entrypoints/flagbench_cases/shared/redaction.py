@@ -3,7 +3,7 @@
 import re
 from typing import Iterable, List
 
-from flagbench_cases.shared import credentials
+from flagbench_core import redaction
 
 # The end of a long scheme is sufficient; without the bound, a long word would take quadratic time.
 ADDRESS = re.compile(r"[A-Za-z0-9+.-]{1,64}:/[^\s'\"]*")
@@ -12,7 +12,7 @@ ADDRESS = re.compile(r"[A-Za-z0-9+.-]{1,64}:/[^\s'\"]*")
 def redact(text: str, known: Iterable[str] = ()) -> str:
     """The text with user and query removed from every URL, and every other credential, and every `known` secret,
     replaced by `***`."""
-    return credentials.redact(ADDRESS.sub(lambda found: _address(found.group()), text), known)
+    return redaction.redact(ADDRESS.sub(lambda found: _address(found.group()), text), known)
 
 
 def _address(address: str) -> str:

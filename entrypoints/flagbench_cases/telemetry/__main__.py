@@ -6,12 +6,13 @@ import sys
 import time
 from typing import List, Optional
 
-from flagbench_cases.shared.errors import ExitCode, UsageError
+from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.telemetry import monitor as monitors
 from flagbench_cases.telemetry.cpu import CpuProbe
 from flagbench_cases.telemetry.jsonlines import JsonLinesWriter
 from flagbench_cases.telemetry.lifetime import Lifetime
 from flagbench_cases.telemetry.sampler import MIN_INTERVAL_S, run
+from flagbench_core.exit_codes import ExitCode
 
 
 def main(argv: Optional[List[str]] = None) -> int:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
+from flagbench_cases.shared.errors import CaseError, DataError
+from flagbench_core.exit_codes import ExitCode
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from flagbench.claims.csv_file import columns, read_csv
 from flagbench.claims.finding import TableError
 from flagbench.claims.lint import lint_file
 from flagbench.claims.numbers import read_number
-from flagbench.errors import ExitCode
+from flagbench_core.exit_codes import ExitCode
 from pages import BLOCK
 
 from .conftest import ROOT, Flagbench

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.errors import ExitCode
 from flagbench.stores import Store
 from flagbench_cases.shared.spool import Step
+from flagbench_core.exit_codes import ExitCode
 from honest import CLAIMS, Pace, honest_record
 
 from .conftest import Flagbench

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.errors import ExitCode
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Flagbench, process
 

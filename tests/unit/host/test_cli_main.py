@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import typer
 
-from flagbench._version import __version__
 from flagbench.cli import main
 from flagbench.cli.app import COMMANDS, HIDDEN, load
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
+from flagbench_core import __version__
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Flagbench, process
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flagbench.cli import complete
-from flagbench.errors import ExitCode
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Edit, Flagbench
 

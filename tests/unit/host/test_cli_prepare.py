@@ -10,12 +10,13 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers import native
 from flagbench.launchers.folders import Folder
 from flagbench.launchers.host import Host
 from flagbench.launchers.prepare import plan
 from flagbench.request import PrepareOptions, PrepareRequest
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Flagbench
 

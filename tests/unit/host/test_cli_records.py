@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.errors import ExitCode
 from flagbench.stores import Store
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Flagbench, MakeRecord
 

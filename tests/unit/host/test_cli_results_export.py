@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from flagbench import results
-from flagbench.errors import ExitCode
 from flagbench.report.export import to_csv, to_markdown
 from flagbench.stores import Store
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import REPLAY, Edit, Flagbench, MakeRecord
 

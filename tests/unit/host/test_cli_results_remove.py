@@ -18,8 +18,9 @@ from docker.errors import APIError
 
 from flagbench import prune
 from flagbench.catalog.load import load_catalog
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.stores import Store
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Flagbench, MakeRecord
 

@@ -11,7 +11,7 @@ import pytest
 from catalogs import CATALOG
 from flagbench import devices
 from flagbench.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine
-from flagbench.errors import ExitCode
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Flagbench
 

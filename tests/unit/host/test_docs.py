@@ -14,9 +14,10 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.cli.app import load
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.read import read_record
 from flagbench.report.generated import BADGES, MEASURED, generated_files
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import ROOT, Flagbench
 

@@ -15,7 +15,7 @@ import pytest
 from flagbench import doctor, engines
 from flagbench.catalog.load import load_catalog
 from flagbench.doctor import GIB, Finding, Level
-from flagbench.errors import ExitCode
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Flagbench, process
 

@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 
 from catalogs import CATALOG
 from flagbench.cli import main
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.read import CLOCK_SKEW, RecordError, read_record
 from flagbench.report import comparison_table, verdict_table
 from flagbench.stores import FolderBlobs, Store
 from flagbench.verify import compare_records, verify_claim
+from flagbench_core.exit_codes import ExitCode
 
 from . import hostile
 from .conftest import FULL_RECORD, REPLAY, places

@@ -17,13 +17,14 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers import LaunchResult
 from flagbench.launchers.clock import elapsed
 from flagbench.launchers.native import NEEDED, NativeLauncher
 from flagbench.record.read import read_record
 from flagbench.request import LocalOptions, RunRequest
 from flagbench.signals import Forwarding
+from flagbench_core.exit_codes import ExitCode
 
 ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
 

@@ -11,7 +11,7 @@ import yaml
 
 from flagbench.catalog.documents import ManifestError
 from flagbench.catalog.load import load_catalog
-from flagbench.errors import ExitCode
+from flagbench_core.exit_codes import ExitCode
 
 Edit = Callable[[Path, str, str], None]
 CASE, LORA, STACK = "cases/distilbert.yaml", "cases/llama2-7b-lora.yaml", "stacks/cpu.yaml"

@@ -12,9 +12,10 @@ import typer
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
 from flagbench.cli import main
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.options import takes_options, words
 from flagbench.request import LocalOptions, RunOptions, RunRequest
+from flagbench_core.exit_codes import ExitCode
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from flagbench.errors import ExitCode
 from flagbench.record.model import Record
 from flagbench.record.read import MAX_BYTES, MAX_DEPTH, MAX_VALUES, RecordError, read_record
 from flagbench.schema import violations
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import FULL_RECORD, MANIFESTS, places
 

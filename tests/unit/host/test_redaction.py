@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flagbench.redaction import REDACTED, has_userinfo, is_secret, is_secret_name, redact, url_secrets
+from flagbench_core.redaction import REDACTED, has_userinfo, is_secret, is_secret_name, redact, url_secrets
 
 WORD = st.text(string.ascii_letters + string.digits, min_size=20, max_size=40).filter(lambda word: not word.isdigit())
 CONTEXTS = (

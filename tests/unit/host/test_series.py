@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.digest import config_digest
 from flagbench.record.model import Builder
 from flagbench.schema import violations
@@ -32,6 +32,7 @@ from flagbench.stores.series_document import (
     series_id_of,
 )
 from flagbench.stores.series_writer import SeriesWriter
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import MANIFESTS, RECORD, Flagbench, places
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flagbench.cli.app import COMMANDS
-from flagbench.errors import ExitCode
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import REPLAY, MakeRecord, process
 

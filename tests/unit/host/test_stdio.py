@@ -17,10 +17,11 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.lookup import resolve_image
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers.container_exit import record_of_killed
 from flagbench.launchers.native import NEEDED
 from flagbench.request import LocalOptions, RunRequest
+from flagbench_core.exit_codes import ExitCode
 from running import wait_until
 
 REPLAY = Path(__file__).parent / "verify" / "replays" / "cpu-tiny.json"

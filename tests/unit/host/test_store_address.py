@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from flagbench.errors import ExitCode
-from flagbench.s3 import PROFILES, parse_address
-from flagbench.s3.profiles import profile_of
 from flagbench.stores import FolderBlobs, StoreError, open_store
 from flagbench.stores.blobs import Blob
 from flagbench.stores.probe import probe
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3 import PROFILES, parse_address
+from flagbench_core.s3.profiles import profile_of
 from store_urls import FOLDERS, NOT_FOLDERS
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from bundles import bundle
 from flagbench import prune
-from flagbench.errors import ExitCode
 from flagbench.stores import FolderBlobs, Store, StoreError
 from flagbench.stores.blobs import Blob
 from flagbench.stores.layout import BundlePlace, parse_bundle_key, parse_inbox_key
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Flagbench
 

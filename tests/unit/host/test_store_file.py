@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.errors import ExitCode
 from flagbench.record.read import RecordError
 from flagbench.stores import FolderBlobs, Store, StoreError, open_store
 from flagbench_cases.record.stores import FolderStore
+from flagbench_core.exit_codes import ExitCode
 
 MakeRecord = Callable[..., bytes]
 WRITERS = 32

@@ -12,12 +12,12 @@ import pytest
 from bundles import bundle
 from catalogs import CATALOG
 from flagbench.cli.run_keep import keep
-from flagbench.errors import ExitCode
 from flagbench.launchers import LaunchResult
 from flagbench.request import RunRequest
 from flagbench.stores import FolderBlobs, Store
 from flagbench.stores.layout import BundlePlace
 from flagbench.stores.waiting import adopt_bundles, bundle_folder, set_aside, unsent_folder, waiting
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Flagbench, MakeRecord
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers import Health
+from flagbench_core.exit_codes import ExitCode
 
 _SECONDS = 30
 

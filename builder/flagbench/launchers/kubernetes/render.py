@@ -10,9 +10,9 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from flagbench._version import __version__
 from flagbench.launchers.kubernetes.request import JobRequest
 from flagbench.schema import shipped_manifests
+from flagbench_core import __version__
 
 _DEADLINE_SLACK = 1800
 """Seconds beyond --max-minutes for waiting for nodes, pulling a large image and starting."""

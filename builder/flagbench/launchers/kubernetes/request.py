@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from flagbench._version import __version__
 from flagbench.catalog.model import Case, Stack
 from flagbench.errors import FlagbenchError
 from flagbench.images import find_reference, image_of
@@ -16,8 +15,9 @@ from flagbench.launchers.kubernetes.options import JobOptions
 from flagbench.launchers.kubernetes.storage import Volume, check_sources, check_store, reads_bucket, volumes_of
 from flagbench.oci.bucket_address import is_in_bucket
 from flagbench.options import check_ranges, text_fault, words
-from flagbench.redaction import is_secret
 from flagbench.request import RunOptions, can_resume, check_options, new_run_id
+from flagbench_core import __version__
+from flagbench_core.redaction import is_secret
 
 DEFAULT_MINUTES = 210
 _LONGEST_NAME = 63

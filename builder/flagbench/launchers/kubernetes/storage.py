@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from flagbench.errors import FlagbenchError
 from flagbench.launchers.kubernetes.options import JobOptions
-from flagbench.redaction import redact
 from flagbench.request import RunOptions, check_address, is_address
+from flagbench_core.redaction import redact
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import pytest
 
 from flagbench_cases.engines import preflight
 from flagbench_cases.shared import config
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
+from flagbench_core.exit_codes import ExitCode
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image

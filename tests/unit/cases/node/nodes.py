@@ -8,7 +8,8 @@ from typing import Any, Callable
 from flagbench_cases.node.peers import Peers
 from flagbench_cases.node.placement import Placement
 from flagbench_cases.record.evidence import Outcome
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
+from flagbench_core.exit_codes import ExitCode
 
 SAME = {"version": "1", "nodes": 2, "seed": 0}
 DATA = Outcome("failed", "data", "the file x is missing", "fetch it", int(ExitCode.DATA))

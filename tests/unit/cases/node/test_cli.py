@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases import __version__
 from flagbench_cases.node import cli
 from flagbench_cases.shared.errors import UsageError
+from flagbench_core import __version__
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from flagbench_cases.node import network
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
+from flagbench_core.exit_codes import ExitCode
 
 pytestmark = pytest.mark.image
 

@@ -12,8 +12,8 @@ import pytest
 from flagbench_cases.node import peers, supervisor, wire
 from flagbench_cases.node.peers import Peers
 from flagbench_cases.record.evidence import Outcome
-from flagbench_cases.shared.errors import ExitCode
 from flagbench_cases.shared.interruption import Interruption
+from flagbench_core.exit_codes import ExitCode
 from unit.cases.node.nodes import DATA, KILLED, Node, all_of, together
 
 pytestmark = pytest.mark.image

@@ -19,8 +19,9 @@ import pytest
 from flagbench_cases.node import rendezvous, rendezvous_client, rendezvous_server, wire
 from flagbench_cases.node.peers import Peers
 from flagbench_cases.node.rendezvous_protocol import NodeInfo
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.interruption import Interruption
+from flagbench_core.exit_codes import ExitCode
 from running import free_port
 from unit.cases.node.nodes import DATA, KILLED, SAME, Node, placement, together
 

@@ -19,7 +19,8 @@ import pytest
 
 from flagbench_cases.node import request
 from flagbench_cases.prepare import disk, prepared_folder
-from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.shared.errors import CaseError, DataError, UsageError
+from flagbench_core.exit_codes import ExitCode
 from running import ENTRYPOINTS
 from unit.cases.refusal import refusal, refuses
 

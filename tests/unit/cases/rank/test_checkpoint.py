@@ -15,8 +15,9 @@ from flagbench_cases.rank import checkpoint, generators
 from flagbench_cases.rank.checkpoint_writer import Writer
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.shared import checkpoint_facts
-from flagbench_cases.shared.errors import CaseError, DataError, ExitCode, UsageError
+from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from flagbench_cases.shared.spool import RankSpool, SpoolReader
+from flagbench_core.exit_codes import ExitCode
 from unit.cases.rank.toy_loop import Device, NoCollectives, job_of
 from unit.cases.refusal import refuses
 

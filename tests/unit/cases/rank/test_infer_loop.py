@@ -15,8 +15,9 @@ from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
 from flagbench_cases.rank.stopwatch import HostClock
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.passes import Pass, ended, passes
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.spool import RankSpool, SpoolReader, Step
+from flagbench_core.exit_codes import ExitCode
 from unit.cases.rank.toy_loop import Device, NoCollectives, Time
 from unit.cases.refusal import refuses
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from flagbench_cases.contract import Evaluation, measure
-from flagbench_cases.shared.errors import CaseError, DataError, ExitCode
-from flagbench_cases.shared.evidence.metrics import OWN, PUBLISHED
+from flagbench_cases.shared.errors import CaseError, DataError
 from flagbench_cases.shared.spool import SpoolReader, Step
+from flagbench_core.evidence.metrics import OWN, PUBLISHED
+from flagbench_core.exit_codes import ExitCode
 from unit.cases.rank.toy_loop import FULL, WINDOW, Device, Time, Toy, train
 from unit.cases.refusal import refuses
 

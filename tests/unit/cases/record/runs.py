@@ -14,9 +14,9 @@ from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, Evidence, Outcome
 from flagbench_cases.record.measured import Border, span_of
 from flagbench_cases.shared import config
-from flagbench_cases.shared.evidence import Facts, Section, Stretch, derive, pipeline
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
+from flagbench_core.evidence import Facts, Section, Stretch, derive, pipeline
 
 NAN, INF = float("nan"), float("inf")
 FAILED = Outcome("failed", "launch", "it broke", "fix it", 4)

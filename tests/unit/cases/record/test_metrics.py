@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flagbench_cases.record.measured import complete_steps
-from flagbench_cases.shared.evidence import derive, metrics
 from flagbench_cases.shared.spool import Step
+from flagbench_core.evidence import derive, metrics
 from unit.cases.record.runs import facts_of, metrics_of, section_of
 
 pytestmark = pytest.mark.image

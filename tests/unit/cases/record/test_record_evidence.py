@@ -10,9 +10,9 @@ import pytest
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.measured import Border, span_of
-from flagbench_cases.shared.evidence.columns import COLUMNS, EvidenceError, block_sizes, decode, encode
-from flagbench_cases.shared.evidence.section import read_section
 from flagbench_cases.shared.spool import Step
+from flagbench_core.evidence.columns import COLUMNS, EvidenceError, block_sizes, decode, encode
+from flagbench_core.evidence.section import read_section
 from unit.cases.record.runs import (
     WARMUP,
     evidence,

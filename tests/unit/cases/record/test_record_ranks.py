@@ -10,8 +10,8 @@ import pytest
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.ranks import MOST_LISTED, bounded
-from flagbench_cases.shared.evidence.columns import EvidenceError, pack, unpack
-from flagbench_cases.shared.evidence.section import read_section
+from flagbench_core.evidence.columns import EvidenceError, pack, unpack
+from flagbench_core.evidence.section import read_section
 from unit.cases.record.runs import evidence, fact_of, record_of, resolved, section_of, step
 
 pytestmark = pytest.mark.image

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from flagbench_cases.shared.evidence import stats
+from flagbench_core.evidence import stats
 
 pytestmark = pytest.mark.image
 

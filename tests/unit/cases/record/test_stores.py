@@ -16,8 +16,9 @@ import pytest
 from flagbench_cases.record import stores
 from flagbench_cases.record.stores import Bundle, FolderStore
 from flagbench_cases.record.unsent import Unsent
-from flagbench_cases.shared.errors import CaseError, ExitCode, UsageError
-from flagbench_cases.shared.s3.ticket import in_seconds, parse_ticket
+from flagbench_cases.shared.errors import CaseError, UsageError
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3.ticket import in_seconds, parse_ticket
 from store_urls import FOLDERS, NOT_FOLDERS
 from unit.cases.refusal import refuses
 

@@ -11,7 +11,8 @@ import pytest
 from flagbench_cases.cases.distilbert.tiny import generate as distilbert
 from flagbench_cases.cases.glm.tiny import generate as glm
 from flagbench_cases.shared import generated
-from flagbench_cases.shared.errors import DataError, ExitCode
+from flagbench_cases.shared.errors import DataError
+from flagbench_core.exit_codes import ExitCode
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from flagbench_cases.shared import output
-from flagbench_cases.shared.errors import CaseError, ExitCode
+from flagbench_cases.shared.errors import CaseError
+from flagbench_core.exit_codes import ExitCode
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image

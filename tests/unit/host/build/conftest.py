@@ -16,7 +16,7 @@ from flagbench.engines.base import BuildFailed, BuildRequest, ImageInfo, Resourc
 from flagbench.locks.files import write_lock
 from flagbench.locks.model import Lock, Unresolved, inputs_digest
 from flagbench.progress import Progress
-from flagbench.redaction import redact
+from flagbench_core.redaction import redact
 from packages import lock_entry
 
 BASE_ID = "sha256:" + "b" * 64

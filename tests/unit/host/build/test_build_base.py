@@ -7,7 +7,8 @@ import pytest
 from flagbench.build.base import Base, require_locked, resolve_base
 from flagbench.build.options import BuildOptions
 from flagbench.engines.base import ImageInfo
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
+from flagbench_core.exit_codes import ExitCode
 
 ID = "sha256:" + "b" * 64
 DIGEST = "sha256:" + "d" * 64

@@ -6,7 +6,8 @@ import pytest
 
 from flagbench.build.inputs import make_inputs, pip_configuration, secrets
 from flagbench.build.options import BuildOptions
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
+from flagbench_core.exit_codes import ExitCode
 
 
 def test_each_option_has_its_place(ca_bundle, wheelhouse, mini_lock):

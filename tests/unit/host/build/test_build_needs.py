@@ -8,9 +8,10 @@ import yaml
 from flagbench.build.builder import compiler_jobs
 from flagbench.catalog.load import load_catalog
 from flagbench.engines.base import Resources
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.locks.files import write_lock
 from flagbench.locks.model import inputs_digest
+from flagbench_core.exit_codes import ExitCode
 from packages import lock_entry
 
 GIB = 2**30

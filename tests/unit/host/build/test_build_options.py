@@ -3,7 +3,8 @@
 import pytest
 
 from flagbench.build.options import BuildOptions, make_options
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
+from flagbench_core.exit_codes import ExitCode
 
 
 def test_nothing_given_is_the_defaults():

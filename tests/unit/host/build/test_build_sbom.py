@@ -13,9 +13,10 @@ from flagbench.build.contents import Contents, DebianPackage, PythonPackage, rea
 from flagbench.build.results import ImageResult, TierResult
 from flagbench.build.sbom import is_sbom_of, sbom_json, write_sbom
 from flagbench.build.tiers import Tier
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.locks.model import Lock, LockEntry
 from flagbench.render.model import rendered
+from flagbench_core.exit_codes import ExitCode
 
 ID = "sha256:" + "a" * 64
 HASH = "1" * 64

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flagbench.catalog.model import DockerNeeds
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers.container import Container, DockerOptions, is_another_node, passed_on, plan
 from flagbench.launchers.folders import Folder
 from flagbench.launchers.host import Host, this_host
 from flagbench.request import RunRequest
+from flagbench_core.exit_codes import ExitCode
 
 MakeRequest = Callable[..., RunRequest]
 MakeHost = Callable[..., Host]

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers.container_exit import Ended, RunImage, exit_code, explain, record_in, record_of_killed
 from flagbench.record.read import read_record
 from flagbench.request import RunRequest
+from flagbench_core.exit_codes import ExitCode
 
 TERM = int(signal.SIGTERM)
 LINE = b'{"schema":"record/v1","status":{"exit_code":3}}'

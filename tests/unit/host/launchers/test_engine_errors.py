@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flagbench.errors import ExitCode
 from flagbench.launchers.engine_errors import engine_refusal, missing_image
+from flagbench_core.exit_codes import ExitCode
 
 RUNC = "OCI runtime create failed: container_linux.go:380: starting container process caused: "
 HOOK = (

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from flagbench.cli import reproduce, reproduce_runs, reproduce_verdict
 from flagbench.devices import Device, Machine
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers.describe import describe
 from flagbench.record.model import Record
 from flagbench.reproduce.gpus import Gpu, Usage
@@ -22,6 +22,7 @@ from flagbench.stores.series import Series, load_series
 from flagbench.stores.series_document import seed_of
 from flagbench.verify import Verdict, VerifyResult
 from flagbench.verify.result import Against
+from flagbench_core.exit_codes import ExitCode
 
 from ..conftest import Flagbench
 from . import test_run_series

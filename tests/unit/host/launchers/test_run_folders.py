@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers.folders import Folder, mount_folders, output_folder
 from flagbench.request import LocalOptions
+from flagbench_core.exit_codes import ExitCode
 
 
 def test_paths_become_those_of_the_container(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from flagbench.cli import main
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers import LaunchResult, clock
 from flagbench.launchers.docker import DockerLauncher
 from flagbench.launchers.native import NativeLauncher
@@ -28,6 +28,7 @@ from flagbench.schema import violations
 from flagbench.stores import Store, folder
 from flagbench.stores.series import read_series
 from flagbench.stores.series_document import seed_of
+from flagbench_core.exit_codes import ExitCode
 from make_replays import replayed
 
 from ..conftest import Flagbench

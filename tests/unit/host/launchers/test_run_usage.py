@@ -12,7 +12,7 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.cli import main
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.launchers import LaunchResult, container
 from flagbench.launchers.describe import Described, describe
 from flagbench.launchers.docker import DockerLauncher
@@ -20,6 +20,7 @@ from flagbench.launchers.estimate import estimate
 from flagbench.launchers.native import NativeLauncher
 from flagbench.request import LocalOptions, RunRequest
 from flagbench.stores import FolderBlobs, Store
+from flagbench_core.exit_codes import ExitCode
 
 from ..conftest import Flagbench
 

@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from flagbench.catalog.load import load_catalog
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.locks.files import is_stale, load_lock, lock_path, read_lock, write_lock
 from flagbench.locks.model import Lock, Unresolved, inputs_digest, part_of, requirements_file
+from flagbench_core.exit_codes import ExitCode
 from packages import lock_entry
 
 A, B, C = ("sha256:" + digit * 64 for digit in "abc")

@@ -4,9 +4,10 @@ import hashlib
 
 import pytest
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.locks.model import Lock, Unresolved
 from flagbench.locks.wheelhouse import check_wheelhouse
+from flagbench_core.exit_codes import ExitCode
 from packages import lock_entry
 
 FILES = {

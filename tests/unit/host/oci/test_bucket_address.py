@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.oci.bucket_address import is_in_bucket, parse_bucket_image, parse_image_bucket
+from flagbench_core.exit_codes import ExitCode
 
 DIGEST = f"sha256:{'0123456789ab' + 'c' * 52}"
 

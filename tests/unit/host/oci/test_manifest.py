@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.oci.manifest import Config, Manifest, decode
+from flagbench_core.exit_codes import ExitCode
 from oci_images import make_image, sha256
 
 

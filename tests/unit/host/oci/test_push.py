@@ -9,8 +9,9 @@ import pytest
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Redistribution
 from flagbench.engines.base import ImageInfo
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.oci.push import require_redistributable
+from flagbench_core.exit_codes import ExitCode
 
 STACK = replace(load_catalog(claims=False).stacks["cpu"], base_image="debian:bookworm-slim")
 

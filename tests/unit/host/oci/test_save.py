@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.oci.manifest import Manifest
 from flagbench.oci.save import read_archive
+from flagbench_core.exit_codes import ExitCode
 from oci_images import make_image, sha256, tar
 
 ONE, TWO = {"one": b"1" * 10_000}, {"two": b"2"}

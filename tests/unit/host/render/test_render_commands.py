@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from catalogs import CATALOG
 from flagbench.cli import main
 from flagbench.render.roots import shipped_images
 
@@ -56,6 +59,16 @@ def test_complete_build_directories_are_written(run: Run, tmp_path: Path) -> Non
         files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
         assert files == {*image["files"], "rendered.sha256"}
         assert (folder / "Dockerfile").read_text(encoding="utf-8") == image["dockerfile"]
+
+
+@pytest.mark.parametrize("case", sorted(CATALOG.cases))
+def test_an_image_has_all_of_flagbench_that_its_case_imports(case: str, run: Run, tmp_path: Path) -> None:
+    """With the standard library alone, as before an image's packages are imported."""
+    run("render", f"{case}:cpu", "-o", str(tmp_path))
+    words = [sys.executable, "-S", "-m", "flagbench_cases", case, "--preset", "tiny", "--nodes", "1", "--describe"]
+    done = subprocess.run(words, env={"PYTHONPATH": str(tmp_path / case)}, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["config"]["case"] == case
 
 
 def test_every_image_is_written(run: Run, tmp_path: Path) -> None:

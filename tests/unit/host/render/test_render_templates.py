@@ -9,10 +9,11 @@ import pytest
 
 from flagbench.catalog.load import load_catalog
 from flagbench.catalog.model import Stack
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.render.roots import case_package, images_root, shipped_images
 from flagbench.render.stack import render_stack
 from flagbench.render.templates import Templates
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Render, lock_of
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from bundles import bundle as raw_bundle
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.reproduce import contents
 from flagbench.reproduce.bundle import check_target
+from flagbench_core.exit_codes import ExitCode
 from honest import Pace, honest_events, honest_record
 from reproductions import CLAIM, Files, bundle_files, changed, record, written
 from unit.host.conftest import Ended, Flagbench

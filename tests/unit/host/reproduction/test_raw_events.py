@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from flagbench.evidence.columns import in_blocks, losses_in_blocks
-from flagbench.evidence.section import digest_of, read_section
 from flagbench.record.read import read_record
 from flagbench.reproduce.raw_events import compared
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, read_spool
 from flagbench_cases.shared.spool import RankSpool
+from flagbench_core.evidence.columns import in_blocks, losses_in_blocks
+from flagbench_core.evidence.section import digest_of, read_section
 from forging import column, consistent, scale
 from honest import CLAIMS, honest_events, honest_record
 from unit.cases.record.runs import WINDOW_OF_30, evidence, request, step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flagbench.stats.student import t_quantile, t_tail, t_two_sided
+from flagbench_core.stats.student import t_quantile, t_tail, t_two_sided
 
 PROBABILITIES = (0.9, 0.975, 0.995, 0.99995)
 QUANTILES = [

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from flagbench.stats.within import MIN_STEPS, correlation_time, within_run
+from flagbench_core.stats.within import MIN_STEPS, correlation_time, within_run
 
 
 def noise(n: int, seed: int = 1, spread: float = 0.02) -> list[float]:

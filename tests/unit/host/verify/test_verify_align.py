@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from catalogs import CATALOG
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.read import read_record
 from flagbench.verify import Alignment, align
 from flagbench.verify.curve import Curve, of_record
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import ROWS
 

@@ -9,13 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from catalogs import CATALOG
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Layout, Losses, Status
 from flagbench.record.read import read_record
 from flagbench.verify import Agreement, Alignment, AlignResult, align
 from flagbench.verify.conditions import ConditionResult
 from flagbench.verify.curve import Curve, of_record
 from flagbench.verify.curve_conditions import SAME_CURVE, another_curve
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import BASE, CASE, ROWS, edit
 from .test_verify_align import REFERENCE, STEPS, off

@@ -7,10 +7,11 @@ import math
 
 import pytest
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record, Status
 from flagbench.verify import Agreement, compare_records
 from flagbench.verify.compare import MetricPair
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import BASE, CASE, edit, replay
 

@@ -9,9 +9,10 @@ import pytest
 from msgspec import structs
 
 from flagbench.catalog.model import NOT_PUBLISHED, Claim
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.verify import Agreement, Verdict, verify_baseline, verify_claim
 from flagbench.verify.conditions import agreement, gate_spec
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import BASE, CASE, CLAIM, edit, held, line, runs
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
-from flagbench._version import __version__
 from flagbench.record.digest import config_digest
 from flagbench.record.model import Record
 from flagbench.record.read import read_record
@@ -18,6 +17,7 @@ from flagbench.verify import Verdict
 from flagbench.verify.derivation import Unknown, derived_conditions
 from flagbench.verify.sanity import problems
 from flagbench.verify.subject import text
+from flagbench_core import __version__
 
 from .conftest import CLAIM, REPLAYS, ROWS, Raw, held, read
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from flagbench.errors import ExitCode
 from flagbench.record.model import Losses, Quality, Record, Work
 from flagbench.record.read import read_record
 from flagbench.verify.curve import Curve, CurveError, is_record, of_file, of_record
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import BASE, REPLAYS, ROWS, edit
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from flagbench.evidence.section import digest_of
 from flagbench.record.read import RecordError
 from flagbench.verify import Verdict, plausible, verify_claim
 from flagbench.verify.validity import examine
 from flagbench_cases.record import measured
 from flagbench_cases.shared.spool import Step
+from flagbench_core.evidence.section import digest_of
 from honest import honest_record
 
 from .conftest import CASE, CLAIM, Raw, read

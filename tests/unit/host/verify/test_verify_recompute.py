@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from catalogs import CATALOG
 from flagbench.catalog.model import NOT_PUBLISHED
-from flagbench.evidence.section import digest_of
 from flagbench.verify import Verdict, recompute, verify_baseline
 from flagbench_cases.record import measured
 from flagbench_cases.shared import config as configs
 from flagbench_cases.shared.spool import Step
+from flagbench_core.evidence.section import digest_of
 from honest import CLAIMS, honest_record
 
 from .conftest import Raw, made, read, verified

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Cpu, Image, Rank, Record, Window
 from flagbench.verify import verify_baseline
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import CASE, edit, held
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from flagbench.cli import main
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.model import Record
 from flagbench.verify import Verdict, compare_records, verify_baseline, verify_claim
 from flagbench.verify.compare import Comparison
 from flagbench.verify.validity import examine
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import CASE, CLAIM, Raw, made, read
 

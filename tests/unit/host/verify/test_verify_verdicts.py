@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
 from flagbench.record.digest import config_digest
 from flagbench.record.model import Check, Quality, Record, Status, Work
 from flagbench.stats.between import Prior
 from flagbench.verify import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench.verify.judge import Terms
+from flagbench_core.exit_codes import ExitCode
 from honest import honest_record
 
 from .conftest import BASE, CASE, CATALOG, CLAIM, edit, held, line, read, replay

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flagbench._version import __version__
-from flagbench.errors import ExitCode
+from flagbench_core import __version__
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Documents, find
 

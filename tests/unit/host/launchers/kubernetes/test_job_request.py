@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from flagbench.errors import ExitCode, FlagbenchError
+from flagbench.errors import FlagbenchError
+from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Request
 

@@ -1,4 +1,3 @@
-# A copy of builder/flagbench/evidence/derive.py, made by `flagbench manifests compile`.
 """What a record says of its steps: metrics, window, work, FLOPs, timing and medians of ranks."""
 
 from __future__ import annotations
@@ -7,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flagbench_cases.shared.evidence import pipeline, stats
-from flagbench_cases.shared.evidence.columns import FLOPS, MICRO, block_sizes
-from flagbench_cases.shared.evidence.metrics import (
+from flagbench_core.evidence import pipeline, stats
+from flagbench_core.evidence.columns import FLOPS, MICRO, block_sizes
+from flagbench_core.evidence.metrics import (
     DEVICE,
     HOST,
     OWN,
@@ -26,7 +25,7 @@ from flagbench_cases.shared.evidence.metrics import (
     utilisation,
     window_of,
 )
-from flagbench_cases.shared.evidence.section import WARMUP, WINDOW, Section, Stretch
+from flagbench_core.evidence.section import WARMUP, WINDOW, Section, Stretch
 
 TRAIN, INFER = "train", "infer"
 """Kinds of cases, and the phases that the window is of."""

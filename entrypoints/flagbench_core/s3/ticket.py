@@ -1,4 +1,3 @@
-# A copy of builder/flagbench/s3/ticket.py, made by `flagbench manifests compile`.
 """A ticket: presigned, expiring, create-only uploads of one run, for a machine that must not hold a bucket's keys.
 
 One URL is for the record and one for the bundle of each node. They are credentials: no error and no log contains any
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
-from flagbench_cases.shared.credentials import redact
-from flagbench_cases.shared.s3.errors import S3Error
+from flagbench_core.redaction import redact
+from flagbench_core.s3.errors import S3Error
 
 SCHEMA = "ticket/v1"
 VARIABLE = "FLAGBENCH_TICKET"

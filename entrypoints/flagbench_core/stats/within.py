@@ -1,4 +1,3 @@
-# A copy of builder/flagbench/stats/within.py, made by `flagbench manifests compile`.
 """The interval of a rate within one run: batch means with Student's t, and the gate before it.
 
 The rate of a window is R = sum(amounts) / sum(seconds). To first order its error is that of the sum of the residuals
@@ -26,7 +25,7 @@ from itertools import accumulate
 from operator import mul, ne
 from typing import NamedTuple
 
-from flagbench_cases.shared.stats.student import t_quantile, t_two_sided
+from flagbench_core.stats.student import t_quantile, t_two_sided
 
 LEVEL = 0.95
 MIN_STEPS = 100

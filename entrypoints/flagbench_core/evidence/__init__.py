@@ -1,9 +1,7 @@
-# A copy of builder/flagbench/evidence/__init__.py, made by `flagbench manifests compile`.
 """The evidence in a record, and every number that follows from it: one code for the run and for the verifier.
 
 Evidence is integers: microseconds, samples, tokens, bytes and FLOPs, by span of steps and rank. An image computes the
-record's metrics from it, and `flagbench verify` computes them again. The image side has a copy, made by
-`flagbench manifests compile`: hence Python 3.8 and the standard library alone.
+record's metrics from it, and `flagbench verify` computes them again.
 
   columns.py    integers of steps: rounding, blocks with exact sums, and the short form that a record has
   section.py    spans of steps and what was measured once; read from a record, and written into one
@@ -15,8 +13,8 @@ record's metrics from it, and `flagbench verify` computes them again. The image 
 
 from __future__ import annotations
 
-from flagbench_cases.shared.evidence.columns import EvidenceError
-from flagbench_cases.shared.evidence.derive import Derived, Facts, derive
-from flagbench_cases.shared.evidence.section import Section, Span, Stretch
+from flagbench_core.evidence.columns import EvidenceError
+from flagbench_core.evidence.derive import Derived, Facts, derive
+from flagbench_core.evidence.section import Section, Span, Stretch
 
 __all__ = ["Derived", "EvidenceError", "Facts", "Section", "Span", "Stretch", "derive"]

@@ -1,4 +1,3 @@
-# A copy of builder/flagbench/evidence/pipeline.py, made by `flagbench manifests compile`.
 """The measured bubble of a pipeline: the share of its time in which a stage runs no forward or backward pass.
 
 Narayanan et al. (Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, SC 2021, section
@@ -29,7 +28,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from flagbench_cases.shared.evidence.section import Stretch
+from flagbench_core.evidence.section import Stretch
 
 
 def bubbles(window: Stretch, world: int, stages: int) -> list[float]:

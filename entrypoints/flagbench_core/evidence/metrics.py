@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flagbench.evidence import stats
-from flagbench.evidence.columns import MICRO
-from flagbench.evidence.section import Stretch
-from flagbench.stats.within import METHOD, within_run
+from flagbench_core.evidence import stats
+from flagbench_core.evidence.columns import MICRO
+from flagbench_core.evidence.section import Stretch
+from flagbench_core.stats.within import METHOD, within_run
 
 GIB = 1024.0**3
 LOSS_TAIL = 50

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlsplit
 
-from flagbench.s3.errors import S3Error
+from flagbench_core.s3.errors import S3Error
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _EXAMPLE = "s3://BUCKET/PREFIX"

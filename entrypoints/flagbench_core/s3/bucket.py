@@ -1,4 +1,3 @@
-# A copy of builder/flagbench/s3/bucket.py, made by `flagbench manifests compile`.
 """Small objects in a bucket, each with its sha256 in its metadata: put once, read whole, listed, deleted.
 
 A create-only put is one request that the server refuses where the key is taken, so two writers never mix and a
@@ -18,9 +17,9 @@ from functools import cached_property
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from flagbench_cases.shared.s3.client import ATTEMPTS, broke_off, errors_of_boto3, explained, open_client
-from flagbench_cases.shared.s3.errors import S3Error
-from flagbench_cases.shared.s3.profiles import Address, Profile
+from flagbench_core.s3.client import ATTEMPTS, broke_off, errors_of_boto3, explained, open_client
+from flagbench_core.s3.errors import S3Error
+from flagbench_core.s3.profiles import Address, Profile
 
 _CONFLICTS, _CONFLICT_SECONDS = 25, 0.2
 

@@ -1,4 +1,3 @@
-# A copy of builder/flagbench/evidence/section.py, made by `flagbench manifests compile`.
 """The section `evidence` of a record: spans of steps by rank, and what was measured once."""
 
 from __future__ import annotations
@@ -8,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flagbench_cases.shared.evidence.columns import (
+from flagbench_core.evidence.columns import (
     COLUMNS,
     FLOPS,
     PASSES,

@@ -1,9 +1,7 @@
-# A copy of builder/flagbench/redaction.py, made by `flagbench manifests compile`.
 """Finds credentials in text: in URLs, headers, assignments, options, and tokens that a service marks as its own.
 
 The one place that knows what a credential looks like. Logs and messages are shown without them (`redact`); a job
-or an address that would write one down is refused (`is_secret`, `has_userinfo`). The image side has a copy, made by
-`flagbench manifests compile`: hence Python 3.8 and the standard library.
+or an address that would write one down is refused (`is_secret`, `has_userinfo`).
 """
 
 from __future__ import annotations

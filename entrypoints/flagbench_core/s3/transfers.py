@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flagbench.s3.bucket import Bucket
-from flagbench.s3.client import transfer_config
-from flagbench.s3.errors import S3Error
+from flagbench_core.s3.bucket import Bucket
+from flagbench_core.s3.client import transfer_config
+from flagbench_core.s3.errors import S3Error
 
 _CHUNK = 2**20
 _ENDED = ("NoSuchUpload", "NoSuchKey")

@@ -1,4 +1,3 @@
-# A copy of builder/flagbench/s3/client.py, made by `flagbench manifests compile`.
 """The boto3 client of a kind of server, and its errors explained."""
 
 from __future__ import annotations
@@ -6,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from flagbench_cases.shared.credentials import has_userinfo, redact
-from flagbench_cases.shared.s3.errors import S3Error
-from flagbench_cases.shared.s3.profiles import PROFILES, Address, Profile, profile_of
+from flagbench_core.redaction import has_userinfo, redact
+from flagbench_core.s3.errors import S3Error
+from flagbench_core.s3.profiles import PROFILES, Address, Profile, profile_of
 
 ATTEMPTS = 5
 """Of a request, and of a whole answer that broke off."""

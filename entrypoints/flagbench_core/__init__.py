@@ -1,0 +1,13 @@
+"""What both sides compute with, once: the host imports it to check what an image computed with the same code.
+
+Python 3.8 and the standard library; boto3 alone is imported where a bucket is opened. It imports neither package.
+
+  evidence/      what a record follows from, and every number that follows from it
+  stats/         the interval of a rate within one run
+  s3/            objects in a bucket, put if absent, and presigned uploads
+  exit_codes.py  what a process of flagbench ends with
+  layout.py      where a store keeps records, bundles and uploads
+  redaction.py   credentials in text
+"""
+
+__version__ = "0.2.0.dev0"
