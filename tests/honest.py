@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from catalogs import CATALOG
-from flagbench.catalog.flops import flops_of_unit
 from flagbench.catalog.model import NOT_PUBLISHED, Claim
 from flagbench.verify.derivation import Unknown, derived_conditions
 from flagbench_cases.record import assemble
@@ -23,6 +22,7 @@ from flagbench_cases.record.evidence import OK, Evidence
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import config as configs
 from flagbench_cases.shared.spool import RankSpool, Step
+from flagbench_core.flops import batch_of
 
 STEPS = 120
 NAN = float("nan")
@@ -250,7 +250,9 @@ def _steps(claim: Claim, request: Request, pace: Pace, count: int) -> dict[int, 
     train = _published(claim, "p_train") or (per_device and per_device * layout.world)
     core = _published(claim, "p_core") or _published(claim, "p_infer_core") or (train and train * 1.02)
     length = config["data"]["sequence_length"]
-    needed = next(iter((flops_of_unit(CATALOG.cases[claim.case], config["model"], length) or {"": 0.0}).values()))
+    case = CATALOG.cases[claim.case]
+    assert case.flops is not None
+    needed = case.flops(config["model"], batch_of(1, length)).executed / (length if case.unit == "tokens" else 1)
     # A row without a speed: a second, or as long as its devices need.
     host = units / core if core else max(1.0, needed * units / layout.world / (UTILISATION * _peak(request)))
     wait = max(units / train - host, 0.0) if train else 0.02 * host

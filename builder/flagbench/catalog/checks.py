@@ -13,6 +13,7 @@ from flagbench.catalog.documents import Document
 from flagbench.catalog.printed import printed_number
 from flagbench.catalog.settings import setting_fault
 from flagbench.schema import FieldPath
+from flagbench_core.flops import FORMULAS
 
 _CONVERSION = re.compile(r"%[-+ #0-9.]*[a-zA-Z]")
 _RESOLVED = dict.fromkeys(("case", "division", "preset", "precision", "nodes", "gpus", "seed", "weights"))
@@ -54,6 +55,7 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
         ("division_presets", "division of this case", raw["divisions"]),
         ("gate", "metric of this case", metrics),
         ("metrics.*.held_by", "metric of this case", metrics),
+        ("flops.formula", "formula of flagbench_core.flops", FORMULAS),
         ("flops.published.metric", "metric of this case", metrics),
         ("metrics.*.depends_on", "condition group", raw["condition_groups"]),
         ("shapes", "condition of this case", conditions),

@@ -104,7 +104,7 @@ def _case(raw: Raw, path: Path, stacks: Mapping[str, Stack]) -> Case:
         {**metric, "depends_on": [condition for group in metric["depends_on"] for condition in groups[group]]}
         for metric in raw["metrics"]
     ]
-    formula = raw["flops"].get("published")
+    formula = None if raw["flops"] == "none" else raw["flops"].get("published")
     values = {**raw, "metrics": metrics, "published_formula": formula, "raw": raw, "path": path}
     return replace(msgspec.convert(values, Case), stacks=stacks)
 

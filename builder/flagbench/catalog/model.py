@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from flagbench_core.flops import FORMULAS, Formula
+
 NOT_PUBLISHED = "not published"
 """The value of a condition that the publisher did not state."""
 
@@ -119,6 +121,16 @@ class Case(Manifest):
     def metric(self, name: str) -> MetricSpec | None:
         """The specification of a metric, or None if the case has none of that name."""
         return next((m for m in self.metrics if m.name == name), None)
+
+    @property
+    def formula(self) -> str | None:
+        """The id of the formula of its FLOPs; None where it counts none."""
+        return None if self.raw["flops"] == "none" else str(self.raw["flops"]["formula"])
+
+    @property
+    def flops(self) -> Formula | None:
+        """The formula itself."""
+        return None if self.formula is None else FORMULAS[self.formula]
 
     @property
     def software_conditions(self) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flagbench.catalog.flops import flops_of_unit
 from flagbench.catalog.model import Case
+from flagbench_core.flops import batch_of
 
 MOST_CHOICES = 10
 """Candidate answers of a ReCoRD training example: at most 10 (THUDM/GLM, tasks/superglue/dataset.py,
@@ -40,19 +40,38 @@ class UnitWork:
 
 
 def unit_work(case: Case, sequence_length: int | None, choices: int | None) -> UnitWork | None:
-    """The work of a sample or token of a case (`catalog.flops`); None if the case's formula is not known there."""
+    """The work of a sample or token of a case; None if it has no formula."""
     reference = case.presets["reference"]
     length = sequence_length or int(reference["data"]["sequence_length"])
     if max(length, choices or 0) > _LARGEST:
         return None
-    conventions = flops_of_unit(case, reference["model"], length)
-    if conventions is None:
+    if case.flops is None:
         return None
+    conventions = _conventions(case, length)
     if "choices" not in {name for names in case.condition_groups.values() for name in names}:
         return UnitWork(conventions)
     if choices is None:
         return UnitWork(conventions, MOST_CHOICES)
     return UnitWork({name: flops * choices for name, flops in conventions.items()})
+
+
+def _conventions(case: Case, length: int) -> dict[str, float]:
+    """FLOPs of a sample of one sequence, or of a token, by name.
+
+    Every matrix product, with attention in full and with half of it, as a causal mask leaves it; 6 FLOPs a parameter
+    and token (2 for inference, 4 for LoRA), with and without the embeddings (Chowdhery et al. 2022, PaLM, app. B).
+    """
+    assert case.flops is not None
+    model, batch = case.presets["reference"]["model"], batch_of(1, length)
+    whole = case.flops(model, batch)
+    attention = whole.executed - case.flops(model, batch._replace(pairs=0)).executed
+    each = 2 * round(whole.executed / whole.forward)
+    found: dict[str, float] = {"every matrix product": whole.executed}
+    if whole.causal:
+        found["every matrix product, causal attention halved"] = whole.executed - attention / 2
+    found[f"{each} x parameters"] = each * length * (whole.weights + whole.embeddings)
+    found[f"{each} x parameters without embeddings"] = each * length * whole.weights
+    return {name: flops / (length if case.unit == "tokens" else 1) for name, flops in found.items()}
 
 
 @dataclass(frozen=True)

@@ -26,14 +26,14 @@ def command(
 ) -> None:
     """Show the cases, stacks and claims there are.
 
-    --json prints {"cases": [...], "stacks": [...], "claims": [...]}, or the one kind asked for. A case
-    has name, title, task, unit, gate, divisions, precisions and default_precision; a stack has name,
-    title, vendor, aliases, runs, does_not_run {case: reason}, base_image, python, expects and accelerators;
-    a claim has id, case, stack (null where there is none, and no_stack says why), title, run, precision {label,
-    executed}, metrics [{name, value, unit, scope, of, printed, source}], aligned and source. printed is the cell
-    where it is not the value; a metric's source is null but for a value that a later table took out; aligned is
-    null unless the row says that its losses are aligned with the publisher's; this_machine says whether the row is
-    of an accelerator of this machine.
+    --json prints {"cases": [...], "stacks": [...], "claims": [...]}, or the one kind asked for. A case has name,
+    title, task, unit, gate, divisions, precisions, default_precision and flops, the formula by which they are
+    counted or null; a stack has name, title, vendor, aliases, runs, does_not_run {case: reason}, base_image, python,
+    expects and accelerators; a claim has id, case, stack (null where there is none, and no_stack says why), title,
+    run, precision {label, executed}, metrics [{name, value, unit, scope, of, printed, source}], aligned and source.
+    printed is the cell where it is not the value; a metric's source is null but for a value that a later table took
+    out; aligned is null unless the row says that its losses are aligned with the publisher's; this_machine says
+    whether the row is of an accelerator of this machine.
 
     Rows of this machine's device are marked; if there are none, stderr names those that come closest.
     """
@@ -60,7 +60,7 @@ def command(
 
 
 _COLUMNS = {
-    "cases": ("CASE", "TITLE", "DIVISIONS", "PRECISIONS", "GATE"),
+    "cases": ("CASE", "TITLE", "DIVISIONS", "PRECISIONS", "GATE", "FLOPS"),
     "stacks": ("STACK", "ALIASES", "RUNS", "BASE IMAGE"),
     "claims": ("CLAIM", "TITLE", "STACK", "PUBLISHED"),
 }
@@ -68,7 +68,8 @@ _COLUMNS = {
 
 def _row(entry: Case | Stack | Claim, catalog: Catalog) -> tuple[str, ...]:
     if isinstance(entry, Case):
-        return entry.name, entry.title, ", ".join(entry.divisions), ", ".join(entry.precisions), entry.gate
+        texts = entry.name, entry.title, ", ".join(entry.divisions), ", ".join(entry.precisions)
+        return *texts, entry.gate, entry.formula or "none"
     if isinstance(entry, Stack):
         aliases = ", ".join(alias for alias in entry.aliases if alias != entry.name)
         return entry.name, aliases, ", ".join(entry.runs), entry.base_image or "none"
@@ -86,7 +87,7 @@ def _gate_value(claim: Claim, case: Case) -> str:
 def _as_json(entry: Case | Stack | Claim, catalog: Catalog, here: Collection[str]) -> dict[str, Any]:
     if isinstance(entry, Case):
         keys = ("name", "title", "task", "unit", "gate", "divisions", "precisions", "default_precision")
-        return {key: entry.raw[key] for key in keys}
+        return {**{key: entry.raw[key] for key in keys}, "flops": entry.formula}
     if isinstance(entry, Stack):
         names = ("name", "title", "vendor", "aliases", "runs", "base_image", "python", "expects")
         of_cases = {case.name: case.does_not_run.get(entry.name) for case in catalog.cases.values()}

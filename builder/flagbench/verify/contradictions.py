@@ -251,9 +251,8 @@ def _peak(subject: Subject) -> Iterator[str]:
     flops = subject.record.flops
     if flops is None:
         return
-    formula = subject.case.raw["flops"]["formula"]
-    if flops.formula != formula:
-        yield differ("flops.formula", flops.formula, f"{subject.case.name} has", formula)
+    if flops.formula != subject.case.formula and not subject.unknown_formula:
+        yield differ("flops.formula", flops.formula, f"{subject.case.name} has", subject.case.formula)
     known, precision = subject.accelerator, str(subject.config.get("precision"))
     device = known if subject.stack is not None else subject.device
     if flops.peak is not None and (subject.stack is not None or device is not None):

@@ -171,12 +171,13 @@ def _facts(record: Record, case: Case, section: Section) -> Facts:
         replicas=section.world // share,
         complete=config[kind]["window_steps"] is None and not (quality and quality.resumed),
         precision=str(config.get("precision")),
-        published=case.raw["flops"].get("published") if record.preset == "reference" else None,
+        published=case.raw["flops"].get("published") if case.formula and record.preset == "reference" else None,
         peak=float(flops.peak.flops) if flops is not None and flops.peak is not None else None,
         device_kind="",
         evaluations=_evaluations(quality.evaluations if quality is not None else ()),
         losses=losses[-LOSS_TAIL:],
         stages=pp,
+        counted=case.formula is not None,
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from flagbench.catalog.flops import flops_of_unit
 from flagbench.catalog.model import Accelerator, Case, Stack
 from flagbench.catalog.settings import completed, preset_of
 from flagbench.record.evidence import Packed
@@ -14,6 +13,7 @@ from flagbench.record.model import Record
 from flagbench.terminal import brief
 from flagbench.verify.arguments import Arguments, parse
 from flagbench.verify.derivation import UNKNOWN, count, evaluate, look_up
+from flagbench_core.flops import FORMULAS, batch_of
 
 
 class Subject:
@@ -84,18 +84,40 @@ class Subject:
 
     @cached_property
     def flops_of_unit(self) -> float | None:
-        """FLOPs of a token or a sample, of one sequence, by the case's formula; None if a size is not known."""
-        length = self.counted("tokens_per_sample")
+        """FLOPs of a token or a sample, of one sequence, by the case's formula.
+
+        None if there is none, if the record was counted by an unknown one, or if a size is not known.
+        """
+        length, count = self.counted("tokens_per_sample"), self.case.flops
+        if length is None or count is None or self.unknown_formula:
+            return None
         try:
-            found = None if length is None else flops_of_unit(self.case, look_up(self.complete, "model"), length)
-            return float(next(iter(found.values()))) if found else None
+            found = count(_numbers(look_up(self.complete, "model")), batch_of(1, length)).executed
+            return float(found / length if self.case.unit == "tokens" else found)
         except (ArithmeticError, AttributeError, KeyError, TypeError):
             return None
+
+    @property
+    def unknown_formula(self) -> str | None:
+        """The formula by which the record's FLOPs were counted, if this flagbench does not know it."""
+        flops = self.record.flops
+        return None if flops is None or flops.formula in FORMULAS else flops.formula
 
     @cached_property
     def arguments(self) -> Arguments:
         """The record's command line."""
         return parse(self.record.argv)
+
+
+def _numbers(model: Any) -> dict[str, Any]:
+    """The sizes that are numbers; a record may have a list, which a product would repeat."""
+    found: dict[str, Any] = {}
+    for name, value in model.items():
+        if isinstance(value, Mapping):
+            found[name] = _numbers(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[name] = value
+    return found
 
 
 def text(value: Any) -> str:

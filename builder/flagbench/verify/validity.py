@@ -6,7 +6,7 @@ from flagbench.catalog.model import Case
 from flagbench.record.model import Record
 from flagbench.terminal import brief
 from flagbench.verify import plausible, rechecks, recompute, required, sanity
-from flagbench.verify.subject import Subject
+from flagbench.verify.subject import Subject, text
 
 
 def examine(record: Record, case: Case) -> recompute.Checked:
@@ -18,8 +18,19 @@ def examine(record: Record, case: Case) -> recompute.Checked:
     if section is not None:
         problems += [*plausible.problems(subject, section), *rechecks.contradictions(subject, section)]
     unknown = required.missing_checks(subject) if required.made_elsewhere(subject) else ()
-    names = (*checked.not_compared, *(f"check {name}" for name in unknown))
+    names = (*checked.not_compared, *(f"check {name}" for name in unknown), *_uncounted(subject))
     return checked._replace(problems=tuple(problems), not_compared=names)
+
+
+def _uncounted(subject: Subject) -> tuple[str, ...]:
+    """Why no rule on FLOPs is applied, if none is."""
+    if subject.case.formula is None:
+        return (f"FLOPs: {subject.case.name} counts none",)
+    if unknown := subject.unknown_formula:
+        return (f"FLOPs: the formula {text(unknown)} is not known",)
+    if subject.record.flops is not None and subject.flops_of_unit is None:
+        return ("FLOPs: the tokens of a sample or a size of the model are not known",)
+    return ()
 
 
 def no_evidence(record: Record) -> str | None:

@@ -99,16 +99,17 @@ def resolve(arguments: argparse.Namespace, request: Request, ticket: Optional[st
     placement = locate_node(arguments.nodes, arguments.node_rank, arguments.master)
     arguments.weights = weights
     arguments.resume = find_checkpoint(arguments.resume, resolved)
+    counted = {} if case["flops"] == "none" else case["flops"]
     request = request._replace(
         case=case["name"],
         stack=stack,
         config=resolved,
         config_digest=config.digest(resolved),
-        formula=case["flops"]["formula"],
+        formula=counted.get("formula"),
         unit=case["unit"],
         gate=case["gate"],
         checks=tuple(case["checks"]),
-        published_flops=case["flops"].get("published"),
+        published_flops=counted.get("published"),
         run_id=arguments.run_id or request.run_id,
     )
     request = request._replace(record_id=new_record_id(request), begun=clocks.read())

@@ -24,7 +24,7 @@ class Request(NamedTuple):
     gpus: int
     config: Optional[Dict[str, Any]]
     config_digest: Optional[str]
-    formula: Optional[str]
+    formula: Optional[str]  # of FLOPs, as the case's manifest names it; None if it counts none
     unit: str
     gate: Optional[str] = None  # the first metric to compare with a claim
     checks: Tuple[str, ...] = ()  # required by the case's manifest: must be made if applicable, and pass

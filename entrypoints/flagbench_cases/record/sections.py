@@ -41,6 +41,7 @@ def fill(
         evaluations=evaluations,
         losses=measured.tail_of(curve),
         stages=request.layout.pp,
+        counted=request.formula is not None,
     )
     found = derive(section, facts)
     record["evidence"] = section.to_json(packed=packed)

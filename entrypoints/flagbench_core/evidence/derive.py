@@ -50,6 +50,7 @@ class Facts(NamedTuple):
     evaluations: Sequence[Mapping[str, Any]]
     losses: Sequence[float | None]  # the last losses of the job, at most LOSS_TAIL; empty if a case has none
     stages: int = 1  # of the pipeline
+    counted: bool = True  # whether the case has a formula of FLOPs
 
 
 class Derived(NamedTuple):
@@ -70,7 +71,7 @@ def derive(section: Section, facts: Facts) -> Derived:
     found = _infer_rates(section, facts) if facts.kind == INFER else _train_rates(section, facts, steady)
     metrics = [entry for entry in found if entry is not None]
     ceiling = min(section.ceilings, default=None)
-    if steady:
+    if steady and facts.counted:
         metrics += utilisation(steady, section.world, facts.peak, ceiling)
         metrics += published_utilisation(metrics, facts.published, section.world, facts.precision)
     if facts.complete and "e2e" in section.timing:
@@ -91,7 +92,7 @@ def derive(section: Section, facts: Facts) -> Derived:
         work=work(measured if measured.steps else everything, facts.unit),
         timing=timing(section),
         flops={**{name: steady.stretch.flops(name) for name in FLOPS}, "measured_ceiling": ceiling}
-        if steady
+        if steady and facts.counted
         else None,
         ranks=ranks,
         pipeline=pipeline.facts(bubbles, facts.stages),

@@ -74,6 +74,7 @@ def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels:
         (CASE, "presets:\n", "division_presets: {tuned: {}}\npresets:\n", "division_presets.tuned", "faithful"),
         (CASE, "condition_groups:\n", "shapes: [modle]\ncondition_groups:\n", "shapes[0]", "'modle' 'model'"),
         (GLM_CASE, "metric: p_core_host\n", "metric: p_cor\n", "flops.published.metric", "'p_cor' 'p_core'"),
+        (CASE, "distilbert-matmul/v1", "distilbert/v1", "flops.formula", "'distilbert/v1' 'distilbert-matmul/v1'"),
         (CASE, "held_by: p_core_host", "held_by: p_host", "metrics[0].held_by", "'p_host'"),
         (CASE, "path: train.batch_size,", "path: train.batch,", "settable.batch_size.path", "'train.batch'"),
         (CASE, "dropout, type: number", "dropout, type: integer", "settable.dropout", "integer 0.1"),

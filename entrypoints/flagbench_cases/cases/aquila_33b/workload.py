@@ -12,9 +12,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 from flagbench_cases.cases.aquila_33b import sentences
 from flagbench_cases.contract import INFER, Context, Evaluation, InferWorkload, Work, measure
 from flagbench_cases.engines.megatron import open_engine, parts
-from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
+from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.prepare.llama import load, weights_format
 from flagbench_cases.shared.errors import DataError
+from flagbench_core import flops
 
 CASE = sentences.CASE
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
@@ -162,9 +163,10 @@ class AquilaWorkload(InferWorkload):
         samples, length = batch[1].shape
         lengths = batch[1].numpy().sum(axis=1)
         rows = self.shape.padded_vocabulary(self.context.layout.tp)
-        flops = forward_flops(self.shape, samples, length, rows)
-        useful = sum(forward_flops(self.shape, 1, int(own), rows) for own in lengths)
-        return Work(samples, samples, samples * length, int(lengths.sum()), flops, useful)
+        model, tokens = {**self.config["model"], "vocab_size": rows}, int(lengths.sum())
+        own = flops.Batch(samples, tokens, int((lengths * lengths).sum()), tokens)
+        done, useful = flops.llama_forward(model, flops.batch_of(samples, length)), flops.llama_forward(model, own)
+        return Work(samples, samples, samples * length, tokens, float(done.executed), float(useful.executed))
 
     def result(self, name: str) -> Evaluation:
         note = "mean over sentences of the mean loss of their tokens, </s> included, as published"

@@ -164,19 +164,6 @@ class DistilBertClassifier(nn.Module):
         return self.classifier(self.dropout(F.relu(self.pre_classifier(first))))
 
 
-def forward_flops(config: DistilBertConfig, lengths_sum: int, lengths_sum_squared: int, samples: int) -> int:
-    """Matrix-product FLOPs (2 per multiply-accumulate) of one forward pass over `samples` sequences.
-
-    `lengths_sum` is the sum of their lengths T and `lengths_sum_squared` the sum of T * T, so that padded and
-    true lengths go through one formula. Attention is counted in full. Source: the shapes of this file; equal to
-    torch.utils.flop_counter.FlopCounterMode with eager attention (tests).
-    """
-    per_token = config.layers * 2 * (4 * config.dim**2 + 2 * config.dim * config.hidden_dim)
-    per_token_pair = config.layers * 2 * 2 * config.dim
-    head = 2 * (config.dim**2 + config.dim * config.labels)
-    return per_token * lengths_sum + per_token_pair * lengths_sum_squared + head * samples
-
-
 def config_from(section: Dict[str, Any]) -> DistilBertConfig:
     """The model configuration of a resolved `model` section."""
     return DistilBertConfig(**section)

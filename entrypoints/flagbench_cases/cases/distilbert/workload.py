@@ -12,12 +12,13 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
 
 from flagbench_cases.cases.distilbert import data as sst2
-from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from, forward_flops
+from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from
 from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, require_full_batch
 from flagbench_cases.engines.data_parallel import data_parallel
 from flagbench_cases.engines.precision import autocast
 from flagbench_cases.prepare import weights as checkpoints
 from flagbench_cases.shared.errors import DataError
+from flagbench_core import flops
 
 # Keys of a checkpoint's config.json and of the manifest's model section that must agree.
 CONFIG_KEYS = {
@@ -170,13 +171,13 @@ class DistilBertWorkload(TrainWorkload):
         return value
 
     def work(self, batch: Any) -> Work:
-        mask, model = batch[1], self.module.config
+        mask, model = batch[1], self.config["model"]
         samples, length = mask.shape
         lengths = mask.numpy().sum(1)  # not with torch operators, which would be counted as part of the step
         useful = int(lengths.sum())
-        # Backward is twice forward: every matrix product has a gradient for each factor.
-        executed = 3 * forward_flops(model, samples * length, samples * length**2, samples)
-        needed = 3 * forward_flops(model, useful, int((lengths * lengths).sum()), samples)
+        executed = flops.distilbert(model, flops.batch_of(samples, length)).executed
+        own = flops.Batch(samples, useful, int((lengths * lengths).sum()), useful)
+        needed = flops.distilbert(model, own).executed
         published = self.config["train"]["batch_size"]
         return Work(samples, published, mask.numel(), useful, float(executed), float(needed))
 

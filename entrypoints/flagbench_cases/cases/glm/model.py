@@ -225,30 +225,6 @@ def cloze_loss(scores: Tensor, choice_mask: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(mask_choices(scores, choice_mask, PADDED_TRAINING), labels)
 
 
-def layer_flops(config: GlmConfig, lengths_sum: int, lengths_sum_squared: int) -> int:
-    """Matrix-product FLOPs of all layers in one forward pass, which recomputation adds to a step.
-
-    Arguments as in `forward_flops`.
-    """
-    per_token = config.layers * 2 * (3 + 1 + 4 + 4) * config.dim**2
-    per_token_pair = config.layers * 2 * 2 * config.dim
-    return per_token * lengths_sum + per_token_pair * lengths_sum_squared
-
-
-def forward_flops(config: GlmConfig, lengths_sum: int, lengths_sum_squared: int, predictions: int) -> int:
-    """Matrix-product FLOPs (2 per multiply-accumulate) of one forward pass.
-
-    `lengths_sum` is the sum of the sequences' lengths T, `lengths_sum_squared` the sum of T * T, `predictions` the
-    number of positions projected onto the vocabulary. For executed work, these are the padded lengths of all choices
-    and all positions; for useful work, the actual lengths of the actual choices, each with its own copy of the
-    passage, and the positions whose targets count. Attention is counted in full. Backward is twice forward: every
-    product has a gradient for each factor. Source: the shapes of this file; equal to
-    torch.utils.flop_counter.FlopCounterMode (tests).
-    """
-    logits = 2 * config.dim * config.vocab_size
-    return layer_flops(config, lengths_sum, lengths_sum_squared) + logits * predictions
-
-
 def config_from(section: Dict[str, Any]) -> GlmConfig:
     """The model configuration of a resolved `model` section."""
     return GlmConfig(**section)

@@ -17,14 +17,13 @@ from flagbench_cases.cases.glm.model import (
     GlmForCloze,
     cloze_loss,
     config_from,
-    forward_flops,
-    layer_flops,
     mask_choices,
 )
 from flagbench_cases.cases.glm.optimizer import BETAS, EPSILON, LossScaler, MasterOptimizer, Optimizer, Schedule
 from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, measure, require_full_batch
 from flagbench_cases.engines.data_parallel import data_parallel
 from flagbench_cases.shared.errors import DataError
+from flagbench_core import flops
 
 # Number of candidates evaluated at a time.
 SEGMENT = 10
@@ -164,26 +163,25 @@ class GlmWorkload(TrainWorkload):
         return self.config["precision"] == "fp16" and not self._updated
 
     def work(self, batch: dataset.Batch) -> Work:
-        model = self.module.config
+        model = self.config["model"]
         samples, choices, length = batch.tokens.shape
         sequences = samples * choices
         # With numpy, since torch operators would be counted as part of the step.
         mask, target_mask, sep = (part.numpy() for part in (batch.choice_mask, batch.target_mask, batch.sep))
         targets = target_mask.sum(2)  # [B, C]
         lengths = (sep + targets) * mask
-        # Backward is twice forward: every matrix product has a gradient for each factor.
-        executed = 3 * forward_flops(model, sequences * length, sequences * length**2, sequences * length)
-        squared = float((lengths.astype(np.float64) ** 2).sum())
-        needed = 3 * forward_flops(model, int(lengths.sum()), int(squared), int((targets * mask).sum()))
-        again = layer_flops(model, sequences * length, sequences * length**2) if model.recompute else 0
+        executed = flops.glm(model, flops.batch_of(sequences, length))
+        # Useful: the choices that a sample has, each with a copy of the passage, and the positions that count.
+        squared = int((lengths.astype(np.float64) ** 2).sum())
+        own = flops.Batch(sequences, int(lengths.sum()), squared, int((targets * mask).sum()))
         return Work(
             samples,
             self.config["train"]["batch_size"],
             batch.tokens.numel(),
             int(batch.useful.numpy().sum()),
-            float(executed),
-            float(needed),
-            float(again),
+            float(executed.executed),
+            float(flops.glm(model, own).executed),
+            float(executed.layers if model["recompute"] else 0),
         )
 
     def evaluate(self, last: bool) -> Evaluation:

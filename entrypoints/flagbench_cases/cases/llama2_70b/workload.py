@@ -11,9 +11,10 @@ import torch
 from flagbench_cases.cases.llama2_70b import data
 from flagbench_cases.contract import Context, TrainWorkload, Work
 from flagbench_cases.engines.megatron import attention, open_engine, parts
-from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
+from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.errors import DataError, UsageError
+from flagbench_core import flops
 
 CASE = "llama2-70b"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
@@ -104,13 +105,14 @@ class PretrainingWorkload(TrainWorkload):
     def work(self, batch: Batch) -> Work:
         samples, length = self.batch_size, batch[0].shape[1] - 1
         tokens = samples * length
-        forward = forward_flops(self.shape, samples, length, self.shape.padded_vocabulary(self.context.layout.tp))
+        rows = self.shape.padded_vocabulary(self.context.layout.tp)
+        found = flops.llama({**self.config["model"], "vocab_size": rows}, flops.batch_of(samples, length))
         again = 0.0
         if self.recompute == "full":
-            again = forward_flops(self.shape, samples, length, 0)
+            again = float(found.layers)
         elif self.recompute == "selective":
             again = 4.0 * self.shape.layers * tokens * length * self.shape.dim
-        return Work(samples, samples, tokens, tokens, 3.0 * forward, 3.0 * forward, again)
+        return Work(samples, samples, tokens, tokens, float(found.executed), float(found.executed), again)
 
     def evaluate(self, last: bool) -> None:
         """The publisher evaluates nothing."""

@@ -8,7 +8,7 @@ Shapes: B batch, T tokens, D model width, V vocabulary. transformers is imported
 """
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, NamedTuple
+from typing import Any, Callable, Dict
 
 import torch
 import torch.utils.checkpoint
@@ -17,6 +17,7 @@ from torch import nn
 from flagbench_cases.cases.llama2_7b_lora.forward import PublishedForward
 from flagbench_cases.prepare.llama import load
 from flagbench_cases.shared.errors import CaseError, UsageError
+from flagbench_core.flops import Flops
 
 ATTENTION = "eager"
 CASE = "llama2-7b-lora"
@@ -173,39 +174,8 @@ def fill(model: Any, weights: load.Weights, beat: Callable[[], None]) -> None:
             beat()
 
 
-class StepFlops(NamedTuple):
-    """Matrix-product FLOPs (2 per multiply-accumulate) of one training step."""
-
-    forward: int
-    backward: int
-    recomputed: int
-
-
-def step_flops(shape: LlamaShape, samples: int, length: int, recompute: bool) -> StepFlops:
-    """FLOPs of a LoRA training step over `samples` blocks of `length` tokens; attention counted in full.
-
-    Forward: every product once. Backward: the input gradients of all frozen matrices, and the gradients of both
-    factors of scores, context and adapter products. Nothing below the adapters of the first layer needs a gradient:
-    its q, k and v projections have none, its adapters' A only that of the weight, and its scores only that of the
-    queries. Recomputation: another forward pass of the layers; from torch 2.1 on it stops at the last saved tensor,
-    which is before down_proj, whose frozen weight saves nothing. Source: the operators of transformers' Llama and
-    peft's LoRA; equal to torch.utils.flop_counter.FlopCounterMode with eager attention (tests).
-    """
-    tokens = samples * length
-    d, kv, f, r = shape.dim, shape.kv_dim, shape.ffn, shape.lora.r
-    into_attention = 2 * tokens * (d * d + 2 * d * kv)  # q, k, v
-    after = 2 * tokens * (d * d + 3 * d * f)  # o, gate, up, down
-    scores = 2 * tokens * length * d  # q k^T; the context product has as many
-    lora_a, lora_b = 2 * tokens * r * 2 * d, 2 * tokens * r * (d + kv)
-    head = 2 * tokens * d * shape.vocab_size
-    layer = into_attention + after + 2 * scores + lora_a + lora_b
-    backward = into_attention + after + 4 * scores + 2 * (lora_a + lora_b)
-    without = into_attention + scores + lora_a  # gradients that the first layer's backward pass does not need
-    again = layer
-    if hasattr(torch.utils.checkpoint, "set_checkpoint_early_stop"):
-        again -= 2 * tokens * d * f
-    return StepFlops(
-        forward=shape.layers * layer + head,
-        backward=shape.layers * backward - without + head,
-        recomputed=shape.layers * again if recompute else 0,
-    )
+def recomputed_flops(shape: LlamaShape, step: Flops, tokens: int) -> int:
+    """What recomputation adds to a step: another forward pass of the layers. From torch 2.1 on it stops at the last
+    saved tensor, which is before down_proj, whose frozen weight saves nothing."""
+    stops_early = hasattr(torch.utils.checkpoint, "set_checkpoint_early_stop")
+    return step.layers - (2 * tokens * shape.dim * shape.ffn * shape.layers if stops_early else 0)

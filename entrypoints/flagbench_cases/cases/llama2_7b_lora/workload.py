@@ -18,6 +18,7 @@ from flagbench_cases.cases.llama2_7b_lora.progress_bar import EpochBar
 from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, measure
 from flagbench_cases.prepare.llama import load
 from flagbench_cases.shared.errors import DataError
+from flagbench_core import flops
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -184,10 +185,11 @@ class LlamaLoraWorkload(TrainWorkload):
 
     def work(self, batch: Any) -> Work:
         samples, length = batch["input_ids"].shape
-        flops = model.step_flops(self.shape, samples, length, self.config["train"]["recompute"])
-        done = float(flops.forward + flops.backward)
+        found = flops.llama_lora(self.config["model"], flops.batch_of(samples, length))
         tokens = samples * length  # blocks are not padded: all tokens are useful
-        return Work(samples, samples, tokens, tokens, done, done, float(flops.recomputed))
+        again = model.recomputed_flops(self.shape, found, tokens) if self.config["train"]["recompute"] else 0
+        done = float(found.executed)
+        return Work(samples, samples, tokens, tokens, done, done, float(again))
 
     def evaluate(self, last: bool) -> Evaluation:
         sets, progress = self.sets, self.context.spool.progress

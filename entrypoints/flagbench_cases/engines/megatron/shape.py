@@ -50,15 +50,3 @@ class Shape(NamedTuple):
 def shape_of(section: Dict[str, Any]) -> Shape:
     """The sizes of a resolved `model` section."""
     return Shape(**section)
-
-
-def forward_flops(shape: Shape, sequences: int, length: int, vocabulary: int) -> int:
-    """FLOPs of the matrix products (2 per multiply-accumulate) of a forward pass over `sequences` of `length` tokens;
-    attention counted in full. `vocabulary`: the rows of the output layer.
-
-    Source: the operators of the model; equal to torch.utils.flop_counter.FlopCounterMode (tests).
-    """
-    tokens = sequences * length
-    linear = 2 * shape.dim * (shape.dim + shape.kv_dim) + 3 * shape.dim * shape.ffn
-    attention = 2 * length * shape.dim  # scores and context
-    return 2 * tokens * (shape.layers * (linear + attention) + shape.dim * vocabulary)

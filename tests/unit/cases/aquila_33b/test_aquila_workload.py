@@ -13,9 +13,10 @@ import torch
 
 import make_tiny_aquila
 from flagbench_cases.cases.aquila_33b import sentences
-from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
+from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
+from flagbench_core.flops import batch_of, llama_forward
 from running import need_megatron
 from unit.cases.aquila_33b.aquila_bench import by_transformers, configured, scored, some_sentences, workload
 from workloads import on_ranks
@@ -124,10 +125,11 @@ def test_work_is_counted_once_per_replica(passes: Any, name: str) -> None:
     useful = sum(int(lengths[sentence]) - 1 for sentences_ in taken for sentence in sentences_)
     assert sum(step.tokens_useful for step in steps) == useful
     rows = shape_of(configured()["model"]).padded_vocabulary(layout.tp)
-    flops = forward_flops(shape_of(configured()["model"]), 1, 128, rows)
-    assert sum(step.flops_executed for step in steps) == each * layout.dp * flops
+    model = {**configured()["model"], "vocab_size": rows}
+    executed = llama_forward(model, batch_of(each * layout.dp, 128)).executed
+    assert sum(step.flops_executed for step in steps) == executed
     each_useful = [int(lengths[sentence]) - 1 for sentences_ in taken for sentence in sentences_]
-    without_padding = sum(forward_flops(shape_of(configured()["model"]), 1, length, rows) for length in each_useful)
+    without_padding = sum(llama_forward(model, batch_of(1, length)).executed for length in each_useful)
     assert sum(step.flops_useful for step in steps) == pytest.approx(without_padding)
 
 

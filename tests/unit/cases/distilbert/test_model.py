@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from, forward_flops
+from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from
 from flagbench_cases.shared.config import load_case
+from flagbench_core.flops import batch_of, distilbert
 
 transformers = pytest.importorskip("transformers", reason="the oracle is Hugging Face's implementation")
 
@@ -122,8 +123,7 @@ def test_initial_weights() -> None:
 
 
 def test_training_flops_of_a_padded_sample() -> None:
-    flops = 3 * forward_flops(config_from(REFERENCE), 512, 512**2, 1)
-    assert flops / 1e9 == pytest.approx(144.96, abs=0.005)
+    assert distilbert(REFERENCE, batch_of(1, 512)).executed / 1e9 == pytest.approx(144.96, abs=0.005)
 
 
 @pytest.mark.skipif(
@@ -138,7 +138,7 @@ def test_flops_equal_what_torch_counts_at_the_reference_size() -> None:
         model = DistilBertClassifier(config_from(REFERENCE))
         ids = torch.ones(batch, length, dtype=torch.long)
         labels = torch.zeros(batch, dtype=torch.long)
-    expected = forward_flops(model.config, batch * length, batch * length**2, batch)
+    expected = distilbert(REFERENCE, batch_of(batch, length)).forward
     with torch.device("meta"), FlopCounterMode(display=False) as forward:
         loss = F.cross_entropy(model(ids, torch.ones_like(ids)), labels)
     with FlopCounterMode(display=False) as backward:

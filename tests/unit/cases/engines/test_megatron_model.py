@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
+from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.layout import Layout
+from flagbench_core.flops import batch_of, llama_forward
 from running import need_megatron
 from unit.cases.engines.megatron_bench import (
     SMALL,
@@ -131,14 +132,14 @@ def test_flops_are_those_that_torch_counts(
     tmp_path: Path, section: dict[str, Any], sequences: int, length: int
 ) -> None:
     (found,) = on_ranks(1, tmp_path, functools.partial(counted, section, sequences, length))
-    shape = shape_of(section)
-    assert forward_flops(shape, sequences, length, shape.padded_vocabulary(1)) == pytest.approx(found, rel=1e-3)
+    padded = {**section, "vocab_size": shape_of(section).padded_vocabulary(1)}
+    assert llama_forward(padded, batch_of(sequences, length)).forward == pytest.approx(found, rel=1e-3)
 
 
 def test_flops_of_a_token_are_those_of_the_manifest() -> None:
-    shape = shape_of(REFERENCE["model"])
-    assert shape.padded_vocabulary(8) == 100352
-    assert forward_flops(shape, 1, 4096, 100352) / 4096 == pytest.approx(72.2e9, abs=0.05e9)
+    assert shape_of(REFERENCE["model"]).padded_vocabulary(8) == 100352
+    padded = {**REFERENCE["model"], "vocab_size": 100352}
+    assert llama_forward(padded, batch_of(1, 4096)).executed / 4096 == pytest.approx(72.2e9, abs=0.05e9)
     assert "72.2e9 per token" in load_case("aquila-33b")["flops"]["source"]
 
 

@@ -16,11 +16,10 @@ from flagbench_cases.cases.glm.model import (
     block_mask,
     cloze_loss,
     config_from,
-    forward_flops,
-    layer_flops,
     mask_choices,
 )
 from flagbench_cases.shared.config import load_case
+from flagbench_core.flops import batch_of, glm
 from reenact import glm_model as reenacted
 from unit.cases.glm.small_glm import LENGTH, examples, parameter_count, settled
 
@@ -145,9 +144,9 @@ def test_initial_weights_have_the_published_spread() -> None:
 
 
 def test_training_flops_of_a_padded_choice() -> None:
-    config = config_from(REFERENCE)
-    assert 3 * forward_flops(config, 512, 512**2, 512) / 1e9 == pytest.approx(1101.3, abs=0.05)
-    assert layer_flops(config, 512, 512**2) / 1e9 == pytest.approx(335.0, abs=0.05)
+    flops = glm(REFERENCE, batch_of(1, 512))
+    assert flops.executed / 1e9 == pytest.approx(1101.3, abs=0.05)
+    assert flops.layers / 1e9 == pytest.approx(335.0, abs=0.05)
 
 
 @TORCH_2
@@ -157,20 +156,21 @@ def test_size_and_flops_equal_what_torch_counts(recompute: bool) -> None:
 
     shape = (2, 3, 512)
     with torch.device("meta"):
-        model = GlmForCloze(config_from({**REFERENCE, "layers": 4, "recompute": recompute}))
+        section = {**REFERENCE, "layers": 4, "recompute": recompute}
+        model = GlmForCloze(config_from(section))
         tokens, mask = torch.ones(shape, dtype=torch.long), torch.ones(shape)
         positions, sep = torch.ones(2, 3, 2, 512, dtype=torch.long), torch.ones(2, 3, dtype=torch.long)
         choices = torch.ones(2, 3)
     assert sum(p.numel() for p in model.parameters()) == parameter_count(model.config)
-    forward_expected = forward_flops(model.config, 6 * 512, 6 * 512**2, 6 * 512)
-    again = layer_flops(model.config, 6 * 512, 6 * 512**2) if recompute else 0
+    expected = glm(section, batch_of(6, 512))
+    again = expected.layers if recompute else 0
     with FlopCounterMode(display=False) as forward:
         # On the meta device no random state is kept, and none is needed.
         loss = F.cross_entropy(model(tokens, positions, sep, tokens, mask) * choices, tokens[:, 0, 0])
     with FlopCounterMode(display=False) as backward:
         loss.backward()
-    assert forward.get_total_flops() == pytest.approx(forward_expected, rel=1e-3)
-    assert backward.get_total_flops() == pytest.approx(2 * forward_expected + again, rel=1e-3)
+    assert forward.get_total_flops() == pytest.approx(expected.forward, rel=1e-3)
+    assert backward.get_total_flops() == pytest.approx(expected.backward + again, rel=1e-3)
 
 
 @TORCH_2

@@ -15,12 +15,13 @@ import torch
 
 from flagbench_cases.contract import Work
 from flagbench_cases.engines.megatron import attention
-from flagbench_cases.engines.megatron.shape import forward_flops, shape_of
+from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.rank.train_loop import Plan
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
+from flagbench_core.flops import batch_of, llama
 from halves import needs_half
 from running import need_megatron
 from unit.cases.llama2_70b.llama70_bench import configured, new, trained, workload
@@ -82,9 +83,9 @@ def test_work_is_counted_once_per_replica(runs: Any, name: str) -> None:
     samples = STEPS * 8 * layout.dp
     assert sum(step.samples for step in steps) == sum(step.published_samples for step in steps) == samples
     assert sum(step.tokens for step in steps) == sum(step.tokens_useful for step in steps) == samples * 64
-    forward = forward_flops(shape_of(configured()["model"]), samples, 64, 448)
-    assert sum(step.flops_useful for step in steps) == pytest.approx(3 * forward)
-    assert sum(step.flops_executed for step in steps) == pytest.approx(3 * forward)
+    executed = llama({**configured()["model"], "vocab_size": 448}, batch_of(samples, 64)).executed
+    assert sum(step.flops_useful for step in steps) == pytest.approx(executed)
+    assert sum(step.flops_executed for step in steps) == pytest.approx(executed)
     assert sum(step.flops_recomputed for step in steps) == 0
 
 

@@ -17,6 +17,7 @@ from flagbench_cases.prepare.llama import load as llama_load
 from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.config import merge
 from flagbench_cases.shared.errors import DataError
+from flagbench_core.flops import batch_of, llama_lora
 from reenact import inventory
 from unit.cases.llama2_7b_lora.lora_bench import REFERENCE, SMALL, fixed_weights, small_shape
 from unit.cases.llama2_7b_lora.naive_llama import naive_logits
@@ -121,9 +122,8 @@ def test_the_reference_model_has_the_published_sizes() -> None:
 
 
 def test_flops_of_a_token_at_the_reference_size() -> None:
-    flops = model.step_flops(model.shape_from(REFERENCE["model"]), 2, 512, recompute=False)
-    assert (flops.forward + flops.backward) / 1024 / 1e9 == pytest.approx(27.15, abs=0.005)
-    assert flops.recomputed == 0
+    flops = llama_lora(REFERENCE["model"], batch_of(2, 512))
+    assert flops.executed / 1024 / 1e9 == pytest.approx(27.15, abs=0.005)
 
 
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch.utils.flop_counter came with torch 2")
@@ -143,9 +143,10 @@ def test_flops_equal_what_torch_counts(section: dict[str, Any], batch: int, leng
         loss = module(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss
     with FlopCounterMode(display=False) as backward:
         loss.backward()
-    expected = model.step_flops(shape, batch, length, recompute)
+    expected = llama_lora(section, batch_of(batch, length))
+    again = model.recomputed_flops(shape, expected, batch * length) if recompute else 0
     assert forward.get_total_flops() == pytest.approx(expected.forward, rel=1e-3)
-    assert backward.get_total_flops() == pytest.approx(expected.backward + expected.recomputed, rel=1e-3)
+    assert backward.get_total_flops() == pytest.approx(expected.backward + again, rel=1e-3)
 
 
 # Random weights

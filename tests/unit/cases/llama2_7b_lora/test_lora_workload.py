@@ -15,8 +15,8 @@ pytest.importorskip("peft", reason="the case needs it")
 
 from flagbench_cases.cases.llama2_7b_lora.data import BlockSet, MmluSet
 from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, share, validation_loss
-from flagbench_cases.cases.llama2_7b_lora.model import step_flops
 from flagbench_cases.cases.llama2_7b_lora.workload import LlamaLoraWorkload
+from flagbench_core.flops import batch_of, llama_lora
 from unit.cases.llama2_7b_lora.lora_bench import LENGTH, train, workload
 from workloads import on_ranks
 
@@ -162,10 +162,11 @@ def test_the_published_loss_is_the_mean_of_epoch_means(tmp_path: Path) -> None:
 def test_work_of_a_batch(tmp_path: Path) -> None:
     for recompute in (False, True):
         work = workload(tmp_path, train={"recompute": recompute})
-        flops = step_flops(work.shape, 2, LENGTH, recompute)
         done = work.work(next(iter(work.batches(0))))
         assert done[:4] == (2, 2, 2 * LENGTH, 2 * LENGTH)
-        assert done.flops_executed == done.flops_useful == flops.forward + flops.backward
+        assert (
+            done.flops_executed == done.flops_useful == llama_lora(work.config["model"], batch_of(2, LENGTH)).executed
+        )
         assert (done.flops_recomputed > 0) == recompute
 
 

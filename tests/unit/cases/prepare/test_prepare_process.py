@@ -20,7 +20,7 @@ from running import alive, wait_until
 
 pytestmark = pytest.mark.image
 
-PACKAGE = Path(__file__).parents[4] / "entrypoints" / "flagbench_cases"
+ENTRYPOINTS = Path(__file__).parents[4] / "entrypoints"
 LETTERS = """
 import os, signal
 
@@ -63,11 +63,10 @@ def happen(what):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with one case that prepares and one that does not."""
-    made = tmp_path_factory.mktemp("package")
-    package = made / "flagbench_cases"
-    shutil.copytree(str(PACKAGE), str(package), ignore=lambda folder, names: {n for n in names if n == "__pycache__"})
-    case = package / "cases" / "letters"
+    """A copy of the packages with one case that prepares and one that does not."""
+    made = tmp_path_factory.mktemp("packages") / "copy"
+    shutil.copytree(str(ENTRYPOINTS), str(made), ignore=shutil.ignore_patterns("__pycache__"))
+    case = made / "flagbench_cases" / "cases" / "letters"
     case.mkdir()
     for name, content in (("__init__.py", ""), ("case.json", '{"name": "letters"}'), ("prepare.py", LETTERS)):
         (case / name).write_text(content)

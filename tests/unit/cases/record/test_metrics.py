@@ -181,6 +181,13 @@ def test_mfu_of_the_published_a100_row() -> None:
     assert {found[name]["unit"] for name in ("mfu", "hfu", "mfu_useful", "mfu_measured")} == {"fraction"}
 
 
+def test_a_case_that_counts_no_flops_has_no_utilisation() -> None:
+    section = section_of({0: steps(*[0.5] * 3, samples=32.0)}, ceilings=[190e12])
+    found = derive(section, facts_of(peak=156e12, counted=False))
+    assert found.flops is None
+    assert not [entry["name"] for entry in found.metrics if entry["name"].startswith(("mfu", "hfu"))]
+
+
 def test_memory_is_of_the_fullest_device() -> None:
     found = named(metrics.memory({"peak": [2**30, 3 * 2**30], "allocator_peak": [2**29, None]}, "cuda"))
     assert found["mem_peak"]["value"] == 3.0

@@ -116,7 +116,7 @@ def test_a_case_that_needs_nothing_compiles_nothing(render_needs: Render) -> Non
     rendered = render_needs()
     assert stages(rendered) == ["${STACK_IMAGE}"]
     assert instructions(rendered, "RUN", "USER") == []
-    assert len(instructions(rendered, "COPY")) == 1
+    assert len(instructions(rendered, "COPY")) == 2
     assert not any(path.startswith(("steps/", "inputs/")) for path in rendered.files)
 
 

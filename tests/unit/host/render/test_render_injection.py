@@ -94,7 +94,7 @@ def render(templates: Templates) -> Render:
     def both(stack: Stack, case: Case, **lock: Any) -> list[Instruction]:
         locked = lock_of(stack, **lock)
         heavy = render_stack(stack, locked, templates)
-        code = {f"cases/{name}/workload.py": b"" for name in ("distilbert", "stack")}
+        code = {f"flagbench_cases/cases/{name}/workload.py": b"" for name in ("distilbert", "stack")}
         return instructions(heavy) + instructions(render_case(case, stack, heavy, locked, code, templates))
 
     return both
