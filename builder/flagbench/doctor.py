@@ -29,7 +29,7 @@ from flagbench.stores import FolderBlobs, open_store
 from flagbench_core import __version__
 
 GIB = 2**30
-_NATIVE_REMEDY = "for runs without a container: pip install 'flagbench[cases]'"
+_NATIVE_REMEDY = "for runs without a container, in the checkout: pip install -e '.[cases]'"
 _MOST_LEFTOVERS = 4
 _DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
 _EVERY_CASE = ("torch", "numpy", "psutil", "pynvml", "tokenizers", "safetensors")

@@ -97,7 +97,8 @@ def _computed(contents: Contents, catalog: Catalog, *, wide: bool) -> tuple[str,
     published = unlike(contents.claim, _plain(claim_document(claim)))
     if published:
         notes.append(f"the claim has changed since: {', '.join(published[:5])}; the verdict is on the present one")
-    differing = unlike(contents.verdict, fresh)
+    # What a version does not know changes with every version, and no number with it.
+    differing = [path for path in unlike(contents.verdict, fresh) if path != "not_compared"]
     if contents.verdict.get("verdict") != fresh["verdict"]:
         problems.append(
             f"its verdict is {brief(str(contents.verdict.get('verdict')))} by flagbench {author}, and "

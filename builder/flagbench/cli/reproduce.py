@@ -96,13 +96,15 @@ def command(
     records = usable_store(open_store(store))
     findings = _preflight(plan, catalog, store)
     reproduce_page.announce(plan, target, limits, findings)
-    described = describe(plan.request, container=target.via == "docker")
+    forbidden = _forbidden(findings)
+    if not dry_run:
+        _refuse(plan, catalog, findings)
+    described = None if forbidden else describe(plan.request, container=target.via == "docker")
     expected = estimate(described, plan.request.stack, records, catalog.claims.values())
     reproduce_page.warn_of_limit(limits, expected)
     if dry_run:
         reproduce_page.dry_run(plan, target, limits, findings, expected, as_json=as_json)
-        raise typer.Exit(int(_forbidden(findings) or ExitCode.OK))
-    _refuse(plan, catalog, findings)
+        raise typer.Exit(int(forbidden or ExitCode.OK))
     if preview.asks(plan.request, yes=yes):
         preview.confirm(expected)
     target.launcher.command(target.request)  # for its errors: what it needs is not installed

@@ -40,7 +40,8 @@ def doctor(store: StoreOption = None, json: JsonOption = False) -> None:
     else:
         rows = [(promise.name, "kept" if promise.kept else "BROKEN", promise.detail) for promise in promises]
         print_page(Table(("PROMISE", "RESULT", "DETAIL"), rows))
-        print(f"{place.url}: {'safe for records' if safe else 'NOT safe: a record could be lost or replaced'}")
+        why = "nothing can be written there" if "writes" in broken else "a record could be lost or replaced"
+        print(f"{place.url}: {'safe for records' if safe else f'NOT safe: {why}'}")
         if TICKETS in broken:
             print(f"{place.url}: do not use tickets: an upload could fail, or replace another one")
     if not safe:

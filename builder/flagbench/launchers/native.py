@@ -34,8 +34,7 @@ def require_modules(names: Iterable[str], doing: str) -> None:
     if missing:
         raise FlagbenchError(
             f"{doing} imports {', '.join(missing)}, not installed in this Python",
-            remedy="install what cases import with `pip install 'flagbench[cases]'`, in a checkout of flagbench "
-            "with `pip install -e '.[cases]'`, or use --via docker",
+            remedy="run `pip install -e '.[cases]'` in the checkout of flagbench, or use --via docker",
         )
 
 

@@ -205,7 +205,7 @@ def _find_uv() -> str:
         program = shutil.which("uv")
     if program is None:
         raise FlagbenchError(
-            "uv, which resolves packages, is not installed", remedy="install it with `pip install 'flagbench[lock]'`"
+            "uv, which resolves packages, is not installed", remedy="run `pip install -e '.[lock]'` in the checkout"
         )
     return program
 

@@ -60,7 +60,7 @@ def _tried(name: str, attempt: Callable[[], str]) -> Promise:
     except _Broken as broken:
         return Promise(name, False, str(broken))
     except FlagbenchError as error:
-        return Promise(name, False, error.message)
+        return Promise(name, False, f"{error.message}; {error.remedy}")
 
 
 class _Broken(Exception):

@@ -100,8 +100,8 @@ def check_prepares(case: str) -> None:
     """Raise UsageError if a case has no prepared data."""
     if importlib.util.find_spec(_module_name(case)) is None:
         raise UsageError(
-            "%s reads the published files directly: there is nothing to prepare" % case,
-            "run flagbench run %s --data FOLDER; docs/run-a-case.md lists the files" % case,
+            "%s reads a folder of the published files, which are not prepared" % case,
+            "give it as --data FOLDER; docs/data-and-weights.md lists the files",
         )
 
 

@@ -38,7 +38,7 @@ def open_client(address: Address) -> tuple[Any, Profile]:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     except ImportError as error:
-        remedy = "pip install 'flagbench[s3]', in a checkout of flagbench pip install -e '.[s3]'"
+        remedy = "run `pip install -e '.[s3]'` in the checkout of flagbench"
         raise S3Error(f"{address.url} needs boto3, which is not installed", remedy, usage=True) from error
     try:
         session = boto3.Session()

@@ -57,7 +57,7 @@ def test_packages_are_looked_up_without_being_imported(monkeypatch: pytest.Monke
     case = replace(catalog.cases["glm"], raw={"imports": ["no_such_module", "jinja2"]})
     found = {f.name: f for f in doctor.native_packages(replace(catalog, cases={**catalog.cases, "glm": case}))}
     assert found["jinja2"].level is Level.OK
-    remedy = "for runs without a container: pip install 'flagbench[cases]'"
+    remedy = "for runs without a container, in the checkout: pip install -e '.[cases]'"
     missing = Finding("no_such_module", Level.WARN, "not installed, and glm imports it", remedy)
     assert found["no_such_module"] == missing
     assert {"torch", "peft"} <= found.keys()

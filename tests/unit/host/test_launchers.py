@@ -189,7 +189,7 @@ def test_missing_imports_of_a_case_are_named(run: Run, monkeypatch: pytest.Monke
     with pytest.raises(FlagbenchError) as caught:
         NativeLauncher().launch(lora)
     assert all(name in caught.value.message for name in absent)
-    assert "flagbench[cases]" in caught.value.remedy
+    assert ".[cases]" in caught.value.remedy
 
 
 def test_both_packages_number_their_exit_codes_alike() -> None:

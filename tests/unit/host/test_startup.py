@@ -116,4 +116,4 @@ def test_what_needs_an_extra_names_it(line: str, extra: str, tmp_path: Path, mon
     line = line.format(folder=tmp_path)
     *error, ended = process("-c", WITHOUT, line).stderr.splitlines()
     assert ended == f"{line} {int(ExitCode.USAGE)}"
-    assert f"flagbench[{extra}]" in error[-1]
+    assert f".[{extra}]" in error[-1]
