@@ -83,4 +83,4 @@ def test_a_case_that_reads_what_was_published_says_so(tmp_path, prepare):
     (tmp_path / "dataset").mkdir()
     done = prepare("distilbert:cpu", "--data", "dataset", "-o", "out")
     assert done.returncode == 2
-    assert "flagbench run distilbert --data" in done.stderr
+    assert "--data FOLDER" in done.stderr
