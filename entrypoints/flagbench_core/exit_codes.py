@@ -40,3 +40,12 @@ class ExitCode(IntEnum):
     WRONG_HARDWARE = 13, "wrong hardware, found before the run"
     NOT_STORED = 14, "measured, but the record could not be stored; or a command could not print its result"
     ENGINE = 15, "container engine or network"
+
+
+OF_A_RUN = frozenset(ExitCode) - {
+    ExitCode.BUILD_FAILED,
+    ExitCode.BELOW,
+    ExitCode.NOT_COMPARABLE,
+    ExitCode.INCONCLUSIVE,
+}
+"""What a run can end with; the others are of a build and of a verdict."""

@@ -41,11 +41,8 @@ class UnitWork:
 
 def unit_work(case: Case, sequence_length: int | None, choices: int | None) -> UnitWork | None:
     """The work of a sample or token of a case; None if it has no formula."""
-    reference = case.presets["reference"]
-    length = sequence_length or int(reference["data"]["sequence_length"])
-    if max(length, choices or 0) > _LARGEST:
-        return None
-    if case.flops is None:
+    length = sequence_length or case.presets["reference"]["data"].get("sequence_length")
+    if case.flops is None or length is None or max(length, choices or 0) > _LARGEST:
         return None
     conventions = _conventions(case, length)
     if "choices" not in {name for names in case.condition_groups.values() for name in names}:

@@ -1,4 +1,4 @@
-"""The layers of both packages, drawn from the contracts of import-linter in pyproject.toml."""
+"""The layers of both sides, drawn from the contracts of import-linter in pyproject.toml."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def _peak(subject: Subject) -> Iterator[str]:
     flops = subject.record.flops
     if flops is None:
         return
-    if flops.formula != subject.case.formula and not subject.unknown_formula:
+    if subject.case.formula not in (None, flops.formula) and not subject.other_formula:
         yield differ("flops.formula", flops.formula, f"{subject.case.name} has", subject.case.formula)
     known, precision = subject.accelerator, str(subject.config.get("precision"))
     device = known if subject.stack is not None else subject.device

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from flagbench.verify.derivation import look_up, schedule
 from flagbench.verify.subject import Subject, text
-from flagbench_core import __version__
 
 LEAST_STEPS = 50
 """A shorter run's losses are not compared; as in record/checks.py of the image side."""
@@ -63,10 +62,5 @@ def problems(subject: Subject) -> Iterator[str]:
     if times > 1:
         yield f"the check {text(name)} is there {times} times"
     missing = missing_checks(subject)
-    if missing and not made_elsewhere(subject):
+    if missing and not subject.made_elsewhere:
         yield f"its case requires checks that it does not have: {', '.join(missing)}"
-
-
-def made_elsewhere(subject: Subject) -> bool:
-    """Whether another version made the record: its manifest may have named other checks."""
-    return subject.record.flagbench.version != __version__

@@ -13,7 +13,8 @@ from flagbench.record.model import Record
 from flagbench.terminal import brief
 from flagbench.verify.arguments import Arguments, parse
 from flagbench.verify.derivation import UNKNOWN, count, evaluate, look_up
-from flagbench_core.flops import FORMULAS, batch_of
+from flagbench_core import __version__
+from flagbench_core.flops import batch_of
 
 
 class Subject:
@@ -86,22 +87,28 @@ class Subject:
     def flops_of_unit(self) -> float | None:
         """FLOPs of a token or a sample, of one sequence, by the case's formula.
 
-        None if there is none, if the record was counted by an unknown one, or if a size is not known.
+        None if there is none, if another version counted the record by another or by none, or if a size is not known.
         """
         length, count = self.counted("tokens_per_sample"), self.case.flops
-        if length is None or count is None or self.unknown_formula:
+        if length is None or count is None or self.other_formula or (self.made_elsewhere and not self.record.flops):
             return None
         try:
             found = count(_numbers(look_up(self.complete, "model")), batch_of(1, length)).executed
             return float(found / length if self.case.unit == "tokens" else found)
-        except (ArithmeticError, AttributeError, KeyError, TypeError):
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             return None
 
     @property
-    def unknown_formula(self) -> str | None:
-        """The formula by which the record's FLOPs were counted, if this flagbench does not know it."""
+    def other_formula(self) -> str | None:
+        """The formula by which another version counted the record's FLOPs, if it is not the case's."""
         flops = self.record.flops
-        return None if flops is None or flops.formula in FORMULAS else flops.formula
+        counted = None if flops is None or flops.formula == self.case.formula else flops.formula
+        return counted if self.made_elsewhere else None
+
+    @property
+    def made_elsewhere(self) -> bool:
+        """Whether another version made the record: its manifest may have named other checks, or another formula."""
+        return self.record.flagbench.version != __version__
 
     @cached_property
     def arguments(self) -> Arguments:

@@ -17,7 +17,7 @@ def examine(record: Record, case: Case) -> recompute.Checked:
     problems = [*sanity.problems(found, case), *recompute.repeated_metrics(found), *contradictions]
     if section is not None:
         problems += [*plausible.problems(subject, section), *rechecks.contradictions(subject, section)]
-    unknown = required.missing_checks(subject) if required.made_elsewhere(subject) else ()
+    unknown = required.missing_checks(subject) if subject.made_elsewhere else ()
     names = (*checked.not_compared, *(f"check {name}" for name in unknown), *_uncounted(subject))
     return checked._replace(problems=tuple(problems), not_compared=names)
 
@@ -26,8 +26,8 @@ def _uncounted(subject: Subject) -> tuple[str, ...]:
     """Why no rule on FLOPs is applied, if none is."""
     if subject.case.formula is None:
         return (f"FLOPs: {subject.case.name} counts none",)
-    if unknown := subject.unknown_formula:
-        return (f"FLOPs: the formula {text(unknown)} is not known",)
+    if other := subject.other_formula:
+        return (f"FLOPs: counted by {text(other)}",)
     if subject.record.flops is not None and subject.flops_of_unit is None:
         return ("FLOPs: the tokens of a sample or a size of the model are not known",)
     return ()

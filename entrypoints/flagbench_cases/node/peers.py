@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set
 from flagbench_cases.node.wire import Connection, printable, wait
 from flagbench_cases.record.evidence import Outcome
 from flagbench_cases.shared.interruption import Interruption
-from flagbench_core.exit_codes import ExitCode
+from flagbench_core.exit_codes import OF_A_RUN, ExitCode
 
 BEAT_SECONDS = 1.0
 # Seconds of silence after which a node's parent, or its network, is considered stopped.
@@ -60,7 +60,7 @@ def parse_report(message: Mapping[str, Any]) -> Optional[NodeReport]:
     if not isinstance(found, dict) or found.get("state") not in ("ok", "failed", "interrupted"):
         return None
     node, code = found.get("node"), found.get("exit_code")
-    if not (node is None or isinstance(node, int)) or code not in list(ExitCode):
+    if not (node is None or isinstance(node, int)) or code not in list(OF_A_RUN):
         return None
     text = {key: printable(str(found.get(key) or ""))[:MAX_TEXT] for key in ("host", "phase", "reason", "remedy")}
     outcome = Outcome(found["state"], text["phase"] or "launch", text["reason"], text["remedy"], int(code))

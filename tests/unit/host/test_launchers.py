@@ -24,7 +24,6 @@ from flagbench.launchers.native import NEEDED, NativeLauncher
 from flagbench.record.read import read_record
 from flagbench.request import LocalOptions, RunRequest
 from flagbench.signals import Forwarding
-from flagbench_core.exit_codes import ExitCode
 
 ENTRYPOINTS = Path(__file__).parents[3] / "entrypoints"
 
@@ -190,13 +189,3 @@ def test_missing_imports_of_a_case_are_named(run: Run, monkeypatch: pytest.Monke
         NativeLauncher().launch(lora)
     assert all(name in caught.value.message for name in absent)
     assert ".[cases]" in caught.value.remedy
-
-
-def test_both_packages_number_their_exit_codes_alike() -> None:
-    """They never import each other, so the numbers stand in both; only a test may look at both."""
-    namespace: dict[str, object] = {}
-    source = (ENTRYPOINTS / "flagbench_cases" / "shared" / "errors.py").read_text(encoding="utf-8")
-    exec(compile(source, "errors.py", "exec"), namespace)
-    image_side = namespace["ExitCode"]
-    host_side = {code.name: int(code) for code in ExitCode}
-    assert all(host_side[code.name] == int(code) for code in image_side)  # type: ignore[attr-defined]

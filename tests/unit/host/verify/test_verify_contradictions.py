@@ -152,7 +152,7 @@ DOCTORED: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     (A100, {"flops.peak.flops": 312e12}, ("312000000000000.0", "156000000000000.0")),
     (A100, {"flops.peak.flops": 312e12, "stack": "another"}, ("312000000000000.0", "156000000000000.0")),
     (A100, {"flops.peak": None}, ("mfu", "null", "156000000000000.0")),
-    (A100, {"flops.formula": "glm-matmul/v1"}, ("glm-matmul/v1", "distilbert-matmul/v1")),
+    (A100, {"flops.formula": "other/v1"}, ("other/v1", "distilbert-matmul/v1")),
     # Names, times and the command line
     (A100, {"preset": "tiny"}, ("preset is tiny", "reference")),
     (A100, {"created_at": "2026-01-01T10:00:00Z", "launch": DELETE}, ("2026-01-01T10:00:00Z", "20260101T115400Z")),

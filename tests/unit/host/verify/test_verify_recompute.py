@@ -192,7 +192,10 @@ OF_ANOTHER_VERSION: list[tuple[Edit, str]] = [
     (put("window"), "window"),
     (put("work", "images", value=3), "work.images"),
     (put("flops", "sparse", value=3), "flops.sparse"),
-    (put("flops", "formula", value="sparse/v1"), "FLOPs: the formula sparse/v1 is not known"),
+    (
+        lambda r: r.update(flagbench={"version": "9"}, flops={**r["flops"], "formula": "b/v1"}),
+        "FLOPs: counted by b/v1",
+    ),
     (put("evidence", "spans", 1, "columns", "network", value=3), ""),
     (lambda r: r.update(new={"section": 1}), ""),
 ]
