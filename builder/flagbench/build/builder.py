@@ -96,7 +96,7 @@ class Builder:
         return ImageResult(target.name, tuple(results), lock)
 
     def _ensure(self, tier: Tier) -> TierResult:
-        """The tier, built where it is not there."""
+        """The tier; it is built if the engine does not have it."""
         if tier.digest not in self._made:
             self._made[tier.digest] = self._up_to_date(tier) or self._build(tier)
         return self._made[tier.digest]

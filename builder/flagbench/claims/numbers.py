@@ -46,7 +46,7 @@ class Cell:
 
 
 def read_number(text: str) -> Cell | None:
-    """The number that a text is, `36.1%` as 0.361; None if it is none, or as large or small as nothing measured.
+    """A printed number, with `36.1%` as 0.361; None for other text, and for numbers too large or small to measure.
 
     The interval is half a unit of the last printed digit to both sides.
     """

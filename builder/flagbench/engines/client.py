@@ -40,7 +40,7 @@ _INSTALL = (
 def find_docker(*, builds: bool = True) -> str:
     """The docker command that FLAGBENCH_DOCKER names, else the first on PATH; `builds`: one that has BuildKit.
 
-    Raises EngineError where there is none.
+    Raises EngineError if there is none.
     """
     named = os.environ.get(VARIABLE)
     folders = [None] if named else os.get_exec_path()
