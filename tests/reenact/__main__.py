@@ -3,7 +3,8 @@
 Ours over the publisher's, CPU time on one core or the device's time, in interleaved pairs of steps, over several
 starts of both. On processors, as many cases are compared at a time as there are cores. Exit code 12: a 95 % interval
 is not within 0.97 to 1.03, or a difference in operators or bytes is not a listed quirk. With --quick two rounds are
-enough where their ratio is within 0.985 to 1.015: a third of the time, and nothing said of how exact it is.
+enough where their ratio is within 0.985 to 1.015; else more follow until an interval decides, or time is up, and the
+ratio alone is judged.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def parse(argv: List[str]) -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="as for a run of the case")
     rounds = {"nargs": 2, "metavar": ("LEAST", "MOST"), "help": "two starts, of which each side is the first of one"}
     parser.add_argument("--rounds", type=int, default=(6, 50), **rounds)
-    parser.add_argument("--quick", action="store_true", help="end after two rounds, if they leave no doubt")
+    parser.add_argument("--quick", action="store_true", help="end as soon as there is no doubt, and judge the ratio")
     parser.add_argument("--pairs", type=int, default=16, metavar="N", help="steps of both in a start, at the most")
     parser.add_argument("--seconds", type=float, default=420.0, metavar="S", help="of a case's rounds (default 420)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")

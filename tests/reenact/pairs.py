@@ -22,11 +22,9 @@ BOUNDS = (0.97, 1.03)
 # Both are started again until the interval is this narrow on either side of the ratio, or time is up. Where it lies
 # does not decide when to stop.
 HALF_WIDTH = 0.009
-# Of a quick comparison: narrow enough to tell whether a ratio near 1 is within BOUNDS, in a third of the rounds.
-QUICK_HALF_WIDTH = 0.015
 # So many rounds have an interval (its exact coverage is 31/32); fewer have a centre alone.
 ROUNDS_OF_AN_INTERVAL = 6
-# A quick comparison ends after so many rounds, if their centre is that near to 1; else it goes on for an interval.
+# A quick comparison ends after so many rounds, if their centre is that near to 1; else once an interval decides.
 QUICK_ROUNDS = 2
 QUICK_WITHIN = 0.015
 # The pairs of a start take no longer, as far as FEWEST_PAIRS allow: a few percent of a step are those of the start.
@@ -41,9 +39,9 @@ HEAP = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # from glibc 2.35 on, where the kernel allows madvise
 }
 CONFIDENCE = 0.95
-# Timed starts that are forked from one process. Where its libraries lie is the same for all of them, so it is
-# replaced. Those of a round are of one process.
-FORKS = 8
+# Timed starts that are forked from one process: those of a round. Where its libraries lie is the same for all of them
+# and costs 2 to 3 %, so rounds of one process would not be independent, and their interval too narrow.
+FORKS = 2
 
 
 class Limits(NamedTuple):
@@ -70,6 +68,16 @@ class Interval(NamedTuple):
 def centre(values: List[float]) -> Interval:
     """The Hodges-Lehmann centre of any number of values, without an interval."""
     return Interval(None, statistics.median(walsh_averages(values)), None)
+
+
+def lies(ratio: Interval) -> Optional[bool]:
+    """Whether an interval is within BOUNDS (True), has nothing in common with them (False), or neither (None)."""
+    assert ratio.low is not None
+    assert ratio.high is not None
+    low, high = BOUNDS
+    if low <= ratio.low and ratio.high <= high:
+        return True
+    return False if ratio.high < low or high < ratio.low else None
 
 
 def walsh_averages(values: List[float]) -> List[float]:
@@ -237,7 +245,10 @@ def count(sides: List[Side]) -> Dict[str, Dict[str, Any]]:
 
 
 def start_again(again: Iterator[List[Side]], limits: Limits) -> Dict[str, Any]:
-    """Start both and time pairs of their steps, again and again, in rounds."""
+    """Start both and time pairs of their steps, again and again, in rounds.
+
+    An interval with which a quick comparison decided when to end would be too narrow, so it has none.
+    """
     starts: List[float] = []
     rounds: List[float] = []
     seconds: Dict[str, List[List[float]]] = {"ours": [], "publisher": []}
@@ -256,18 +267,18 @@ def start_again(again: Iterator[List[Side]], limits: Limits) -> Dict[str, Any]:
             gap = max(gap, *(abs(ours["loss"] - theirs["loss"]) for ours, theirs in pairs))
         rounds.append(math.sqrt(starts[-1] * starts[-2]))
         if limits.quick and len(rounds) == QUICK_ROUNDS and abs(centre(rounds).value - 1) <= QUICK_WITHIN:
-            ratio = centre(rounds)
             break
         if len(rounds) < limits.least:
             continue
         ratio = interval(rounds)
-        assert ratio.low is not None
-        assert ratio.high is not None
-        wanted = QUICK_HALF_WIDTH if limits.quick else HALF_WIDTH
-        narrow = max(ratio.value - ratio.low, ratio.high - ratio.value) <= wanted
-        if narrow or len(rounds) >= limits.most or time.monotonic() > until:
+        if limits.quick:
+            enough = lies(ratio) is not None
+        else:
+            enough = max(ratio.value - ratio.low, ratio.high - ratio.value) <= HALF_WIDTH
+        if enough or len(rounds) >= limits.most or time.monotonic() > until:
             break
-    return {"ratio": ratio._asdict(), "starts": starts, "seconds": seconds, "largest_loss_difference": gap}
+    judged = centre(rounds) if limits.quick else ratio
+    return {"ratio": judged._asdict(), "starts": starts, "seconds": seconds, "largest_loss_difference": gap}
 
 
 def take_turns(sides: List[Side], pairs: int) -> Dict[str, List[Dict[str, Any]]]:
