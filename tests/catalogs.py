@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from flagbench.catalog.load import load_catalog
+from flagbench.manifests.load import load_catalog
 
 CATALOG = load_catalog(Path(__file__).resolve().parents[1] / "manifests")

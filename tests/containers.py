@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from builds import BASE, need_builds, once
-from flagbench.engines import Engine, open_client
+from flagbench.images.engines import Engine, open_client
 from running import need, wait_until
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -4,7 +4,7 @@ import re
 
 import yaml
 
-from flagbench.launchers.kubernetes.render import render_job
+from flagbench.runs.launchers.kubernetes.render import render_job
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 

@@ -1,4 +1,4 @@
-"""Makes the replayed records of tests/unit/host/verify: honest records, and some with one thing made different.
+"""Makes the replayed records of tests/unit/host/verdict: honest records, and some with one thing made different.
 
 python tests/make_replays.py    # writes all of them again
 """
@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flagbench.catalog.model import Claim
+from flagbench.manifests.model import Claim
 from honest import CLAIMS, Pace, honest_record
 
 _A100 = CLAIMS["distilbert/a100-1x8-fp32"]
@@ -79,7 +79,7 @@ REPLAYS: dict[str, tuple[Claim, Pace, Callable[[dict[str, Any]], None]]] = {
     "a100-1x8-unsteady": (_A100, Pace(slower=0.95, drift=0.1), _as_it_is),
     "cpu-tiny": (_TINY, Pace(), _as_it_is),
 }
-"""The files of tests/unit/host/verify/replays: the claim, the pace, and what else is made different."""
+"""The files of tests/unit/host/verdict/replays: the claim, the pace, and what else is made different."""
 
 
 def replayed(name: str, seed: int = 0) -> dict[str, Any]:
@@ -101,6 +101,6 @@ def replayed(name: str, seed: int = 0) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    folder = Path(__file__).parent / "unit" / "host" / "verify" / "replays"
+    folder = Path(__file__).parent / "unit" / "host" / "verdict" / "replays"
     for name in REPLAYS:
         (folder / f"{name}.json").write_text(json.dumps(replayed(name), separators=(",", ":")) + "\n", "utf-8")

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
-from flagbench.build.tiers import VERSION
-from flagbench.engines.base import BuildRequest
-from flagbench.render.model import context_tar, rendered
+from flagbench.images.build.tiers import VERSION
+from flagbench.images.engines.base import BuildRequest
+from flagbench.images.render.model import context_tar, rendered
 from running import need
 
 

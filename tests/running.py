@@ -84,10 +84,10 @@ def assert_agrees(record: Dict[str, Any]) -> None:
     if importlib.util.find_spec("flagbench") is None or sys.version_info < (3, 10):
         return
     from catalogs import CATALOG
-    from flagbench.record.read import read_record
-    from flagbench.verify.required import APPLIES, missing_checks
-    from flagbench.verify.subject import Subject
-    from flagbench.verify.validity import examine
+    from flagbench.records.read import read_record
+    from flagbench.verdict.required import APPLIES, missing_checks
+    from flagbench.verdict.subject import Subject
+    from flagbench.verdict.validity import examine
 
     case, read = CATALOG.cases[record["case"]], read_record(json.dumps(record).encode("utf-8"))
     checked = examine(read, case)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from flagbench.catalog.model import Case, Catalog, Claim, Stack
 from flagbench.claims.cards import Card, cards
+from flagbench.manifests.model import Case, Catalog, Claim, Stack
 
 PATIENCE_S = 5.0
 """How long a vendor's tool may take; it hangs where a driver does."""

@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from flagbench.catalog.lookup import image_names
-from flagbench.catalog.model import Catalog
 from flagbench.errors import FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason
-from flagbench.images import REPOSITORY, is_ours
-from flagbench.results import state_of
-from flagbench.stores import Bundle, Store, StoredRecord
+from flagbench.image_reference import REPOSITORY, is_ours
+from flagbench.manifests.lookup import image_names
+from flagbench.manifests.model import Catalog
+from flagbench.records.store import Bundle, Store, StoredRecord
+from flagbench.report.results import state_of
 from flagbench.user_cache import cache_folder
 from flagbench_core.exit_codes import ExitCode
 

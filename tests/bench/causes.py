@@ -23,11 +23,11 @@ from collections import Counter
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from faults import slow_loader, slow_rank
-from flagbench.catalog.load import load_catalog
-from flagbench.explain import explain
-from flagbench.record.read import read_record
-from flagbench.verify import verify_baseline, verify_claim
-from flagbench.verify.verdict import choose_claim
+from flagbench.manifests.load import load_catalog
+from flagbench.records.read import read_record
+from flagbench.verdict import verify_baseline, verify_claim
+from flagbench.verdict.explain import explain
+from flagbench.verdict.verdict import choose_claim
 from running import control_group, run_case
 
 LEAST = 0.9

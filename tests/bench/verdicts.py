@@ -12,13 +12,13 @@ from collections import Counter
 
 import numpy as np
 
-from flagbench.record.model import Metric
-from flagbench.stats.between import history_prior
-from flagbench.stats.compare import compare_sides
-from flagbench.stats.looks import look_levels
-from flagbench.verify import Verdict
-from flagbench.verify.interval import Estimate, estimate, ratio
-from flagbench.verify.judge import classify
+from flagbench.records.model import Metric
+from flagbench.verdict import Verdict
+from flagbench.verdict.interval import Estimate, estimate, ratio
+from flagbench.verdict.judge import classify
+from flagbench.verdict.stats.between import history_prior
+from flagbench.verdict.stats.compare import compare_sides
+from flagbench.verdict.stats.looks import look_levels
 from flagbench_core.stats.within import within_run
 
 SEED = 20260101

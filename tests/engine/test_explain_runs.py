@@ -13,10 +13,10 @@ import pytest
 
 from catalogs import CATALOG
 from faults import slow_loader, slow_rank
-from flagbench.explain import Cause, explain
-from flagbench.record.model import Record
-from flagbench.record.read import read_record
-from flagbench.verify import verify_claim
+from flagbench.records.model import Record
+from flagbench.records.read import read_record
+from flagbench.verdict import verify_claim
+from flagbench.verdict.explain import Cause, explain
 from running import run_case
 
 pytestmark = pytest.mark.image

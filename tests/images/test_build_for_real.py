@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 import yaml
 
-from flagbench.catalog.load import load_catalog
-from flagbench.locks.files import write_lock
-from flagbench.locks.model import Lock, LockEntry, inputs_digest
+from flagbench.images.locks.files import write_lock
+from flagbench.images.locks.model import Lock, LockEntry, inputs_digest
+from flagbench.manifests.load import load_catalog
 from packages import lock_entry, make_source, make_wheel
 from running import need, wait_until
 

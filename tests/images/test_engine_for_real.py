@@ -8,8 +8,8 @@ import uuid
 
 import pytest
 
-from flagbench.engines.base import BuildFailed, BuildRequest
-from flagbench.render.model import context_tar, rendered
+from flagbench.images.engines.base import BuildFailed, BuildRequest
+from flagbench.images.render.model import context_tar, rendered
 
 pytest_plugins = ["containers"]
 pytestmark = pytest.mark.docker

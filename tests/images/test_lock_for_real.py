@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flagbench.catalog.load import load_catalog
 from flagbench.cli import main
-from flagbench.locks.base import BaseUnknown, find_digest
-from flagbench.locks.files import load_lock, lock_path
-from flagbench.locks.model import Unresolved, requirements_file
-from flagbench.locks.wheelhouse import check_wheelhouse
+from flagbench.images.locks.base import BaseUnknown, find_digest
+from flagbench.images.locks.files import load_lock, lock_path
+from flagbench.images.locks.model import Unresolved, requirements_file
+from flagbench.images.locks.wheelhouse import check_wheelhouse
+from flagbench.manifests.load import load_catalog
 from packages import Index
 from running import need
 

@@ -17,9 +17,9 @@ import jsonschema
 import pytest
 
 from catalogs import CATALOG
-from flagbench.catalog.load import load_catalog
-from flagbench.locks.files import read_lock, write_lock
-from flagbench.locks.model import inputs_digest
+from flagbench.images.locks.files import read_lock, write_lock
+from flagbench.images.locks.model import inputs_digest
+from flagbench.manifests.load import load_catalog
 from packages import lock_entry, make_wheel
 from running import need
 from standins.bases import bases, ensure

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from flagbench.catalog.load import load_catalog
+from flagbench.manifests.load import load_catalog
 from standins.bases import DEBIAN
 
 pytest_plugins = ["containers"]

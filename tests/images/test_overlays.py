@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.catalog.load import load_catalog
-from flagbench.locks.files import read_lock
-from flagbench.render.image import ImageRenderer
+from flagbench.images.locks.files import read_lock
+from flagbench.images.render.image import ImageRenderer
+from flagbench.manifests.load import load_catalog
 from standins.overlays import CHANGES, PREFIX, ROOT, make_catalog, real_manifest
 
 METADATA = Path(__file__).parents[1] / "standins" / "metadata.j2"

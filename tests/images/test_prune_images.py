@@ -12,9 +12,9 @@ import pytest
 from docker.errors import ImageNotFound
 
 from flagbench import prune
-from flagbench.build.tiers import CONTEXT_LABEL
-from flagbench.catalog.load import load_catalog
 from flagbench.errors import FlagbenchError
+from flagbench.images.build.tiers import CONTEXT_LABEL
+from flagbench.manifests.load import load_catalog
 from flagbench_core.exit_codes import ExitCode
 
 pytest_plugins = ["containers"]

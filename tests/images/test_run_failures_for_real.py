@@ -21,9 +21,9 @@ WAITING = "echo here >&2; sleep 1000"
 @pytest.fixture
 def request_for_cpu(tool):
     """The run that the tool would be asked for, for a launcher of one's own."""
-    from flagbench.catalog.load import load_catalog
-    from flagbench.catalog.lookup import resolve_image
-    from flagbench.request import LocalOptions, RunRequest
+    from flagbench.manifests.load import load_catalog
+    from flagbench.manifests.lookup import resolve_image
+    from flagbench.runs.request import LocalOptions, RunRequest
 
     return RunRequest(*resolve_image("distilbert:cpu", load_catalog()), LocalOptions(run_id=tool.run_id))
 
@@ -73,9 +73,9 @@ def test_a_paused_container_is_ended_too(tool, scripted):
 
 
 def test_a_signal_before_the_container_is_made_starts_nothing(tool, scripted, request_for_cpu, monkeypatch):
-    from flagbench.launchers import engine_container
-    from flagbench.launchers.container import DockerOptions
-    from flagbench.launchers.docker import DockerLauncher
+    from flagbench.runs.launchers import engine_container
+    from flagbench.runs.launchers.container import DockerOptions
+    from flagbench.runs.launchers.docker import DockerLauncher
 
     connect = engine_container.open_client
 
@@ -110,7 +110,7 @@ def test_a_container_that_is_kept(tool, scripted):
 
 def test_an_image_that_is_not_there_says_what_to_type(docker_client, request_for_cpu):
     from flagbench.errors import FlagbenchError
-    from flagbench.launchers.docker import DockerLauncher
+    from flagbench.runs.launchers.docker import DockerLauncher
     from flagbench_core.exit_codes import ExitCode
 
     unbuilt = replace(request_for_cpu, stack=replace(request_for_cpu.stack, name="nobody-built-this"))

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from flagbench.build.tiers import VERSION
 from flagbench.cli import main
-from flagbench.engines.base import BuildFailed, EngineError
-from flagbench.oci.push import find_source, push_to_registry
+from flagbench.images.build.tiers import VERSION
+from flagbench.images.engines.base import BuildFailed, EngineError
+from flagbench.images.oci.push import find_source, push_to_registry
 from flagbench_core.exit_codes import ExitCode
 from registries import Bench, Registry, own_stack
 

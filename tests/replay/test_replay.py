@@ -3,7 +3,7 @@
 `records/run-*` were measured: runs of the tiny presets on a processor, with the machine's kernel, network cards and
 host names left out. `records/row-*` are made up: what a published row says, as a record. Neither has evidence, as
 records of version 0.1.0 (commit afe978e) did not, so all are INCONCLUSIVE that are not invalid. Rows of which a
-record with evidence can be made are in tests/unit/host/verify/test_verify_recompute.py. The replays of that folder
+record with evidence can be made are in tests/unit/host/verdict/test_verify_recompute.py. The replays of that folder
 have evidence.
 """
 
@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
-from flagbench.record.model import Record
-from flagbench.record.read import read_record
-from flagbench.verify import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
+from flagbench.records.model import Record
+from flagbench.records.read import read_record
+from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
 
 HERE = Path(__file__).parent
-FOLDERS = (HERE / "records", HERE.parent / "unit" / "host" / "verify" / "replays")
+FOLDERS = (HERE / "records", HERE.parent / "unit" / "host" / "verdict" / "replays")
 EXPECTED = json.loads((HERE / "verdicts.json").read_text(encoding="utf-8"))
 
 

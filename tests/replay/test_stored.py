@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flagbench.catalog import load
 from flagbench.cli import main
+from flagbench.manifests import load
 
 HERE = Path(__file__).parent / "08a01ae"
 EXPECTED = json.loads((HERE / "verdicts.json").read_text(encoding="utf-8"))

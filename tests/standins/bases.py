@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from flagbench.engines import Engine
-from flagbench.engines.base import BuildRequest
-from flagbench.render.model import context_tar, rendered
+from flagbench.images.engines import Engine
+from flagbench.images.engines.base import BuildRequest
+from flagbench.images.render.model import context_tar, rendered
 
 DEBIAN = "debian:bookworm-slim"
 FOLDER = Path(__file__).parent / "dockerfiles"

@@ -22,10 +22,10 @@ from typing import Any
 
 import yaml
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.model import Stack
-from flagbench.locks.files import lock_path, read_lock
-from flagbench.locks.model import canonical, requirements_file
+from flagbench.images.locks.files import lock_path, read_lock
+from flagbench.images.locks.model import canonical, requirements_file
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.model import Stack
 from flagbench_core.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]

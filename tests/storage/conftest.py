@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from flagbench.cli import main
-from flagbench.stores import Store, open_store
-from flagbench.stores.inbox import Inbox
+from flagbench.records.store import Store, open_store
+from flagbench.records.store.inbox import Inbox
 from flagbench_core.s3.ticket import Ticket
 from running import need
 from storage.tickets import PREFIX, RUN

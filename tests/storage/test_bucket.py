@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from flagbench import prune as pruning
-from flagbench.record.read import MAX_BYTES
-from flagbench.results import State, state_of
-from flagbench.stores import Store, StoreError, open_store
-from flagbench.stores.blobs import INDEX, Unread
-from flagbench.stores.probe import probe
+from flagbench.records.read import MAX_BYTES
+from flagbench.records.store import Store, StoreError, open_store
+from flagbench.records.store.blobs import INDEX, Unread
+from flagbench.records.store.probe import probe
+from flagbench.report.results import State, state_of
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import PROFILES
 from unit.host.conftest import RECORD

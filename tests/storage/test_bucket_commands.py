@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from flagbench.stores import open_store
-from flagbench.stores.inbox import Inbox
+from flagbench.records.store import open_store
+from flagbench.records.store.inbox import Inbox
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import RECORD
 from warmup import warm

@@ -8,11 +8,11 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from flagbench.stores import Store, StoreError
-from flagbench.stores.series import read_series
-from flagbench.stores.series_writer import SeriesWriter
+from flagbench.records.store import Store, StoreError
+from flagbench.records.store.series import read_series
+from flagbench.records.store.series_writer import SeriesWriter
 from flagbench_core.exit_codes import ExitCode
-from unit.host.test_series import DAY, planned, record_of
+from unit.host.records.test_series import DAY, planned, record_of
 
 pytestmark = pytest.mark.s3
 

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from deliveries import waiting
-from flagbench.stores import open_store
+from flagbench.records.store import open_store
 from flagbench_core.exit_codes import ExitCode
 from running import CaseRun, Ended, free_port, run_case
 from storage.tickets import make_ticket, secrets_of

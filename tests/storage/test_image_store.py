@@ -18,7 +18,7 @@ import pytest
 
 import deliveries
 from deliveries import bundle_of, push, start, waiting
-from flagbench.stores import open_store
+from flagbench.records.store import open_store
 from flagbench_cases.node.delivery import Delivery, Targets
 from flagbench_cases.record import stores
 from flagbench_cases.record.stores import BucketStore, TicketStore, read_ticket

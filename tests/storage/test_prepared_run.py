@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from flagbench.catalog.load import load_catalog
 from flagbench.cli import main
-from flagbench.launchers.container import DockerOptions, plan
-from flagbench.launchers.fetch import FetchedRequest, fetch
-from flagbench.launchers.host import this_host
-from flagbench.request import LocalOptions, RunRequest
+from flagbench.manifests.load import load_catalog
+from flagbench.runs.launchers.container import DockerOptions, plan
+from flagbench.runs.launchers.fetch import FetchedRequest, fetch
+from flagbench.runs.launchers.host import this_host
+from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench_core.exit_codes import ExitCode
 from prepared_sets import CASE, SMALL, contents, get, prepare, put
 from running import ENTRYPOINTS, need_megatron

@@ -13,10 +13,10 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.cli import run_keep
-from flagbench.launchers import LaunchResult
-from flagbench.request import RunRequest
-from flagbench.stores import Store, open_store
-from flagbench.stores.inbox import Inbox
+from flagbench.records.store import Store, open_store
+from flagbench.records.store.inbox import Inbox
+from flagbench.runs.launchers import LaunchResult
+from flagbench.runs.request import RunRequest
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3.ticket import Ticket, read_ticket
 from storage.tickets import ID, RUN, bundle_of, collect, record, upload

@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.stores import Store, open_store
-from flagbench.stores.inbox import Inbox
+from flagbench.records.store import Store, open_store
+from flagbench.records.store.inbox import Inbox
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import ticket as s3_ticket
 from flagbench_core.s3.ticket import Ticket, in_seconds

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from bundles import bundle
-from flagbench.stores import Store, StoreError
-from flagbench.stores.bucket import store_errors
-from flagbench.stores.inbox import Inbox, sign
+from flagbench.records.store import Store, StoreError
+from flagbench.records.store.bucket import store_errors
+from flagbench.records.store.inbox import Inbox, sign
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import Bucket, parse_address
 from flagbench_core.s3.ticket import RECORD as RECORD_NAME

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flagbench.catalog.model import Catalog
+from flagbench.manifests.model import Catalog
 
 _NOISE = frozenset(
     (

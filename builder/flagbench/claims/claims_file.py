@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flagbench.catalog.documents import Document, read_document
-from flagbench.catalog.load import build_claim
-from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog, Claim
 from flagbench.claims.cards import Card, cards, find_cards
 from flagbench.claims.finding import TableError
 from flagbench.claims.labels import read_label
 from flagbench.claims.numbers import Cell, read_count, read_number
 from flagbench.claims.rows import Publication, Row
+from flagbench.manifests.documents import Document, read_document
+from flagbench.manifests.load import build_claim
+from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim
 from flagbench.schema import violations
 
 

@@ -7,11 +7,11 @@ import io
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from flagbench.catalog.model import NOT_PUBLISHED, Case, Catalog
 from flagbench.claims.cards import Card, cards, find_cards
 from flagbench.claims.finding import TableError
 from flagbench.claims.numbers import Cell, read_count, read_number
 from flagbench.claims.rows import Row
+from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog
 from flagbench.terminal import brief
 
 OF_ROW = ("id", "case", "nodes", "gpus", "precision", "executed", "memory_gib")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flagbench.catalog.model import Catalog
 from flagbench.claims.claims_file import read_claims
 from flagbench.claims.csv_file import read_csv
 from flagbench.claims.finding import Finding, TableError
@@ -24,6 +23,7 @@ from flagbench.claims.rules import (
     utilisation,
 )
 from flagbench.files import read_text, reason
+from flagbench.manifests.model import Catalog
 
 WHOLE_ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (
     missing.conditions,

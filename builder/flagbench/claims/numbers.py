@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from flagbench.catalog.printed import printed_number
+from flagbench.manifests.printed import printed_number
 
 _MOST_DIGITS = 30
 """Before and after the point; products of such numbers are floats."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flagbench.catalog.model import Case
 from flagbench.claims.cards import Card
 from flagbench.claims.finding import Finding
 from flagbench.claims.numbers import Cell, read_number
 from flagbench.claims.work import UnitWork, unit_work
+from flagbench.manifests.model import Case
 
 
 @dataclass(frozen=True)

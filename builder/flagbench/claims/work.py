@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flagbench.catalog.model import Case
+from flagbench.manifests.model import Case
 from flagbench_core.flops import batch_of
 
 MOST_CHOICES = 10

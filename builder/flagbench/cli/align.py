@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import catalog_get
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.cli.output import echo_json
 from flagbench.cli.records import RECORD_HELP, is_path, load_records, require_one_stdin
-from flagbench.record.read import read_content, read_record
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import catalog_get
+from flagbench.records.read import read_content, read_record
 from flagbench.report.alignment import alignment_table
-from flagbench.verify import align, curve
-from flagbench.verify.align import FROM_STEP, WITHIN
+from flagbench.verdict import align, curve
+from flagbench.verdict.align import FROM_STEP, WITHIN
 
 A_HELP = (
     f"The curve to check. {RECORD_HELP} Instead of a record, a file may have a curve: CSV with the columns step and "

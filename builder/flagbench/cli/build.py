@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from flagbench.build.builder import build_images
-from flagbench.build.options import make_options
-from flagbench.catalog.load import load_catalog
 from flagbench.cli import complete
 from flagbench.cli.output import echo_json
-from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
 from flagbench.files import expanded
+from flagbench.images.build.builder import build_images
+from flagbench.images.build.options import make_options
+from flagbench.images.engines import open_engine
+from flagbench.manifests.load import load_catalog
 from flagbench.progress import Progress
 
 

@@ -8,20 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.model import Catalog
 from flagbench.cli.options import JsonOption, WideOption
 from flagbench.cli.output import echo_json
 from flagbench.cli.reproduce_verdict import series_verdict
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.model import Catalog
+from flagbench.records.store.archive import BundleError
+from flagbench.records.store.series import with_records
 from flagbench.report import verdict_table
-from flagbench.reproduce.bundle import DamagedBundle, opened
-from flagbench.reproduce.contents import Contents, claim_document, read_contents, this_flagbench, to_json
-from flagbench.reproduce.surroundings import unlike
-from flagbench.stores.archive import BundleError
-from flagbench.stores.series import with_records
+from flagbench.runs.reproduce.bundle import DamagedBundle, opened
+from flagbench.runs.reproduce.contents import Contents, claim_document, read_contents, this_flagbench, to_json
+from flagbench.runs.reproduce.surroundings import unlike
 from flagbench.terminal import brief, visible
-from flagbench.verify import VerifyResult
+from flagbench.verdict import VerifyResult
 from flagbench_core import __version__
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from flagbench.catalog.load import load_catalog
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.load import load_catalog
 from flagbench.terminal import brief
 from flagbench_core.exit_codes import ExitCode
 
@@ -77,7 +77,7 @@ def _lint_table(file: Path, *, as_json: bool) -> None:
 
 
 def _lint_claims(*, as_json: bool) -> None:
-    from flagbench.verify import reproductions
+    from flagbench.verdict import reproductions
 
     catalog = load_catalog()
     found = reproductions(catalog)

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import catalog_get
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.cli.output import echo_json
 from flagbench.cli.records import RECORD_HELP, load_records
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import catalog_get
 from flagbench.report import comparison_table
-from flagbench.verify import compare_records
+from flagbench.verdict import compare_records
 
 
 def command(

@@ -7,9 +7,9 @@ from itertools import islice
 
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import image_names
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import image_names
 
 RECENT = 50
 """Records offered for completion: reading a large store would make the shell wait."""
@@ -49,7 +49,10 @@ def records(context: typer.Context, incomplete: str) -> list[str]:
     """`last` and the newest records' ids that start with what was typed, of the store that --store names."""
 
     def names() -> Iterable[str]:
-        from flagbench.stores import FolderBlobs, open_store  # most commands need it neither to run nor to complete
+        from flagbench.records.store import (  # most commands need it neither to run nor to complete
+            FolderBlobs,
+            open_store,
+        )
 
         store = open_store(context.params.get("store"))
         if not isinstance(store.blobs, FolderBlobs):
@@ -65,8 +68,8 @@ def series(context: typer.Context, incomplete: str) -> list[str]:
     """The ids of the series in the store that --store names that start with what was typed."""
 
     def names() -> Iterable[str]:
-        from flagbench.stores import FolderBlobs, open_store
-        from flagbench.stores.series import series_ids
+        from flagbench.records.store import FolderBlobs, open_store
+        from flagbench.records.store.series import series_ids
 
         store = open_store(context.params.get("store"))
         return series_ids(store) if isinstance(store.blobs, FolderBlobs) else ()

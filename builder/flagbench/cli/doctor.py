@@ -6,8 +6,8 @@ import typer
 
 from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.cli.output import echo_json, print_page
-from flagbench.doctor import Level, examine
 from flagbench.page import Table
+from flagbench.runs.doctor import Level, examine
 from flagbench_core.exit_codes import ExitCode
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from flagbench.record.digest import unseeded_digest
-from flagbench.record.model import Record
-from flagbench.results import with_verdicts
-from flagbench.stats.between import DEFAULT, Prior, history_prior
-from flagbench.stores import Store, StoredRecord, Summary
-from flagbench.stores.index import summary_of
+from flagbench.records.digest import unseeded_digest
+from flagbench.records.model import Record
+from flagbench.records.store import Store, StoredRecord, Summary
+from flagbench.records.store.index import summary_of
+from flagbench.report.results import with_verdicts
+from flagbench.verdict.stats.between import DEFAULT, Prior, history_prior
 
 MOST_RUNS = 50
 """The newest ones."""

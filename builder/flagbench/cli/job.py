@@ -9,17 +9,17 @@ from typing import Annotated, Literal
 import typer
 import yaml
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import resolve_image
 from flagbench.cli import complete
 from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.kubernetes.kubectl import submit
-from flagbench.launchers.kubernetes.options import JobOptions
-from flagbench.launchers.kubernetes.render import render_job
-from flagbench.launchers.kubernetes.request import JobRequest
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import resolve_image
 from flagbench.options import takes_options
-from flagbench.request import RunOptions
+from flagbench.runs.launchers.kubernetes.kubectl import submit
+from flagbench.runs.launchers.kubernetes.options import JobOptions
+from flagbench.runs.launchers.kubernetes.render import render_job
+from flagbench.runs.launchers.kubernetes.request import JobRequest
+from flagbench.runs.request import RunOptions
 from flagbench.terminal import visible
 
 

@@ -8,17 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import get_stack
-from flagbench.catalog.model import Catalog, Stack
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
-from flagbench.locks.files import SHA256, is_stale, load_lock, lock_path, read_lock, write_lock
-from flagbench.locks.model import Lock
-from flagbench.locks.resolve import make_lock
-from flagbench.render.roots import images_root
+from flagbench.images.locks.files import SHA256, is_stale, load_lock, lock_path, read_lock, write_lock
+from flagbench.images.locks.model import Lock
+from flagbench.images.locks.resolve import make_lock
+from flagbench.images.render.roots import images_root
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import get_stack
+from flagbench.manifests.model import Catalog, Stack
 from flagbench_core.exit_codes import ExitCode
 
 _progress = partial(typer.echo, err=True)

@@ -7,20 +7,20 @@ from typing import Annotated, Literal
 
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import catalog_get, resolve_image
-from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, WideOption
 from flagbench.cli.output import echo_json, print_page
 from flagbench.cli.plan_page import Shown
 from flagbench.errors import FlagbenchError
-from flagbench.images import case_and_stack
+from flagbench.image_reference import case_and_stack
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import catalog_get, resolve_image
+from flagbench.manifests.model import Case, Catalog, Stack
 from flagbench.plan.config import Planned, planned, splits
 from flagbench.plan.layouts import GIB, Row, rows
 from flagbench.plan.model import GPU, software_of
 from flagbench.plan.speed import TensorSpeed, tensor_speed
-from flagbench.request import RunOptions, check_options
+from flagbench.runs.request import RunOptions, check_options
 from flagbench_core.exit_codes import ExitCode
 
 NODE = 8

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flagbench.catalog.model import Stack
+from flagbench.manifests.model import Stack
 from flagbench.page import Block, Lines, Table
 from flagbench.plan.config import Planned
 from flagbench.plan.layouts import GIB, UNCERTAINTY, Row
 from flagbench.plan.model import Step
 from flagbench.plan.speed import TensorSpeed
-from flagbench.request import RunOptions
+from flagbench.runs.request import RunOptions
 
 
 def _gib(count: int) -> str:

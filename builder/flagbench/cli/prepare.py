@@ -6,16 +6,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import catalog_get, resolve_image
-from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.cli import complete
 from flagbench.errors import FlagbenchError
-from flagbench.images import case_and_stack
-from flagbench.launchers.prepare import prepare_in_container, prepare_native
+from flagbench.image_reference import case_and_stack
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import catalog_get, resolve_image
+from flagbench.manifests.model import Case, Catalog, Stack
 from flagbench.options import takes_options
 from flagbench.progress import Progress
-from flagbench.request import PrepareOptions, PrepareRequest
+from flagbench.runs.launchers.prepare import prepare_in_container, prepare_native
+from flagbench.runs.request import PrepareOptions, PrepareRequest
 
 
 @takes_options

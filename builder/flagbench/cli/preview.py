@@ -9,12 +9,12 @@ from typing import Any
 
 import typer
 
-from flagbench.catalog.settings import schedule
 from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.describe import Described
-from flagbench.launchers.estimate import Estimate, duration
-from flagbench.request import RunRequest
+from flagbench.manifests.settings import schedule
+from flagbench.runs.launchers.describe import Described
+from flagbench.runs.launchers.estimate import Estimate, duration
+from flagbench.runs.request import RunRequest
 
 
 def announce(request: RunRequest, via: str) -> None:

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import resolve_image
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
-from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
-from flagbench.images import image_of
-from flagbench.oci.bucket_address import BucketImage, is_in_bucket, parse_bucket_image, parse_image_bucket
-from flagbench.oci.pull import pull
+from flagbench.image_reference import image_of
+from flagbench.images.engines import open_engine
+from flagbench.images.oci.bucket_address import BucketImage, is_in_bucket, parse_bucket_image, parse_image_bucket
+from flagbench.images.oci.pull import pull
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import resolve_image
 from flagbench.progress import Progress
 from flagbench.terminal import brief
 

@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from flagbench.build.tiers import VERSION
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import resolve_image
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
-from flagbench.engines import open_engine
 from flagbench.errors import FlagbenchError
-from flagbench.images import REPOSITORY, image_of, is_on_docker_hub, is_prefix
-from flagbench.oci.bucket import ImageBucket
-from flagbench.oci.bucket_address import is_in_bucket, parse_image_bucket
-from flagbench.oci.push import find_source, push_to_bucket, push_to_registry, require_redistributable
+from flagbench.image_reference import REPOSITORY, image_of, is_on_docker_hub, is_prefix
+from flagbench.images.build.tiers import VERSION
+from flagbench.images.engines import open_engine
+from flagbench.images.oci.bucket import ImageBucket
+from flagbench.images.oci.bucket_address import is_in_bucket, parse_image_bucket
+from flagbench.images.oci.push import find_source, push_to_bucket, push_to_registry, require_redistributable
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import resolve_image
 from flagbench.progress import Progress
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import typer
 
 from flagbench.errors import FlagbenchError
-from flagbench.record.model import Record
-from flagbench.record.read import read_record
-from flagbench.record.scalars import RECORD_ID
-from flagbench.stores import Store, StoredRecord, StoreError, open_store
-from flagbench.stores.layout import check_record_id
+from flagbench.records.model import Record
+from flagbench.records.read import read_record
+from flagbench.records.scalars import RECORD_ID
+from flagbench.records.store import Store, StoredRecord, StoreError, open_store
+from flagbench.records.store.layout import check_record_id
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 

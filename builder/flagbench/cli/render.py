@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import get_stack, resolve_image
-from flagbench.catalog.model import Catalog
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
-from flagbench.render.folder import write_tree
-from flagbench.render.image import ImageRenderer
-from flagbench.render.model import Rendered
+from flagbench.images.render.folder import write_tree
+from flagbench.images.render.image import ImageRenderer
+from flagbench.images.render.model import Rendered
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import get_stack, resolve_image
+from flagbench.manifests.model import Catalog
 
 
 def command(

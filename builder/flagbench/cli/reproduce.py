@@ -9,9 +9,6 @@ from typing import Annotated
 
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import catalog_get
-from flagbench.catalog.model import Catalog, Claim
 from flagbench.cli import complete, preview, reproduce_page, reproduce_runs
 from flagbench.cli.options import StoreOption, WideOption
 from flagbench.cli.output import print_error
@@ -20,19 +17,22 @@ from flagbench.cli.run import usable_store
 from flagbench.cli.run_series import SeriesOptions, plan_sides
 from flagbench.cli.run_target import Via, choose_via, target_of, with_data
 from flagbench.devices import this_machine
-from flagbench.doctor import Finding, Level
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.container import DockerOptions
-from flagbench.launchers.describe import describe
-from flagbench.launchers.estimate import estimate
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import catalog_get
+from flagbench.manifests.model import Catalog, Claim
 from flagbench.options import takes_options, words
-from flagbench.reproduce.bundle import check_target, write_bundle
-from flagbench.reproduce.gpus import Usage, usage_now
-from flagbench.reproduce.limits import LimitOptions
-from flagbench.reproduce.log import logged
-from flagbench.reproduce.plan import Plan, PlanOptions, plan_of
-from flagbench.reproduce.preflight import look, nearest
-from flagbench.stores import open_store
+from flagbench.records.store import open_store
+from flagbench.runs.doctor import Finding, Level
+from flagbench.runs.launchers.container import DockerOptions
+from flagbench.runs.launchers.describe import describe
+from flagbench.runs.launchers.estimate import estimate
+from flagbench.runs.reproduce.bundle import check_target, write_bundle
+from flagbench.runs.reproduce.gpus import Usage, usage_now
+from flagbench.runs.reproduce.limits import LimitOptions
+from flagbench.runs.reproduce.log import logged
+from flagbench.runs.reproduce.plan import Plan, PlanOptions, plan_of
+from flagbench.runs.reproduce.preflight import look, nearest
 from flagbench_core.exit_codes import ExitCode
 
 

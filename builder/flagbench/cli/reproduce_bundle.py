@@ -10,17 +10,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flagbench.build.sbom import sbom_of
 from flagbench.cli.reproduce_runs import Outcome
 from flagbench.cli.run_target import Target
-from flagbench.doctor import Finding
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.clock import utc_now
-from flagbench.record.model import Record
-from flagbench.reproduce import contents, surroundings
-from flagbench.reproduce.limits import LimitOptions
-from flagbench.reproduce.plan import Plan
-from flagbench.stores import Store
+from flagbench.images.build.sbom import sbom_of
+from flagbench.records.model import Record
+from flagbench.records.store import Store
+from flagbench.runs.doctor import Finding
+from flagbench.runs.launchers.clock import utc_now
+from flagbench.runs.reproduce import contents, surroundings
+from flagbench.runs.reproduce.limits import LimitOptions
+from flagbench.runs.reproduce.plan import Plan
 from flagbench_core.redaction import redact
 
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import typer
 
-from flagbench.catalog.model import Catalog
 from flagbench.cli.output import echo_json
 from flagbench.cli.reproduce_runs import Outcome
 from flagbench.cli.run_target import Target
 from flagbench.devices import Machine
-from flagbench.doctor import Finding, Level
-from flagbench.launchers.estimate import Estimate, duration
+from flagbench.manifests.model import Catalog
 from flagbench.report import verdict_table
-from flagbench.reproduce.limits import LimitOptions
-from flagbench.reproduce.nearest import SHOWN, machine_conditions, nearest_rows
-from flagbench.reproduce.plan import Plan
+from flagbench.runs.doctor import Finding, Level
+from flagbench.runs.launchers.estimate import Estimate, duration
+from flagbench.runs.reproduce.limits import LimitOptions
+from flagbench.runs.reproduce.nearest import SHOWN, machine_conditions, nearest_rows
+from flagbench.runs.reproduce.plan import Plan
 from flagbench.terminal import visible
 
 _ENDINGS = {

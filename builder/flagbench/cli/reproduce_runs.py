@@ -14,14 +14,14 @@ from flagbench.cli.run_keep import Finished
 from flagbench.cli.run_series import Side
 from flagbench.cli.run_target import Target
 from flagbench.errors import FlagbenchError
-from flagbench.record.model import Record
-from flagbench.reproduce.limits import Clock, LimitOptions
-from flagbench.reproduce.plan import Plan
-from flagbench.stores import Store
-from flagbench.stores.series import Series
+from flagbench.records.model import Record
+from flagbench.records.store import Store
+from flagbench.records.store.series import Series
+from flagbench.runs.reproduce.limits import Clock, LimitOptions
+from flagbench.runs.reproduce.plan import Plan
 from flagbench.terminal import visible
-from flagbench.verify import VerifyResult
-from flagbench.verify.looks import is_decided
+from flagbench.verdict import VerifyResult
+from flagbench.verdict.looks import is_decided
 from flagbench_core.exit_codes import ExitCode
 
 Ending = Literal["decided", "all runs", "time", "failed", "interrupted"]

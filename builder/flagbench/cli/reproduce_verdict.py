@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from flagbench.catalog.model import Case, Claim
 from flagbench.cli.series import Runs
 from flagbench.errors import FlagbenchError
-from flagbench.record.model import Record
-from flagbench.stores.series import Series
-from flagbench.verify import Verdict, VerifyResult, verify_claim
-from flagbench.verify.provenance import with_provenance
-from flagbench.verify.result import Against
+from flagbench.manifests.model import Case, Claim
+from flagbench.records.model import Record
+from flagbench.records.store.series import Series
+from flagbench.verdict import Verdict, VerifyResult, verify_claim
+from flagbench.verdict.provenance import with_provenance
+from flagbench.verdict.result import Against
 
 NO_SAMPLE = "the runs are not one sample"
 """Begins the reason of a verdict that further runs do not change."""

@@ -19,14 +19,14 @@ from flagbench.cli.records import STORED_HELP, note, stored_record
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason, write_atomically
 from flagbench.page import Lines, Table
-from flagbench.record.model import Metric, Record
-from flagbench.record.read import read_record
+from flagbench.records.model import Metric, Record
+from flagbench.records.read import read_record
+from flagbench.records.store import Bundle, Store, StoredRecord, open_store
+from flagbench.records.store.series import load_all
 from flagbench.report.export import to_csv, to_markdown
+from flagbench.report.results import State, select, state_of, with_verdicts
 from flagbench.report.tables import setting_text
-from flagbench.results import State, select, state_of, with_verdicts
-from flagbench.stores import Bundle, Store, StoredRecord, open_store
-from flagbench.stores.series import load_all
-from flagbench.verify.conditions import shown
+from flagbench.verdict.conditions import shown
 from flagbench_core.exit_codes import ExitCode
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)

@@ -10,9 +10,9 @@ import typer
 from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.cli.output import echo_json, print_error
 from flagbench.errors import FlagbenchError
-from flagbench.stores import Store, open_store
-from flagbench.stores.bucket import store_errors
-from flagbench.stores.waiting import Waiting, record_file, unsent_folder, waiting
+from flagbench.records.store import Store, open_store
+from flagbench.records.store.bucket import store_errors
+from flagbench.records.store.waiting import Waiting, record_file, unsent_folder, waiting
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact

@@ -11,16 +11,16 @@ from typing import Annotated
 import typer
 
 from flagbench import prune as pruning
-from flagbench.catalog.load import load_catalog
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption, YesOption
 from flagbench.cli.output import echo_json, print_error, print_page, size_text
 from flagbench.cli.records import stored_entries
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.load import load_catalog
 from flagbench.page import Lines, Table
 from flagbench.prune import Removable
-from flagbench.results import State, select
-from flagbench.stores import open_store
+from flagbench.records.store import open_store
+from flagbench.report.results import State, select
 
 
 def remove(
@@ -101,7 +101,7 @@ def prune(
         found += pruning.cached()
     with ExitStack() as resources:
         if images:
-            from flagbench.engines import open_client  # no other option needs docker-py
+            from flagbench.images.engines import open_client  # no other option needs docker-py
 
             client = resources.enter_context(closing(open_client()))
             found += pruning.images(client, load_catalog(claims=False))

@@ -13,9 +13,9 @@ from flagbench.cli.output import echo_json, print_page
 from flagbench.cli.records import note
 from flagbench.errors import FlagbenchError
 from flagbench.page import Table
-from flagbench.stores import open_store
-from flagbench.stores.series import load_all, load_series
-from flagbench.stores.series_document import SeriesDocument
+from flagbench.records.store import open_store
+from flagbench.records.store.series import load_all, load_series
+from flagbench.records.store.series_document import SeriesDocument
 
 
 def command(

@@ -10,9 +10,6 @@ from typing import Annotated
 
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import catalog_get, resolve_image
-from flagbench.catalog.model import Case, Catalog
 from flagbench.cli import complete, preview, run_keep, run_series, run_turns
 from flagbench.cli.options import StoreOption, WideOption
 from flagbench.cli.output import print_error
@@ -20,14 +17,17 @@ from flagbench.cli.run_series import SeriesOptions
 from flagbench.cli.run_target import Target, Via, choose_via, other_side, target_of, with_data
 from flagbench.cli.this_machine import with_stack
 from flagbench.errors import FlagbenchError
-from flagbench.launchers import LaunchResult
-from flagbench.launchers.container import DockerOptions
-from flagbench.launchers.describe import check_folders, describe
-from flagbench.launchers.estimate import estimate
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import catalog_get, resolve_image
+from flagbench.manifests.model import Case, Catalog
 from flagbench.options import takes_options, words
-from flagbench.request import LocalOptions, RunRequest
+from flagbench.records.store import Store, open_store
+from flagbench.runs.launchers import LaunchResult
+from flagbench.runs.launchers.container import DockerOptions
+from flagbench.runs.launchers.describe import check_folders, describe
+from flagbench.runs.launchers.estimate import estimate
+from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.stdio import NotPrinted
-from flagbench.stores import Store, open_store
 
 
 @takes_options
@@ -187,9 +187,9 @@ def usable_store(store: Store) -> Store:
 def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None, *, wide: bool) -> None:
     """The same table as `verify` shows; the verdict does not decide the exit code."""
     # As above, after a run.
-    from flagbench.record.read import read_record
+    from flagbench.records.read import read_record
     from flagbench.report import verdict_table
-    from flagbench.verify import choose_claim, verify_claim
+    from flagbench.verdict import choose_claim, verify_claim
 
     record, verdict = read_record(result.record), None
     if claims := [entry for entry in catalog.claims.values() if entry.case == case.name]:

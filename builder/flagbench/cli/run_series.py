@@ -16,15 +16,12 @@ from flagbench.checkout import commit
 from flagbench.cli import complete
 from flagbench.cli.run_target import Target
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.clock import utc_now
-from flagbench.launchers.container import is_another_node
 from flagbench.options import Text
-from flagbench.record.model import Builder, Record
-from flagbench.record.read import RecordError, read_record
-from flagbench.request import LocalOptions
-from flagbench.stores import Store
-from flagbench.stores.series import Series, with_records
-from flagbench.stores.series_document import (
+from flagbench.records.model import Builder, Record
+from flagbench.records.read import RecordError, read_record
+from flagbench.records.store import Store
+from flagbench.records.store.series import Series, with_records
+from flagbench.records.store.series_document import (
     MAX_RUNS,
     SIDES,
     Request,
@@ -34,7 +31,10 @@ from flagbench.stores.series_document import (
     planned_runs,
     series_id_of,
 )
-from flagbench.stores.series_writer import SeriesWriter
+from flagbench.records.store.series_writer import SeriesWriter
+from flagbench.runs.launchers.clock import utc_now
+from flagbench.runs.launchers.container import is_another_node
+from flagbench.runs.request import LocalOptions
 from flagbench_core import __version__
 from flagbench_core.redaction import redact
 

@@ -9,17 +9,17 @@ from typing import Any, Literal
 
 import typer
 
-from flagbench.catalog.lookup import UnknownNameError, resolve_image
-from flagbench.catalog.model import Catalog, Stack
 from flagbench.cli import preview
 from flagbench.errors import FlagbenchError
-from flagbench.launchers import Launcher
-from flagbench.launchers.container import DockerOptions
-from flagbench.launchers.docker import DockerLauncher
-from flagbench.launchers.fetch import fetch
-from flagbench.launchers.native import NativeLauncher
+from flagbench.manifests.lookup import UnknownNameError, resolve_image
+from flagbench.manifests.model import Catalog, Stack
 from flagbench.progress import Progress
-from flagbench.request import RunRequest
+from flagbench.runs.launchers import Launcher
+from flagbench.runs.launchers.container import DockerOptions
+from flagbench.runs.launchers.docker import DockerLauncher
+from flagbench.runs.launchers.fetch import fetch
+from flagbench.runs.launchers.native import NativeLauncher
+from flagbench.runs.request import RunRequest
 
 Via = Literal["docker", "native"]
 

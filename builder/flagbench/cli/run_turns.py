@@ -13,11 +13,11 @@ from flagbench.cli.run_keep import Finished
 from flagbench.cli.run_series import Side
 from flagbench.cli.run_target import Target
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.clock import elapsed, utc_now
-from flagbench.record.read import RecordError, read_record
-from flagbench.stores import StoreError
-from flagbench.stores.series_document import Run
-from flagbench.stores.series_writer import SeriesWriter
+from flagbench.records.read import RecordError, read_record
+from flagbench.records.store import StoreError
+from flagbench.records.store.series_document import Run
+from flagbench.records.store.series_writer import SeriesWriter
+from flagbench.runs.launchers.clock import elapsed, utc_now
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact

@@ -11,13 +11,13 @@ from typing import Literal
 
 from flagbench.cli.records import is_path, require_one_stdin, stored_record
 from flagbench.errors import FlagbenchError
-from flagbench.record.model import Record
-from flagbench.record.read import read_content, read_record
-from flagbench.stores import Store, StoreError, open_store
-from flagbench.stores.series import Series, check_series, read_series, series_ids, series_of
-from flagbench.stores.series_document import is_series, parse_series
+from flagbench.records.model import Record
+from flagbench.records.read import read_content, read_record
+from flagbench.records.store import Store, StoreError, open_store
+from flagbench.records.store.series import Series, check_series, read_series, series_ids, series_of
+from flagbench.records.store.series_document import is_series, parse_series
 from flagbench.terminal import brief
-from flagbench.verify.result import LeftOutRun, SeriesSummary
+from flagbench.verdict.result import LeftOutRun, SeriesSummary
 from flagbench_core.exit_codes import ExitCode
 
 SERIES_HELP = "Or a series: the id of a stored one, or its file."

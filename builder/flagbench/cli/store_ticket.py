@@ -14,9 +14,9 @@ from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.cli.output import echo_json, print_error
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason
-from flagbench.request import MAX_NODES, check_run_id, new_run_id
-from flagbench.stores import open_store
-from flagbench.stores.inbox import Collected, Inbox
+from flagbench.records.store import open_store
+from flagbench.records.store.inbox import Collected, Inbox
+from flagbench.runs.request import MAX_NODES, check_run_id, new_run_id
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from flagbench.catalog.lookup import UnknownNameError, catalog_get
-from flagbench.catalog.model import Catalog, Claim
 from flagbench.devices import Machine, claims_here, closest_claims, stacks_here, this_machine
-from flagbench.images import case_and_stack
+from flagbench.image_reference import case_and_stack
+from flagbench.manifests.lookup import UnknownNameError, catalog_get
+from flagbench.manifests.model import Catalog, Claim
 from flagbench.terminal import brief
 
 _SHOWN = 4

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import catalog_get
 from flagbench.cli import complete
 from flagbench.cli.history import store_priors
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
@@ -15,15 +13,17 @@ from flagbench.cli.output import echo_json
 from flagbench.cli.records import RECORD_HELP, is_path, require_one_stdin
 from flagbench.cli.series import SERIES_HELP, Runs, load_runs
 from flagbench.errors import FlagbenchError
-from flagbench.explain import Explanation, explain
-from flagbench.record.model import Record
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import catalog_get
+from flagbench.records.model import Record
+from flagbench.records.store import open_store
 from flagbench.report import explanation_page, verdict_table
-from flagbench.stats.compare import WITHIN
-from flagbench.stores import open_store
-from flagbench.verify import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
-from flagbench.verify.judge import Terms
-from flagbench.verify.provenance import with_provenance
-from flagbench.verify.result import Against
+from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
+from flagbench.verdict.explain import Explanation, explain
+from flagbench.verdict.judge import Terms
+from flagbench.verdict.provenance import with_provenance
+from flagbench.verdict.result import Against
+from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
 
 

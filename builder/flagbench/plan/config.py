@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flagbench.catalog.model import Case
-from flagbench.catalog.settings import preset_of
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.model import Case
+from flagbench.manifests.settings import preset_of
 from flagbench.plan.model import Model, Step
 
 AXES = ("tp", "pp")

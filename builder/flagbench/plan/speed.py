@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from flagbench.catalog.model import NOT_PUBLISHED, Case, Claim
+from flagbench.manifests.model import NOT_PUBLISHED, Case, Claim
 from flagbench.plan.model import bubble
 
 _LAYOUT = re.compile(r"dp(\d+) tp(\d+) pp(\d+)")

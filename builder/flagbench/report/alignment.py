@@ -6,9 +6,9 @@ from typing import TextIO
 
 from flagbench.page import Lines, Table, render
 from flagbench.report.tables import NOTHING
-from flagbench.verify import Alignment, AlignResult
-from flagbench.verify.align import FROM_STEP, WITHIN, Row, percent
-from flagbench.verify.conditions import shown
+from flagbench.verdict import Alignment, AlignResult
+from flagbench.verdict.align import FROM_STEP, WITHIN, Row, percent
+from flagbench.verdict.conditions import shown
 
 _STYLES = {
     Alignment.ALIGNED: "bold green",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from flagbench.explain import Cause, Explanation
 from flagbench.page import Block, Lines, Table, render
+from flagbench.verdict.explain import Cause, Explanation
 
 
 def explanation_page(explanation: Explanation, *, stream: TextIO | None = None, wide: bool = False) -> str:

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from flagbench.catalog.model import Case, Catalog, Stack
 from flagbench.errors import FlagbenchError
-from flagbench.record.read import read_record
+from flagbench.manifests.model import Case, Catalog, Stack
+from flagbench.records.read import read_record
 from flagbench.report.architecture import layers
 from flagbench.report.export import table
 from flagbench.report.picture import badge, verdict_svg
 from flagbench.report.reference import reference
-from flagbench.stats.compare import WITHIN
-from flagbench.verify import Verdict, choose_claim, verify_claim
-from flagbench.verify.judge import HIGH, LOW
+from flagbench.verdict import Verdict, choose_claim, verify_claim
+from flagbench.verdict.judge import HIGH, LOW
+from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
 
 Blocks = Mapping[str, Callable[[], str]]

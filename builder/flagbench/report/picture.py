@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Sequence
 from html import escape
 
-from flagbench.record.model import Record
+from flagbench.records.model import Record
 from flagbench.report.tables import verdict_table
-from flagbench.verify import Verdict, VerifyResult
+from flagbench.verdict import Verdict, VerifyResult
 
 _COLUMNS = 116
 _CHARACTER, _LINE, _PADDING, _BADGE = 6.6, 15, 8, 20

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from flagbench.page import Block, Lines, Table, render
-from flagbench.record.model import Metric, Record
+from flagbench.records.model import Metric, Record
 from flagbench.terminal import brief, visible
-from flagbench.verify import Agreement, Comparison, VerifyResult
-from flagbench.verify.compare import ABSENT
-from flagbench.verify.conditions import shown
-from flagbench.verify.interval import Estimate, Ratio, common, estimate
-from flagbench.verify.result import MetricResult
-from flagbench.verify.sanity import ending
+from flagbench.verdict import Agreement, Comparison, VerifyResult
+from flagbench.verdict.compare import ABSENT
+from flagbench.verdict.conditions import shown
+from flagbench.verdict.interval import Estimate, Ratio, common, estimate
+from flagbench.verdict.result import MetricResult
+from flagbench.verdict.sanity import ending
 from flagbench_core import __version__
 
 NOTHING = "-"

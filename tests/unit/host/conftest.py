@@ -16,11 +16,11 @@ import certifi
 import pytest
 from hypothesis import settings
 
-from flagbench.catalog import load
-from flagbench.catalog.documents import Document
 from flagbench.cli import main
+from flagbench.manifests import load
+from flagbench.manifests.documents import Document
+from flagbench.records.store import FolderBlobs, Store
 from flagbench.schema import Kind
-from flagbench.stores import FolderBlobs, Store
 from running import need
 
 # A busy machine makes no example fail.
@@ -69,7 +69,7 @@ RECORD: dict[str, Any] = {
     "ranks": [],
     "status": {"state": "ok", "phase": "done", "reason": None, "exit_code": 0},
 }
-REPLAY = Path(__file__).parent / "verify" / "replays" / "a100-1x8.json"
+REPLAY = Path(__file__).parent / "verdict" / "replays" / "a100-1x8.json"
 _REPLAYED = json.loads(REPLAY.read_bytes())
 FULL_RECORD: dict[str, Any] = {
     **_REPLAYED,

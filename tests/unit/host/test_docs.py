@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from flagbench.catalog.load import load_catalog
 from flagbench.cli.app import load
 from flagbench.errors import FlagbenchError
-from flagbench.record.read import read_record
+from flagbench.manifests.load import load_catalog
+from flagbench.records.read import read_record
 from flagbench.report.generated import BADGES, MEASURED, generated_files
 from flagbench_core.exit_codes import ExitCode
 

@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 
 from catalogs import CATALOG
 from flagbench.cli.main import app
-from flagbench.explain import Explanation, explain
-from flagbench.record.model import Record
-from flagbench.record.read import read_record
+from flagbench.records.model import Record
+from flagbench.records.read import read_record
 from flagbench.report import explanation_page
-from flagbench.verify import Verdict, verify_baseline, verify_claim
+from flagbench.verdict import Verdict, verify_baseline, verify_claim
+from flagbench.verdict.explain import Explanation, explain
 from flagbench_cases.shared.spool import Step
 from honest import EVEN, Pace, honest_record
 
-REPLAYS = Path(__file__).parent / "verify" / "replays"
+REPLAYS = Path(__file__).parent / "verdict" / "replays"
 CLAIM = "distilbert/a100-1x8-fp32"
 Plant = tuple[dict[str, Any], float, str]
 """The arguments of `honest_record`, the share of its time that the cause takes, and its name."""

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 import pytest
 import typer
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import resolve_image
 from flagbench.cli import main
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import resolve_image
 from flagbench.options import takes_options, words
-from flagbench.request import LocalOptions, RunOptions, RunRequest
+from flagbench.runs.request import LocalOptions, RunOptions, RunRequest
 from flagbench_core.exit_codes import ExitCode
 
 

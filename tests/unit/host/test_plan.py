@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalogs import CATALOG
-from flagbench.catalog.model import Claim
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.model import Claim
 from flagbench.plan.config import Planned, planned
 from flagbench.plan.inference import forward_memory
 from flagbench.plan.layouts import layouts, rows

@@ -9,10 +9,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from catalogs import CATALOG
-from flagbench.catalog.model import Stack
-from flagbench.locks.files import read_lock
-from flagbench.locks.model import canonical
-from flagbench.render.roots import images_root
+from flagbench.images.locks.files import read_lock
+from flagbench.images.locks.model import canonical
+from flagbench.images.render.roots import images_root
+from flagbench.manifests.model import Stack
 
 ROOT = Path(__file__).parents[3]
 # Sources that only `prepare` reads, and what every case imports.

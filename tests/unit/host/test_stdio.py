@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.catalog.load import load_catalog
-from flagbench.catalog.lookup import resolve_image
 from flagbench.errors import FlagbenchError
-from flagbench.launchers.container_exit import record_of_killed
-from flagbench.launchers.native import NEEDED
-from flagbench.request import LocalOptions, RunRequest
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import resolve_image
+from flagbench.runs.launchers.container_exit import record_of_killed
+from flagbench.runs.launchers.native import NEEDED
+from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench_core.exit_codes import ExitCode
 from running import wait_until
 
-REPLAY = Path(__file__).parent / "verify" / "replays" / "cpu-tiny.json"
+REPLAY = Path(__file__).parent / "verdict" / "replays" / "cpu-tiny.json"
 
 
 def shell(folder: Path, line: str, *, path: str = "", **options: object) -> subprocess.CompletedProcess[str]:

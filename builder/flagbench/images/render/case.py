@@ -1,0 +1,131 @@
+"""The thin image of a case on a stack: the image side's code, the two manifests it reads, and what only it needs."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flagbench.errors import FlagbenchError
+from flagbench.image_reference import LOCAL
+from flagbench.images.locks.model import Lock
+from flagbench.images.render.model import Rendered, rendered
+from flagbench.images.render.quoting import apt_name, index_url, plain_name, variable_name
+from flagbench.images.render.stack import HOME, TINI, interpreter
+from flagbench.images.render.steps import COMPILE, Step, case_steps, needed_to_compile, step_files, wheel_key
+from flagbench.images.render.templates import Templates
+from flagbench.manifests.model import Case, Compiled, Stack
+
+PACKAGE = "flagbench_cases"
+CASE_MANIFEST = re.compile(rf"{PACKAGE}/cases/[^/]+/case\.json")
+STACKS = f"{PACKAGE}/shared/stacks"
+"""Every stack's compiled manifest; an image carries only its own."""
+STACK_TIER = "stack"
+"""Used in place of a case's name in `flagbench/stack:cpu`; no case can have it."""
+WHEELS = f"{HOME}/wheels"
+"""Where a stage that compiles leaves its wheel; it does not reach the image."""
+
+
+def read_code(*packages: Path) -> dict[str, bytes]:
+    """Every file of the packages but compiled Python and what is hidden: path, beginning with the package's name, to
+    content."""
+    files: dict[str, bytes] = {}
+    for package in packages:
+        for path in package.rglob("*"):
+            name = path.relative_to(package.parent)
+            hidden = any(part == "__pycache__" or part.startswith(".") for part in name.parts)
+            if path.is_file() and path.suffix not in (".pyc", ".pyo") and not hidden:
+                files[name.as_posix()] = path.read_bytes()
+    return files
+
+
+def render_case(
+    case: Case, stack: Stack, stack_rendered: Rendered, lock: Lock, code: Mapping[str, bytes], templates: Templates
+) -> Rendered:
+    """The build directory of a case's image.
+
+    Args:
+        stack_rendered: the stack's build directory; its digest is in a file beside the Dockerfile, so that this
+            directory's digest changes with it.
+        lock: the stack's.
+        code: the packages, as `read_code` reads them.
+
+    Raises:
+        FlagbenchError: (usage) the case has no code in the package, or a value cannot be written to a Dockerfile;
+            (build failed) an error in a template.
+    """
+    if case.name == STACK_TIER:
+        raise FlagbenchError(
+            f"no case can be called '{STACK_TIER}': it names the images of stacks",
+            remedy=f"give it another name in {case.path}",
+        )
+    values = case_values(case, stack, lock)
+    dockerfile = templates.render("case", case.name, values)
+    files = code_files(case, stack, code)
+    steps = case_steps(case, stack.build, lock)
+    if any(steps.values()):
+        files["inputs/README"] = templates.file("inputs.txt")
+        install = templates.file("install.sh")
+        files.update(step_files(steps, install))
+        if values["compiled"]:
+            files["steps/wheels/install.sh"] = install
+    files["stack.digest"] = f"{stack_rendered.name} {stack_rendered.digest}\n".encode()
+    return rendered(f"{case.name}/{stack.name}", dockerfile, files)
+
+
+def case_values(case: Case, stack: Stack, lock: Lock) -> dict[str, Any]:
+    """What a case's template may use.
+
+    Raises FlagbenchError (usage) for a value that cannot be written to a Dockerfile.
+    """
+    plain_name(case.name)
+    steps = case_steps(case, stack.build, lock)
+    return {
+        "case": case,
+        "stack": stack,
+        "stack_image": f"{LOCAL}/{STACK_TIER}:{plain_name(stack.name)}",
+        "home": HOME,
+        "tini": TINI,
+        "python": interpreter(stack),
+        "wheels": WHEELS,
+        "indexes": [index_url(url) for url in stack.build.indexes],
+        # By the name of its folder: what is installed beside compiled wheels.
+        "installed": {name: step for name, step in steps.items() if step and not name.startswith(COMPILE)},
+        "compiled": [_compilation(package, steps, stack, lock) for package in needed_to_compile(case, stack.build)],
+    }
+
+
+def _compilation(package: Compiled, steps: Mapping[str, Step], stack: Stack, lock: Lock) -> dict[str, Any]:
+    """What the template needs to compile one package."""
+    for name in package.env:
+        variable_name(name)
+    return {
+        "name": plain_name(package.name),
+        "version": package.version,
+        "reason": package.reason,
+        "env": package.env,
+        "apt": [apt_name(name) for name in package.apt],
+        "step": steps[f"{COMPILE}{package.name}"],
+        "key": wheel_key(package, stack, lock),
+    }
+
+
+def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str, bytes]:
+    """What an image carries of the packages, by path: all but other cases' folders and other stacks' manifests.
+
+    The manifests of the case and the stack are compiled from the catalog; copies in the package are ignored.
+    """
+    folder = f"{PACKAGE}/cases/{case.name.replace('-', '_')}"
+    if not any(path.startswith(f"{folder}/") for path in code):
+        raise FlagbenchError(
+            f"the case {case.name} has no code: there is no {folder}",
+            remedy="write its workload there; docs/add-a-case.md shows how",
+        )
+    others = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)} - {folder}
+    skipped = tuple(f"{other}/" for other in (*others, STACKS))
+    carried = {path: content for path, content in code.items() if not path.startswith(skipped)}
+    carried[f"{folder}/case.json"] = case.compiled.encode()
+    carried[f"{STACKS}/{stack.name}.json"] = stack.compiled.encode()
+    return carried

@@ -1,0 +1,82 @@
+"""Whole images, both tiers: one of them, or the matrix of every stack and what it runs, and its committed files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+
+from flagbench.images.locks.files import read_lock
+from flagbench.images.locks.model import Lock, requirements_file
+from flagbench.images.render.case import read_code, render_case
+from flagbench.images.render.model import Rendered
+from flagbench.images.render.roots import case_package, core_package, images_root
+from flagbench.images.render.stack import render_stack
+from flagbench.images.render.templates import Templates
+from flagbench.manifests.compile import committed_text, find_stale, write_stale
+from flagbench.manifests.model import Case, Catalog, Stack
+
+_FILES = ("rendered/*/requirements.txt", "rendered/*/*/Dockerfile")
+
+
+class ImageRenderer:
+    """Renders the images of a catalog; a user's template goes to the tier that it extends."""
+
+    def __init__(self, catalog: Catalog, template: Path | None = None) -> None:
+        """Raises FlagbenchError (usage, or build failed) for a template that cannot be used."""
+        self.catalog = catalog
+        self.template = template
+        self._images = images_root(catalog)
+        self._templates = Templates(self._images, template)
+        package = case_package(catalog)
+        self._code = read_code(package, core_package(package))
+        self._locks: dict[str, Lock] = {}
+
+    def lock(self, stack: Stack) -> Lock:
+        """The stack's lock, read once. Raises FlagbenchError (usage) where it is missing, malformed or stale."""
+        if stack.name not in self._locks:
+            self._locks[stack.name] = read_lock(stack, self._images)
+        return self._locks[stack.name]
+
+    def stack(self, stack: Stack) -> Rendered:
+        """The heavy tier."""
+        return render_stack(stack, self.lock(stack), self._templates)
+
+    def case(self, case: Case, stack: Stack, stack_rendered: Rendered) -> Rendered:
+        """The thin tier, on a stack's."""
+        return render_case(case, stack, stack_rendered, self.lock(stack), self._code, self._templates)
+
+    def matrix(self) -> Iterator[Rendered]:
+        """Every stack, each followed by the cases it runs, by name."""
+        for _, stack in sorted(self.catalog.stacks.items()):
+            heavy = self.stack(stack)
+            yield heavy
+            for name in stack.runs:
+                yield self.case(self.catalog.cases[name], stack, heavy)
+
+    def differences(self, images: Path) -> dict[str, str]:
+        """Committed files under `images` that differ from today's, are missing or left over: by path a unified diff.
+
+        Paths are relative to `images`; the diff is from the committed file to today's.
+        """
+        stale = find_stale(images, self._committed(), _FILES)
+        return {path: _diff(path, committed_text(images / path) or "", text or "") for path, text in stale.items()}
+
+    def refresh(self, images: Path) -> list[str]:
+        """Bring the committed files up to date; returns the paths that were written or removed."""
+        return write_stale(images, find_stale(images, self._committed(), _FILES))
+
+    def _committed(self) -> dict[str, str]:
+        """Every file by path: of each stack the lock as a requirements file, of each image the Dockerfile."""
+        stacks = self.catalog.stacks.values()
+        files = {
+            f"rendered/{stack.name}/requirements.txt": requirements_file(stack, self.lock(stack)) for stack in stacks
+        }
+        return files | {f"rendered/{image.folder}/Dockerfile": image.dockerfile for image in self.matrix()}
+
+
+def _diff(path: str, old: str, new: str) -> str:
+    lines = difflib.unified_diff(
+        old.splitlines(keepends=True), new.splitlines(keepends=True), f"committed/{path}", f"rendered/{path}"
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)

@@ -1,0 +1,66 @@
+"""Manifests compiled to the JSON that the image side reads with the standard library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from flagbench.errors import FlagbenchError
+from flagbench.files import write_atomically
+from flagbench.manifests.model import Catalog
+
+
+def compiled_files(catalog: Catalog) -> dict[str, str]:
+    """Every compiled file: its path inside the image side's package, and its text."""
+    files = {f"cases/{case.name.replace('-', '_')}/case.json": case.compiled for case in catalog.cases.values()}
+    files |= {f"shared/stacks/{stack.name}.json": stack.compiled for stack in catalog.stacks.values()}
+    return files
+
+
+def image_package(catalog: Catalog) -> Path:
+    """The image side's package beside the manifests. Raises FlagbenchError (usage) outside a checkout."""
+    package = catalog.root.parent / "entrypoints" / "flagbench_cases"
+    if not package.is_dir():
+        raise FlagbenchError(
+            f"{catalog.root} is not in a checkout: there is no {package}",
+            remedy="run this in a checkout of flagbench",
+        )
+    return package
+
+
+def stale_compiled(catalog: Catalog, package: Path) -> dict[str, str | None]:
+    """Compiled files that are missing, differ from the manifests or have no manifest any more: see `find_stale`."""
+    return find_stale(package, compiled_files(catalog), ("cases/*/case.json", "shared/stacks/*.json"))
+
+
+def find_stale(root: Path, wanted: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str | None]:
+    """Generated files under `root` that are not as they should be, by path: the text each should have.
+
+    Args:
+        wanted: the text of every generated file by its path.
+        patterns: what matches a generated file; one that is not wanted is left over, and its text is None.
+    """
+    found = (path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern))
+    names = sorted({*wanted, *found})
+    return {name: wanted.get(name) for name in names if committed_text(root / name) != wanted.get(name)}
+
+
+def write_stale(root: Path, stale: Mapping[str, str | None]) -> list[str]:
+    """Bring files that `find_stale` found up to date, and remove the left-over; returns their paths."""
+    for name, text in stale.items():
+        path = root / name
+        if text is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, text.encode())
+            continue
+        path.unlink()
+        for folder in path.parents:
+            if folder == root or any(folder.iterdir()):
+                break
+            folder.rmdir()
+    return list(stale)
+
+
+def committed_text(path: Path) -> str | None:
+    """The text of a generated file; None if it is missing."""
+    return path.read_text(encoding="utf-8") if path.is_file() else None

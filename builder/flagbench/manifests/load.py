@@ -1,0 +1,151 @@
+"""Everything in manifests/ read, validated, cross-checked and typed, or every problem at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from flagbench.errors import FlagbenchError
+from flagbench.files import expanded
+from flagbench.manifests.checks import check
+from flagbench.manifests.documents import Document, ManifestError, read_document
+from flagbench.manifests.model import Case, Catalog, Claim, ClaimMetric, Stack
+from flagbench.schema import Kind, shipped_manifests, violations
+
+_VARIABLE = "FLAGBENCH_MANIFESTS"
+Raw = Mapping[str, Any]
+
+
+class _Unread(Mapping[str, Claim]):
+    """Claims that were left out: asking for any is a mistake of the program, not an empty catalog."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise RuntimeError("the catalog was loaded without claims")
+
+    __getitem__ = __iter__ = __len__ = _refuse
+
+
+def manifests_root(root: Path | None = None) -> Path:
+    """The folder that holds cases/, stacks/ and claims/: `root`, else FLAGBENCH_MANIFESTS, else flagbench's own.
+
+    Raises FlagbenchError (usage) if that is not a folder of manifests.
+    """
+    named = os.environ.get(_VARIABLE, "")
+    if root is None and not named:
+        return shipped_manifests()
+    folder = expanded(named) if root is None else root
+    if not (folder / "cases").is_dir():
+        origin = f"{_VARIABLE} names" if root is None else "given was"
+        raise FlagbenchError(
+            f"no manifests at {folder}: there is no cases/ in it ({origin} this folder)",
+            remedy=f"name a folder with cases/, stacks/ and claims/, or unset {_VARIABLE} for flagbench's own",
+        )
+    return folder.resolve()
+
+
+def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Catalog:
+    """The manifests in `root`, else in FLAGBENCH_MANIFESTS, else flagbench's own.
+
+    Args:
+        claims: whether to read the claims too, which are two thirds of it all and grow with what is published. The
+            name of a case: only its claims, which its own file has.
+
+    Raises ManifestError with every problem of every file, each with its line, and FlagbenchError where
+    there are no manifests at all.
+    """
+    folder = manifests_root(root)
+    cases = _read_folder(folder, "cases", "case")
+    stacks = _read_folder(folder, "stacks", "stack")
+    published = _read_folder(folder, "claims", "claims", claims if isinstance(claims, str) else "*") if claims else []
+    documents = cases + stacks + published
+    check(cases, stacks, published)
+    problems = [problem for doc in documents for problem in doc.problems]
+    if problems:
+        raise ManifestError(problems)
+    built_stacks: dict[str, Stack] = {}
+    built = {doc.data["name"]: _case(doc.data, doc.path, built_stacks) for doc in cases}
+    built_stacks.update((doc.data["name"], build_stack(doc.data, doc.path, built)) for doc in stacks)
+    return Catalog(
+        root=folder,
+        cases=built,
+        stacks=built_stacks,
+        claims={raw["id"]: build_claim(raw, doc.data, doc.path) for doc in published for raw in doc.data["claims"]}
+        if claims
+        else _Unread(),
+    )
+
+
+def _read_folder(root: Path, name: str, kind: Kind, stem: str = "*") -> list[Document]:
+    """The manifests of a folder that have a name, by default all, checked against their schema."""
+    documents = [
+        read_document(path, f"{root.name}/{name}/{path.name}")
+        for path in sorted((root / name).glob("*.yaml"))
+        if stem in ("*", path.stem)
+    ]
+    for doc in documents:
+        if not doc.problems:
+            for path, what in violations(kind, doc.data):
+                doc.problem(path, what)
+    return documents
+
+
+def _case(raw: Raw, path: Path, stacks: Mapping[str, Stack]) -> Case:
+    """A Case from its manifest's data, the groups in `depends_on` expanded to condition names.
+
+    `stacks`: those of its catalog, which may be added after this call.
+    """
+    groups = raw["condition_groups"]
+    metrics = [
+        {**metric, "depends_on": [condition for group in metric["depends_on"] for condition in groups[group]]}
+        for metric in raw["metrics"]
+    ]
+    formula = None if raw["flops"] == "none" else raw["flops"].get("published")
+    values = {**raw, "metrics": metrics, "published_formula": formula, "raw": raw, "path": path}
+    return replace(msgspec.convert(values, Case), stacks=stacks)
+
+
+def build_stack(raw: Raw, path: Path, cases: Mapping[str, Case]) -> Stack:
+    """A Stack from its manifest's data; it runs every case of `cases` that neither side refuses."""
+    base, device, docker = raw["base"], raw["device"], raw["docker"]
+    runs = [
+        name
+        for name, case in sorted(cases.items())
+        if name not in raw["does_not_run"] and raw["name"] not in case.does_not_run
+    ]
+    values = {
+        **raw,
+        "base_image": base["image"],
+        "base_obtain": base["obtain"],
+        "base_redistribution": base["redistribution"],
+        "device_kind": device["kind"],
+        "visibility_variable": device["visibility_variable"],
+        "docker": {**docker, **{f"multi_node_{key}": needs for key, needs in docker["multi_node"].items()}},
+        "runs": runs,
+        "raw": raw,
+        "path": path,
+    }
+    return msgspec.convert(values, Stack)
+
+
+def build_claim(claim: Raw, file: Raw, path: Path) -> Claim:
+    """A claim of a file, with what all of them share: the case, and the source where there is only one."""
+    sources = file.get("sources", {})
+    # Every field is given, in its order: `flagbench list --json` prints them.
+    metrics = [
+        {**dict.fromkeys(ClaimMetric.__annotations__), **metric, "source": sources.get(metric.get("source"))}
+        for metric in claim["metrics"]
+    ]
+    values = {
+        **claim,
+        "case": file["case"],
+        **{f"precision_{key}": value for key, value in claim["precision"].items()},
+        "metrics": metrics,
+        "source": file.get("source") or sources[claim["source"]],
+        "path": path,
+    }
+    return msgspec.convert(values, Claim)

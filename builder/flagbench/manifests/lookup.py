@@ -1,0 +1,68 @@
+"""Looks up names in the catalog; the error for an unknown one names the nearest that exist."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+from flagbench.errors import FlagbenchError
+from flagbench.image_reference import case_and_stack
+from flagbench.manifests.model import Case, Catalog, Stack
+
+T = TypeVar("T")
+
+
+class UnknownNameError(FlagbenchError):
+    """A case, stack, claim or image that does not exist."""
+
+
+def catalog_get(entries: Mapping[str, T], name: str, *, kind: str) -> T:
+    """`entries[name]`; `kind` is `case`, `stack` or `claim`. Raises UnknownNameError (usage)."""
+    if name in entries:
+        return entries[name]
+    close = difflib.get_close_matches(name, list(entries), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    raise UnknownNameError(
+        f"there is no {kind} '{name}'", remedy=f"{hint}`flagbench list {kind}s` shows every {kind}"
+    )
+
+
+def get_stack(name: str, catalog: Catalog) -> Stack:
+    """The stack of that name or alias. Raises UnknownNameError (usage)."""
+    by_name = {alias: stack for stack in catalog.stacks.values() for alias in stack.aliases}
+    by_name.update(catalog.stacks)
+    return catalog_get(by_name, name, kind="stack")
+
+
+def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
+    """The case and the stack that `case:stack` names, like `distilbert:cpu`; the stack may be an alias.
+
+    A leading `flagbench/`, as in the image's name in a registry, is accepted.
+    Raises UnknownNameError (usage) for a missing colon, an unknown name, or a stack without that case.
+    """
+    case_name, stack_name = case_and_stack(image)
+    if not (case_name and stack_name):
+        example = next(iter(image_names(catalog)), "distilbert:cpu")
+        raise UnknownNameError(f"'{image}' does not name an image", remedy=f"write case:stack, for example {example}")
+    case = catalog_get(catalog.cases, case_name, kind="case")
+    stack = get_stack(stack_name, catalog)
+    if case.name not in stack.runs:
+        able = [other.name for other in catalog.stacks.values() if case.name in other.runs]
+        why = stack.does_not_run.get(case.name) or case.does_not_run.get(stack.name)
+        raise UnknownNameError(
+            f"the stack '{stack.name}' does not run the case '{case.name}': {why}",
+            remedy=f"stacks that run it: {', '.join(able) or 'none yet'}",
+        )
+    return case, stack
+
+
+def image_names(catalog: Catalog) -> list[str]:
+    """Every `case:stack` there is, by the stacks' names and aliases, sorted."""
+    names = {
+        f"{case}:{name}"
+        for stack in catalog.stacks.values()
+        for case in stack.runs
+        for name in (stack.name, *stack.aliases)
+    }
+    return sorted(names)

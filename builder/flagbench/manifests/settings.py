@@ -1,0 +1,53 @@
+"""What a configuration says: the presets, how long a run is, which values a settable hyper-parameter may have."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from flagbench.manifests.model import Case
+from flagbench.schema import value_fault
+
+_KEYWORDS = {"choices": "enum", "exclusive_minimum": "exclusiveMinimum", "exclusive_maximum": "exclusiveMaximum"}
+"""JSON Schema's names of what an entry of `settable` may say; the others are the same."""
+
+
+def schedule(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The section that says how long a run is: `train` or `infer`, as the kind of the case has it."""
+    section: Mapping[str, Any] = config["train"] if "train" in config else config["infer"]
+    return section
+
+
+def preset_of(case: Case, preset: str, division: str) -> dict[str, Any]:
+    """A preset with the changes of a division, as shared/config.py of the image side makes it."""
+    changed = case.raw.get("division_presets", {}).get(division, {})
+    config = _overlaid(case.presets["reference"], changed.get("reference", {}))
+    if preset != "reference":
+        config = _overlaid(_overlaid(config, case.presets[preset]), changed.get(preset, {}))
+    return config
+
+
+def _overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    found = copy.deepcopy(dict(base))
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+        found[key] = _overlaid(found[key], value) if both else copy.deepcopy(value)
+    return found
+
+
+def completed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration, with what it lacks as a preset has it; a section stays one, and a value does."""
+    found = copy.deepcopy({**preset, **config})
+    for key, known in preset.items():
+        own = found[key]
+        if isinstance(known, Mapping) and isinstance(own, Mapping):
+            found[key] = completed(own, known)
+        elif isinstance(known, Mapping) is not isinstance(own, Mapping):
+            found[key] = copy.deepcopy(known)
+    return found
+
+
+def setting_fault(spec: Mapping[str, Any], value: Any) -> str | None:
+    """Why `value` is not allowed by `spec`, an entry of a case's `settable`; None where it is."""
+    return value_fault({_KEYWORDS.get(name, name): limit for name, limit in spec.items()}, value)

@@ -1,0 +1,26 @@
+"""The digest of a configuration, with its seed or without."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from flagbench.records.model import Record
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """`sha256:` and the digest of a configuration as canonical JSON: sorted keys, no spaces, UTF-8."""
+    text = json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def unseeded(config: Mapping[str, Any]) -> str:
+    """The digest of a configuration without its seed: what the runs of a series have in common."""
+    return config_digest({name: value for name, value in config.items() if name != "seed"})
+
+
+def unseeded_digest(record: Record) -> str | None:
+    """The same of a record's configuration; that which the record states if it has none."""
+    return record.config_digest if record.config is None else unseeded(record.config)

@@ -1,0 +1,71 @@
+"""The evidence in a record: what its numbers follow from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from flagbench.records.scalars import Amount, Count, Number, Positive
+
+
+class Runs(Struct, frozen=True):
+    """A column as runs of equal numbers: (blocks, number of each)."""
+
+    runs: tuple[tuple[Positive, Count], ...]
+
+
+class Packed(Struct, frozen=True):
+    """Numbers in base64, of `bytes` bytes each, to which `least` is added: a list by rank of a large job."""
+
+    least: Count
+    bytes: Annotated[int, Meta(ge=1, le=16)]
+    data: str
+
+
+Column = Count | tuple[Count, ...] | Runs
+"""One number for every step, a number per block, or runs of blocks with equal numbers."""
+
+
+class Collectives(Struct, frozen=True):
+    """Microseconds until each rank's first collective, and of waiting in collectives: sums of blocks, as columns."""
+
+    block: Positive
+    first: Count | tuple[Column, ...] | Packed
+    wait: Count | tuple[Column, ...] | Packed
+
+
+class Span(Struct, frozen=True):
+    """The evidence of consecutive steps: times in microseconds, amounts of work, FLOPs.
+
+    A column is a number that all ranks have in every step, or a column of each rank.
+    """
+
+    phase: Literal["train", "val", "infer"]
+    part: Literal["warmup", "window"]
+    first_step: Count
+    steps: Positive
+    columns: dict[str, Count | tuple[Column, ...] | Packed]
+    flops: dict[str, Count | tuple[Count, ...] | Packed]
+    """Summed over the span: a number that all ranks have, or that of each."""
+    loss: tuple[tuple[Number | None, ...] | None, ...] = ()
+    """By rank; None for one without losses. Left out where `quality.losses` is that of the only rank that has one."""
+    collectives: Collectives | None = None
+    """Left out unless measured in every step of every rank; so are `passes`."""
+    passes: dict[str, Count | tuple[Count, ...] | Packed] = {}
+    """Of a pipeline, summed over the span: `computing` and `pipeline`, a number that all ranks have, or each."""
+
+
+class Evidence(Struct, frozen=True):
+    """What the record's numbers follow from (`flagbench_core.evidence`): times in microseconds, memory in bytes."""
+
+    version: Positive
+    block: Positive
+    """Steps per block; the last block of a span may be shorter. The number of a block is the sum of its steps."""
+    ranks: Positive
+    spans: tuple[Span, ...]
+    timing: dict[str, Count] = {}
+    durations: dict[str, tuple[Count, ...] | Packed] = {}
+    memory: dict[str, tuple[Count | None, ...] | Packed] = {}
+    ceilings: tuple[Amount, ...] | Packed = ()
+    loss_tail: tuple[Number | None, ...] = ()

@@ -1,0 +1,350 @@
+"""A record as typed data, `record/v1`, with the limits of its JSON Schema. Other fields are ignored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from flagbench.records.evidence import Evidence, Packed
+from flagbench.records.scalars import (
+    MOST_RANKS,
+    Amount,
+    Count,
+    Digest,
+    Name,
+    Number,
+    Positive,
+    RecordId,
+    RunId,
+    Scalar,
+    Time,
+)
+from flagbench.records.telemetry import Telemetry
+
+
+class Metric(Struct, frozen=True):
+    """One measured value. `ci95` is the 95 % interval (low, high), where the run gives one."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
+    value: Number
+    unit: str
+    scope: Literal["job", "node", "device"]
+    n: Positive | None = None
+    stdev: Amount | None = None
+    ci95: tuple[Number, Number] | None = None
+    ci_method: str | None = None
+    ci_reason: str | None = None
+    """Why the window gave no interval."""
+    note: str | None = None
+
+
+class Check(Struct, frozen=True):
+    """One sanity check of a run."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class Status(Struct, frozen=True):
+    """How a run ended, and where."""
+
+    state: Literal["ok", "failed", "interrupted"]
+    phase: Literal[
+        "usage", "preflight", "launch", "init", "data", "warmup", "train", "val", "infer", "eval", "report", "done"
+    ]
+    reason: str | None
+    exit_code: Count
+    remedy: str | None = None
+
+
+class Builder(Struct, frozen=True):
+    """The version of flagbench that wrote the record."""
+
+    version: str
+    commit: str | None = None
+    commit_reason: str | None = None
+
+
+class Layout(Struct, frozen=True):
+    """How the ranks share the model: data-parallel replicas, tensor-parallel parts, pipeline stages."""
+
+    dp: Positive
+    tp: Positive
+    pp: Positive
+
+
+class Device(Struct, frozen=True):
+    """One device of the system."""
+
+    index: Count
+    name: str
+    memory_bytes: Count | None = None
+    uuid: str | None = None
+
+
+class Cpu(Struct, frozen=True):
+    """The processor of node 0."""
+
+    model: str | None = None
+    logical: Count | None = None
+
+
+class Image(Struct, frozen=True):
+    """The image that ran, or why that is unknown."""
+
+    context_digest: str | None = None
+    digest: str | None = None
+    """Of its manifest, `REPOSITORY@sha256:...`; the engine's id where it was never pushed."""
+    id: str | None = None
+    """`sha256:<64 hex>` of its configuration: the same in an engine (classic store), a registry and a bucket."""
+    reason: str | None = None
+
+
+class System(Struct, frozen=True):
+    """The machines and devices of the run."""
+
+    nodes: Positive
+    devices_per_node: Positive
+    devices: tuple[Device, ...]
+    driver: str | None = None
+    versions: dict[str, str] = {}
+    kernel: str | None = None
+    os: str | None = None
+    cpu: Cpu = Cpu()
+    memory_bytes: Count | None = None
+    nics: tuple[dict[str, Any], ...] = ()
+    image: Image = Image()
+    clock_set_seconds: Number | None = None
+    """By how much node 0's time of day was set during the run; None if by less than a second."""
+
+
+class Software(Struct, frozen=True):
+    """The software of the run, by version."""
+
+    python: str
+    torch: str | None
+    cuda: str | None = None
+    cudnn: str | None = None
+    nccl: str | None = None
+    packages: dict[str, str] = {}
+    lock_digest: str | None = None
+    lock_digest_reason: str | None = None
+    precision: dict[str, Any] | None = None
+    deterministic: bool | None = None
+    stack_expects: dict[str, Any] = {}
+
+
+class Timing(Struct, frozen=True):
+    """Seconds, node 0 rank 0."""
+
+    init: Amount | None = None
+    warmup: Amount | None = None
+    train: Amount | None = None
+    data_wait: Amount | None = None
+    step: Amount | None = None
+    eval: Amount | None = None
+    e2e: Amount | None = None
+    eval_initial: Amount | None = None
+    checkpoint: Amount | None = None
+    val: Amount | None = None
+    infer: Amount | None = None
+
+
+class Window(Struct, frozen=True):
+    """The steps that p_core is computed from."""
+
+    first_step: Count
+    steps: Count
+    samples: Count
+    seconds: Amount
+    rank: Count | None = None
+    host_seconds: Amount | None = None
+    step_seconds: tuple[Amount, ...] = ()
+    steady: bool | None = None
+    drift: Number | None = None
+    step_median: Amount | None = None
+    step_p5_p95: tuple[Amount, Amount] | None = None
+
+
+class Peak(Struct, frozen=True):
+    """A device's peak, FLOP/s, and its source."""
+
+    flops: Amount
+    precision: str
+    source: str
+
+
+class Ceiling(Struct, frozen=True):
+    """The highest throughput measured in this run, FLOP/s per device."""
+
+    flops: Amount
+    precision: str
+    method: str
+
+
+class Flops(Struct, frozen=True):
+    """Model FLOPs of the window, all ranks; peak is per device."""
+
+    formula: str
+    executed: Amount
+    useful: Amount
+    recomputed: Amount | None = None
+    peak: Peak | None = None
+    peak_reason: str | None = None
+    measured_ceiling: Ceiling | None = None
+
+
+class Work(Struct, frozen=True):
+    """The work of the whole run, all ranks."""
+
+    unit: str
+    steps: Count
+    samples_executed: Count
+    samples_published_count: Count = 0
+    tokens_executed: Count | None = None
+    tokens_useful: Count | None = None
+
+
+class Losses(Struct, frozen=True):
+    """The loss of each step, of the first ones in a long run; None where it is not finite."""
+
+    first_step: Count
+    """Number of the first step in the published run, from 0; larger for a resumed run."""
+    steps: Count
+    """Steps of this run."""
+    values: tuple[Number | None, ...]
+
+
+class Quality(Struct, frozen=True):
+    """Checks, losses and evaluations of the run."""
+
+    checks: tuple[Check, ...]
+    loss_curve: tuple[tuple[Count, Number], ...] = ()
+    losses: Losses | None = None
+    evaluations: tuple[dict[str, Any], ...] = ()
+    converged: bool | None = None
+    resumed: dict[str, Any] | None = None
+    training: dict[str, Any] | None = None
+
+
+class Rank(Struct, frozen=True):
+    """One rank of the run; seconds."""
+
+    rank: Count
+    node: Count
+    local_rank: Count | None = None
+    pid: Count | None = None
+    host: str | None = None
+    uuid: str | None = None
+    """Of its device."""
+    steps: Count | None = None
+    step_median: Amount | None = None
+    first_collective_median: Amount | None = None
+    collective_wait_median: Amount | None = None
+    data_wait_total: Amount | None = None
+    processor_seconds: Amount | None = None
+    """Its main thread ran on a processor during the loop."""
+    processor_wait_seconds: Amount | None = None
+    """Its main thread was ready to run and waited for a processor."""
+    bubble: Annotated[float, Meta(le=1)] | Annotated[int, Meta(le=1)] | None = None
+    exit: str | None = None
+
+
+class RankColumns(Struct, frozen=True):
+    """What the ranks of a large job have, in the order of ranks. Those that differ are listed by themselves, too."""
+
+    ranks: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+    hosts: tuple[str | None, ...]
+    """By node; all have as many ranks."""
+    steps: Count
+    exit: str | None = None
+    pids: Packed | None = None
+    processor_milliseconds: Packed | None = None
+    processor_wait_milliseconds: Packed | None = None
+
+
+class Sources(Struct, frozen=True):
+    """Addresses of the bucket from which data and weights were fetched."""
+
+    data: str | None = None
+    weights: str | None = None
+
+
+class Bundle(Struct, frozen=True):
+    """The bundle of raw evidence of the node that printed the record."""
+
+    node: Count
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    bytes: Count
+
+
+class Launch(Struct, frozen=True):
+    """The run by the clock of the host that launched it, `flagbench run`, not by the run's own."""
+
+    started_at: Time
+    seconds: Amount
+    """From before the process or the container was started until it had ended."""
+    via: Name
+
+
+class Record(Struct, frozen=True):
+    """The record of one run."""
+
+    record_id: RecordId
+    run_id: RunId
+    created_at: Time
+    flagbench: Builder
+    case: Name
+    stack: Name
+    preset: Literal["reference", "tiny"]
+    division: Literal["faithful", "tuned"]
+    config: dict[str, Any] | None
+    config_digest: Digest | None
+    conditions: Mapping[str, Scalar]
+    system: System
+    software: Software
+    timing: Timing
+    metrics: tuple[Metric, ...]
+    flops: Flops | None
+    work: Work | None
+    quality: Quality | None
+    telemetry: Telemetry | None
+    ranks: tuple[Rank, ...]
+    status: Status
+    argv: tuple[str, ...] = ()
+    sources: Sources | None = None
+    bundle: Bundle | None = None
+    layout: Layout | None = None
+    window: Window | None = None
+    rank_columns: RankColumns | None = None
+    """Of more than some hundred ranks; `ranks` has an entry for each all the same."""
+    evidence: Evidence | None = None
+    evidence_digest: Digest | None = None
+    evidence_reason: str | None = None
+    """Why the record of a large job has no evidence."""
+    telemetry_reason: str | None = None
+    launch: Launch | None = None
+    """None where no `flagbench run` launched it, or where the image delivered the record by itself."""
+    raw: dict[str, Any] = {}
+    """The whole document, including fields unknown to this model."""
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """The run's own checks; none where it ended before any was made."""
+        return self.quality.checks if self.quality is not None else ()
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds the run took, imports left out; the sum of what was timed where it did not reach its end."""
+        timing = self.timing
+        parts = (timing.init, timing.train, timing.eval_initial, timing.checkpoint, timing.val, timing.infer)
+        seconds = timing.e2e if timing.e2e is not None else math.fsum(part or 0 for part in parts)
+        return float(seconds) if seconds > 0 else None
+
+    def metric(self, name: str) -> Metric | None:
+        """A measured metric by name, or None if it was not measured."""
+        return next((m for m in self.metrics if m.name == name), None)

@@ -1,0 +1,193 @@
+"""A record read strictly: JSON without NaN or duplicate fields, its version first, then its types and limits.
+
+The standard library parses: msgspec's own decoder takes the last of duplicate fields, and numbers of any size.
+msgspec then checks and converts (`model`). tests/unit/host/records/test_record_read.py holds the model against
+manifests/schema/record-v1.json, so records are not validated twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import msgspec
+
+from flagbench.errors import FlagbenchError
+from flagbench.files import read_input, read_stdin, reason
+from flagbench.records.model import Record
+from flagbench.terminal import brief, visible
+from flagbench_core.exit_codes import ExitCode
+
+VERSION = "record/v1"
+
+MAX_BYTES = 1_000_000
+"""Bytes. A run keeps its record below; a larger file is refused without reading it."""
+MAX_VALUES = 300_000
+"""Commas and opening brackets in a record: their number bounds the memory and time that parsing takes."""
+MAX_DEPTH = 64
+"""Levels of nested objects and arrays."""
+LARGEST = 1e150
+"""The largest magnitude of a number: sums, products and squares of such numbers are finite too."""
+DIGITS = 150
+"""An integer of no more digits is not beyond LARGEST; most of a record's many numbers have few."""
+CLOCK_SKEW = timedelta(hours=1)
+"""How far ahead of this machine's clock the date of a record may be."""
+EPOCH_YEAR = 1970
+"""The earliest year that the clock of a machine, even an unset one, shows."""
+
+_ONE_AT_A_TIME = Lock()
+"""msgspec 0.22 builds its description of a type at its first use; a thread that finds half of it crashes."""
+_NESTED = (dict, list)
+_PARSED = frozenset(_NESTED)
+_REMEDY = "give the record as it was printed: stdout of a run, without its stderr"
+
+
+class RecordError(FlagbenchError):
+    """A record that cannot be read or is not one."""
+
+    def __init__(self, message: str, *, remedy: str = _REMEDY) -> None:
+        super().__init__(visible(message), remedy=remedy, code=ExitCode.DATA)
+
+
+def read_record(source: Path | bytes | None, name: str = "the record") -> Record:
+    """Read a record from a file, from standard input (None), or from bytes, which errors call `name`.
+
+    Raises RecordError (exit code 3), which says what is wrong with it.
+    """
+    if not isinstance(source, bytes):
+        source, name = read_content(source)
+    raw = parse(source, name)
+    try:
+        # `raw` last: a field of that name in the document is one to ignore.
+        with _ONE_AT_A_TIME:
+            record = msgspec.convert({**raw, "raw": raw}, Record)
+        fault = date_fault(record.created_at)
+        fault = fault and f"created_at: {fault}"
+        if record.rank_columns is not None:
+            from flagbench.records.ranks import expanded  # few records need it
+
+            record = msgspec.structs.replace(record, ranks=expanded(record.rank_columns, record.ranks))
+    except msgspec.ValidationError as error:
+        # msgspec ends its sentence with the field's path, as in " - at `$.status.phase`".
+        what, _, where = str(error).partition(" - at `$")
+        path = where.removeprefix(".").removesuffix("`")
+        fault = f"{brief(path)}: {brief(what)}" if path else brief(what)
+    except ValueError as error:
+        fault = f"rank_columns: {error}"
+    if fault:
+        remedy = "give the record as the run printed it; if it was not edited, report this"
+        if "in the future" in fault:
+            remedy = "correct the clock of this machine, or wait: the machine of the run has another time"
+        raise RecordError(f"{name} is not a valid {VERSION}: {fault}", remedy=remedy)
+    return record
+
+
+def read_content(file: Path | None, what: str = "record") -> tuple[bytes, str]:
+    """The bytes of a file or of standard input (None), and what errors call it. Raises RecordError."""
+    name = "standard input" if file is None else brief(str(file))
+    try:
+        return (read_stdin(MAX_BYTES) if file is None else read_input(file, MAX_BYTES)), name
+    except OSError as error:
+        raise RecordError(
+            f"{f'the {what} ' if file else ''}{name} cannot be read: {reason(error)}",
+            remedy="name a file; `flagbench results ls` shows the stored records",
+        ) from error
+
+
+def parse(content: bytes, name: str) -> dict[str, Any]:
+    """Parse a JSON object without validating its fields; `name` is what errors call it.
+
+    It must be UTF-8 without duplicate fields, lone surrogates, NaN or numbers beyond LARGEST, and keep to MAX_BYTES,
+    MAX_VALUES and MAX_DEPTH. Raises RecordError for anything else, and for JSON that is not a `record/v1`.
+    """
+    try:
+        raw = _strict_json(content)
+    except RecursionError as error:
+        raise RecordError(f"{name} is not valid JSON: it is nested deeper than {MAX_DEPTH} levels") from error
+    except ValueError as error:
+        raise RecordError(f"{name} is not valid JSON: {error}") from error
+    fields: dict[str, Any] = raw if isinstance(raw, dict) else {}
+    version = fields.get("schema")
+    if not isinstance(version, str) or not version.startswith("record/"):
+        raise RecordError(f"{name} is JSON, but not a flagbench record: it has no schema field like '{VERSION}'")
+    if version != VERSION:
+        raise RecordError(
+            f"this record is {brief(version)}; this flagbench reads {VERSION}", remedy="upgrade flagbench"
+        )
+    return fields
+
+
+def date_fault(created_at: str) -> str | None:
+    """Why a time like 2026-01-31T12:00:00Z cannot be when a record was made, or None."""
+    # The pattern of the field also matches the 31st of February, which no folder of a store can have.
+    try:
+        created = datetime.strptime(created_at, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return f"{created_at!r} is not a date"
+    now = datetime.now(timezone.utc)
+    if created.year < EPOCH_YEAR:
+        return f"{created_at} is before {EPOCH_YEAR}, where the clocks of machines begin"
+    if created > now + CLOCK_SKEW:
+        return f"{created_at} is in the future: by this machine's clock it is {now:%Y-%m-%dT%H:%M:%SZ}"
+    return None
+
+
+def _strict_json(content: bytes) -> Any:
+    """Parse JSON. Raises ValueError or RecursionError for what `parse` does not allow."""
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"it has {len(content):,} bytes, more than the {MAX_BYTES:,} allowed")
+    if not content.strip():
+        raise ValueError("it is empty")
+    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise ValueError(f"it holds more than {MAX_VALUES:,} values")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}") from None
+    raw = json.loads(
+        text, parse_constant=_number, parse_float=_number, parse_int=_integer, object_pairs_hook=_unique_keys
+    )
+    _check_depth(raw)
+    if "\\u" in text:  # a lone surrogate can only be written as an escape: the decoder refuses its bytes
+        json.dumps(raw, ensure_ascii=False).encode("utf-8")
+    return raw
+
+
+def _check_depth(value: Any, levels: int = MAX_DEPTH) -> None:
+    """Raises RecursionError if objects and arrays are nested deeper than `levels`."""
+    if not isinstance(value, _NESTED):
+        return
+    if not levels:
+        raise RecursionError
+    parts = value.values() if isinstance(value, dict) else value
+    if _PARSED.isdisjoint(map(type, parts)):  # lists of numbers are long
+        return
+    for inner in parts:
+        if isinstance(inner, _NESTED):
+            _check_depth(inner, levels - 1)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not abs(value) <= LARGEST:
+        raise ValueError(f"{brief(text, 40)} is not a number up to {LARGEST:g}")
+    return value
+
+
+def _integer(text: str) -> int:
+    # JSON's integers have no limit, and every number of a record may be divided by another.
+    if len(text) > DIGITS:
+        _number(text)
+    return int(text)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the field '{brief(twice)}' is given more than once")
+    return data

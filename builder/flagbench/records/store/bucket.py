@@ -1,0 +1,160 @@
+"""A store's objects in a bucket of an S3 server; the work is done by `flagbench_core.s3`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+
+from flagbench.files import reason
+from flagbench.records.store.blobs import INDEX, INDEX_BYTES, Blob, Health, ListingDenied, StoreError, Unread, damaged
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3 import Address, Bucket, Profile, S3Error, get_file, put_file, sha256_of
+from flagbench_core.s3.client import CONNECTIONS
+
+
+class BucketBlobs:
+    """Objects below a prefix of a bucket; the server is AWS_ENDPOINT_URL, else Amazon's."""
+
+    def __init__(self, address: Address) -> None:
+        self.bucket = Bucket(address)
+
+    readers = CONNECTIONS
+    """Objects that are worth reading at a time."""
+
+    @property
+    def url(self) -> str:
+        """s3://bucket/prefix."""
+        return self.bucket.url
+
+    def location(self, key: str) -> str:
+        """The object's URL."""
+        return self.bucket.location(key)
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The kind of server this is."""
+        with store_errors():
+            return self.bucket.profile
+
+    @property
+    def one_winner(self) -> bool:
+        """As the kind of server promises."""
+        return self.profile.one_winner
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        """Keep an object; see Blobs.put_if_absent."""
+        with store_errors():
+            return self.bucket.put_if_absent(key, content)
+
+    def get(self, key: str, limit: int) -> bytes:
+        """The bytes of an object, checked; see Blobs.get."""
+        try:
+            return self.bucket.get(key, limit)
+        except S3Error as error:
+            if error.missing:
+                raise damaged(self.location(key), "does not exist") from error
+            if error.damaged:
+                raise damaged(self.location(key), error.message.partition(" ")[2]) from error
+            raise Unread(error.message, remedy=error.remedy, code=ExitCode.DATA) from error
+
+    def put_file(self, key: str, path: Path, sha256: str) -> bool:
+        """Upload a file, in parts where it is large; see Blobs.put_file."""
+        try:
+            if sha256_of(path) != sha256:
+                raise StoreError(f"{path} does not have the sha256 that its name has", remedy="remove the file")
+            with store_errors():
+                return put_file(self.bucket, key, path, sha256, content_type="application/gzip")
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {reason(error)}", remedy="make it readable for you") from error
+
+    def get_file(self, key: str, path: Path, *, size: int, sha256: str) -> None:
+        """Download an object, in parts; see Blobs.get_file."""
+        try:
+            get_file(self.bucket, key, path, size=size, sha256=sha256)
+        except S3Error as error:
+            kind = StoreError if error.damaged or error.missing else Unread
+            raise kind(error.message, remedy=error.remedy, code=ExitCode.DATA) from error
+        except OSError as error:
+            raise StoreError(
+                f"{path} cannot be written: {reason(error)}", remedy="free some space, or name another folder"
+            ) from error
+
+    def list(self, prefix: str) -> Iterator[Blob]:
+        """The objects whose key begins so; see Blobs.list. Raises ListingDenied where the key may not list."""
+        try:
+            for found in self.bucket.list(prefix):
+                yield Blob(found.key, found.size, f"{found.size}-{found.etag}")
+        except S3Error as error:
+            kind = ListingDenied if error.denied else StoreError
+            raise kind(error.message, remedy=error.remedy, code=_unmeasured(error)) from error
+
+    def delete(self, key: str) -> None:
+        """Delete an object."""
+        with store_errors():
+            self.bucket.delete(key)
+
+    def clear(self, prefix: str) -> None:
+        """Delete all objects below a prefix."""
+        for blob in [*self.list(prefix)]:
+            self.delete(blob.key)
+
+    def read_index(self) -> bytes:
+        """The cached listing, the only object that is ever overwritten; see Blobs.read_index."""
+        try:
+            return self.bucket.read(INDEX, INDEX_BYTES)[0]
+        except S3Error:
+            return b""
+
+    def write_index(self, content: bytes) -> None:
+        """Keep the cached listing; a failure is ignored, such as that of a key that may only read."""
+        with suppress(S3Error):
+            self.bucket.put(INDEX, content)
+
+    def health(self) -> Health:
+        """Whether objects could be put now, as far as is known without writing."""
+        where = self.url
+        try:
+            where = f"{self.url} at {self.bucket.endpoint}"
+            keeps_versions = self.bucket.keeps_versions
+            next(self.list("results/"), None)
+        except ListingDenied:
+            return Health(True, f"{where}: this key may not list; whether it may write is not known")
+        except (StoreError, S3Error) as error:
+            return Health(False, error.message, error.remedy, writable=False)
+        if keeps_versions:
+            unsafe = self.bucket.unsafe("a record")
+            return Health(False, unsafe.message, unsafe.remedy, writable=False)
+        promise = ""
+        if not self.profile.one_winner:
+            promise = "; two writers of one key at the same time may overwrite each other"
+        elif not self.profile.known:
+            promise = (
+                "; whether it keeps what a store needs is not known before `flagbench store doctor` has tried it"
+            )
+        return Health(True, f"{where} ({self.profile.title}){promise}")
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Turns an S3Error into a StoreError: not stored (14), or usage (2) where the settings are at fault."""
+    try:
+        yield
+    except S3Error as error:
+        code = ExitCode.USAGE if error.usage else ExitCode.NOT_STORED
+        raise StoreError(error.message, remedy=error.remedy, code=code) from error
+
+
+@contextmanager
+def request_errors() -> Iterator[None]:
+    """Turns an S3Error into a StoreError where no measurement is to be stored: network (15), else usage (2)."""
+    try:
+        yield
+    except S3Error as error:
+        raise StoreError(error.message, remedy=error.remedy, code=_unmeasured(error)) from error
+
+
+def _unmeasured(error: S3Error) -> ExitCode:
+    """The exit code where no measurement is to be stored."""
+    return ExitCode.ENGINE if error.network else ExitCode.USAGE

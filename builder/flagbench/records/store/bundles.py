@@ -1,0 +1,82 @@
+"""The bundles of a store: what each node kept of a run, beside its record, under a key that names its content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from flagbench.records.store.blobs import Blobs, ListingDenied, StoreError
+from flagbench.records.store.layout import BundlePlace, bundles_prefix, check_record_id, parse_bundle_key
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A listed bundle."""
+
+    place: BundlePlace
+    size: int
+    """Bytes."""
+    location: str
+    """The file, or the object's URL, for a person."""
+
+    @property
+    def record_id(self) -> str:
+        """The record that it belongs to; a store may have a bundle before its record."""
+        return self.place.record_id
+
+    @property
+    def name(self) -> str:
+        """The last part of its key."""
+        return self.place.key.rpartition("/")[2]
+
+
+class Bundles:
+    """The bundles in a place for blobs."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+
+    def find(self, record_id: str) -> list[Bundle]:
+        """The bundles of a record, by node. One listing. Raises StoreError as `Blobs.list`."""
+        return sorted(self._list(bundles_prefix(check_record_id(record_id))), key=lambda found: found.place.node)
+
+    def all(self) -> dict[str, list[Bundle]]:
+        """The bundles of every record by its id: one listing for all of them. A store that shows nothing has none."""
+        found: dict[str, list[Bundle]] = {}
+        try:
+            for bundle in self._list(bundles_prefix()):
+                found.setdefault(bundle.record_id, []).append(bundle)
+        except ListingDenied:
+            return {}
+        return found
+
+    def put(self, place: BundlePlace, path: Path) -> bool:
+        """Keep a bundle. Whether it was sent: False where it was there already.
+
+        A run stores its bundles before its record, so that a stored record has its evidence. `store collect` checks
+        each bundle against its record, which it stores first.
+
+        Raises StoreError (NOT_STORED).
+        """
+        try:
+            return self._blobs.put_file(place.key, path, place.sha256)
+        except StoreError:
+            # A file that waited may have been stored and removed meanwhile, by another process.
+            if path.exists() or place not in [bundle.place for bundle in self.find(place.record_id)]:
+                raise
+            return False
+
+    def get(self, bundle: Bundle, path: Path) -> None:
+        """Copy a bundle to a file, checked against its sha256. Raises StoreError (DATA)."""
+        self._blobs.get_file(bundle.place.key, path, size=bundle.size, sha256=bundle.place.sha256)
+
+    def remove(self, bundle: Bundle) -> None:
+        """Delete a bundle; a missing one is not an error. Raises StoreError (NOT_STORED)."""
+        self._blobs.delete(bundle.place.key)
+
+    def _list(self, prefix: str) -> Iterator[Bundle]:
+        for blob in self._blobs.list(prefix):
+            place = parse_bundle_key(blob.key)
+            if place is not None and blob.problem is None:
+                yield Bundle(place, blob.size, self._blobs.location(blob.key))

@@ -1,0 +1,107 @@
+"""What a listing shows of each record, cached in one file, so that listing does not open every record.
+
+The file, or the object of a bucket, can be deleted or damaged at any time: what it lacks is read from the records. A
+row counts only for the object it was made from (`Blob.stamp`), so records that another program adds, replaces or
+deletes are noticed when their names are listed.
+
+One file that is replaced as a whole, and not SQLite or a log: replacing is atomic on every file system, network ones
+included, where SQLite's locks and appends of several machines are not reliable. Of two writers at once the last one
+wins; the rows of the other are read again from the records. 10,000 records take 5 MB, read in 40 ms.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+
+from flagbench.records.digest import unseeded_digest
+from flagbench.records.model import Record
+from flagbench.records.store.blobs import Blobs
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a listing shows of a record."""
+
+    created_at: str
+    run_id: str
+    preset: str
+    division: str
+    state: str
+    duration: float | None
+    """Seconds."""
+    unseeded_digest: str | None
+    """Of the configuration without its seed."""
+    metrics: dict[str, float]
+    verdict: str | None = None
+    """None: there is no claim of its case, or none was computed yet."""
+    claim: str | None = None
+    gate: str | None = None
+    """The name of the metric that decided."""
+    sound: bool | None = None
+    """Whether the record is valid and has evidence; None: computed with the verdict."""
+    basis: str | None = None
+    """What the verdict was computed with: the number of the rules, and a digest of the case and its claims."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A summary, and the object it was made from."""
+
+    stamp: str
+    summary: Summary
+
+
+def summary_of(record: Record) -> Summary:
+    """What `results ls` shows of a record; the verdict is added when it is computed."""
+    return Summary(
+        created_at=record.created_at,
+        run_id=record.run_id,
+        preset=record.preset,
+        division=record.division,
+        state=record.status.state,
+        duration=record.duration,
+        unseeded_digest=unseeded_digest(record),
+        metrics={metric.name: float(metric.value) for metric in record.metrics},
+    )
+
+
+class Index:
+    """The cache that a store has beside its objects."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._rows = self._read()
+        self._changed: dict[str, Row | None] = {}
+
+    def get(self, key: str, stamp: str | None = None) -> Summary | None:
+        """The last known summary of an object; with a stamp, None if it is of other content."""
+        row = self._rows.get(key)
+        return row.summary if row is not None and stamp in (None, row.stamp) else None
+
+    def put(self, key: str, stamp: str, summary: Summary) -> None:
+        """Set the summary of an object."""
+        self._rows[key] = self._changed[key] = Row(stamp, summary)
+
+    def drop_missing(self, prefix: str, found: Iterable[str]) -> None:
+        """Remove the rows below `prefix` whose objects were not found."""
+        for key in {key for key in self._rows if key.startswith(prefix)}.difference(found):
+            del self._rows[key]
+            self._changed[key] = None
+
+    def save(self) -> None:
+        """Write the changes, merged with what others wrote meanwhile; a failure is ignored."""
+        if not self._changed:
+            return
+        rows = {key: row for key, row in {**self._read(), **self._changed}.items() if row is not None}
+        self._changed = {}
+        content = msgspec.json.encode(rows)
+        self._blobs.write_index(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
+    def _read(self) -> dict[str, Row]:
+        checksum, _, content = self._blobs.read_index().partition(b"\n")
+        if checksum == hashlib.sha256(content).hexdigest().encode():
+            with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+                return msgspec.json.decode(content, type=dict[str, Row])
+        return {}

@@ -1,0 +1,186 @@
+"""The keys of a store, made and read by the templates of flagbench_core.layout."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from flagbench.records.read import date_fault
+from flagbench.records.scalars import RECORD_ID, RUN_ID
+from flagbench.records.store.blobs import StoreError
+from flagbench.terminal import brief
+from flagbench_core import layout
+from flagbench_core.exit_codes import ExitCode
+
+_RECORD_ID = re.compile(RECORD_ID)
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NODE = re.compile(r"0|[1-9][0-9]{0,5}")
+_RUN_ID = re.compile(RUN_ID)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The parts of a record's key."""
+
+    case: str
+    stack: str
+    day: str
+    record_id: str
+
+    @property
+    def key(self) -> str:
+        """The path of the record below the store."""
+        return layout.RECORD.format(**vars(self))
+
+    @property
+    def problem(self) -> str | None:
+        """Why no record can belong there, or None."""
+        if not _RECORD_ID.fullmatch(self.record_id):
+            return "its name is not a record id"
+        if not _DAY.fullmatch(self.day):
+            return f"its folder {self.day!r} is not a date"
+        return date_fault(f"{self.day}T00:00:00Z")
+
+
+@dataclass(frozen=True)
+class BundlePlace:
+    """The parts of a bundle's key: the key names its content."""
+
+    record_id: str
+    node: int
+    sha256: str
+
+    @property
+    def key(self) -> str:
+        """The path of the bundle below the store."""
+        return layout.BUNDLE.format(**vars(self))
+
+
+@dataclass(frozen=True)
+class InboxPlace:
+    """The parts of the key of what the holder of a ticket uploaded."""
+
+    run_id: str
+    node: int | None
+    """None: it is the record."""
+
+    @property
+    def key(self) -> str:
+        """The path of the upload below the store."""
+        return (layout.INBOX_RECORD if self.node is None else layout.INBOX_BUNDLE).format(**vars(self))
+
+
+def parse_key(key: str) -> Place | None:
+    """The parts of a key; None for one that is not of the layout."""
+    match = _pattern(layout.RECORD).fullmatch(key)
+    return None if match is None else Place(**match.groupdict())
+
+
+def parse_bundle_key(key: str) -> BundlePlace | None:
+    """The parts of a bundle's key; None for one that is not of the layout."""
+    match = _pattern(layout.BUNDLE).fullmatch(key)
+    if match is None or not _RECORD_ID.fullmatch(match["record_id"]) or not _SHA256.fullmatch(match["sha256"]):
+        return None
+    node = _node(match["node"])
+    return None if node is None else BundlePlace(match["record_id"], node, match["sha256"])
+
+
+def bundles_prefix(record_id: str | None = None) -> str:
+    """The folder, ending in a slash, of the bundles of a record, or of all."""
+    return _folder(layout.BUNDLE, record_id=record_id)
+
+
+def parse_inbox_key(key: str) -> InboxPlace | None:
+    """The parts of the key of an upload; None for one that no ticket names."""
+    for template in (layout.INBOX_RECORD, layout.INBOX_BUNDLE):
+        match = _pattern(template).fullmatch(key)
+        if match is None or not _RUN_ID.fullmatch(match["run_id"]):
+            continue
+        if template is layout.INBOX_RECORD:
+            return InboxPlace(match["run_id"], None)
+        node = _node(match["node"])
+        return None if node is None else InboxPlace(match["run_id"], node)
+    return None
+
+
+def inbox_prefix(run_id: str | None = None) -> str:
+    """The folder, ending in a slash, of the uploads of a run, or of all."""
+    return _folder(layout.INBOX_RECORD, run_id=run_id)
+
+
+def prefix(**known: str | None) -> str:
+    """The folder, ending in a slash, of all records of `case`, or of `case` and `stack`; None is any."""
+    parts = []
+    for part in layout.RECORD.split("/"):
+        names = re.findall(r"{(\w+)}", part)
+        if any(known.get(name) is None for name in names):
+            break
+        parts.append(part.format(**known))
+    return "/".join(parts) + "/"
+
+
+def checksum_name(name: str) -> str:
+    """The name of the checksum beside the file `name`."""
+    return layout.CHECKSUM.format(name=name)
+
+
+def checksum_text(content: bytes, name: str) -> bytes:
+    """The content of that checksum, as `sha256sum -c` reads it."""
+    return layout.CHECKSUM_TEXT.format(sha256=hashlib.sha256(content).hexdigest(), name=name).encode()
+
+
+def series_key(series_id: str, part: str | None = None) -> str:
+    """The path below the store of a series, or of a part of one that has not ended."""
+    if part is None:
+        return layout.SERIES.format(series_id=series_id)
+    return layout.SERIES_PART.format(series_id=series_id, part=part)
+
+
+def series_prefix(series_id: str | None = None) -> str:
+    """The folder, ending in a slash, of all series, or of the parts of one that has not ended."""
+    return _folder(layout.SERIES_PART, series_id=series_id)
+
+
+def parse_series_key(key: str) -> str | None:
+    """The id of the series that a key belongs to, ended or not; None for a key outside the layout."""
+    for template in (layout.SERIES, layout.SERIES_PART):
+        match = _pattern(template).fullmatch(key)
+        if match is not None and _RUN_ID.fullmatch(match["series_id"]):
+            return match["series_id"]
+    return None
+
+
+def is_record_id(text: str) -> bool:
+    """Whether `text` can be the id of a record, and so is no path."""
+    return _RECORD_ID.fullmatch(text) is not None
+
+
+def check_record_id(record_id: str) -> str:
+    """Return the id. Raises StoreError (USAGE) if it is not valid, such as a path."""
+    if not is_record_id(record_id):
+        raise StoreError(
+            f"'{brief(record_id)}' is not a record id",
+            remedy="`flagbench results ls` shows the ids of the stored records",
+            code=ExitCode.USAGE,
+        )
+    return record_id
+
+
+def _folder(template: str, **name: str | None) -> str:
+    """The folder of a template, ending in a slash; without a name that of all."""
+    folder = template.rpartition("/")[0]
+    known = None not in name.values()
+    return (folder.format(**name) if known else folder.partition("{")[0]).rstrip("/") + "/"
+
+
+def _node(text: str) -> int | None:
+    """The number of a node; None for what is not written as one."""
+    return int(text) if _NODE.fullmatch(text) else None
+
+
+@cache
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]*)", re.escape(template)))

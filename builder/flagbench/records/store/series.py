@@ -1,0 +1,212 @@
+"""Series in a store: found, read also where they were killed, and checked against the records that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+
+import msgspec
+
+from flagbench.errors import FlagbenchError
+from flagbench.records.model import Record
+from flagbench.records.read import read_record
+from flagbench.records.store.blobs import StoreError, Unread
+from flagbench.records.store.layout import Place, parse_series_key, series_key, series_prefix
+from flagbench.records.store.records import Store
+from flagbench.records.store.series_check import order_problems, record_problems
+from flagbench.records.store.series_document import MAX_BYTES, Run, SeriesDocument, SeriesError, parse_series
+from flagbench.records.store.series_writer import BEGUN, part_name
+from flagbench_core.exit_codes import ExitCode
+
+_PART_BYTES = 64 * 2**10
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A run of a series that is no part of its sample."""
+
+    run: int
+    run_id: str
+    reason: str
+    """Such as `failed, exit code 5: out of memory`."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """A series with its records."""
+
+    document: SeriesDocument
+    records: tuple[Record, ...]
+    """Of the runs that ended well, in order."""
+    left_out: tuple[LeftOut, ...]
+    problems: tuple[str, ...]
+    """Where the series contradicts itself or its records: such a series proves nothing."""
+    failed: tuple[Record, ...] = field(default=(), repr=False)
+    """Records of runs that did not end well."""
+
+
+def read_series(store: Store, name: str) -> Series:
+    """The series of that id with its records, checked. Raises StoreError as `load_series` and `check_series`."""
+    return check_series(store, load_series(store, name))
+
+
+def series_ids(store: Store) -> list[str]:
+    """The ids of all series, ended or not, sorted. Raises StoreError (USAGE) where the address cannot be a store."""
+    return sorted(series_keys(store))
+
+
+def load_series(store: Store, series_id: str) -> SeriesDocument:
+    """The series of that id; of one that has not ended, or was killed, what is known of it.
+
+    Raises StoreError (DATA) if it does not exist, SeriesError (DATA) where it is damaged.
+    """
+    return _load(store, series_id, series_keys(store).get(series_id, set()))
+
+
+def load_all(store: Store) -> Iterator[tuple[str, SeriesDocument | FlagbenchError]]:
+    """Each series by its id, or why it cannot be read. Raises StoreError (USAGE) as `series_ids` does."""
+    for series_id, keys in sorted(series_keys(store).items()):
+        try:
+            yield series_id, _load(store, series_id, keys)
+        except FlagbenchError as error:
+            yield series_id, error
+
+
+def series_keys(store: Store) -> dict[str, set[str]]:
+    """The keys of each series: its own, or those of its parts. Raises StoreError (USAGE)."""
+    found: dict[str, set[str]] = {}
+    for blob in store.blobs.list(series_prefix()):
+        series_id = parse_series_key(blob.key) if blob.problem is None else None
+        if series_id is not None:
+            found.setdefault(series_id, set()).add(blob.key)
+    return found
+
+
+def _load(store: Store, series_id: str, keys: set[str]) -> SeriesDocument:
+    blobs, whole, begun = store.blobs, series_key(series_id), series_key(series_id, BEGUN)
+    if whole not in keys and begun not in keys:
+        raise _absent(store, series_id)
+    key = whole if whole in keys else begun
+    series = parse_series(blobs.get(key, MAX_BYTES), blobs.location(key))
+    if series.series_id != series_id:
+        raise SeriesError(f"{blobs.location(key)} is the series {series.series_id}")
+    if key == begun:
+        for run in series.runs:
+            part = series_key(series_id, part_name(run.run))
+            if part in keys:
+                series = series.with_run(_part(blobs.get(part, _PART_BYTES), blobs.location(part)))
+    return series
+
+
+def place_of(series: SeriesDocument, run: Run) -> Place | None:
+    """Where a store has the record of a run; None for a run without one."""
+    if run.record_id is None or run.created_at is None:
+        return None
+    return Place(series.request.case, series.request.stack, run.created_at[:10], run.record_id)
+
+
+def check_series(store: Store, series: SeriesDocument) -> Series:
+    """The series with its records from the store, each checked against what the series says of it.
+
+    Raises StoreError (DATA) where the store does not give a record that may be sound.
+    """
+
+    @cache
+    def keys(folder: str) -> set[str]:
+        return {blob.key for blob in store.blobs.list(folder)}
+
+    def stored(run: Run) -> bytes | None:
+        place = place_of(series, run)
+        if place is None:
+            return None
+        return store.get_at(place) if place.key in keys(f"{place.key.rpartition('/')[0]}/") else None
+
+    return with_records(series, stored)
+
+
+def with_records(series: SeriesDocument, content_of: Callable[[Run], bytes | None]) -> Series:
+    """The series with its records, checked as `check_series` does.
+
+    Args:
+        content_of: the bytes of a run's record; None if it does not exist.
+    """
+    records: list[Record] = []
+    failed: list[Record] = []
+    left_out: list[LeftOut] = []
+    problems = [*order_problems(series)]
+    seen: set[str] = set()
+    for run in series.runs:
+        if run.record_id is not None:
+            if run.record_id in seen:
+                continue  # one of the problems
+            seen.add(run.record_id)
+        try:
+            content = content_of(run)
+            record = None if content is None else read_record(content)
+        except Unread:
+            raise
+        except FlagbenchError as error:
+            problems.append(f"run {run.run}: {error.message}")
+            continue
+        if run.state == "not_run" and series.ended_by_rule:
+            continue
+        if content is None or record is None:
+            left_out.append(LeftOut(run.run, run.run_id, _why(run)))
+            continue
+        problems += [f"run {run.run}: {what}" for what in record_problems(series, run, record, content)]
+        if run.state == "ok":
+            records.append(record)
+        else:
+            failed.append(record)
+            left_out.append(LeftOut(run.run, run.run_id, _why(run)))
+    problems += _image_problems(records)
+    return Series(series, tuple(records), tuple(left_out), tuple(problems), tuple(failed))
+
+
+def series_of(store: Store, record: Record) -> SeriesDocument | None:
+    """The series in the store that names the record as one of its runs; None if no series does."""
+    series_id, dash, number = record.run_id.rpartition("-")
+    if not (dash and number.isascii() and number.isdecimal()):
+        return None
+    with suppress(FlagbenchError):  # a key that may not list; a damaged one says nothing of the record
+        series = load_series(store, series_id)
+        if any(run.record_id == record.record_id for run in series.runs):
+            return series
+    return None
+
+
+def _why(run: Run) -> str:
+    """Why a run is left out."""
+    if run.state == "ok":
+        return f"its record {run.record_id} is not in the store"
+    if run.state == "not_run":
+        return "not run: the series ended before"
+    if run.state == "missing":
+        return "missing: nothing says how it ended"
+    code = "" if run.exit_code is None else f", exit code {run.exit_code}"
+    return f"{run.state}{code}{f': {run.reason}' if run.reason else ''}"
+
+
+def _image_problems(records: list[Record]) -> Iterator[str]:
+    """Runs of different images are not one series: a tag may have moved between them."""
+    for name in ("context_digest", "id", "digest"):
+        if len(found := {value for record in records if (value := getattr(record.system.image, name))}) > 1:
+            yield f"its runs are of {len(found)} different images: system.image.{name} is {', '.join(sorted(found))}"
+            return
+
+
+def _part(content: bytes, name: str) -> Run:
+    try:
+        return msgspec.json.decode(content, type=Run)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise SeriesError(f"{name} does not say how a run ended: {error}") from None
+
+
+def _absent(store: Store, series_id: str) -> StoreError:
+    return StoreError(
+        f"there is no series '{series_id}' in {store.url}",
+        remedy="`flagbench results series` shows the stored series; --store names another store",
+        code=ExitCode.DATA,
+    )

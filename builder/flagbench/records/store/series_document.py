@@ -1,0 +1,191 @@
+"""A series: the runs that were asked for together, in order, as one document, `series/v1`.
+
+The ids and seeds of its runs follow from the nonce, so that whoever chose the nonce can check them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from flagbench.errors import FlagbenchError
+from flagbench.records.model import Builder
+from flagbench.records.scalars import Count, Digest, Name, Positive, RecordId, RunId, Time
+from flagbench.terminal import brief
+from flagbench_core.exit_codes import ExitCode
+
+VERSION = "series/v1"
+MAX_RUNS = 1000
+MAX_BYTES = 4 * 2**20
+"""Bytes of a document of MAX_RUNS runs, with room."""
+LONGEST_NONCE = 64
+NONCE = re.compile(rf"[0-9A-Za-z][0-9A-Za-z_-]{{0,{LONGEST_NONCE - 1}}}")
+MAX_SEED = 2**31 - 1
+MAX_SECONDS = 1e9
+SIDES = ("a", "b")
+"""The sides of two interleaved series, A first."""
+
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+State = Literal["ok", "failed", "interrupted", "missing", "not_run"]
+
+
+class SeriesError(FlagbenchError):
+    """A series that cannot be read or is not one (DATA)."""
+
+    def __init__(
+        self, message: str, *, remedy: str = "give the series as `flagbench run --repeat` stored it"
+    ) -> None:
+        super().__init__(message, remedy=remedy, code=ExitCode.DATA)
+
+
+class Run(Struct, frozen=True):
+    """One run of a series. What is unknown is None."""
+
+    run: Positive
+    """Its number, from 1."""
+    run_id: RunId
+    seed: Annotated[int, Meta(ge=0, le=MAX_SEED)]
+    state: State
+    """`missing`: it was due, and nothing says how it ended; `not_run`: the series ended before it was started."""
+    exit_code: Count | None = None
+    record_id: RecordId | None = None
+    sha256: Sha256 | None = None
+    """Of the record, with its final newline."""
+    created_at: Time | None = None
+    """When the record was made, UTC."""
+    config_digest: Digest | None = None
+    """Of the configuration in the record."""
+    started_at: Time | None = None
+    seconds: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] | None = None
+    """From start to end, by the clock of the host that launched it."""
+    reason: str | None = None
+
+
+class Request(Struct, frozen=True):
+    """What was asked for."""
+
+    command: tuple[str, ...]
+    """The words of the command line after `flagbench`."""
+    case: Name
+    stack: Name
+    via: Name
+    image: str | None = None
+    """As the user named it; None for a native run."""
+    image_digest: str | None = None
+    image_id: str | None = None
+    """Both as the first record has them."""
+    config_digest: Digest | None = None
+    """Of the configuration before a run's own seed is set; None where the host could not resolve it."""
+
+
+class SeriesDocument(Struct, frozen=True):
+    """A series, ended or not."""
+
+    series_id: RunId
+    nonce: Annotated[str, Meta(pattern=rf"^{NONCE.pattern}\Z")]
+    nonce_by: Literal["user", "flagbench"]
+    seeds: Literal["derived", "given"]
+    """`derived` from the nonce; `given` with --seed, the same for all runs."""
+    token: Annotated[str, Meta(pattern=r"^[0-9a-f]{16,64}\Z")]
+    """Random, so that two series with one nonce are never the same bytes."""
+    flagbench: Builder
+    request: Request
+    requested: Annotated[int, Meta(ge=1, le=MAX_RUNS)]
+    runs: Annotated[tuple[Run, ...], Meta(min_length=1, max_length=MAX_RUNS)]
+    started_at: Time
+    ended_at: Time | None = None
+    """None: it has not ended, or was killed."""
+    interleaved_with: RunId | None = None
+    """The id of the series whose runs alternate with these."""
+    looks: tuple[Positive, ...] | None = None
+    """The numbers of runs after which it may end because its verdict is decided, fixed in advance."""
+
+    @property
+    def ended_by_rule(self) -> bool:
+        """Whether it ended at one of its looks, all runs so far having ended well: the others were not needed."""
+        done = [run for run in self.runs if run.state != "not_run"]
+        return len(done) in (self.looks or ()) and all(run.state == "ok" for run in done)
+
+    def with_run(self, run: Run) -> SeriesDocument:
+        """The series with one of its runs replaced."""
+        return replace(self, runs=tuple(run if run.run == old.run else old for old in self.runs))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; the shape that is stored and that `flagbench run --repeat --json` prints."""
+        return {"schema": VERSION, **msgspec.to_builtins(self)}
+
+    def to_json(self) -> bytes:
+        """The bytes that are stored."""
+        return msgspec.json.format(msgspec.json.encode(self.to_dict()), indent=1) + b"\n"
+
+
+def check_nonce(nonce: str) -> str:
+    """Return the nonce. Raises FlagbenchError (usage) for what cannot be part of a run's id and of a file's name."""
+    if NONCE.fullmatch(nonce) is None:
+        raise FlagbenchError(
+            f"--nonce '{brief(nonce)}' is not valid",
+            remedy=f"use at most {LONGEST_NONCE} ASCII letters, digits, '_' and '-', a letter or digit first",
+        )
+    return nonce
+
+
+def series_id_of(nonce: str, side: str | None = None) -> str:
+    """The id of a series: its nonce, with the side where two are interleaved."""
+    return nonce if side is None else f"{nonce}-{side}"
+
+
+def run_id_of(series_id: str, run: int) -> str:
+    """The id of a run of a series, counted from 1."""
+    return f"{series_id}-{run}"
+
+
+def seed_of(nonce: str, run: int) -> int:
+    """The seed of the run: the first four bytes of sha256 of `NONCE-RUN`, big-endian, without the highest bit.
+
+    The k-th runs of two interleaved series have one seed: they do the same work.
+    """
+    return int.from_bytes(hashlib.sha256(f"{nonce}-{run}".encode()).digest()[:4], "big") & MAX_SEED
+
+
+def planned_runs(nonce: str, series_id: str, count: int, seed: int | None) -> tuple[Run, ...]:
+    """The runs of a series before any has ended. `seed`: the given one, else each has its own."""
+    return tuple(
+        Run(run, run_id_of(series_id, run), seed_of(nonce, run) if seed is None else seed, "missing")
+        for run in range(1, count + 1)
+    )
+
+
+def is_series(content: bytes) -> bool:
+    """Whether a document calls itself a series, of any version."""
+    try:
+        found = msgspec.json.decode(content, type=_Schema).schema
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    return isinstance(found, str) and found.startswith("series/")
+
+
+def parse_series(content: bytes, name: str) -> SeriesDocument:
+    """The series in a document, which errors call `name`.
+
+    Raises SeriesError (DATA) for anything else. Whether it is consistent is checked with its records.
+    """
+    if len(content) > MAX_BYTES:
+        raise SeriesError(f"{name} has {len(content):,} bytes, more than the {MAX_BYTES:,} of a series")
+    try:
+        version = msgspec.json.decode(content, type=_Schema).schema
+        if version != VERSION:
+            raise SeriesError(
+                f"{name} is {brief(str(version))}; this flagbench reads {VERSION}", remedy="upgrade flagbench"
+            )
+        return msgspec.json.decode(content, type=SeriesDocument)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise SeriesError(f"{name} is not a valid {VERSION}: {brief(str(error))}") from None
+
+
+class _Schema(Struct):
+    schema: Any = None

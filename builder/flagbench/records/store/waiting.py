@@ -1,0 +1,180 @@
+"""Records and bundles that wait until they are stored, in one folder of the user, and how one is sent.
+
+`ID.json` and `ID.node-K-SHA256.tar.gz` wait there, each beside a file `.meant-for` with the address that it is meant
+for; a ticket's URLs are credentials, and `ticket:RUN` stands for them. An image does the same, in the folder of its
+`--out` if it has one. The name of the address is written first and removed last: what has none does not wait.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import platformdirs
+
+from flagbench.errors import FlagbenchError
+from flagbench.files import read_file, reason, write_atomically
+from flagbench.records.read import MAX_BYTES, read_record
+from flagbench.records.store.blobs import StoreError
+from flagbench.records.store.bucket import store_errors
+from flagbench.records.store.layout import BundlePlace, bundles_prefix, parse_bundle_key
+from flagbench.records.store.records import Store
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3.ticket import RECORD, Ticket, bundle_name
+
+_MARK = ".meant-for"
+_RUN = ".run-"
+"""Begins the name of the folder of a run that has not ended."""
+_RUN_SECONDS = 30 * 86400
+"""No run is longer: an older folder is that of one that was killed."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A record or a bundle that waits, or a file of a record that waits for nothing."""
+
+    path: Path
+    record_id: str
+    address: str | None = None
+    """Where it is meant for."""
+    place: BundlePlace | None = None
+    """None: it is a record."""
+    content: bytes | None = None
+    """Of a record that is in memory, too, and may not have been written."""
+
+    def send(self, target: Store | Ticket, known: dict[str, set[str]] | None = None) -> str | None:
+        """Store it, or upload it with a ticket; returns where it is, None where a ticket leads.
+
+        `known`: as `Store.put` takes it.
+
+        Raises StoreError (NOT_STORED), and FlagbenchError (data) where the file is no record.
+        """
+        if isinstance(target, Ticket):
+            self._upload(target)
+            return None
+        if self.place is None:
+            return target.put(self.content or _read(self.path), known=known).location
+        target.bundles.put(self.place, self.path)
+        return target.blobs.location(self.place.key)
+
+    def forget(self, *, keep: bool = False) -> None:
+        """It is stored: remove it, or only what says that it waits. A failure leaves it to be stored again."""
+        with suppress(OSError):
+            if not keep:
+                self.path.unlink(missing_ok=True)
+            _mark(self.path).unlink(missing_ok=True)
+
+    def _upload(self, ticket: Ticket) -> None:
+        if self.place is None:
+            content = self.content or _read(self.path)
+            if (run_id := read_record(content).run_id) != ticket.run_id:
+                raise FlagbenchError(
+                    f"{self.path} is a record of the run {run_id}, the ticket is for {ticket.run_id}",
+                    remedy="name the ticket of its run",
+                )
+            with store_errors():
+                return ticket.put(RECORD, io.BytesIO(content), len(content))
+        try:
+            with self.path.open("rb") as file, store_errors():
+                return ticket.put(bundle_name(self.place.node), file, self.path.stat().st_size)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read: {reason(error)}", remedy="make it readable") from error
+
+
+def data_folder() -> Path:
+    """The user's own folder."""
+    return Path(platformdirs.user_data_dir("flagbench"))
+
+
+def unsent_folder() -> Path:
+    """Where things wait."""
+    return data_folder() / "unsent"
+
+
+def set_aside(record: bytes, address: str) -> Waiting:
+    """Have a record wait. Where that is not possible, it can be sent all the same, and its file does not exist.
+
+    Raises RecordError for what is not a record.
+    """
+    record_id = read_record(record).record_id
+    waits = Waiting(unsent_folder() / f"{record_id}.json", record_id, address, content=record)
+    try:
+        _write_mark(waits.path, address)
+        write_atomically(waits.path, record)
+    except OSError:
+        waits.forget()
+    return waits
+
+
+def adopt_bundles(folder: Path, address: str) -> list[Waiting]:
+    """Move the bundles that a run wrote to where they wait; what is not named as one is left. Raises OSError."""
+    found = []
+    for file in sorted((folder / bundles_prefix()).glob("*/*")):
+        place = parse_bundle_key(file.relative_to(folder).as_posix())
+        if place is None or not file.is_file() or file.resolve() != folder.resolve() / place.key:
+            continue  # a link leads to what is not the run's
+        path = unsent_folder() / place.key[len(bundles_prefix()) :].replace("/", ".")
+        _write_mark(path, address)
+        file.replace(path)
+        found.append(Waiting(path, place.record_id, address, place))
+    return found
+
+
+def waiting(folder: Path) -> list[Waiting]:
+    """What waits in a folder, the bundles of a record before it."""
+    found = []
+    for mark in folder.glob(f"*{_MARK}"):
+        path = mark.with_suffix("")
+        record_id, dash, rest = path.name.partition(".node-")
+        place = parse_bundle_key(f"{bundles_prefix(record_id)}node-{rest}") if dash else None
+        with suppress(OSError):  # it was sent meanwhile
+            if path.is_file() and (place is not None or path.suffix == ".json"):
+                address = mark.read_bytes().decode("utf-8", "surrogateescape").strip()
+                found.append(Waiting(path, place.record_id if place else path.stem, address, place))
+    return sorted(found, key=lambda each: (each.record_id, each.place is None, each.path))
+
+
+def record_file(path: Path) -> Waiting:
+    """A file of a record that waits for nothing. Raises FlagbenchError (data) where it is not a record."""
+    return Waiting(path, read_record(_read(path), str(path)).record_id)
+
+
+@contextmanager
+def bundle_folder() -> Iterator[Path]:
+    """A folder for what one run writes, on the disk where it may have to wait; removed at the end.
+
+    Removes those of runs that were killed, too, after some weeks. Raises OSError where it cannot be made.
+    """
+    unsent_folder().mkdir(parents=True, exist_ok=True)
+    for left in unsent_folder().glob(f"{_RUN}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _RUN_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(prefix=_RUN, dir=unsent_folder(), ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_file(path, MAX_BYTES)
+    except OSError as error:
+        raise FlagbenchError(
+            f"{path} cannot be read: {reason(error)}",
+            remedy="name a record's file, or the --out folder of an image",
+            code=ExitCode.DATA,
+        ) from error
+
+
+def _mark(path: Path) -> Path:
+    return path.with_name(path.name + _MARK)
+
+
+def _write_mark(path: Path, address: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(_mark(path), address.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,151 @@
+"""Stored records with their verdicts, filtered by case, stack, state and age."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Generator, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from functools import cache
+
+import msgspec
+
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.load import load_catalog, manifests_root
+from flagbench.manifests.lookup import catalog_get, get_stack
+from flagbench.manifests.model import Catalog
+from flagbench.records.model import Record
+from flagbench.records.read import read_record
+from flagbench.records.store import Store, StoredRecord, Summary
+from flagbench.records.store.blobs import Unread
+from flagbench.verdict import choose_claim, verify_claim
+from flagbench.verdict.conditions import gate_spec
+from flagbench.verdict.metric import candidates
+from flagbench.verdict.validity import examine
+
+RULES = 1
+"""Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
+verdict, nearest claim, gate or soundness: in verify, evidence, stats, record, catalog or here. Verdicts that were
+cached under another number are computed again."""
+_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+
+
+class State(str, Enum):
+    """How a run ended, or that its record is damaged or, in a bucket, was not read."""
+
+    OK = "ok"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    DAMAGED = "damaged"
+    UNREAD = "unread"
+
+
+def select(
+    store: Store,
+    *,
+    case: str | None = None,
+    stack: str | None = None,
+    state: State | None = None,
+    since: str | None = None,
+    older_than: str | None = None,
+) -> Generator[StoredRecord]:
+    """The records of a store for which every given option of a command holds, newest first.
+
+    Raises FlagbenchError (usage), also for names of no case or stack.
+    """
+    case, stack = _names(case, stack)
+    first, end = _moment(since, "--since"), _moment(older_than, "--older-than")
+    for entry in store.list(case, stack):
+        if first is not None and entry.created_at < first:
+            return  # all others are older
+        if (end is None or entry.created_at < end) and state in (None, state_of(entry)):
+            yield entry
+
+
+def _names(case: str | None, stack: str | None) -> tuple[str | None, str | None]:
+    """The names of a case and of a stack, which may be given by its alias. Raises FlagbenchError (usage)."""
+    if case is None and stack is None:
+        return None, None
+    catalog = load_catalog(claims=False)
+    return (
+        None if case is None else catalog_get(catalog.cases, case, kind="case").name,
+        None if stack is None else get_stack(stack, catalog).name,
+    )
+
+
+def state_of(entry: StoredRecord) -> State:
+    """How the run of a listed record ended."""
+    if entry.summary is None:
+        return State.UNREAD if entry.unread else State.DAMAGED
+    return State(entry.summary.state)
+
+
+def _moment(text: str | None, option: str) -> str | None:
+    """A date such as 2026-01-31, or an age such as 30d, 12h or 2w, as a record writes a time, UTC.
+
+    Raises FlagbenchError (usage), which names the option.
+    """
+    if text is None:
+        return None
+    try:
+        if match := re.fullmatch(r"([0-9]{1,4})([hdw])", text):
+            found = datetime.now(timezone.utc) - timedelta(**{_UNITS[match[2]]: int(match[1])})
+        else:
+            found = datetime.strptime(text, "%Y-%m-%d" if len(text) <= 10 else "%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError):
+        raise FlagbenchError(
+            f"{option}: '{text}' is neither an age nor a date",
+            remedy="give an age in hours, days or weeks (12h, 30d, 2w), or a date (2026-01-31)",
+        ) from None
+    return found.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredRecord]:
+    """The records, each with its verdict against the nearest claim of its case.
+
+    A verdict comes from the index unless the case, its claims or the rules have changed since it was computed.
+    """
+    entries = list(entries)
+    outdated = [entry for entry in entries if entry.summary is not None and entry.summary.basis != _basis(entry.case)]
+    if not outdated:
+        return entries
+    catalog, judged = load_catalog(), {}
+    for entry, content in store.read_all(outdated):
+        try:
+            if isinstance(content, FlagbenchError):
+                raise content
+            summary = entry.summary and _judged(entry.summary, read_record(content), catalog)
+            judged[id(entry)] = replace(entry, summary=summary)
+        except FlagbenchError as error:
+            judged[id(entry)] = replace(entry, summary=None, error=error.message, unread=isinstance(error, Unread))
+    store.remember(judged.values())
+    return [judged.get(id(entry), entry) for entry in entries]
+
+
+def _judged(summary: Summary, record: Record, catalog: Catalog) -> Summary:
+    case = catalog.cases.get(record.case)
+    claims = [claim for claim in catalog.claims.values() if claim.case == record.case]
+    verdict = claim_id = sound = None
+    gate = None if case is None else case.gate
+    if case is not None:
+        sound = record.evidence is not None and not examine(record, case).problems
+    if case is not None and claims:
+        claim = choose_claim(record, case, claims)
+        result = verify_claim([record], claim, case, chosen=True)
+        verdict, claim_id = result.verdict.value, claim.id
+        held_by = candidates(gate_spec(case), result.against)
+        gate = next((name for name in held_by if name in summary.metrics), gate)
+    basis = _basis(record.case)
+    return msgspec.structs.replace(summary, verdict=verdict, claim=claim_id, gate=gate, sound=sound, basis=basis)
+
+
+@cache
+def _basis(case: str) -> str:
+    """What a verdict on a record of this case depends on besides it: the rules, and a digest of its manifests."""
+    digest = hashlib.sha256()
+    for folder in ("cases", "claims"):
+        file = manifests_root() / folder / f"{case}.yaml"
+        digest.update(file.read_bytes() if file.is_file() else b"none")
+    return f"{RULES}-{digest.hexdigest()}"

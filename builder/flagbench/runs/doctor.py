@@ -1,0 +1,224 @@
+"""Checks what this machine needs for running flagbench; each finding has a remedy."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from flagbench.errors import FlagbenchError
+from flagbench.images.engines import open_engine
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.model import Catalog
+from flagbench.records.store import FolderBlobs, open_store
+from flagbench.runs.launchers import Health
+from flagbench.runs.launchers.docker import DockerLauncher
+from flagbench.runs.launchers.kubernetes.kubectl import health
+from flagbench.runs.launchers.native import NativeLauncher
+from flagbench_core import __version__
+
+GIB = 2**30
+_NATIVE_REMEDY = "for runs without a container, in the checkout: pip install -e '.[cases]'"
+_MOST_LEFTOVERS = 4
+_DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
+_EVERY_CASE = ("torch", "numpy", "psutil", "pynvml", "tokenizers", "safetensors")
+"""What every case imports."""
+_DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
+"""What brings a module, where its name is another."""
+
+
+class Level(str, Enum):
+    """Whether a finding prevents nothing, some runs, or every run."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    name: str
+    level: Level
+    detail: str
+    remedy: str | None = None
+
+
+def examine(store_url: str | None = None) -> list[Finding]:
+    """Run every check. Imports no framework and leaves nothing behind."""
+    found, catalog = manifests()
+    return [
+        Finding("python", Level.OK, f"{platform.python_version()} ({platform.machine()})"),
+        Finding("flagbench", Level.OK, __version__),
+        found,
+        store(store_url),
+        *native_packages(catalog),
+        # A container's quota may be lower than the machine's count.
+        Finding("cpus", Level.OK, f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable"),
+        memory(),
+        *disks(store_url),
+        leftovers(),
+        accelerator(),
+        launcher("native", NativeLauncher().health()),
+        launcher("kubernetes", health()),
+        docker(catalog),
+    ]
+
+
+def manifests() -> tuple[Finding, Catalog | None]:
+    """Whether the manifests are found and valid, and what they hold."""
+    try:
+        catalog = load_catalog()
+    except FlagbenchError as error:
+        # The number of problems and the first one; `flagbench list` shows the others.
+        detail = " ".join(line.strip() for line in error.message.splitlines()[:2])
+        return Finding("manifests", Level.FAIL, detail, error.remedy), None
+    counts = f"{len(catalog.cases)} cases, {len(catalog.stacks)} stacks, {len(catalog.claims)} claims"
+    return Finding("manifests", Level.OK, f"{catalog.root}: {counts}"), catalog
+
+
+def store(url: str | None) -> Finding:
+    """Whether records can be stored."""
+    try:
+        found = open_store(url).health()
+    except FlagbenchError as error:
+        return Finding("store", Level.FAIL, error.message, error.remedy)
+    return Finding("store", Level.OK if found.ok else Level.FAIL, found.detail, found.remedy)
+
+
+def native_packages(catalog: Catalog | None) -> Iterator[Finding]:
+    """Packages that a run without a container imports: looked up only, because importing torch takes seconds."""
+    importing: dict[str, list[str]] = {module: [] for module in _EVERY_CASE}
+    for case in catalog.cases.values() if catalog else ():
+        for module in sorted(case.raw.get("imports", ())):
+            importing.setdefault(module, []).append(case.name)
+    for module, cases in importing.items():
+        if importlib.util.find_spec(module) is None:
+            wanted = f", and {', '.join(cases)} imports it" if cases else ""
+            yield Finding(module, Level.WARN, f"not installed{wanted}", _NATIVE_REMEDY)
+            continue
+        try:
+            version = importlib.metadata.version(_DISTRIBUTIONS.get(module, module.replace("_", "-")))
+        except importlib.metadata.PackageNotFoundError:
+            version = "installed, version unknown"
+        yield Finding(module, Level.OK, version)
+
+
+def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:
+    """Available memory, and the control group's limit (version 2, else 1) if it is lower."""
+    try:
+        amounts = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
+        total, available = (int(amounts[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    except (OSError, KeyError) as error:
+        return Finding("memory", Level.WARN, f"unknown: {meminfo}: {error}", "mount /proc, which runs read too")
+    detail = f"{available / GIB:.1f} of {total / GIB:.1f} GiB available"
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        # Absent in the other version; `max` where there is no limit.
+        with contextlib.suppress(OSError, ValueError):
+            if (limit := int((cgroup / name).read_text())) < total:
+                return Finding("memory", Level.OK, f"{detail}; limited to {limit / GIB:.1f} GiB")
+    return Finding("memory", Level.OK, detail)
+
+
+def disks(store_url: str | None) -> Iterator[Finding]:
+    """The disks that a run writes to: its own files into the temporary folder, its record into the store."""
+    yield disk("temporary files")
+    try:
+        blobs = open_store(store_url).blobs
+    except FlagbenchError:  # it is a finding of its own
+        return
+    if isinstance(blobs, FolderBlobs):
+        folders = (blobs.root, *blobs.root.parents)
+        yield disk("disk of the store", next(folder for folder in folders if os.access(folder, os.F_OK)))
+
+
+def disk(name: str, folder: Path | None = None, least: int = GIB) -> Finding:
+    """Free space on the disk of a folder, by default the temporary one; a run needs well under `least` bytes."""
+    try:
+        folder = folder or Path(tempfile.gettempdir())
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Finding(name, Level.WARN, f"unknown: {error}", _DISK_REMEDY)
+    detail = f"{free / GIB:.1f} GiB free at {folder}"
+    return Finding(name, Level.WARN, detail, _DISK_REMEDY) if free < least else Finding(name, Level.OK, detail)
+
+
+def leftovers(folder: Path | None = None) -> Finding:
+    """Folders that killed runs of this user left in `folder`, by default the temporary one.
+
+    No process holds their lock any more.
+    """
+    try:
+        folder = folder or Path(tempfile.gettempdir())
+        found = sorted(path.name for path in folder.glob("flagbench-*") if _is_left(path))
+    except OSError as error:
+        return Finding("leftovers", Level.WARN, f"unknown: {error}", _DISK_REMEDY)
+    if not found:
+        return Finding("leftovers", Level.OK, f"none in {folder}")
+    shown = [*found[:_MOST_LEFTOVERS], *["..."] * (len(found) > _MOST_LEFTOVERS)]
+    detail = f"{len(found)} left by killed runs in {folder}: {', '.join(shown)}"
+    return Finding("leftovers", Level.WARN, detail, "the next run with the same TMPDIR removes them")
+
+
+def _is_left(folder: Path) -> bool:
+    """The image side's rule (`scratch`): a run holds the lock exclusively; this takes it briefly, shared."""
+    try:
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            return False
+        lock = os.open(folder / "owner.lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return stat.S_ISREG(os.fstat(lock).st_mode)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+
+
+def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:
+    """The accelerator's driver, read from the kernel, because a vendor's tool may hang."""
+    with contextlib.suppress(OSError):
+        if version := re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", driver.read_text()):
+            return Finding("accelerator", Level.OK, f"NVIDIA driver {version[1]}")
+    for tool in ("nvidia-smi", "mx-smi"):
+        if shutil.which(tool):
+            return Finding("accelerator", Level.OK, f"{tool} found, driver version unknown")
+    remedy = "images of the cpu stack run here; for others install the accelerator's driver"
+    return Finding("accelerator", Level.WARN, "no driver found", remedy)
+
+
+def docker(catalog: Catalog | None) -> Finding:
+    """The version of the container engine, and which of the catalog's images it has."""
+    stacks = catalog.stacks.values() if catalog else ()
+    names = sorted(f"{case}:{stack.name}" for stack in stacks for case in stack.runs)
+    found, there = DockerLauncher().health(), []
+    try:
+        if found.ok:
+            with contextlib.closing(open_engine()) as engine:
+                there = [name for name in names if engine.inspect(f"flagbench/{name}") is not None]
+    except FlagbenchError as error:
+        found = Health(False, error.message, error.remedy)
+    if not found.ok:
+        return Finding("docker", Level.WARN, found.detail, f"{found.remedy}; --via native needs no engine")
+    have = f"images: {', '.join(there)}" if there else "no image of a case, `flagbench build` makes them"
+    return Finding("docker", Level.OK, f"{found.detail}; {have}")
+
+
+def launcher(name: str, found: Health) -> Finding:
+    """Whether runs can be started, or submitted, in this way."""
+    return Finding(name, Level.OK if found.ok else Level.WARN, found.detail, found.remedy)

@@ -1,0 +1,45 @@
+"""Ways to run a case's image or its entrypoint, one adapter a file or a package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from flagbench.runs.request import RunRequest
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """Outcome of a launch: the record as the image printed it, and the exit code."""
+
+    record: bytes
+    """Empty on other nodes than node 0, which print none."""
+    exit_code: int
+    signalled: bool = False
+    """Whether this process was asked to stop meanwhile, even where the run still ended well."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether a launcher can be used on this machine."""
+
+    ok: bool
+    detail: str
+    remedy: str | None = None
+
+
+class Launcher(Protocol):
+    """A way to run a case to its end. `launchers.kubernetes` submits instead, and does not wait."""
+
+    def health(self) -> Health:
+        """Whether it can be used here; starts nothing."""
+
+    def command(self, request: RunRequest) -> str:
+        """The plan: the shell command that does the same; nothing is started or asked.
+
+        Raises FlagbenchError (usage) for options that cannot be used, or (data) for missing folders.
+        """
+
+    def launch(self, request: RunRequest) -> LaunchResult:
+        """Run to the end. Raises FlagbenchError if nothing could be started."""

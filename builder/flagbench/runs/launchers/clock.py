@@ -1,0 +1,105 @@
+"""A launch timed by the clock of this host, and that time written into the run's record."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from flagbench.files import read_file, write_atomically
+from flagbench.records.read import MAX_BYTES
+from flagbench.records.store.layout import is_record_id
+from flagbench.runs.launchers import Launcher, LaunchResult
+from flagbench.runs.request import RunRequest
+from flagbench_core.s3.ticket import VARIABLE as TICKET_VARIABLE
+
+
+@dataclass(frozen=True)
+class TimedLaunch:
+    """A run that has ended, with when it started and how long it took by this host's clock."""
+
+    result: LaunchResult
+    started_at: str
+    """UTC, as a record writes a time; the second in which it started."""
+    seconds: float
+    """From before the process or the container was started until it had ended, sleep of the machine included."""
+    via: str
+    """The launcher, `native` or `docker`."""
+
+
+def timed_launch(launcher: Launcher, request: RunRequest, via: str) -> TimedLaunch:
+    """Run to the end. Raises FlagbenchError if nothing could be started."""
+    started_at, start = utc_now(), elapsed()
+    result = launcher.launch(request)
+    return TimedLaunch(result, started_at, round(elapsed() - start, 3), via)
+
+
+def elapsed() -> float:
+    """Seconds of a clock that is never set. It keeps counting while the machine sleeps, as the time of day does."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def utc_now() -> str:
+    """This second, UTC, as a record writes a time."""
+    return f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def stamped(launch: TimedLaunch, request: RunRequest) -> LaunchResult:
+    """The result with the field `launch` in its record, and in the copy that the image wrote to --out.
+
+    All copies of a record have the same bytes. So the field is left out where a copy cannot be changed: a native run
+    with FLAGBENCH_TICKET has uploaded one, and a folder of --out may no longer be writable.
+    """
+    if launch.via == "native" and TICKET_VARIABLE in os.environ:
+        return launch.result
+    content = with_launch(launch.result.record, launch)
+    if content == launch.result.record:
+        return launch.result
+    if request.options.out is not None and not _rewritten(Path(request.options.out), launch.result.record, content):
+        return launch.result
+    return replace(launch.result, record=content)
+
+
+def with_launch(record: bytes, launch: TimedLaunch) -> bytes:
+    """The record with its field `launch`, which replaces one that was there; other bytes stay as they were.
+
+    What is not a JSON object is returned unchanged.
+    """
+    try:
+        raw = json.loads(record)
+    except (ValueError, RecursionError):
+        return record
+    if not isinstance(raw, dict) or not raw:
+        return record
+    field = {"started_at": launch.started_at, "seconds": launch.seconds, "via": launch.via}
+    if "launch" in raw:
+        raw["launch"] = field
+        return _line(raw)
+    # The rest is not serialized again, so numbers keep the digits that the image wrote.
+    return record.rstrip()[:-1] + b',"launch":' + _line(field)[:-1] + b"}\n"
+
+
+def _rewritten(folder: Path, before: bytes, after: bytes) -> bool:
+    """Whether the copy of a record in a folder of --out holds `after` now, or none is there."""
+    record_id = ""
+    with suppress(ValueError, RecursionError, TypeError, KeyError):
+        record_id = str(json.loads(before)["record_id"])
+    file = folder / f"{record_id}.json"
+    try:
+        if not is_record_id(record_id) or not file.exists():
+            return True
+        if read_file(file, MAX_BYTES).strip() != before.strip():
+            return False
+        write_atomically(file, after)
+    except OSError:
+        return False
+    return True
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"

@@ -1,0 +1,95 @@
+"""Runs a case's image in a container of the Docker Engine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+
+from flagbench.errors import FlagbenchError
+from flagbench.images.oci.bucket_address import is_in_bucket
+from flagbench.progress import Progress
+from flagbench.runs.launchers import Health, LaunchResult
+from flagbench.runs.launchers.bucket_image import pulled_image
+from flagbench.runs.launchers.container import Container, DockerOptions, is_another_node, plan
+from flagbench.runs.launchers.container_exit import exit_code, explain, record_in, record_of_killed
+from flagbench.runs.launchers.host import this_host
+from flagbench.runs.request import RunRequest
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.redaction import redact
+
+
+class DockerLauncher:
+    """The launcher of `--via docker`. Nothing is built, and nothing pulled but an image that is named in a bucket."""
+
+    def __init__(
+        self,
+        options: DockerOptions | None = None,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        shows: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """`shows`: variables for the container that only decide how progress is drawn. `progress`: shows a pull."""
+        self._options = options or DockerOptions()
+        self._environment = environment
+        self._shows = shows or {}
+        self._progress = progress or Progress(quiet=True)
+
+    def health(self) -> Health:
+        """Whether a container engine answers, and a docker command is installed; their versions."""
+        from flagbench.images.engines import open_engine  # a command that is only shown needs neither
+        from flagbench.images.engines.client import find_docker
+
+        try:
+            with closing(open_engine()) as engine:
+                find_docker(builds=False)
+                return Health(True, engine.health())
+        except FlagbenchError as error:
+            return Health(False, error.message, error.remedy)
+
+    def command(self, request: RunRequest) -> str:
+        """The `docker run` line of the same container, without the image's digest: the engine is not asked for it.
+
+        Raises FlagbenchError (usage) for options that cannot be used, or (data) for missing folders.
+        """
+        return shlex.join(self._plan(request).command("--rm"))
+
+    def launch(self, request: RunRequest) -> LaunchResult:
+        """Run the image; its progress goes to this process's stderr. The container is removed at the end.
+
+        Raises FlagbenchError where nothing could be started: usage (2) for a missing image, data (3) for a missing
+        folder or a damaged image in a bucket, wrong hardware (13) for a missing device, engine (15) otherwise.
+        """
+        from flagbench.runs.launchers.engine_container import run_container
+
+        container = self._plan(request)
+        if self._options.image is not None and is_in_bucket(self._options.image):
+            pulled = pulled_image(self._options.image, self._progress)
+            container = replace(container, image=pulled)
+        image, ended = run_container(
+            replace(container, environment={**container.environment, **self._shows}),
+            request,
+            keep=self._options.keep_container,
+        )
+        several = request.options.nodes > 1
+        if isinstance(ended, FlagbenchError):
+            error = ended
+        else:
+            if record := record_in(ended.printed):
+                return LaunchResult(record, exit_code(record, ended.code), ended.signalled is not None)
+            if several and ended.code in set(ExitCode) and ended.overdue is None:
+                # Only node 0 prints a record; the image may know its node rank from the platform's variables alone.
+                return LaunchResult(b"", int(ended.code or 0))
+            error = explain(ended)
+        if several and is_another_node(request.options.node_rank, container.environment):
+            sys.stderr.write(redact(f"error: {error.message}\nfix: {error.remedy}\n"))
+            return LaunchResult(b"", int(error.code))
+        named = replace(request, options=replace(request.options, run_id=container.run))
+        return LaunchResult(record_of_killed(named, error, image=image), int(error.code))
+
+    def _plan(self, request: RunRequest) -> Container:
+        return plan(request, self._options, self._environment, this_host())

@@ -1,0 +1,78 @@
+"""Errors of the engine when it refuses a container, with their remedies."""
+
+from __future__ import annotations
+
+from flagbench.errors import FlagbenchError
+from flagbench.images.engines.diagnose import Rule, match_rule
+from flagbench_core.exit_codes import ExitCode
+
+# The texts are those of Docker Engine 20.10 and later, runc and the NVIDIA container toolkit; first match wins.
+_RULES = {
+    ExitCode.WRONG_HARDWARE: (
+        Rule(
+            r"(?i)could not select device driver.*gpu",
+            "the container engine cannot give a container its GPUs",
+            "install the NVIDIA container toolkit (package nvidia-container-toolkit), run "
+            "`nvidia-ctk runtime configure --runtime=docker` and restart the engine",
+        ),
+        Rule(
+            r"(?i)nvidia-container-cli: requirement error: unsatisfied condition: (?P<what>[^,\s]+)",
+            "the machine's NVIDIA driver is too old for this image, which requires {what}",
+            "install a newer driver, or choose a stack for this one (`flagbench list stacks`)",
+        ),
+        Rule(
+            r"(?i)nvidia-container-cli: (?P<what>.*?)(?:: unknown)?$",
+            "the NVIDIA container toolkit found no usable driver or device: {what}",
+            "check the driver with `nvidia-smi` on this machine",
+        ),
+        Rule(
+            r"(?i)gathering device information.*?\"(?P<what>[^\"]+)\": no such file",
+            "this machine has no {what}, which the stack's devices need",
+            "install the accelerator's driver, or choose a stack for what is here (`flagbench list stacks`)",
+        ),
+        Rule(
+            r"(?i)unable to find group (?P<what>[^:\s]+)",
+            "neither this machine nor the image has the group {what}, to which the stack's devices belong",
+            "install the accelerator's driver, which makes the group",
+        ),
+    ),
+    ExitCode.USAGE: (
+        Rule(
+            r"(?i)bind source path does not exist: (?P<what>.*)",
+            "the engine does not find {what}: it runs on another file system",
+            "put the folder where the engine runs, or use an engine of this machine (DOCKER_HOST)",
+        ),
+        Rule(r"(?i)minimum memory limit", "the container's memory is too small", "give --memory 6m or more"),
+        Rule(
+            r"(?i)exec: \"(?P<what>[^\"]+)\".*(?:not found|no such file|permission denied)",
+            "the image cannot start its entry point {what}",
+            "name an image of flagbench, or build it again",
+        ),
+        Rule(
+            r"(?i)exec format error",
+            "the image is for another kind of processor than this machine's",
+            "add a stack for this machine's platform: docs/add-a-stack.md",
+        ),
+    ),
+}
+
+
+def engine_refusal(text: str) -> FlagbenchError:
+    """The engine's refusal to create or start a container, as an error with its remedy."""
+    for code, rules in _RULES.items():
+        if found := match_rule(rules, text):
+            return FlagbenchError(found.cause, remedy=found.remedy, code=code)
+    words = " ".join(text.split())
+    return FlagbenchError(
+        f"the container engine refused the container: {words}",
+        remedy="fix what it names; `flagbench run --show-command` prints the same as a docker line to try",
+        code=ExitCode.ENGINE,
+    )
+
+
+def missing_image(image: str, built_by: str | None) -> FlagbenchError:
+    """The engine has no such image; `built_by` is what to build it from, where flagbench can."""
+    remedy = (
+        f"build it: flagbench build {built_by}" if built_by else "pull, load or build it first; nothing is pulled"
+    )
+    return FlagbenchError(f"there is no image {image} here", remedy=remedy)

@@ -1,0 +1,76 @@
+"""How long a run should take, and the source of that estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.model import Claim, Stack
+from flagbench.manifests.settings import schedule
+from flagbench.records.digest import unseeded
+from flagbench.records.store import Store
+from flagbench.runs.launchers.describe import Described
+
+LOOKED_AT = 50
+"""How many of the newest records of the case and stack are looked at."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Expected duration, and its source."""
+
+    seconds: float
+    basis: str
+
+
+def estimate(described: Described | None, stack: Stack, store: Store, claims: Iterable[Claim]) -> Estimate | None:
+    """From the newest run of this configuration, with any seed, that ended well, else from a published row of it."""
+    if described is None:
+        return None
+    rows = [claim for claim in claims if _is_row_of(claim, described.config, stack)]
+    return _as_before(described, stack.name, store) or _as_published(described.config, rows)
+
+
+def _as_before(described: Described, stack: str, store: Store) -> Estimate | None:
+    digest = unseeded(described.config)
+    try:
+        for entry in islice(store.list(described.config["case"], stack), LOOKED_AT):
+            run = entry.summary
+            if run and run.duration and run.state == "ok" and run.unseeded_digest == digest:
+                return Estimate(run.duration, f"the run {entry.record_id} of the same configuration")
+    except FlagbenchError:
+        pass  # an unreadable store is reported when the record is stored
+    return None
+
+
+def _is_row_of(claim: Claim, config: Mapping[str, Any], stack: Stack) -> bool:
+    """Whether a published row is of this work on hardware of this stack: only then does its speed say anything."""
+    run, conditions = claim.run, claim.conditions
+    same = all(getattr(run, key) == config[key] for key in ("nodes", "gpus", "preset", "division", "precision"))
+    models = {name for accelerator in stack.accelerators for name in accelerator.match}
+    ours = claim.case == config["case"] and conditions.get("device_model") in models
+    return ours and same and conditions.get("batch_size") == schedule(config)["batch_size"]
+
+
+def _as_published(config: Mapping[str, Any], claims: Iterable[Claim]) -> Estimate | None:
+    """By the row's e2e_time for the whole published run, by its p_core for a window of steps."""
+    train, devices = schedule(config), config["nodes"] * config["gpus"]
+    for claim in claims:
+        whole, speed = claim.metric("e2e_time"), claim.metric("p_core")
+        if train["window_steps"] is None and whole is not None:
+            return Estimate(whole.value, f"e2e_time of the published row {claim.id}")
+        if train["window_steps"] is not None and speed is not None and speed.scope == "job":
+            samples = (train["warmup_steps"] + train["window_steps"]) * train["batch_size"] * devices
+            return Estimate(samples / speed.value, f"p_core of the published row {claim.id}, start-up left out")
+    return None
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`, `2.1 days`: no more digits than an estimate has."""
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{max(seconds, 1):.0f} s"

@@ -1,0 +1,116 @@
+"""The folders of a run, seen from inside its container: /data, /weights and /resume read-only, others writable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flagbench.errors import FlagbenchError
+from flagbench.runs.request import LocalOptions, check_address, is_address
+from flagbench_core.exit_codes import ExitCode
+
+SYNTHETIC = "synthetic"
+BUNDLE = "/bundle"
+"""Where a container leaves its bundle."""
+SOURCE_VARIABLES = {"data": "FLAGBENCH_DATA_SOURCE", "weights": "FLAGBENCH_WEIGHTS_SOURCE"}
+"""How a container learns from which bucket a mounted folder was fetched, for the record."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder or file of the host, mounted into a container."""
+
+    source: str
+    """Absolute path on the host."""
+    target: str
+    writable: bool
+
+
+def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ...]]:
+    """The options with the paths inside the container, and what to mount there; addresses of a bucket stay.
+
+    Checks the folders to read and makes nothing: `--out` need not exist yet. Raises FlagbenchError: data (3) for
+    folders to read that are not there, usage (2) for what is not a path.
+    """
+    folders = []
+    changed: dict[str, str] = {}
+    for name in ("data", "weights", "resume"):
+        given = getattr(options, name)
+        if given is None or (name == "data" and given == SYNTHETIC):
+            continue
+        if name != "resume" and is_address(given):
+            check_address(f"--{name}", given)  # what is there is fetched before it is mounted: see fetch.py
+            continue
+        folders.append(Folder(str(_readable(given, f"--{name}")), f"/{name}", writable=False))
+        changed[name] = f"/{name}"
+    if options.out is not None:
+        folders.append(Folder(str(host_path(options.out, "--out")), "/out", writable=True))
+        changed["out"] = "/out"
+    return replace(options, **changed), tuple(folders)  # type: ignore[arg-type]  # the fields named are texts
+
+
+@contextmanager
+def output_folder(given: str | None) -> Iterator[None]:
+    """Make `--out` where it is missing, so that the caller owns it and not the engine; left empty, it is removed.
+
+    Raises FlagbenchError (usage) where it cannot be made.
+    """
+    if given is None:
+        yield
+        return
+    path = host_path(given, "--out")
+    there = path.is_dir()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FlagbenchError(
+            f"--out {given!r} cannot be made: {error.strerror}", remedy="give a folder where you may write"
+        ) from None
+    try:
+        yield
+    finally:
+        if not there:
+            with suppress(OSError):
+                path.rmdir()
+
+
+def host_path(given: str, option: str) -> Path:
+    """The path of a file or a folder of this machine, absolute and with links resolved; it need not exist.
+
+    Raises FlagbenchError (usage) for what is not a path, or is one that the engine cannot be asked for.
+    """
+    if "://" in given:
+        raise FlagbenchError(f"{option} takes a path, not an address", remedy="fetch it first and give its path")
+    if not given or "\0" in given:
+        raise FlagbenchError(f"{option} names nothing", remedy="give a path")
+    try:
+        # Resolved: the engine removes `..` from a path without following symbolic links. Not by pathlib, which
+        # raises RuntimeError for a link to itself.
+        path = Path(os.path.realpath(given))
+        # The engine is asked in JSON, whose strings cannot hold any other name.
+        f"{given}{path}".encode()
+        path.exists()  # for its errors: a name that is too long, a folder closed to us
+    except UnicodeEncodeError:
+        raise FlagbenchError(
+            f"the name of {option} {given!r} is not UTF-8, and the engine cannot be asked for it", remedy="rename it"
+        ) from None
+    except OSError as error:
+        raise FlagbenchError(
+            f"{option} {given!r} cannot be used: {error.strerror}", remedy="give another path"
+        ) from None
+    return path
+
+
+def _readable(given: str, option: str) -> Path:
+    path = host_path(given, option)
+    if not path.is_dir():
+        what = "is not a folder" if path.exists() else "does not exist"
+        raise FlagbenchError(
+            f"{option} {given!r} {what}",
+            remedy=f"give a folder of this machine{', or --data synthetic' if option == '--data' else ''}",
+            code=ExitCode.DATA,
+        )
+    return path

@@ -1,0 +1,120 @@
+"""Runs the entrypoint of a case in this Python environment, without a container."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+
+from flagbench.checkout import commit
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.model import Stack
+from flagbench.runs.launchers import Health, LaunchResult
+from flagbench.runs.launchers.container_exit import Ended, exit_code, record_in, record_of_killed
+from flagbench.runs.launchers.folders import output_folder
+from flagbench.runs.request import RunRequest
+from flagbench.signals import Forwarding
+from flagbench_core.exit_codes import ExitCode
+
+NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
+"""What every case imports; a case's manifest names what it imports beside these."""
+PYTHON = (sys.executable, "-m", "flagbench_cases")
+_PR_SET_PDEATHSIG = 1
+_SIGNALS = {number.value: number.name for number in signal.Signals}
+
+
+def require_modules(names: Iterable[str], doing: str) -> None:
+    """Raise FlagbenchError (usage) where this Python lacks a module that `doing` imports."""
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise FlagbenchError(
+            f"{doing} imports {', '.join(missing)}, not installed in this Python",
+            remedy="run `pip install -e '.[cases]'` in the checkout of flagbench, or use --via docker",
+        )
+
+
+class NativeLauncher:
+    """The launcher of `--via native`."""
+
+    def health(self) -> Health:
+        """Whether what every case imports is installed in this Python."""
+        try:
+            require_modules(NEEDED, "a native run")
+        except FlagbenchError as error:
+            return Health(False, error.message, error.remedy)
+        return Health(True, f"this Python has {', '.join(NEEDED)}")
+
+    def command(self, request: RunRequest) -> str:
+        """The line that starts the entrypoint. Raises FlagbenchError (usage) where what it imports is missing."""
+        names = (*NEEDED, *request.case.raw.get("imports", ()))
+        require_modules(names, f"a native run of {request.case.name}")
+        return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *PYTHON, *request.arguments()])
+
+    def launch(self, request: RunRequest) -> LaunchResult:
+        """Run `python -m flagbench_cases`; its progress goes to this process's stderr."""
+        self.command(request)  # for its errors
+        known = commit()
+        with output_folder(request.options.out):
+            ended = follow(request.arguments(), request.stack, {} if known is None else {"FLAGBENCH_COMMIT": known})
+        if record := record_in(ended.printed):
+            return LaunchResult(record, exit_code(record, ended.code), ended.signalled is not None)
+        # Only node 0 prints a record; the entrypoint may know its node rank from the platform's variables alone.
+        if request.options.nodes > 1 and ended.code is not None and ended.code >= 0:
+            return LaunchResult(b"", ended.code)
+        error = explain(ended)
+        return LaunchResult(record_of_killed(request, error), int(error.code))
+
+
+def follow(arguments: Sequence[str], stack: Stack, defaults: Mapping[str, str]) -> Ended:
+    """Run the image side to its end and read what it prints. Signals are forwarded; see Forwarding.
+
+    It runs in its own session, so that Ctrl-C on a terminal reaches it only once, through this process.
+    """
+    printed: list[bytes] = []
+    # In this order: a signal that arrives while the child is started must not be lost.
+    with (
+        Forwarding() as forwarder,
+        subprocess.Popen(
+            [*PYTHON, *arguments],
+            env={**defaults, **os.environ, "FLAGBENCH_STACK": stack.name},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        ) as child,
+    ):
+        signalled, overdue = forwarder.follow(
+            lambda: printed.append(child.communicate()[0]),
+            child.send_signal,
+            child.kill,  # its ranks die with it, even stopped ones
+        )
+    return Ended(b"".join(printed), child.returncode, signalled, overdue)
+
+
+def explain(ended: Ended) -> FlagbenchError:
+    """Why a process printed nothing."""
+    if ended.signalled is not None:
+        reason = f"interrupted by {signal.Signals(ended.signalled).name}"
+        if ended.overdue is not None:
+            reason += f"; the run did not end within {ended.overdue:.0f} s and was killed"
+        return FlagbenchError(reason, remedy="run again", code=ExitCode.INTERRUPTED)
+    code = ended.code or 0
+    end = f"exit code {code}" if code >= 0 else _SIGNALS.get(-code, f"signal {-code}")
+    return FlagbenchError(
+        f"the run ended with {end} before it could print a record",
+        remedy="see its messages above; the kernel log names processes killed for memory",
+        code=ExitCode(code) if code in set(ExitCode) - {ExitCode.OK} else ExitCode.RANK_FAILED,
+    )
+
+
+def _end_with_parent() -> None:
+    """Between fork and exec: ask the kernel for a SIGTERM when this tool dies, even by SIGKILL.
+
+    Nobody would be left to read the record; with --out the run still writes it.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

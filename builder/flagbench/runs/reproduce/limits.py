@@ -1,0 +1,111 @@
+"""How long a reproduction may take: runs, minutes or money, and what is left of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from typer import Option
+
+from flagbench.errors import FlagbenchError
+from flagbench.options import Text
+from flagbench.records.store.series_document import MAX_RUNS, check_nonce
+from flagbench.runs.request import YEAR
+from flagbench.verdict.stats.looks import LOOKS
+
+_MARGIN = 1.1
+"""A run may take so many times the longest one so far."""
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """Where a reproduction ends, decided or not."""
+
+    runs: Annotated[
+        int | None,
+        Option(min=1, max=MAX_RUNS, metavar="N", help=f"Run it at most N times. Default: {LOOKS[-1]}."),
+    ] = None
+    max_minutes: Annotated[float | None, Option(metavar="MINUTES", help="End all runs after that time.")] = None
+    max_cost: Annotated[
+        float | None, Option(metavar="AMOUNT", help="End all runs when they have cost that much; needs --price.")
+    ] = None
+    price: Annotated[float | None, Option(metavar="AMOUNT", help="What this machine costs per hour.")] = None
+    nonce: Annotated[
+        Text,
+        Option(metavar="TEXT", help="Chosen by the verifier: run ids and seeds follow. Default: the row's seed."),
+    ] = None
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The numbers of runs after which the verdict is looked at, fixed before the first run."""
+        most = self.runs or LOOKS[-1]
+        return (*(look for look in LOOKS if look < most), most)
+
+    @property
+    def minutes(self) -> float | None:
+        """The time limit, the lower one of two; None without any."""
+        cost = None if self.max_cost is None or self.price is None else 60 * self.max_cost / self.price
+        given = [limit for limit in (self.max_minutes, cost) if limit is not None]
+        return min(given) if given else None
+
+    def check(self) -> None:
+        """Raise FlagbenchError (usage) for limits that are out of range or incomplete."""
+        for name, value in (
+            ("--max-minutes", self.max_minutes),
+            ("--max-cost", self.max_cost),
+            ("--price", self.price),
+        ):
+            if value is not None and not 0 < value <= YEAR:
+                raise FlagbenchError(f"{name} {value} is out of range", remedy="give a number above 0")
+        if self.max_cost is not None and self.price is None:
+            raise FlagbenchError("--max-cost needs --price", remedy="give what this machine costs per hour")
+        if self.minutes is not None and self.minutes > YEAR / 60:
+            raise FlagbenchError(
+                f"the limit of {self.minutes:.0f} minutes is out of range", remedy="give a lower --max-cost"
+            )
+        if self.nonce is not None:
+            check_nonce(self.nonce)
+
+
+@dataclass
+class Clock:
+    """What is used of the limits."""
+
+    limits: LimitOptions
+    now: Callable[[], float] = time.monotonic
+    longest: float = 0.0
+    """Seconds of the longest run so far."""
+    _start: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._start = self.now()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it was made."""
+        return self.now() - self._start
+
+    @property
+    def left(self) -> float | None:
+        """Minutes that are left, 0 or more; None without a limit."""
+        minutes = self.limits.minutes
+        return None if minutes is None else max(0.0, minutes - self.seconds / 60)
+
+    @property
+    def cost(self) -> float | None:
+        """What the time so far has cost; None without a price."""
+        return None if self.limits.price is None else self.limits.price * self.seconds / 3600
+
+    @property
+    def allows_another(self) -> bool:
+        """Whether one more run, as long as the longest, fits into what is left."""
+        return self.left is None or 60 * self.left >= _MARGIN * self.longest
+
+    @property
+    def text(self) -> str:
+        """`3.2 min so far, 26.8 min left, cost 0.11`."""
+        left = "" if self.left is None else f", {self.left:.1f} min left"
+        cost = "" if self.cost is None else f", cost {self.cost:.2f}"
+        return f"{self.seconds / 60:.1f} min so far{left}{cost}"

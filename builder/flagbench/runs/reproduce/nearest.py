@@ -1,0 +1,54 @@
+"""Which rows come closest to a machine, and what would differ from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from flagbench.devices import Machine, cards_here
+from flagbench.manifests.model import Catalog, Claim, Scalar
+from flagbench.verdict.conditions import DEVICE, ConditionResult, compare_conditions, describe
+
+SHOWN = 3
+"""How many rows are named."""
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """A row, and what of this machine differs from it."""
+
+    claim: Claim
+    differing: tuple[ConditionResult, ...]
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        what = "; ".join(describe(result) for result in self.differing)
+        return f"{self.claim.id}: {what or 'nothing known to differ'}"
+
+
+def machine_conditions(machine: Machine, catalog: Catalog) -> dict[str, Scalar | None]:
+    """The conditions that a machine decides: which device, and how many on one node."""
+    names = {device.name for device in machine.devices}
+    model = next(iter(names)) if len(names) == 1 else None
+    published = {claim.conditions.get(DEVICE) for claim in catalog.claims.values()}
+    fitting = [card.name for card in cards_here(machine, catalog) if names <= {*card.names, card.name}]
+    # Several cards may report one name; that with published rows is meant.
+    model = next((name for name in fitting if name in published), fitting[0] if fitting else model)
+    return {DEVICE: model, "devices": machine.visible or None, "nodes": 1}
+
+
+def nearest_rows(claims: Iterable[Claim], here: Mapping[str, Scalar | None]) -> list[Nearest]:
+    """The rows of a case by how much of `here` differs, the device first; the nearest first."""
+    found = []
+    for claim in claims:
+        results = compare_conditions(here, here, claim.conditions)
+        found.append(Nearest(claim, tuple(result for result in results if result.forbids)))
+
+    def distance(row: Nearest) -> tuple[bool, int, float]:
+        names = {result.name for result in row.differing}
+        published, mine = row.claim.conditions.get("devices"), here.get("devices")
+        apart = abs(published - mine) if isinstance(published, int) and isinstance(mine, int) else 0
+        return DEVICE in names, len(names), apart
+
+    return sorted(found, key=distance)

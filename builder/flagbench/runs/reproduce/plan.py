@@ -1,0 +1,162 @@
+"""The plan of a reproduction: what a row says, what is run instead on other hardware, and what it leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from typer import Option
+
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.lookup import resolve_image
+from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim, Scalar, Stack
+from flagbench.manifests.settings import schedule
+from flagbench.options import Text
+from flagbench.runs.request import LocalOptions, RunRequest
+from flagbench.verdict.conditions import SEED, claim_conditions, shown
+from flagbench_core.exit_codes import ExitCode
+
+_LAYOUT = "layout."
+"""Settings below this path divide the model over the devices, so they go with the number of these."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How the run of a row may differ from it, and what the row does not say."""
+
+    preset: Annotated[
+        Literal["reference", "tiny"],
+        Option(help="The published size, or tiny: seconds of the same code, with settings of its own."),
+    ] = "reference"
+    gpus: Annotated[
+        int | None, Option(min=1, max=1024, help="With --on: other than the row's number of devices; on cpu, ranks.")
+    ] = None
+    data: Annotated[
+        Text, Option(metavar="DIR|s3://...|synthetic", help="Prepared data. Default: /data if there, else synthetic.")
+    ] = None
+    weights: Annotated[Text, Option(metavar="DIR|s3://...", help="A checkpoint folder. Default: random.")] = None
+    steps: Annotated[
+        int | None, Option(min=1, help="Measure that many steps after the warm-up. Default: the preset's window.")
+    ] = None
+    full: Annotated[bool, Option("--full", help="Run to the published stop rule, for its time and accuracy too.")] = (
+        False
+    )
+    timeout: Annotated[
+        float | None, Option(metavar="SECONDS", help="Time without progress that counts as a hang.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run for a row."""
+
+    claim: Claim
+    request: RunRequest
+    differs: tuple[str, ...]
+    """What is known to differ from the row before anything runs."""
+    unpublished: tuple[str, ...]
+    """What the row does not say, so that nothing can be compared."""
+    elsewhere: bool
+    """Whether another stack was asked for than the row's: then other hardware is no error."""
+
+
+def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions, *, fresh: bool) -> Plan:
+    """The plan for a row.
+
+    Args:
+        on: the stack to run on, by its name or alias; None is the row's own.
+        fresh: whether each run has a seed of its own, and not the one that the row states.
+
+    Raises:
+        FlagbenchError: usage for options that do not fit, wrong hardware for a row whose device has no stack.
+    """
+    if on is None and claim.stack is None:
+        raise FlagbenchError(
+            f"no stack runs the row {claim.id}: {claim.no_stack}",
+            remedy="run its work on another stack with --on; the verdict will say what differs",
+            code=ExitCode.WRONG_HARDWARE,
+        )
+    if on is None and options.gpus not in (None, claim.run.gpus):
+        raise FlagbenchError(
+            f"--gpus {options.gpus} is not the row's number of devices, {claim.run.gpus}",
+            remedy="leave it out, or name the stack to run on with --on: then the row may be run otherwise",
+        )
+    case, stack = resolve_image(f"{claim.case}:{on or claim.stack}", catalog)
+    differs = [*_differences(claim, stack, options)]
+    count = options.gpus or claim.run.gpus
+    nodes = 1 if on is not None else claim.run.nodes
+    settings, left_out = _settings(claim, case, options.preset, same_count=(nodes, count) == _shape(claim))
+    differs += left_out
+    seed = claim.conditions.get(SEED)
+    precision = _precision(claim, stack)
+    asked = LocalOptions(
+        nodes=nodes,
+        gpus=count,
+        preset=options.preset,
+        division=_choice(claim.run.division),
+        precision=precision,
+        data=options.data,
+        weights=options.weights,
+        steps=options.steps or (None if options.full else schedule(case.presets[options.preset])["window_steps"]),
+        full=options.full,
+        seed=None if fresh or not isinstance(seed, int) or isinstance(seed, bool) else seed,
+        set_=tuple(f"{name}={shown(value)}" for name, value in settings.items()),
+        timeout=options.timeout,
+    )
+    request = RunRequest(case, stack, asked)
+    return Plan(claim, request, tuple(differs), unpublished(claim, case), on is not None)
+
+
+def unpublished(claim: Claim, case: Case) -> tuple[str, ...]:
+    """The conditions, and the facts of the environment, that a row does not state."""
+    conditions = claim_conditions(case, claim.conditions)
+    stated: Iterable[tuple[str, Scalar | None]] = (*conditions.items(), *claim.environment.items())
+    return tuple(dict.fromkeys(name for name, value in stated if value == NOT_PUBLISHED))
+
+
+def _shape(claim: Claim) -> tuple[int, int]:
+    return claim.run.nodes, claim.run.gpus
+
+
+def _differences(claim: Claim, stack: Stack, options: PlanOptions) -> Iterable[str]:
+    """What of the request is not as the row has it, settings left out."""
+    device = claim.conditions.get("device_model", NOT_PUBLISHED)
+    if stack.device_kind == "cpu":
+        yield f"device: a processor, the row has {device}"
+    elif device not in {name for entry in stack.accelerators for name in (entry.name, *entry.match)}:
+        yield f"device: one of {', '.join(entry.name for entry in stack.accelerators)}, the row has {device}"
+    if claim.stack != stack.name:
+        yield f"stack: {stack.name}, the row's is {claim.stack or 'none'}"
+    if options.preset != claim.run.preset:
+        yield f"preset: {options.preset}, the row is of the {claim.run.preset} size"
+    if claim.run.nodes > 1 and claim.stack != stack.name:
+        yield f"nodes: 1, the row has {claim.run.nodes}"
+    if options.gpus not in (None, claim.run.gpus):
+        yield f"devices per node: {options.gpus}, the row has {claim.run.gpus}"
+    if _precision(claim, stack) != claim.run.precision:
+        yield f"precision: that of the case on a processor, the row has {claim.run.precision}"
+
+
+def _settings(claim: Claim, case: Case, preset: str, *, same_count: bool) -> tuple[Mapping[str, Scalar], list[str]]:
+    """The settings of the row that are used, and what is said of the others."""
+    if preset != claim.run.preset and claim.run.set:
+        names = ", ".join(f"{name} {shown(value)}" for name, value in claim.run.set.items())
+        return {}, [f"settings: the {preset} preset's own, the row has {names}"]
+    used, left_out = {}, []
+    for name, value in claim.run.set.items():
+        if not same_count and str(case.settable[name]["path"]).startswith(_LAYOUT):
+            left_out.append(f"{name}: as fits the number of devices, the row has {shown(value)}")
+        else:
+            used[name] = value
+    return used, left_out
+
+
+def _precision(claim: Claim, stack: Stack) -> Any:
+    """The row's, or None, for the case's own, where a processor does not support it."""
+    return None if stack.device_kind == "cpu" and claim.run.precision != "fp32" else claim.run.precision
+
+
+def _choice(division: str) -> Any:
+    """The division, as the options' type has it; which a case has is checked with the request."""
+    return division

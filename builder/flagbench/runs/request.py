@@ -1,0 +1,267 @@
+"""What an image is asked for: the options of a run, declared and checked once for every command that starts one."""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from typer import Option
+
+from flagbench.errors import FlagbenchError
+from flagbench.image_reference import image_of
+from flagbench.manifests.model import Case, Scalar, Stack
+from flagbench.manifests.settings import setting_fault
+from flagbench.options import Text, Texts, check_ranges, text_fault, words
+from flagbench.records.scalars import RUN_ID
+from flagbench.schema import nearest
+from flagbench_core.s3 import S3Error, parse_address
+
+MAX_NODES = 100_000
+"""The most pods that Kubernetes runs at a time for an Indexed Job."""
+YEAR = 365 * 24 * 3600
+"""Seconds: the longest time that any option takes."""
+_RUN_ID = re.compile(RUN_ID)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What every launcher takes. None leaves the choice to the image."""
+
+    nodes: Annotated[int, Option(min=1, max=MAX_NODES, help="Number of nodes.")] = 1
+    gpus: Annotated[int, Option(min=1, max=1024, help="Devices per node, one process each; on cpu, ranks.")] = 1
+    run_id: Annotated[Text, Option(help="Name of the run, the same on all nodes.")] = None
+    preset: Annotated[
+        Literal["reference", "tiny"], Option(help="The published size, or a tiny one that takes seconds.")
+    ] = "reference"
+    division: Annotated[
+        Literal["faithful", "tuned"], Option(help="As published, or tuned, where a case has that.")
+    ] = "faithful"
+    precision: Annotated[Literal["fp32", "tf32", "fp16", "bf16"] | None, Option(help="Default: the case's own.")] = (
+        None
+    )
+    data: Annotated[
+        Text,
+        Option(
+            metavar="s3://...|synthetic",
+            help="Prepared data. Default: the mount at /data, else synthetic; tiny has its own.",
+        ),
+    ] = None
+    weights: Annotated[Text, Option(metavar="s3://...", help="Prepared weights. Default: random.")] = None
+    steps: Annotated[int | None, Option(min=1, help="Measure that many steps after the warm-up.")] = None
+    max_samples: Annotated[int | None, Option(min=1, help="The same, in samples of all devices.")] = None
+    full: Annotated[bool, Option("--full", help="Run to the published stop rule on any data.")] = False
+    seed: Annotated[int | None, Option(min=0, max=2**31 - 1, help="Default: the case's.")] = None
+    set_: Annotated[Texts, Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter; repeatable.")] = ()
+    max_minutes: Annotated[float | None, Option(metavar="MINUTES", help="End the run after that time.")] = None
+    timeout: Annotated[
+        float | None, Option(metavar="SECONDS", help="Time without progress that counts as a hang. Default: 600.")
+    ] = None
+
+    def words(self) -> list[str]:
+        """The arguments of the image. Nodes and devices always stand there; defaults are left out."""
+        shape = {"--nodes": self.nodes, "--gpus": self.gpus}
+        given = [word for word in words(self) if word.partition("=")[0] not in shape]
+        return [*(f"{name}={count}" for name, count in shape.items()), *given]
+
+
+@dataclass(frozen=True)
+class LocalOptions(RunOptions):
+    """What a launcher on the node itself takes too: its folders, and which node it is."""
+
+    data: Annotated[
+        Text,
+        Option(
+            metavar="DIR|s3://...|synthetic",
+            help="Prepared data. Default: /data if there, else synthetic; tiny has its own.",
+        ),
+    ] = None
+    weights: Annotated[Text, Option(metavar="DIR|s3://...", help="A checkpoint folder. Default: random.")] = None
+    out: Annotated[Text, Option("--out", "-o", metavar="DIR", help="Write the record there as well.")] = None
+    resume: Annotated[Text, Option(metavar="DIR", help="Resume from a checkpoint, if the case writes any.")] = None
+    node_rank: Annotated[int | None, Option(min=0, help="Which node this is, of several.")] = None
+    master: Annotated[Text, Option(metavar="HOST:PORT", help="Where node 0 listens.")] = None
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run of a case on a stack.
+
+    Raises FlagbenchError (usage) when it is made, for the first option that the image would refuse.
+    """
+
+    case: Case
+    stack: Stack
+    options: LocalOptions = field(default_factory=LocalOptions)
+    bundle: str | None = None
+    """The folder in which the image is to leave this node's bundle; None: it makes none for us."""
+
+    def __post_init__(self) -> None:
+        check_options(self.options, self.case, self.stack)
+
+    @property
+    def name(self) -> str:
+        """`case:stack`."""
+        return f"{self.case.name}:{self.stack.name}"
+
+    @property
+    def image(self) -> str:
+        """The image of the case on the stack, as `flagbench build` names it."""
+        return image_of(self.case.name, self.stack.name)
+
+    def arguments(self) -> list[str]:
+        """The command line of the entrypoint; that of an image leaves out the case, its first word."""
+        return [self.case.name, *self.options.words(), *([] if self.bundle is None else [f"--bundle={self.bundle}"])]
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """What the preparation of a case's data and weights takes."""
+
+    out: Annotated[Text, Option("--out", "-o", metavar="OUT", help="Where to write data/ and weights/.")] = None
+    data: Annotated[Text, Option(metavar="SRC", help="The downloaded data, a file or a folder.")] = None
+    weights: Annotated[Text, Option(metavar="SRC", help="The downloaded weights, a file or a folder.")] = None
+    vocabulary: Annotated[Text, Option(metavar="FILE", help="The tokenizer's file, if the data are text.")] = None
+    check: Annotated[bool, Option("--check", help="Verify all checksums of what is prepared in OUT.")] = False
+    to: Annotated[
+        Text, Option(metavar="URL", help="Upload what is prepared in OUT to a bucket: s3://BUCKET/PREFIX.")
+    ] = None
+    force: Annotated[bool, Option("--force", help="Replace what was prepared in OUT or URL before.")] = False
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of a summary.")] = False
+
+
+@dataclass(frozen=True)
+class PrepareRequest:
+    """One preparation of a case's data, weights or both. Raises FlagbenchError (usage) where OUT is missing."""
+
+    case: Case
+    stack: Stack
+    options: PrepareOptions
+
+    def __post_init__(self) -> None:
+        if self.options.out is None:
+            raise FlagbenchError("--out is missing", remedy="give the folder for data/ and weights/: -o OUT")
+
+
+def is_address(text: str | None) -> bool:
+    """Whether a value of --data or --weights is meant as the address of a bucket."""
+    return text is not None and text.lower().startswith("s3:")
+
+
+def check_address(option: str, text: str) -> None:
+    """Raise FlagbenchError (usage) for the address of a bucket that cannot be used. Does not repeat it: it may
+    contain credentials."""
+    try:
+        parse_address(text)
+    except S3Error as error:
+        raise FlagbenchError(f"{option}: {error.message}", remedy=error.remedy) from None
+
+
+def new_run_id() -> str:
+    """A run id for a run that has none."""
+    return f"run-{uuid.uuid4().hex[:12]}"
+
+
+def check_run_id(run_id: str) -> None:
+    """Raise FlagbenchError (usage) for what cannot name a run."""
+    if _RUN_ID.fullmatch(run_id) is None:
+        raise FlagbenchError(
+            f"--run-id {run_id!r} is not valid",
+            remedy="use at most 128 letters, digits, '.', '_' and '-', a letter or digit first",
+        )
+
+
+def check_options(options: RunOptions, case: Case, stack: Stack) -> None:
+    """Refuse here what the image would refuse once it has a node.
+
+    Raises:
+        FlagbenchError: (usage) a choice that the case does not have, a number out of range, two lengths at once.
+    """
+    check_ranges(options)
+    for name, time, limit in (
+        ("--max-minutes", options.max_minutes, YEAR / 60),
+        ("--timeout", options.timeout, YEAR),
+    ):
+        if time is not None and not 0 < time <= limit:
+            raise FlagbenchError(f"{name} {time} is out of range", remedy=f"give a number above 0, up to {limit:.0f}")
+    _check_choices(options, case, stack)
+    if options.run_id is not None:
+        check_run_id(options.run_id)
+    lengths = {"--steps": options.steps, "--max-samples": options.max_samples, "--full": options.full}
+    given = [name for name, value in lengths.items() if value]
+    if len(given) > 1:
+        raise FlagbenchError(f"{' and '.join(given)} contradict each other", remedy="give one of them")
+    for setting in options.set_:
+        _check_setting(setting, case)
+    most = engine_of(options, case).get("max_nodes", MAX_NODES)
+    if options.nodes > most:
+        raise FlagbenchError(
+            f"--nodes {options.nodes}: this engine of {case.name} runs on at most {most}",
+            remedy="ask for fewer nodes, or another engine with --set",
+        )
+
+
+def engine_of(options: RunOptions, case: Case) -> Mapping[str, Any]:
+    """What the chosen engine of a case supports, as its manifest has it."""
+    engines: Mapping[str, Mapping[str, Any]] = case.raw["engines"]
+    chosen = case.presets["reference"].get("engine", {}).get("name", next(iter(engines)))
+    for name, _, value in (setting.partition("=") for setting in options.set_):
+        if case.settable[name]["path"] == "engine.name":
+            chosen = value
+    return engines[chosen]
+
+
+def can_resume(options: RunOptions, case: Case) -> bool:
+    """Whether the case, with the engine chosen, writes checkpoints to resume from."""
+    return bool(engine_of(options, case).get("resume", case.raw["resume"]))
+
+
+def _check_choices(options: RunOptions, case: Case, stack: Stack) -> None:
+    choices: dict[str, tuple[Any, tuple[str, ...]]] = {
+        "--preset": (options.preset, tuple(case.presets)),
+        "--division": (options.division, case.divisions),
+        "--precision": (options.precision, case.precisions),
+    }
+    for option, (value, allowed) in choices.items():
+        if value is not None and value not in allowed:
+            raise FlagbenchError(
+                f"{option}: {case.name} has no {value!r}", remedy=f"choose one of: {', '.join(allowed)}"
+            )
+    if options.precision == "tf32" and stack.device_kind == "cpu":
+        raise FlagbenchError(
+            "--precision: a processor has no TF32", remedy=f"use fp32 or bf16 on the {stack.name} stack"
+        )
+
+
+def _check_setting(setting: str, case: Case) -> None:
+    name, equals, raw = setting.partition("=")
+    if not equals:
+        raise FlagbenchError(f"--set {setting!r} has no value", remedy="write --set NAME=VALUE")
+    if name not in case.settable:
+        close = nearest(name, case.settable)
+        hint = f"did you mean {close}? " if close else ""
+        raise FlagbenchError(
+            f"--set: {name!r} is not a hyper-parameter of {case.name} that may be set",
+            remedy=f"{hint}settable are: {', '.join(sorted(case.settable))}",
+        )
+    spec = case.settable[name]
+    value = _typed(raw, spec["type"])
+    fault = setting_fault(spec, value) if value is not None else f"{raw!r} is not of type {spec['type']}"
+    if fault := text_fault(raw) or fault:
+        raise FlagbenchError(f"--set {name}: {fault}", remedy="give a value that the case allows")
+
+
+def _typed(raw: str, kind: str) -> Scalar | None:
+    """The value as the image will read it; None where it is not of that type, or not finite."""
+    if kind == "boolean":
+        return {"true": True, "false": False}.get(raw.lower())
+    if kind == "string":
+        return raw
+    try:
+        value: int | float = int(raw) if kind == "integer" else float(raw)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

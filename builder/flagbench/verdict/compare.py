@@ -1,0 +1,161 @@
+"""Two records side by side: what differs, and the ratio of what both measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.model import Case
+from flagbench.records.model import Metric, Record
+from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
+from flagbench.verdict.interval import Estimate, Ratio, half_widths, quotient, within_run
+from flagbench.verdict.samples import same_run, same_steps
+from flagbench.verdict.stats.compare import compare_sides
+from flagbench.verdict.validity import examine, no_evidence
+from flagbench_core.exit_codes import ExitCode
+
+ABSENT = object()
+"""Marks a setting that a configuration does not have; None is a value."""
+
+
+class MetricPair(Struct, frozen=True):
+    """A metric of two records, as computed from their evidence.
+
+    `ratio` is B over A, None where either is absent, invalid or in another unit. The intervals of `a` and `b` are
+    within the runs, that of `ratio` is between runs.
+    """
+
+    name: str
+    unit: str
+    a: Estimate | None
+    b: Estimate | None
+    ratio: Ratio | None
+
+
+class Comparison(Struct, frozen=True):
+    """Two records of one case. `config` are leaves of the configuration that differ, by dotted path.
+
+    In `conditions`, `here` is B and `expected` is A; only those that are not equal are listed.
+    """
+
+    a: Record
+    b: Record
+    conditions: tuple[ConditionResult, ...]
+    config: tuple[tuple[str, Any, Any], ...]
+    metrics: tuple[MetricPair, ...]
+    problems: tuple[str, ...]
+    """What makes a record invalid, or its numbers no evidence, one clause each; A and B are named."""
+    exit_code: ExitCode = ExitCode.OK
+    """INVALID and INCONCLUSIVE as for `flagbench verify`, where a record is invalid or has no evidence."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; the shape `flagbench compare --json` prints."""
+        return {
+            "schema": "comparison/v1",
+            "exit_code": int(self.exit_code),
+            "a": self.a.record_id,
+            "b": self.b.record_id,
+            "case": self.a.case,
+            "conditions": [
+                {"name": c.name, "a": c.expected, "b": c.here, "agreement": c.agreement.value}
+                for c in self.conditions
+            ],
+            "config": [
+                {"path": path, "a": None if a is ABSENT else a, "b": None if b is ABSENT else b}
+                for path, a, b in self.config
+            ],
+            "metrics": to_builtins(self.metrics),
+            "problems": list(self.problems),
+        }
+
+
+def compare_records(a: Record, b: Record, case: Case) -> Comparison:
+    """Compare record B with record A. Conditions that differ are reported, never refused.
+
+    An invalid record has no ratio to another: its numbers are shown as its evidence gives them.
+
+    Args:
+        case: the case of both.
+
+    Raises:
+        FlagbenchError: the records are of different cases.
+    """
+    if a.case != b.case:
+        raise FlagbenchError(
+            f"the records are of different cases: {a.case} and {b.case}",
+            remedy="compare two records of the same case; `flagbench results ls` shows them",
+        )
+    found = {label: examine(record, case) for label, record in (("A", a), ("B", b))}
+    invalid = [f"{label}: {what}" for label, each in found.items() for what in each.problems]
+    unproven = [f"{label}: {why}" for label, each in found.items() if (why := no_evidence(each.record))]
+    a, b = (each.record for each in found.values())
+    once = (same_run(a, b) or same_steps(a, b)) if a.record_id != b.record_id else None
+    names = dict.fromkeys((*a.conditions, *b.conditions))
+    conditions = compare_conditions(names, b.conditions, a.conditions)
+    return Comparison(
+        a=a,
+        b=b,
+        conditions=tuple(
+            c
+            for c in conditions
+            if c.agreement is not Agreement.EQUAL and not (c.here is None and c.expected is None)
+        ),
+        config=_config_differences(a.config, b.config),
+        metrics=tuple(
+            _pair(a, b, name, comparable=not invalid)
+            for name in dict.fromkeys(metric.name for metric in (*a.metrics, *b.metrics))
+        ),
+        problems=(*invalid, *unproven, *([f"A and B count as one run: {once}"] if once else ())),
+        exit_code=ExitCode.INVALID if invalid else ExitCode.INCONCLUSIVE if unproven else ExitCode.OK,
+    )
+
+
+def _pair(a: Record, b: Record, name: str, *, comparable: bool) -> MetricPair:
+    found = [record.metric(name) for record in (a, b)]
+    left, right = (None if metric is None else within_run(metric) for metric in found)
+    both = [metric for metric in found if metric is not None]
+    ratio = None
+    same = len({(metric.unit, metric.scope) for metric in both}) == 1
+    if comparable and same and left is not None and right is not None:
+        ratio = _ratio(both, left, right)
+    units = dict.fromkeys(metric.unit for metric in both)
+    return MetricPair(name, " | ".join(units), left, right, ratio)
+
+
+def _ratio(both: Sequence[Metric], left: Estimate, right: Estimate) -> Ratio | None:
+    """B over A, with the interval of one run against one where both windows gave an interval."""
+    plain = quotient(replace(right, ci95=None), replace(left, ci95=None))
+    if plain is None or right.value <= 0 or None in (left.ci95, right.ci95):
+        return plain
+    widths = half_widths(both)
+    least = math.hypot(*(width / metric.value for width, metric in zip(widths, both, strict=True)))
+    found = compare_sides([right.value], [left.value], least=least)
+    return Ratio(found.ratio, found.interval, found.method)
+
+
+def _config_differences(a: object, b: object) -> tuple[tuple[str, Any, Any], ...]:
+    """Leaves that differ, in the order of A and then of B; a leaf that one side lacks is ABSENT there."""
+    left, right = dict(_leaves(a)), dict(_leaves(b))
+    pairs = ((path, left.get(path, ABSENT), right.get(path, ABSENT)) for path in dict.fromkeys((*left, *right)))
+    return tuple((".".join(path), x, y) for path, x, y in pairs if not _same(x, y))
+
+
+def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    """The leaves of a configuration by path; an empty group is a leaf, a missing configuration has none."""
+    if isinstance(value, Mapping) and (value or not path):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    elif path:
+        yield path, value
+
+
+def _same(a: object, b: object) -> bool:
+    """Equal in type too, inside lists as well: true is not 1, and 1 is not 1.0."""
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return type(a) is type(b) and a == b

@@ -1,0 +1,154 @@
+"""Whether two sets of conditions agree, field by field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import TypeGuard
+
+from msgspec import Struct
+
+from flagbench.manifests.model import NOT_PUBLISHED, Case, MetricSpec, Scalar
+from flagbench.records.model import Record
+
+_RELATIVE_TOLERANCE = 1e-9
+"""Wide enough for rounding in decimal text, far too narrow for a different setting."""
+
+VARIES = "varies between the runs"
+"""The value of a condition that is not the same in all runs; it equals nothing."""
+
+DEVICE = "device_model"
+"""The condition that names the device that a number was measured on."""
+
+
+SEED = "seed"
+"""The condition that each run of a series has of its own."""
+
+
+class Agreement(str, Enum):
+    """What is known of one condition on both sides."""
+
+    EQUAL = "equal"
+    DIFFERS = "differs"
+    NOT_PUBLISHED = "not published"
+    UNKNOWN = "unknown"
+
+
+class ConditionResult(Struct, frozen=True):
+    """One condition here and on the other side; None is unknown."""
+
+    name: str
+    here: Scalar | None
+    expected: Scalar | None
+    agreement: Agreement
+
+    @property
+    def forbids(self) -> bool:
+        """Whether a metric that depends on this condition cannot be compared."""
+        return self.agreement in (Agreement.DIFFERS, Agreement.UNKNOWN)
+
+
+def agreement(here: Scalar | None, expected: Scalar | None) -> Agreement:
+    """Compare one condition: strings exactly, numbers to 1e-9 relative, and a bool is not a number."""
+    if here == VARIES:
+        return Agreement.DIFFERS
+    if expected == NOT_PUBLISHED:
+        return Agreement.NOT_PUBLISHED
+    if here is None or expected is None:
+        return Agreement.UNKNOWN
+    if _is_number(here) and _is_number(expected):
+        same = math.isclose(here, expected, rel_tol=_RELATIVE_TOLERANCE)
+    else:
+        same = type(here) is type(expected) and here == expected
+    return Agreement.EQUAL if same else Agreement.DIFFERS
+
+
+def known_conditions(record: Record) -> dict[str, Scalar | None]:
+    """The conditions of a run; it may not know one, but none is merely not published."""
+    return {name: None if value == NOT_PUBLISHED else value for name, value in record.conditions.items()}
+
+
+def alike(a: Scalar | None, b: Scalar | None) -> bool:
+    """Whether two runs agree in a condition; unknown in both counts as agreement."""
+    return a == b or agreement(a, b) is Agreement.EQUAL
+
+
+def shared_conditions(runs: Sequence[Mapping[str, Scalar | None]]) -> dict[str, Scalar | None]:
+    """The conditions of one or more runs: their common value, or VARIES."""
+    first = runs[0]
+    return {
+        name: first.get(name) if all(alike(first.get(name), run.get(name)) for run in runs) else VARIES
+        for name in dict.fromkeys(name for run in runs for name in run)
+    }
+
+
+def compare_conditions(
+    names: Iterable[str], here: Mapping[str, Scalar | None], expected: Mapping[str, Scalar | None]
+) -> tuple[ConditionResult, ...]:
+    """Compare the named conditions in order. A name absent on a side is unknown there."""
+    return tuple(
+        ConditionResult(n, here.get(n), expected.get(n), agreement(here.get(n), expected.get(n))) for n in names
+    )
+
+
+def claim_conditions(case: Case, conditions: Mapping[str, Scalar]) -> dict[str, Scalar | None]:
+    """Every condition of a case as a claim states it; one the row leaves out was not published."""
+    return {name: conditions.get(name, NOT_PUBLISHED) for name in case_conditions(case)}
+
+
+def gate_spec(case: Case) -> MetricSpec:
+    """The metric that decides."""
+    return next(spec for spec in case.metrics if spec.name == case.gate)
+
+
+def depends_on(case: Case, spec: MetricSpec, held_by: str | None = None) -> tuple[str, ...]:
+    """The conditions that a comparison depends on: of the expected metric, and of the measured one it is held by.
+
+    A published p_core, held by the host's clock, depends on the loader as well.
+    """
+    other = case.metric(held_by or spec.held_by or spec.name)
+    return tuple(dict.fromkeys((*spec.depends_on, *(other.depends_on if other is not None else ()))))
+
+
+def gate_conditions(case: Case) -> tuple[str, ...]:
+    """The conditions that the metric that decides depends on."""
+    return depends_on(case, gate_spec(case))
+
+
+def case_conditions(case: Case) -> tuple[str, ...]:
+    """Names of all conditions of a case, groups expanded, in the manifest's order."""
+    return tuple(dict.fromkeys(n for group in case.condition_groups.values() for n in group))
+
+
+def qualifiers(results: Sequence[ConditionResult], case: Case) -> Iterator[str]:
+    """What conditions add to a verdict: other software, or work that was not published and is assumed equal.
+
+    Nothing for software that is unknown on both sides, and for work that the gate does not depend on.
+    """
+    software = [r for r in results if r.name in case.software_conditions]
+    if any(r.agreement is Agreement.DIFFERS for r in software):
+        yield "software differs"
+    if any(r.agreement is Agreement.UNKNOWN and r.here != r.expected for r in software):
+        yield "software unknown"
+    matters = set(case.work_conditions).intersection(gate_conditions(case))
+    silent = (r.name for r in results if r.agreement is Agreement.NOT_PUBLISHED and r.name in matters)
+    yield from (f"{name} {NOT_PUBLISHED}" for name in silent)
+
+
+def describe(result: ConditionResult, *, other: str = "published") -> str:
+    """`devices is 1 here, 8 published`."""
+    if result.here == VARIES:
+        return f"{result.name} {VARIES}"
+    return f"{result.name} is {shown(result.here)} here, {shown(result.expected)} {other}"
+
+
+def shown(value: Scalar | None) -> str:
+    """A condition's value as a person reads it; booleans as in the manifests."""
+    if value is None:
+        return "unknown"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_number(value: Scalar) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,77 @@
+"""A verdict at a look that was fixed in advance: it has to hold at the level that the look is left with.
+
+Checking the verdict several times and stopping at the first definite one is wrong more often than checking
+once. So alpha is spread over the looks (`stats.looks`), and at each the interval is as wide as its part demands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from flagbench.verdict.interval import Ratio
+from flagbench.verdict.judge import classify
+from flagbench.verdict.result import Verdict, VerifyResult
+from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT
+from flagbench.verdict.stats.looks import look_levels
+from flagbench_core.stats.student import t_two_sided
+
+_FINAL = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE)
+"""Verdicts that no interval decides, or that are not definite."""
+
+
+def at_look(result: VerifyResult, plans: Sequence[Sequence[int]]) -> VerifyResult:
+    """The verdict on a claim as this look allows it: unchanged, or INCONCLUSIVE if it does not hold at its level.
+
+    Between two looks, as when the time was up, it is the next one that is used.
+
+    Args:
+        plans: the looks of each series of the runs, numbers of runs, increasing; the last is the most runs. Runs of
+            several series were never looked at together, so the strictest of all their looks counts.
+    """
+    gate = next((metric for metric in result.metrics if metric.name == result.gate), None)
+    if result.verdict in _FINAL or gate is None or gate.ratio is None:
+        return result
+    runs = len(result.records)
+    level, looks = max((_level(looks, runs if len(plans) == 1 else None), looks) for looks in plans)
+    wide = widened(gate.ratio, level, runs)
+    if wide is None or classify(wide) is result.verdict:
+        return result
+    why = (
+        f"{gate.reason}; as the verdict is looked at after {', '.join(map(str, looks))} runs, it has to hold at "
+        f"{level:.2%} here, where the ratio is {wide}"
+    )
+    undecided = replace(gate, verdict=Verdict.INCONCLUSIVE, reason=why)
+    metrics = tuple(undecided if metric is gate else metric for metric in result.metrics)
+    return replace(result, verdict=Verdict.INCONCLUSIVE, reason=why, metrics=metrics)
+
+
+def _level(looks: Sequence[int], runs: int | None) -> float:
+    """The level at the look of so many runs; the strictest of all looks if that is None."""
+    levels = look_levels(looks)
+    if runs is None:
+        return max(levels.values())
+    return levels[next((count for count in looks if count >= runs), looks[-1])]
+
+
+def is_decided(result: VerifyResult) -> bool:
+    """Whether further runs of the same kind could not change the verdict, or need not."""
+    return result.verdict is not Verdict.INCONCLUSIVE
+
+
+def widened(ratio: Ratio, level: float, runs: int) -> Ratio | None:
+    """A ratio with its 95 % interval made one of `level`, by the quantiles of Student's t; None without an interval.
+
+    The interval is one of Student's t over the runs, or over runs and a prior of the spread between them: the default
+    one, which makes it no narrower than the history of a store would.
+    """
+    if ratio.ci95 is None:
+        return None
+    few = runs < RUNS_FOR_STUDENT
+    df = runs - 1 + (DEFAULT.df if few else 0)
+    factor = t_two_sided(level, df) / t_two_sided(LEVEL, df)
+    value, (low, high) = ratio.value, ratio.ci95
+    if few and low > 0:  # of few runs it is Student's on logarithms
+        return Ratio(value, (value * (low / value) ** factor, value * (high / value) ** factor))
+    return Ratio(value, (value - (value - low) * factor, value + (high - value) * factor))

@@ -1,0 +1,260 @@
+"""The claims against the published tables, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from catalogs import CATALOG
+from flagbench.manifests.model import Claim, ClaimMetric
+from flagbench.manifests.printed import printed_number
+
+CLAIMS = CATALOG.claims
+
+
+class Published(NamedTuple):
+    """One version of a table of FlagPerf: each row by its columns' headings, beside its claim, if it has a number."""
+
+    file: str
+    commit: str
+    rows: list[tuple[Claim | None, dict[str, str]]]
+
+
+# First versions of tables of NVIDIA, which are the source of single values.
+FIRST = ("269c1fd5", "ebe6776e")
+ALIGNED = "是否精度对齐"
+# Of each README: the case, the file and the commit, and the table as printed, with the ids of the claims before it.
+TEXT = """
+aquila-33b inference/benchmarks/Aquila_33b/README.md db1edaa2
+id | 推理工具 | precision | e2e_time | p_val_whole | *p_val_core | p_infer_whole | *p_infer_core | *MFU | loss | mem
+a100-1x8-tp8 | FlagScale | fp16 | 2479.9 | / | / | 8711 | 8724 | 23.8% | 3.0075 | 12.3/40.0
+
+distilbert training/nvidia/distilbert-pytorch/README.md 1b5a0303
+id | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem
+a100-1x8-fp32 | A100单机8卡（1x8） | fp32 | / | 361 | 1764.0 | 1861.9 | 1942.6 | 0.915 | 13.9/40.0
+a100-1x8-fp32-bs96 | A100单机8卡（1x8） | fp32 | bs=96 | 334.7 | 2019.1 | 2135.8 | 2181.0 | 0.908 | 33.4/40.0
+a100-1x1-fp32-bs96 | A100单机单卡（1x1） | fp32 | bs=96,lr=0.00015 | 720.8 | 283.7 | 286.1 | 287.9 | 0.912 | 32.7/40.0
+a100-2x8-fp32-bs96 | A100两机8卡（2x8） | fp32 | bs=96 | 58.9 | 3531.1 | 3892.3 | 4058.3 | 0.911 | 32.9/40.0
+
+distilbert training/metax/distilbert-pytorch/README.md 1b5a0303
+id | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem
+c500-1x8-fp32 | C500单机8卡（1x8） | fp32 | / | | | | | 0.908 | 37.0/64.0
+c500-1x1-fp32 | C500单机单卡（1x1） | fp32 | / | | | | | | 35.1/64.0
+c500-2x8-fp32 | C500两机8卡（2x8） | fp32 | / | | | | | | 36.7/64.0
+
+distilbert training/kunlunxin/distilbert-pytorch/README.md 1b5a0303
+id | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem
+- | R300单机单卡（1x1） | fp32 | bs=32 | / | | | | / |
+r300-1x8-fp32-bs32 | R300单机8卡（1x8） | fp32 | bs=32 | | | | | 0.911 | 13.5/32.0
+- | R300两机8卡（2x8） | fp32 | bs=16 | / | | | | / |
+
+glm training/nvidia/glm-pytorch/README.md f33ae772
+id | 训练资源 | 配置文件 | 运行时长(s) | 目标精度 | 收敛精度 | Steps数 | 性能(samples/s)
+a100-1x1-2023-08 | 单机1卡 | config_A100x1x1 | 17049.92 | 0.8 | 0.8044 | 9600 | 4.66
+a100-1x2-2023-08 | 单机2卡 | config_A100x1x2 | 8621.41 | 0.8 | 0.8065 | 4800 | 9.24
+a100-1x4-2023-08 | 单机4卡 | config_A100x1x4 | 5386.60 | 0.8 | 0.8052 | 3000 | 18.47
+a100-1x8-2023-08 | 单机8卡 | config_A100x1x8 | 2755.73 | 0.8 | 0.8059 | 1500 | 36.56
+a100-2x8-2023-08 | 两机8卡 | config_A100x2x8 | 1417.68 | 0.8 | 0.8008 | 750 | 72.73
+
+glm training/iluvatar/glm-pytorch/README.md 75809c12
+id | 训练资源 | 配置文件 | 运行时长(s) | 目标精度 | 收敛精度 | Steps数 | 性能(samples/s)
+bi-v100-1x8-2023-03 | 单机8卡 | config_BI-V100x1x8 | 10120.93 | 0.8 | 0.8081 | 1500 | 9.82
+- | 两机8卡 | config_BI-V100x2x8 | coming | 0.8 | coming | coming | coming
+
+glm training/kunlunxin/glm-pytorch/README.md e0369635
+id | 训练资源 | 配置文件 | 运行时长(s) | 目标精度 | 收敛精度 | Steps数 | 性能(samples/s)
+r300-1x1-2023-04 | 单机1卡 | config_R300x1x1 | 121371.25 | 0.8 | 0.8021 | 14400(fp32) | 0.50
+r300-1x2-2023-04 | 单机2卡 | config_R300x1x2 | 106709.60 | 0.8 | 0.8085 | 12000(fp32) | 0.92
+r300-1x4-2023-04 | 单机4卡 | config_R300x1x4 | 44162.12 | 0.8 | 0.8027 | 4800(fp32) | 1.79
+r300-1x8-2023-04 | 单机8卡 | config_R300x1x8 | 22902.82 | 0.8 | 0.8003 | 2400(fp32) | 3.47
+r300-2x8-2023-04 | 两机8卡 | config_R300x2x8 | 16217.80 | 0.8 | 0.8012 | 1500(fp32) | 6.08
+
+glm training/nvidia/glm-pytorch/README.md 269c1fd5
+id | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem | MFU
+a100-1x8-fp32 | A100单机8卡（1x8） | fp32 | / | 2763 | 36.5 | 42.4 | 42.4 | 0.808 | 33.0/40.0 | 0.035
+a100-1x8-fp32-bs16 | A100单机8卡（1x8） | fp32 | bs=16, lr=1e-05 | 2688 | 37.4 | 43.5 | 43.5 | 0.801 | 39.5/40.0 | 0.035
+a100-1x1-fp32-bs16 | A100单机单卡（1x1） | fp32 | bs=16, lr=1e-05 | 7695 | 4.2 | 5.5 | 5.5 | | 35.0/40.0 | 0.036
+a100-2x8-fp32-bs8 | A100两机16卡（2x8） | fp32 | bs=8, lr=1e-05 | 1409 | 72.7 | 84.7 | 84.9 | 0.804 | 31.0/40.0 | 0.036
+
+glm training/nvidia/glm-pytorch/README.md 1b5a0303
+id | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem | MFU
+a100-1x8-fp32 | A100单机8卡（1x8） | fp32 | / | 2763 | 36.5 | 42.4 | 42.4 | 0.808 | 33.0/40.0 | 0.035
+a100-1x8-fp32-bs16 | A100单机8卡（1x8） | fp32 | bs=16, lr=1e-05 | 2688 | 37.4 | 43.5 | 43.5 | 0.801 | 39.5/40.0 | 0.035
+a100-1x1-fp32-bs16 | A100单机单卡（1x1） | fp32 | bs=16, lr=1e-05 | / | 4.2 | 5.5 | 5.5 | / | 35.0/40.0 | 0.036
+a100-2x8-fp32-bs8 | A100两机16卡（2x8） | fp32 | bs=8, lr=1e-05 | / | 72.7 | 84.7 | 84.9 | / | 31.0/40.0 | 0.036
+
+glm training/metax/glm-pytorch/README.md 1b5a0303
+id | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem | MFU
+c500-1x8-fp32 | C500单机8卡（1x8） | fp32 | / | | | | | 0.802 | 55.1/64.0 |
+c500-1x1-fp32 | C500单机单卡（1x1） | fp32 | / | | | | | / | 55.6/64.0 |
+c500-2x8-fp32 | C500两机16卡（2x8） | fp32 | / | | | | | / | 54.9/64.0 |
+
+glm training/iluvatar/glm-pytorch/README.md 1b5a0303
+id | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem
+bi-v100-1x8-fp32-bs8 | BI-V100单机8卡（1x8） | fp32 | bs=8, lr=1e-05 | | | | | 0.806 | 29.7/32.0
+bi-v100-1x1-fp32-bs8 | BI-V100单机单卡（1x1） | fp32 | bs=8, lr=1e-05 | / | | | | / | 28.8/32.0
+bi-v100-2x8-fp32-bs8 | BI-V100两机8卡（2x8） | fp32 | bs=8, lr=1e-05 | / | | | | / | 28.3/32.0
+
+glm training/kunlunxin/glm-pytorch/README.md 1b5a0303
+id | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem
+r300-1x1-fp32-bs4 | R300单机单卡（1x1） | fp32 | bs=4,lr=1e-05 | / | | | | / | 31.8/32.0
+r300-1x8-fp32-bs5 | R300单机8卡（1x8） | fp32 | bs=5,lr=1e-05 | | | | | 80.52% | 31.8/32.0
+r300-2x8-fp32-bs4 | R300两机8卡（2x8） | fp32 | bs=4,lr=1e-05 | / | | | | / | 31.7/32.0
+
+glm training/dcu/glm-pytorch/README.md 1b5a0303
+id | 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | acc | mem | MFU
+k100-1x1-fp16-bs16 | K100单机单卡（1x1） | fp16 | bs=16, lr=1e-05 | / | / | / | / | / | 55.0/64.0 | /
+k100-1x8-fp16-bs8 | K100单机8卡（1x8） | fp16 | bs=8, lr=1e-05 | / | / | / | / | 0.804 | 29.4/64.0 | /
+
+llama2-70b training/nvidia/llama2_70B-megatron/README.md ebe6776e
+id | 配置 | precision | parallel | fix_hp | token/p/s | loss | mem | MFU
+h800-4x8-fp32-tp8-pp4 | H800四机32卡（4x8） | fp32 | TP8PP4DP1 | recompute=True,(theoryflops=495T) | 253.61 | 0.94 | 77/80 | 21.5%
+h800-4x8-amp-tp8-pp4 | H800四机32卡（4x8） | amp | TP8PP4DP1 | / | 641.93 | 5.7 | 62/80 | 27.2%
+h800-4x8-amp-tp4-pp8 | H800四机32卡（4x8） | amp | TP4PP8DP1 | / | 791.37 | 5.6 | 74/80 | 33.6%
+h800-4x8-amp-tp4-pp8-gas1024 | H800四机32卡（4x8） | amp | TP4PP8DP1 | GAS=1024(GBS=1024=4M tokens) | 908.29 | 7.1 | 74/80 | 38.6%
+
+llama2-70b training/nvidia/llama2_70B-megatron/README.md 1b5a0303
+id | 配置 | precision | parallel | fix_hp | token/p/s | 是否精度对齐 | mem | MFU
+h800-4x8-fp32-tp8-pp4 | H800四机32卡（4x8） | fp32 | TP8PP4DP1 | recompute=True,(theoryflops=495T) | 253.61 | / | 77/80 | 21.5%
+h800-4x8-amp-tp8-pp4 | H800四机32卡（4x8） | amp | TP8PP4DP1 | / | 641.93 | / | 62/80 | 27.2%
+h800-4x8-amp-tp4-pp8 | H800四机32卡（4x8） | amp | TP4PP8DP1 | / | 791.37 | / | 74/80 | 33.6%
+h800-4x8-amp-tp4-pp8-gas1024 | H800四机32卡（4x8） | amp | TP4PP8DP1 | GAS=1024(GBS=1024=4M tokens) | 908.29 | True | 74/80 | 38.6%
+
+llama2-70b training/metax/llama2_70B-megatron/README.md 1b5a0303
+id | 配置 | precision | parallel | fix_hp | token/p/s | 是否精度对齐 | mem | MFU
+- | C500四机32卡（4x8） | fp32 | TP8PP4DP1 | / | / | / | / | /
+- | C500四机32卡（4x8） | amp | TP8PP4DP1 | / | / | / | / | /
+c500-4x8-amp-tp4-pp8 | C500四机32卡（4x8） | amp | TP4PP8DP1 | / | / | / | 62/64 | /
+c500-4x8-amp-tp4-pp8-gas1024 | C500四机32卡（4x8） | amp | TP4PP8DP1 | GAS=1024(GBS=1024=4M tokens) | / | True | 62/64 | /
+
+llama2-70b training/kunlunxin/llama2_70B-megatron/README.md 1b5a0303
+id | 配置 | precision | parallel | fix_hp | token/p/s | 是否精度对齐 | mem | MFU
+r300-10x8-fp32-tp8-pp10 | R300十机80卡（10x8） | fp32 | TP8PP10DP1 | / | / | / | 21/32 | /
+r300-10x8-amp-tp8-pp10-gas1024 | R300十机80卡（10x8） | amp | TP8PP10DP1 | GAS=1024(GBS=1024=4M tokens) | / | doing* | 21/32 | /
+
+llama2-7b-lora training/nvidia/llama2_7b_finetune-pytorch/README.md 1b5a0303
+id | 配置 | fix_hp | token/p/s | loss | mem | acc(MMLU) | MFU
+a100-1x1-fp32 | A100单机单卡（1x1） | / | 2788 | 1.64 | 37.3/40 | 0.38 | /
+a100-1x1-fp16-bs4 | A100单机单卡（1x1） | 数据精度=fp16, local_batchsize=4 | 4017 | 1.77 | 32.0/40 | 0.43 | 36.1%
+
+llama2-7b-lora training/metax/llama2_7b_finetune-pytorch/README.md 1b5a0303
+id | 配置 | fix_hp | token/p/s | loss | mem | acc(MMLU) | MFU
+c500-1x1-fp16-bs4 | C500单机单卡（1x1） | 数据精度=fp16, local_batchsize=4 | / | 1.72 | 32.0/64 | 0.41 | 36.2%
+"""  # noqa: E501
+
+
+def published_tables() -> Iterator[Published]:
+    for block in TEXT.strip().split("\n\n"):
+        first, *lines = block.splitlines()
+        case, file, commit = first.split()
+        headings, *rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+        cells = [dict(zip(headings, row, strict=True)) for row in rows]
+        yield Published(file, commit, [(CLAIMS.get(f"{case}/{row.pop('id')}"), row) for row in cells])
+
+
+TABLES = tuple(published_tables())
+NAMES = {
+    "mem": "mem_peak",
+    "acc(MMLU)": "acc",
+    "MFU": "mfu",
+    "*MFU": "mfu",
+    "*p_infer_core": "p_infer_core",
+    "token/p/s": "tokens_per_second_per_device",
+    "运行时长(s)": "e2e_time",
+    "收敛精度": "acc",
+    "性能(samples/s)": "p_whole",
+}
+LABELS = ("配置", "推理工具", "precision", "parallel", "fix_hp", "训练资源", "配置文件")
+# Of the tables of 2023: the target is in the stop rule, the steps are in a note.
+SETTINGS = ("目标精度", "Steps数")
+
+
+def printed(metric: ClaimMetric) -> list[float]:
+    """What a claim says of a cell: the value, and the total where it has one."""
+    return [metric.value] if metric.of is None else [metric.value, metric.of]
+
+
+def numbers(cell: str) -> list[float]:
+    """What a cell says, `36.1%` as 0.361; empty for one that says nothing."""
+    if cell in ("", "/", "coming"):
+        return []
+    if cell.endswith("%"):
+        return [float(cell[:-1]) / 100]
+    return [float(part) for part in cell.split("/")]
+
+
+@pytest.mark.parametrize("published", TABLES, ids=lambda t: f"{'-'.join(t.file.split('/')[1:3])}-{t.commit}")
+def test_every_cell_is_a_value_and_every_value_a_cell(published: Published) -> None:
+    for claim, cells in published.rows:
+        expected = {
+            NAMES.get(name, name): numbers(cell)
+            for name, cell in cells.items()
+            if name not in (*LABELS, *SETTINGS, ALIGNED) and numbers(cell)
+        }
+        assert (claim is None) == (not expected)
+        if claim is None:
+            continue
+        shown = [cells[label] for label in LABELS if label in cells]
+        assert [part.strip() for part in claim.row.split("|")] == shown
+        if "precision" in cells:
+            assert claim.precision_label == cells["precision"]
+        if ALIGNED in cells:
+            assert claim.aligned == {"True": True}.get(cells[ALIGNED])
+        # What a later version took out is a value of the earlier one only.
+        at = {m.name: m for m in claim.metrics if published.commit in (*FIRST, (m.source or claim.source).commit)}
+        assert {name: printed(metric) for name, metric in at.items()} == {
+            name: pytest.approx(values, rel=1e-12) for name, values in expected.items()
+        }
+
+
+def test_every_claim_is_a_row_of_its_own_source() -> None:
+    found = {claim.id: (t.file, t.commit) for t in TABLES if t.commit not in FIRST for claim, _ in t.rows if claim}
+    assert found == {claim.id: (claim.source.file, claim.source.commit) for claim in CLAIMS.values()}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("36.1%", "0.361"),
+        ("0.0350", "0.0350"),
+        ("2788", "2788"),
+        ("1 %", "0.01"),
+        ("/", None),
+        ("nan", None),
+        ("%", None),
+    ],
+)
+def test_a_printed_cell_is_a_number_with_its_digits(text: str, number: str | None) -> None:
+    found = printed_number(text)
+    assert (None if found is None else str(found)) == number
+
+
+@pytest.mark.parametrize(
+    "claim", [c for c in CLAIMS.values() if any(m.source for m in c.metrics)], ids=lambda c: c.id
+)
+def test_a_value_that_a_later_version_took_out_has_an_anomaly(claim: Claim) -> None:
+    withdrawn = {metric.name for metric in claim.metrics if metric.source is not None}
+    assert {a.field for a in claim.anomalies if a.id.startswith("withdrawn")} == withdrawn
+
+
+@pytest.mark.parametrize("table", [t for t in TABLES if "Steps数" in t.rows[0][1]], ids=lambda t: t.file)
+def test_a_table_that_was_replaced_has_claims_of_its_own(table: Published) -> None:
+    """Their notes' arithmetic: steps times batch over the speed is what the run took, less its initialisation."""
+    for claim, cells in table.rows:
+        if claim is None:
+            continue
+        speed, spent = claim.metric("p_whole"), claim.metric("e2e_time")
+        assert speed is not None
+        assert spent is not None
+        steps = int(cells["Steps数"].removesuffix("(fp32)"))
+        each = claim.conditions["devices"] * claim.conditions["batch_size"]
+        rest = spent.value - steps * each / speed.value
+        # Initialisation with the first evaluation; 0.50 samples/s is known to 1 %.
+        assert 0 < rest < 0.08 * spent.value
+        notes = {a.id: a.note for a in claim.anomalies}
+        assert f"{steps} steps of {each} are {steps * each:,} samples" in notes["one-speed"]
+        assert f"leaves {rest:.0f} s" in notes["one-speed"]
+        assert "withdrawn" in notes
+        assert claim.conditions["stop_rule"] == f"acc >= {cells['目标精度']} or 5553080 samples"

@@ -1,0 +1,120 @@
+"""`flagbench plan` as it is typed: what it prints, what it refuses and with which code it ends."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from flagbench.cli import complete
+from flagbench_core.exit_codes import ExitCode
+from unit.host.conftest import Edit, Flagbench
+
+PLAN = "plan llama2-70b --gpus 32 --mem 64"
+
+
+def test_a_table_for_people(flagbench: Flagbench) -> None:
+    done = flagbench(PLAN)
+    assert done.code == 0
+    head, header, *rest = [line for line in done.out.splitlines() if line]
+    assert "llama2-70b in bf16" in head
+    assert header.split()[:4] == ["TP", "PP", "DP", "RECOMPUTE"]
+    table = [line.split() for line in rest[:17]]
+    assert all(int(row[0]) * int(row[1]) * int(row[2]) == 32 for row in table)
+    assert [row[8] for row in table] == sorted((row[8] for row in table), reverse=True)  # yes before no
+    assert "llama2-70b/h800-4x8-amp-tp8-pp4" in done.out
+    tp, pp = table[0][:2]
+    assert f"--nodes 4 --gpus 8 --set tp={tp} --set pp={pp}" in rest[-1]
+
+
+def test_json_for_scripts(flagbench: Flagbench) -> None:
+    told = flagbench(PLAN + " --json").json
+    assert (told["devices"], told["devices_per_node"], told["batch_size"], told["stack"]) == (32, 8, 44, None)
+    assert told["fastest"] == told["layouts"][0]
+    sizes = {"tp", "pp", "dp", "recompute", "global_batch", "bubble", "relative_speed", "fits", "tight", "memory"}
+    assert {*told["fastest"]} == sizes
+    for row in told["layouts"]:
+        memory = row["memory"]
+        static = sum(memory[name] for name in ("weights", "gradients", "optimizer", "inputs", "buffers"))
+        spent = max(memory["activations"] + memory["working"], memory["update"])
+        assert memory["tensors"] == static + spent
+        assert row["fits"] == (memory["in_use"] <= 64 * 2**30)
+
+
+def test_the_command_of_a_plan_is_accepted(flagbench: Flagbench) -> None:
+    pytest.importorskip("megatron", reason="what a native run of the case imports")
+    asked = "plan llama2-70b:cpu --gpus 4 --gpus-per-node 4 --mem 1 --preset tiny --set batch_size=4 --json"
+    told = flagbench(asked).json
+    assert (told["stack"], told["precision"], told["sequence_length"], told["batch_size"]) == ("cpu", "bf16", 64, 4)
+    words = shlex.split(told["command"])
+    assert words[:3] == ["flagbench", "run", "llama2-70b:cpu"]
+    described = flagbench(" ".join(words[1:]) + " --via native --dry-run --json")
+    assert described.code == 0
+    layout = described.json["config"]["layout"]
+    assert (layout["tp"], layout["pp"]) == (told["fastest"]["tp"], told["fastest"]["pp"])
+
+
+def test_memory_of_the_devices_of_a_stack(flagbench: Flagbench) -> None:
+    told = flagbench("plan llama2-70b:c500-maca3 --gpus 32 --json").json
+    assert (told["stack"], told["memory_gib"]) == ("c500-maca3", 64)
+    several = flagbench("plan llama2-70b:hopper-cuda13 --gpus 32")
+    assert several.code == ExitCode.USAGE
+    assert "NVIDIA H200 141 GiB" in several.err
+    unknown = flagbench("plan llama2-70b --gpus 32")
+    assert (unknown.code, "--mem" in unknown.err) == (ExitCode.USAGE, True)
+
+
+def test_inference_is_split_by_tensors_alone(flagbench: Flagbench) -> None:
+    told = flagbench("plan aquila-33b --gpus 8 --mem 40 --json").json
+    assert {row["pp"] for row in told["layouts"]} == {1}
+    assert all(row["memory"]["optimizer"] == row["bubble"] == 0 for row in told["layouts"])
+
+
+def test_nothing_fits(flagbench: Flagbench) -> None:
+    done = flagbench("plan llama2-70b --gpus 8 --mem 16 --json")
+    assert done.code == ExitCode.OUT_OF_MEMORY
+    told = json.loads(done.out)
+    assert (told["fastest"], told["command"]) == (None, None)
+    assert not any(row["fits"] for row in told["layouts"])
+    smallest = told["layouts"][0]["memory"]["in_use"]
+    assert f"{smallest / 2**30:.1f}" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("llama2-700b --gpus 8 --mem 64", "llama2-70b"),
+        ("glm --gpus 8 --mem 64", "llama2-70b"),
+        ("llama2-70b:a100-cuda11.6 --gpus 8", "--mem GIB"),
+        ("llama2-70b --gpus 12 --mem 64", "--gpus-per-node"),
+        ("llama2-70b --gpus 24 --gpus-per-node 6 --mem 64 --set tp=3", "model.heads = 64"),
+        ("llama2-70b --gpus 8 --mem 0", "--mem"),
+        ("llama2-70b --gpus 8 --mem 64 --set layers=3", "layers"),
+        ("llama2-70b --gpus 8 --mem 64 --set recompute=all", "recompute"),
+        ("llama2-70b --gpus 8 --mem 64 --set micro_batch_size=3", "batch_size"),
+        ("aquila-33b --gpus 8 --mem 64 --precision tf32", "tf32"),
+    ],
+)
+def test_what_cannot_be_planned(flagbench: Flagbench, arguments: str, named: str) -> None:
+    done = flagbench(f"plan {arguments}")
+    assert (done.code, done.out) == (ExitCode.USAGE, "")
+    assert named in done.err
+
+
+def test_a_stack_that_does_not_run_the_case(
+    flagbench: Flagbench, manifests: Path, edit: Edit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    reason = "it has no engine for this case"
+    edit(manifests / "cases" / "llama2-70b.yaml", "does_not_run: {}", f"does_not_run: {{cpu: {reason}}}")
+    done = flagbench("plan llama2-70b:cpu --gpus 8 --mem 64")
+    assert (done.code, done.out) == (ExitCode.USAGE, "")
+    assert reason in done.err
+
+
+def test_cases_are_completed_without_a_stack_too() -> None:
+    offered = complete.cases("aquila")
+    assert offered[0] == "aquila-33b"
+    assert "aquila-33b:cpu" in offered

@@ -1,0 +1,146 @@
+"""`flagbench results` lists the records of a store and shows one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flagbench.records.store import Store
+from flagbench_core.exit_codes import ExitCode
+from unit.host.conftest import REPLAY, Flagbench, MakeRecord
+
+
+@pytest.fixture
+def filled(store: Store, make_record: MakeRecord) -> Store:
+    """Two good records, the newer one failed."""
+    store.put(make_record(record_id="the-older-one"))
+    status = {"state": "failed", "phase": "train", "reason": "a rank died", "remedy": "look", "exit_code": 4}
+    changes = {"created_at": "2026-01-02T00:00:00Z", "stack": "a100-cuda11.6", "status": status, "metrics": []}
+    store.put(make_record(record_id="the-newer-one", **changes))
+    return store
+
+
+def test_ls_is_newest_first(filled: Store, flagbench: Flagbench) -> None:
+    header, newer, older = flagbench("results ls").out.splitlines()
+    assert header.split() == ["RECORD", "CREATED", "IMAGE", "PRESET", "STATE", "DURATION", "GATE", "VERDICT"]
+    assert newer.split()[:3] == ["the-newer-one", "2026-01-02T00:00:00Z", "distilbert:a100-cuda11.6"]
+    assert newer.split()[3:] == ["tiny", "failed", "12.5s", "-", "INVALID"]
+    assert older.split()[-5:] == ["ok", "12.5s", "p_core", "321.5", "INVALID"]
+
+
+def test_a_limited_listing_remembers_its_verdicts(filled: Store, flagbench: Flagbench) -> None:
+    assert flagbench("results ls --limit 1").code == 0
+    newest, other = filled.list()
+    assert (newest.summary.verdict, other.summary.verdict) == ("INVALID", None)
+
+
+@pytest.mark.parametrize(
+    ("without", "shown", "verdict"),
+    [
+        (None, "p_core_host 1942", "REPRODUCED"),
+        ("p_core", "p_core_host 1942", "REPRODUCED"),
+        ("p_core_host", "p_core 1944", "REPRODUCED"),
+    ],
+)
+def test_ls_shows_the_metric_that_decided(
+    store: Store, flagbench: Flagbench, without: str | None, shown: str, verdict: str
+) -> None:
+    record = json.loads(REPLAY.read_bytes())
+    record["metrics"] = [metric for metric in record["metrics"] if metric["name"] != without]
+    store.put(json.dumps(record).encode())
+    row = flagbench("results ls --wide").out.splitlines()[1]
+    assert f"  {shown}" in row
+    assert row.split()[-1] == verdict
+
+
+@pytest.mark.parametrize(
+    ("options", "listed"),
+    [
+        ("--stack a100", ["the-newer-one"]),
+        ("--limit 1", ["the-newer-one"]),
+        (f"--limit {10**30}", ["the-newer-one", "the-older-one"]),
+        ("--state failed", ["the-newer-one"]),
+        ("--since 2026-01-02", ["the-newer-one"]),
+        ("--case glm", []),
+    ],
+)
+def test_ls_filters_and_limits(filled: Store, flagbench: Flagbench, options: str, listed: list[str]) -> None:
+    shown = flagbench(f"results ls --json {options}").json
+    assert (shown["store"], [entry["record_id"] for entry in shown["records"]]) == (filled.url, listed)
+
+
+@pytest.mark.parametrize("command", ["ls --stack", "prune --yes --case"])
+def test_an_empty_name_is_an_unknown_one(filled: Store, flagbench: Flagbench, command: str) -> None:
+    ended = flagbench(f"results {command}", "")
+    assert (ended.code, ended.out) == (ExitCode.USAGE, "")
+    assert len([*filled.list()]) == 2
+
+
+def test_ls_shows_a_damaged_record_as_damaged(filled: Store, flagbench: Flagbench) -> None:
+    path = Path(next(filled.list()).location)
+    path.write_bytes(path.read_bytes().replace(b"a rank died", b"all is well"))
+    newer, older = flagbench("results ls --json").json["records"]
+    assert newer["state"] is None
+    assert "checksum" in newer["error"]
+    assert older["metrics"] == {"p_core": 321.5}
+    assert flagbench("results show last").code == ExitCode.DATA
+
+
+def test_show_says_how_a_run_ended_and_what_it_measured(filled: Store, flagbench: Flagbench) -> None:
+    facts = dict(line.split(maxsplit=1) for line in flagbench("results show").out.splitlines() if line)
+    assert facts["status"].split()[0] == "failed"
+    assert (facts["reason"], facts["fix"]) == ("a rank died", "look")
+    text = flagbench("results show the-older-one").out
+    assert "318 to 325 (block bootstrap, within-run)" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["driver", "unknown"] in rows
+    assert ["recompute", "false"] in rows
+    assert ["loss_finite", "ok", "200", "of", "200", "steps"] in rows
+
+
+def test_show_has_the_measured_bubble_beside_the_predicted_one(
+    store: Store, flagbench: Flagbench, make_record: MakeRecord
+) -> None:
+    training = {
+        "updates": 40,
+        "predicted_bubble": 0.2,
+        "measured_bubble": 0.25,
+        "measured_bubble_of_stages": [0.2, 0.3],
+    }
+    store.put(make_record(quality={"checks": [], "training": training}))
+    lines = flagbench("results show").out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("measured_bubble "))
+    assert [line.split(maxsplit=1) for line in lines[at : at + 3]] == [
+        ["measured_bubble", "0.25"],
+        ["measured_bubble_of_stages", "0.2, 0.3"],
+        ["predicted_bubble", "0.2"],
+    ]
+
+
+def test_a_record_cannot_forge_a_line_of_the_terminal(
+    store: Store, make_record: MakeRecord, flagbench: Flagbench
+) -> None:
+    hostile = "x\x1b[2J\x9b31m\u202eOWNED\nstatus   ok"
+    status = {"state": "failed", "phase": "train", "reason": hostile, "remedy": hostile, "exit_code": 4}
+    checks = [{"name": hostile, "ok": False, "detail": hostile}]
+    metrics = [{"name": "p_core", "value": 1.0, "unit": hostile, "scope": "job", "note": hostile}]
+    conditions = {"driver": hostile, hostile: 1}
+    store.put(make_record(status=status, quality={"checks": checks}, metrics=metrics, conditions=conditions))
+    text = flagbench("results show").out
+    assert r"reason   x\x1b[2J\x9b31m\u202eOWNED\nstatus   ok" in text
+    assert all(line.isprintable() for line in text.splitlines())
+    assert "status   ok" not in text.splitlines()
+
+
+def test_show_json_is_the_stored_record(filled: Store, make_record: MakeRecord, flagbench: Flagbench) -> None:
+    shown = flagbench("results show the-older-one --json").out
+    assert shown.encode() == make_record(record_id="the-older-one") + b"\n"
+
+
+def test_an_empty_store(store: Store, flagbench: Flagbench) -> None:
+    assert store.url in flagbench("results ls").out
+    assert flagbench("results ls --json").json == {"store": store.url, "records": []}
+    ended = flagbench("results show last")
+    assert (ended.code, "flagbench run" in ended.err) == (ExitCode.DATA, True)

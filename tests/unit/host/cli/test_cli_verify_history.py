@@ -1,0 +1,88 @@
+"""The spread between the earlier runs of a store is what a verdict on few runs rests on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flagbench.records.store import Store
+from forging import consistent
+from honest import CLAIMS, Pace, honest_record
+from unit.host.conftest import REPLAY, Flagbench
+
+Edit = Callable[[dict[str, Any]], object]
+
+CLAIM = CLAIMS["distilbert/a100-1x8-fp32"]
+
+
+def put(store: Store, number: int, factor: float = 1.0, edit: Edit = lambda raw: None, **changes: Any) -> None:
+    """Store a run of one configuration at another speed; its verdict is not asked for."""
+    name = f"2026010{number}T120000Z-run"
+    made = {"record_id": name, "run_id": name, "created_at": f"2026-01-0{number}T12:00:00Z", **changes}
+    record = honest_record(CLAIM, Pace(slower=1 / factor, seed=number), **made)
+    edit(record)
+    store.put(json.dumps(record).encode())
+
+
+@pytest.fixture
+def method(store: Store, flagbench: Flagbench) -> Any:
+    """The way the interval of the gate was found, of the record that was stored last."""
+    put(store, 9)
+
+    def verify(*options: str) -> str:
+        said = json.loads(flagbench("verify --json last", *options).out)
+        return str(next(m for m in said["metrics"] if m["name"] == "p_core")["measured"]["ci_method"])
+
+    return verify
+
+
+def test_without_earlier_runs_the_default_is_assumed(method: Any) -> None:
+    assert "2.0% (default)" in method()
+
+
+def test_earlier_runs_of_the_same_configuration_count(method: Any, store: Store) -> None:
+    for number, factor in ((1, 0.999), (2, 1.0), (3, 1.001)):
+        put(store, number, factor)
+    put(store, 4, 0.5, config_digest="sha256:" + "0" * 64)
+    put(store, 5, 0.5, status={"state": "failed", "phase": "train", "reason": "stopped", "exit_code": 4})
+    put(store, 6, 0.5, run_id="20260109T120000Z-run")  # another copy of the run that is verified
+    # sqrt((2 x 0.001^2 + 8 x 0.02^2) / 10)
+    assert "1.8% (2 deviations of earlier runs)" in method()
+
+
+def _doctored(raw: dict[str, Any]) -> None:
+    for metric in raw["metrics"]:
+        metric["value"] *= 1.001
+
+
+@pytest.mark.parametrize("edit", [_doctored, lambda raw: (raw.pop("evidence"), raw.pop("evidence_digest"))])
+def test_a_run_whose_numbers_are_not_proved_is_no_history(method: Any, store: Store, edit: Edit) -> None:
+    for number in (1, 2, 3):
+        put(store, number, edit=edit)
+    assert "2.0% (default)" in method()
+    put(store, 4)
+    put(store, 5)
+    assert "(1 deviation of earlier runs)" in method()
+
+
+def test_copies_of_a_run_with_other_ids_are_no_further_runs(method: Any, store: Store) -> None:
+    for number in range(1, 8):
+
+        def copied(raw: dict[str, Any], number: int = number) -> None:
+            made = honest_record(CLAIM, Pace(slower=1.0, seed=1))
+            made["evidence"]["memory"]["peak"][0] += number
+            kept = {name: raw[name] for name in ("record_id", "run_id", "created_at")}
+            raw.update({**consistent(made), **kept})
+
+        put(store, number, edit=copied)
+    assert "2.0% (default)" in method()
+
+
+def test_a_file_is_verified_without_a_store(flagbench: Flagbench, store: Store) -> None:
+    for number in (1, 2, 3):
+        put(store, number)
+    said = json.loads(flagbench("verify --json", str(REPLAY)).out)
+    assert "(default)" in next(m for m in said["metrics"] if m["name"] == "p_core")["measured"]["ci_method"]

@@ -1,0 +1,117 @@
+"""`flagbench build` as it is typed, with an engine in memory."""
+
+import json
+
+import pytest
+
+from flagbench.cli import main
+from flagbench.images.build.contents import Contents, PythonPackage
+from flagbench.images.engines.base import BuildFailed
+
+ON_DEBIAN = ["--base", "debian:bookworm-slim"]
+CONTENTS = Contents("debian", "12", [], [PythonPackage("psutil", "7.2.2", "")])
+
+
+@pytest.fixture(autouse=True)
+def in_memory(engine, mini, monkeypatch):
+    """The command finds this engine, and every image has the same contents."""
+    monkeypatch.setattr("flagbench.cli.build.open_engine", lambda: engine)
+    monkeypatch.setattr("flagbench.images.build.builder.read_contents", lambda *_: CONTENTS)
+
+
+def test_it_builds_and_then_has_nothing_to_do(capsys, engine, tmp_path):
+    assert main.run(["build", "distilbert:small", *ON_DEBIAN]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("flagbench/distilbert:mini  built  sha256:")
+    sbom = tmp_path / "data" / "flagbench" / "images" / "distilbert" / "mini-0.1.0.cdx.json"
+    assert f"bill of materials: {sbom}" in out
+    components = json.loads(sbom.read_text(encoding="utf-8"))["components"]
+    assert {component["name"] for component in components} == {"flagbench", "psutil"}
+    assert "building stack/mini" in err
+    assert main.run(["build", "distilbert:small", *ON_DEBIAN]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("flagbench/distilbert:mini  up to date  sha256:")
+    assert err == ""
+    assert len(engine.requests) == 2
+
+
+def test_json_is_one_document(capsys, engine):
+    assert main.run(["build", "distilbert:mini", "mini", *ON_DEBIAN, "--json"]) == 0
+    out, err = capsys.readouterr()
+    case, stack = json.loads(out)["images"]
+    assert (case["image"], stack["image"]) == ("distilbert:mini", "mini")
+    assert [tier["tier"] for tier in case["tiers"]] == ["stack/mini", "distilbert/mini"]
+    assert set(case["tiers"][0]) == {"tier", "image_id", "context", "tags", "skipped", "seconds"}
+    assert case["base"] == {"name": "debian:bookworm-slim", "digest": engine.images["debian:bookworm-slim"].id}
+    assert set(case) == {"image", "image_id", "context", "tags", "skipped", "base", "lock", "sbom", "tiers"}
+    assert stack["image_id"] == case["tiers"][0]["image_id"]
+    assert err == ""
+
+
+def test_quiet_prints_ids(capsys, engine):
+    assert main.run(["build", "mini", *ON_DEBIAN, "--quiet"]) == 0
+    assert capsys.readouterr() == (engine.images["flagbench/stack:mini"].id + "\n", "")
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"), [(BuildFailed("pip failed", remedy="look"), 8), (KeyboardInterrupt(), 7)]
+)
+def test_a_build_that_ends_early_tags_nothing(failure, code, capsys, engine):
+    engine.failure = failure
+    assert main.run(["build", "mini", *ON_DEBIAN]) == code
+    assert capsys.readouterr().out == ""
+    assert [ref for ref in engine.images if ref.startswith("flagbench/")] == []
+
+
+def test_a_file_for_the_bill_of_materials(capsys, tmp_path):
+    file = tmp_path / "sbom.json"
+    assert main.run(["build", "mini", *ON_DEBIAN, "--sbom", str(file)]) == 0
+    assert file.is_file()
+    assert not (tmp_path / "data").exists()
+    assert main.run(["build", "mini", "distilbert:mini", *ON_DEBIAN, "--sbom", str(file)]) == 2
+    assert "several images" in capsys.readouterr().err
+
+
+def test_options_come_from_the_environment(monkeypatch, engine, wheelhouse):
+    monkeypatch.setenv("FLAGBENCH_BASE", "debian:bookworm-slim")
+    monkeypatch.setenv("FLAGBENCH_PIP_SOURCE", "https://one.example/simple https://two.example/simple")
+    monkeypatch.setenv("FLAGBENCH_APT_SOURCE", "http://mirror.example/debian")
+    monkeypatch.setenv("FLAGBENCH_WHEELHOUSE", str(wheelhouse))
+    assert main.run(["build", "mini", "-q"]) == 0
+    assert engine.requests[0].build_args == {"BASE": "debian:bookworm-slim"}
+    assert {name for name in engine.contexts[0] if name.startswith("inputs/")} == {
+        "inputs/README",
+        "inputs/apt/url",
+        "inputs/pip.conf",
+        "inputs/wheels/psutil-7.2.2-py3-none-any.whl",
+    }
+    assert b"extra-index-url =\n    https://two.example/simple" in engine.contexts[0]["inputs/pip.conf"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["distilbert:mini"], 2, "leaves unresolved: the digest of debian:bookworm-slim"),
+        (["distilbert:minni", *ON_DEBIAN], 2, "did you mean mini"),
+        (["minni", *ON_DEBIAN], 2, "did you mean mini"),
+        (["distilbert", *ON_DEBIAN], 2, "write case:stack"),
+        (["mini", "--base", "nowhere"], 8, "cannot pull nowhere"),
+        (["mini", *ON_DEBIAN, "--ca-bundle", "nowhere"], 2, "--ca-bundle names no file"),
+        (["mini", *ON_DEBIAN, "--template", "{template}"], 8, "nothing_of_that_name"),
+        (["mini", *ON_DEBIAN, "--sbom", "{template}/x.json"], 2, "its bill of materials was not written to"),
+    ],
+)
+def test_errors_say_what_is_wrong_and_what_to_do(arguments, code, said, capsys, tmp_path):
+    template = tmp_path / "mine.j2"
+    template.write_text(
+        '{% extends "stack.j2" %}{% block last %}{{ nothing_of_that_name }}{% endblock %}', encoding="utf-8"
+    )
+    assert main.run(["build", *(argument.format(template=template) for argument in arguments)]) == code
+    out, err = capsys.readouterr()
+    assert said in err
+    assert out == ""
+
+
+def test_what_is_allowed_unlocked_is_built(engine):
+    assert main.run(["build", "mini", "--allow-unlocked", "-q"]) == 0
+    assert engine.requests[0].build_args["BASE"] == "debian:bookworm-slim"

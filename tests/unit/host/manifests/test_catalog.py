@@ -1,0 +1,105 @@
+"""The manifests load, their names are looked up, and they compile to one form for the image side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import UnknownNameError, get_stack, image_names, resolve_image
+from unit.host.conftest import Edit
+
+
+def test_shipped_manifests_load() -> None:
+    catalog = load_catalog()
+    case = catalog.cases["distilbert"]
+    p_core = case.metric("p_core")
+    assert p_core is not None
+    assert p_core.depends_on[:4] == ("device_model", "devices", "nodes", "division")
+    assert p_core.held_by == "p_core_host"
+    assert case.software_conditions == ("torch", "cuda", "driver")
+    claim = catalog.claims["distilbert/a100-1x8-fp32"]
+    mem_peak = claim.metric("mem_peak")
+    assert mem_peak is not None
+    assert (mem_peak.value, mem_peak.of) == (13.9, 40.0)
+    assert claim.run.nodes * claim.run.gpus == claim.conditions["devices"]
+    assert catalog.stacks["a100-cuda11.6"].accelerators[0].peaks["tf32"].flops == 156e12
+
+
+def test_claims_that_were_not_read_are_not_taken_for_none() -> None:
+    catalog = load_catalog(claims=False)
+    assert catalog.cases
+    for ask in (lambda: len(catalog.claims), lambda: list(catalog.claims), lambda: catalog.claims["glm/x"]):
+        with pytest.raises(RuntimeError):
+            ask()
+
+
+def test_root_from_the_environment(manifests: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    assert load_catalog().root == manifests.resolve()
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests / "nowhere"))
+    with pytest.raises(FlagbenchError) as caught:
+        load_catalog()
+    assert str(manifests / "nowhere") in caught.value.message
+    assert "FLAGBENCH_MANIFESTS" in caught.value.remedy
+
+
+def test_images_resolve_by_name_and_alias() -> None:
+    catalog = load_catalog()
+    case, stack = resolve_image("distilbert:a100", catalog)
+    assert (case.name, stack.name) == ("distilbert", "a100-cuda11.6")
+    assert resolve_image("flagbench/distilbert:cpu", catalog)[1].name == "cpu"
+    assert get_stack("a100", catalog) is stack
+    assert {"distilbert:cpu", "distilbert:a100", "distilbert:a100-cuda11.8"} <= set(image_names(catalog))
+
+
+@pytest.mark.parametrize(
+    ("image", "named", "remedy"),
+    [
+        ("distilbert", "'distilbert'", "case:stack"),
+        ("distilbert:", "'distilbert:'", "case:stack"),
+        ("distilbrt:cpu", "'distilbrt'", "distilbert?"),
+        ("distilbert:a10", "'a10'", "a100"),
+    ],
+)
+def test_names_that_do_not_resolve_are_answered_with_the_nearest(image: str, named: str, remedy: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        resolve_image(image, load_catalog())
+    assert named in caught.value.message
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("file", "refusal"),
+    [
+        ("stacks/cpu.yaml", "does_not_run: {distilbert: it takes weeks}"),
+        ("cases/distilbert.yaml", "does_not_run: {cpu: it takes weeks}"),
+    ],
+)
+def test_a_stack_or_a_case_may_refuse_the_other(manifests: Path, edit: Edit, file: str, refusal: str) -> None:
+    edit(manifests / file, "does_not_run: {}", refusal)
+    with pytest.raises(UnknownNameError) as caught:
+        resolve_image("distilbert:cpu", load_catalog(manifests))
+    assert "it takes weeks" in caught.value.message
+    assert "a100-cuda11.6, a100-cuda11.8, c500" in caught.value.remedy
+
+
+def test_a_compiled_case_is_its_manifest_in_canonical_json() -> None:
+    case = load_catalog().cases["distilbert"]
+    text = case.compiled
+    assert json.loads(text) == case.raw
+    assert text == json.dumps(json.loads(text), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+
+
+def test_limits_of_devices_have_sources() -> None:
+    devices = [device for stack in load_catalog().stacks.values() for device in stack.accelerators]
+    known = {device.name: device.limits for device in devices if device.limits.power_watts is not None}
+    assert {"NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200"} <= set(known)
+    for limits in known.values():
+        entries = (limits.power_watts, limits.memory_bandwidth, limits.sm_clock_mhz)
+        assert all(entry is not None and entry.source for entry in entries)
+    # One device has the same limits in every stack.
+    assert all(device.limits in (known.get(device.name), type(device.limits)()) for device in devices)

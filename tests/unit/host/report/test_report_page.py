@@ -1,0 +1,124 @@
+"""Tables are cut to a terminal's width and are whole elsewhere; an id is never wrapped or cut."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from rich.cells import cell_len
+
+from catalogs import CATALOG
+from flagbench.page import Lines, Table, render
+from flagbench.records.read import read_record
+from flagbench.records.store import Store
+from flagbench.report import comparison_table
+from flagbench.verdict import compare_records
+from unit.host.conftest import REPLAY, Flagbench
+
+CASE = CATALOG.cases["distilbert"]
+
+REPLAYS = REPLAY.parent
+ID = "20260101T120000Z-distilbert-a100-cuda11.6-1x8-0123abcd"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal, of UTF-8."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(*[st.text("ab \u4e2d\u0301[", max_size=60)] * 3), max_size=4), st.integers(1, 200))
+def test_a_row_fits_wherever_its_id_does(rows: list[tuple[str, str, str]], width: int) -> None:
+    table = Table(
+        ("record", "what", "why", "how much"),
+        tuple((ID, *row) for row in rows),
+        cut=("why",),
+        drop=("how much", "what", "why"),
+    )
+    with mock.patch.dict(os.environ, COLUMNS=str(width)):
+        lines = render([table], Terminal()).splitlines()
+    assert [line[: len(ID)] for line in lines[1 : len(rows) + 1]] == [ID] * len(rows)
+    assert all(cell_len(line) <= max(width, len(ID)) for line in lines[: len(rows) + 1])
+    whole = render([table], io.StringIO())
+    assert render([table], Terminal(), wide=True) == whole
+    assert all(cell.strip() in whole for row in rows for cell in row if "\u0301" not in cell)
+
+
+def test_a_cell_of_megabytes_is_not_padded_to_in_every_row() -> None:
+    table = Table(("a", "b"), tuple(("x" * size, "y") for size in (1_000_000, *[1] * 1000)))
+    assert len(render([table], io.StringIO())) < 2_000_000
+
+
+@pytest.mark.parametrize("width", [10, 100, 1000])
+@pytest.mark.parametrize("command", ["results ls", "list", f"verify {ID}", f"compare last {ID}"])
+def test_a_page_has_its_ids_whole_and_no_boxes_at_any_width(
+    store: Store, monkeypatch: pytest.MonkeyPatch, flagbench: Flagbench, command: str, width: int
+) -> None:
+    other = (REPLAYS / "a100-1x8-80gb.json").read_bytes()
+    store.put(
+        other.replace(b'"fixture-a100-1x8-80gb"', b'"%b"' % ID.encode()).replace(b"2026-01-01T", b"2025-01-01T")
+    )
+    store.put(REPLAY.read_bytes())
+    piped = flagbench(command).out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = flagbench(command).out
+    rows = [line for line in text.splitlines() if "--wide shows everything" not in line]
+    assert [row.split()[:1] for row in rows] == [line.split()[:1] for line in piped.splitlines()]
+    if "list" in command or "ls" in command:
+        assert all(len(row) <= max(width, len(row.split()[0])) for row in rows if row)
+    assert not set(text) & set("\u2500\u2501\u2502\u2503\u2578\x1b")
+    assert flagbench(f"{command} --wide").out == piped
+    assert text == piped or width < 1000
+
+
+@pytest.mark.parametrize(
+    ("term", "no_color", "coloured"),
+    [("xterm", None, True), ("dumb", None, False), ("xterm", "1", False), ("xterm", "", True)],
+)
+def test_colour_is_for_terminals_that_have_it(
+    monkeypatch: pytest.MonkeyPatch, term: str, no_color: str | None, coloured: bool
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color is not None:
+        monkeypatch.setenv("NO_COLOR", no_color)
+    blocks = [Lines(("well",), "bold green")]
+    assert ("\x1b[" in render(blocks, Terminal())) is coloured
+    assert "\x1b[" not in render(blocks, io.StringIO())
+
+
+_leaf = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+_values = st.recursive(
+    _leaf | st.text("ab1 ", max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", min_size=1), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.none() | st.dictionaries(st.text("ab", min_size=1), _values, max_size=3), _values, _values)
+def test_a_comparison_never_prints_python(config: Any, one: Any, other: Any) -> None:
+    base = read_record(REPLAY)
+    for left, right in ((config, {"x": one}), ({"x": one}, {"x": other}), ({"x": {"y": one}}, {"x": other})):
+        comparison = compare_records(replace(base, config=left), replace(base, config=right), CASE)
+        table = comparison_table(comparison, stream=io.StringIO())
+        start = table.find("setting that differs")
+        settings_shown = table[start : table.index("\n\nmetric")] if start >= 0 else ""
+        assert not {"{", "}", "[", "]", "'"} & set(settings_shown)
+        assert not {"None", "True", "False", "object"} & set(settings_shown.replace(",", " ").split())
+        # Every row tells two different values apart.
+        for line in settings_shown.splitlines()[1:]:
+            assert len(line.split()) >= 3
+        assert bool(comparison.config) == bool(settings_shown)

@@ -1,0 +1,130 @@
+"""`flagbench job` prints a job to apply, or has kubectl apply it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flagbench.runs.launchers.kubernetes.kubectl import health
+
+from .conftest import find
+
+DOCS = (Path(__file__).parents[6] / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+JOB = "job distilbert:cpu --for kubernetes --nodes 2 --gpus 2"
+
+Flagbench = Callable[..., Any]
+
+
+def test_the_first_lines_name_the_command_that_makes_it(flagbench: Flagbench) -> None:
+    code, text, _ = flagbench(f"{JOB} --set dropout=0.5", "--env", "NOTE=it's $HOME", "--data-pvc", "d:a b")
+    assert code == 0
+    assert [document["kind"] for document in yaml.safe_load_all(text)] == ["Service", "Job"]
+    again = shlex.split(text.splitlines()[1].removeprefix("#"))
+    assert again[0] == "flagbench"
+    assert flagbench("", *again[1:])[:2] == (0, text)
+
+
+def test_json_is_one_list_and_warnings_are_on_stderr(flagbench: Flagbench) -> None:
+    ended = flagbench(f"{JOB} --json")
+    assert (ended.json["kind"], ended.json["apiVersion"]) == ("List", "v1")
+    assert [line.partition(":")[0] for line in ended.err.splitlines()] == ["warning", "warning"]
+    again = flagbench(f"{JOB} --json --registry r.io/bench --out-pvc results")
+    assert again.err == ""
+    assert again.json["items"][1]["metadata"]["name"] != ended.json["items"][1]["metadata"]["name"]
+
+
+def test_out_writes_a_file(tmp_path: Path, flagbench: Flagbench) -> None:
+    path = tmp_path / "job.yaml"
+    assert flagbench(f"{JOB} --out {path}")[:2] == (0, "")
+    assert len([*yaml.safe_load_all(path.read_text())]) == 2
+    assert flagbench(f"{JOB} --out {tmp_path}").code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("", "CASE:STACK"),
+        ("distilbert:cpu", "--for"),
+        ("distilbert:cpux --for kubernetes", "'cpux'"),
+        ("distilbert:cpu --for kubernetes --env TOKEN=x", "--env TOKEN"),
+        ("distilbert:cpu --for kubernetes --submit --out x", "--out"),
+    ],
+)
+def test_usage_errors(words: str, named: str, flagbench: Flagbench) -> None:
+    code, out, err = flagbench(f"job {words}")
+    assert (code, out) == (2, "")
+    assert named in err
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """`kubectl(lines)`: on PATH, a program of that name that keeps its input; returns the folder of what it kept."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def write(lines: str) -> Path:
+        script = tmp_path / "kubectl"
+        script.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/words\n/bin/cat >{tmp_path}/applied\n{lines}\n')
+        script.chmod(0o755)
+        return tmp_path
+
+    return write
+
+
+def test_a_job_is_submitted(kubectl: Callable[[str], Path], flagbench: Flagbench) -> None:
+    kept = kubectl("echo job.batch/fb created")
+    assert flagbench(f"{JOB} --name fb --submit")[:2] == (0, "job.batch/fb created\n")
+    assert (kept / "words").read_text().split() == ["apply", "--validate=strict", "--filename=-"]
+    assert [document["kind"] for document in yaml.safe_load_all((kept / "applied").read_text())] == ["Service", "Job"]
+    assert flagbench(f"{JOB} --name fb --run-id r --submit --json").json == {"job": "fb", "run_id": "r"}
+    assert health().detail.startswith(str(kept / "kubectl"))
+
+
+def test_a_refused_job_is_an_engine_error(kubectl: Callable[[str], Path], flagbench: Flagbench) -> None:
+    kubectl("echo 'Error from server (Forbidden)' >&2; exit 1")
+    code, out, err = flagbench(f"{JOB} --submit")
+    assert (code, out, "Forbidden" in err) == (15, "", True)
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_submission_needs_kubectl(flagbench: Flagbench) -> None:
+    assert flagbench(f"{JOB} --submit").code == 2
+    assert not health().ok
+
+
+def test_every_command_of_the_page_makes_a_job(flagbench: Flagbench) -> None:
+    commands = re.findall(r"^flagbench (job .*?)(?: > \S+)?$", DOCS, re.MULTILINE)
+    assert len(commands) >= 5
+    for command in commands:
+        assert flagbench("", *shlex.split(command)).code == 0, command
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_the_page_patches_the_job_alone(flagbench: Flagbench, tmp_path: Path) -> None:
+    (patch,) = re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
+    (tmp_path / "kustomization.yaml").write_text(patch)
+    assert flagbench(f"job distilbert:a100 --for kubernetes --gpus 8 --out {tmp_path}/job.yaml").code == 0
+    before = [*yaml.safe_load_all((tmp_path / "job.yaml").read_text())]
+    done = subprocess.run(["kubectl", "kustomize", str(tmp_path)], check=True, capture_output=True, text=True)
+    service, job = yaml.safe_load_all(done.stdout)
+    assert service == before[0]
+    expected = {
+        "job metadata name": before[1]["metadata"]["name"],
+        "job spec ttlSecondsAfterFinished": 600,
+        "main resources limits": {"cpu": "90", "memory": "600Gi", "nvidia.com/gpu": "8"},
+        "main args": find(before, "main args"),
+        "pod volumes 0 emptyDir": {"medium": "Memory", "sizeLimit": "32Gi"},
+        "pod volumes 1 name": "authority",
+        "pod securityContext runAsUser": 1000,
+        "pod securityContext supplementalGroups": [44],
+    }
+    volumes = {volume["name"]: volume for volume in find([service, job], "pod volumes")}
+    job["spec"]["template"]["spec"]["volumes"] = [volumes["shm"], volumes["authority"]]
+    assert {place: find([service, job], place) for place in expected} == expected

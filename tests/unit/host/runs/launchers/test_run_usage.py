@@ -1,0 +1,145 @@
+"""What `flagbench run` finds wrong before anything starts, and what it says without running: --dry-run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalogs import CATALOG
+from flagbench.cli import main
+from flagbench.errors import FlagbenchError
+from flagbench.records.store import FolderBlobs, Store
+from flagbench.runs.launchers import LaunchResult, container
+from flagbench.runs.launchers.describe import Described, describe
+from flagbench.runs.launchers.docker import DockerLauncher
+from flagbench.runs.launchers.estimate import estimate
+from flagbench.runs.launchers.native import NativeLauncher
+from flagbench.runs.request import LocalOptions, RunRequest
+from flagbench_core.exit_codes import ExitCode
+from unit.host.conftest import Flagbench
+
+MakeRequest = Callable[..., RunRequest]
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store that is not there yet, and launchers that may not be reached."""
+
+    def launch(self: object, request: object) -> LaunchResult:
+        raise AssertionError("it was started")
+
+    monkeypatch.setattr(NativeLauncher, "launch", launch)
+    monkeypatch.setattr(DockerLauncher, "launch", launch)
+    monkeypatch.setattr("flagbench.runs.launchers.native.find_spec", lambda name: object())
+    monkeypatch.setenv("FLAGBENCH_STORE", str(tmp_path / "store"))
+    for name in container._RANKS:
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "store"
+
+
+WRONG = [
+    (2, "--gpus", "--gpus 0"),  # refused by Typer
+    (2, "TF32", "--precision tf32"),  # by the request
+    (2, "--out", "--out /dev/null"),
+    (3, "--data", "--data /nowhere"),
+    (3, "--weights", "--weights /dev/null"),
+]
+
+
+@pytest.mark.parametrize(("code", "named", "words"), WRONG)
+def test_errors_before_a_run(flagbench: Flagbench, store: Path, code: int, named: str, words: str) -> None:
+    ended = flagbench(f"run distilbert:cpu --preset tiny {words}")
+    assert (ended.code, ended.out, ended.err.lower().count("error:")) == (code, "", 1)
+    assert named in ended.err
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "options"),
+    [
+        ("--nodes", LocalOptions(preset="tiny", nodes=2)),
+        # Another node than node 0 prints no record: what it says on stderr is read.
+        ("--master", LocalOptions(preset="tiny", nodes=2, node_rank=1, master="no port:x")),
+    ],
+)
+def test_what_the_image_side_refuses(make_request: MakeRequest, named: str, options: LocalOptions) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        describe(replace(make_request(), options=options), container=False)
+    assert caught.value.code is ExitCode.USAGE
+    assert named in caught.value.message
+    assert "flagbench_cases" not in caught.value.remedy
+
+
+def test_a_container_does_not_see_this_machines_data(flagbench: Flagbench) -> None:
+    """A dry run of the same request gives one digest both ways."""
+    native, docker = (
+        flagbench(f"run distilbert:cpu --via {via} --dry-run --json").json for via in ("native", "docker")
+    )
+    assert (native["via"], docker["via"]) == ("native", "docker")
+    assert (native["image"], docker["image"]) == (None, "flagbench/distilbert:cpu")
+    assert native["devices"] == {"nodes": 1, "per_node": 1, "kind": "cpu"}
+    assert native["config_digest"] == docker["config_digest"]
+    assert native["expected_seconds"] is None
+
+
+def test_how_long_a_run_takes_by_a_published_row(make_request: MakeRequest, store: Path) -> None:
+    request = make_request("a100", gpus=8, steps=2000)
+    described = describe(request, container=True)
+    assert described is not None
+
+    def expected(**changes: Any) -> tuple[float, str] | None:
+        train = {**described.config["train"], **changes.pop("train", {})}
+        config = {**described.config, **changes, "train": train}
+        found = estimate(Described(config, ""), request.stack, Store(FolderBlobs(store)), CATALOG.claims.values())
+        return None if found is None else (round(found.seconds), found.basis.split()[0])
+
+    assert expected() == (round(2020 * 32 * 8 / 1942.6), "p_core")
+    assert expected(train={"window_steps": None}) == (361, "e2e_time")
+    for other in ({"train": {"batch_size": 31}}, {"gpus": 3}, {"precision": "fp32"}):
+        assert expected(**other) is None
+
+
+def test_a_dry_run_for_a_person(flagbench: Flagbench, store: Path) -> None:
+    code, out, err = flagbench("run distilbert:a100 --gpus 8 --dry-run")
+    rows = dict(line.split(None, 1) for line in out.splitlines())
+    assert rows["image"] == "flagbench/distilbert:a100-cuda11.6"
+    assert rows["command"].startswith("docker run ")
+    assert rows["configuration"].startswith("sha256:")
+    assert rows["takes"].startswith("about ")
+    assert (code, err, store.exists()) == (0, "", False)
+
+
+def test_the_published_size_on_a_processor_is_confirmed(
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Path
+) -> None:
+    monkeypatch.setattr("flagbench.cli.run.describe", lambda request, container: None)
+    refused = flagbench("run distilbert:cpu")
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    monkeypatch.setattr(NativeLauncher, "launch", lambda self, request: LaunchResult(b"", 6))
+    assert flagbench("run distilbert:cpu --yes").code == 6
+    assert flagbench("run distilbert:cpu --preset tiny").code == 6
+    assert not store.exists()
+
+
+def test_a_request_that_an_image_refuses_is_not_kept(
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Path
+) -> None:
+    """An image of another version may know other options."""
+    monkeypatch.setattr("flagbench.cli.run.describe", lambda request, container: None)
+    record = json.dumps({"schema": "record/v1", "status": {"phase": "usage", "exit_code": 2}}).encode()
+    monkeypatch.setattr(DockerLauncher, "launch", lambda self, request: LaunchResult(record, 2))
+    assert flagbench("run distilbert:cpu --via docker --preset tiny").code == 2
+    assert not store.exists()
+
+
+@pytest.mark.parametrize("address", ["link/store", "taken", "/proc/store"])
+def test_a_store_that_takes_no_record_costs_no_run(tmp_path: Path, address: str) -> None:
+    (tmp_path / "link").symlink_to("nothing")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "results").touch()
+    assert main.run(["run", "distilbert:cpu", "--preset", "tiny", "--store", str(tmp_path / address)]) == 2

@@ -1,0 +1,130 @@
+"""`flagbench bundle verify` computes the verdict again, and says what was changed before it was summed up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundles import bundle as raw_bundle
+from flagbench.errors import FlagbenchError
+from flagbench.runs.reproduce import contents
+from flagbench.runs.reproduce.bundle import check_target
+from flagbench_core.exit_codes import ExitCode
+from honest import Pace, honest_events, honest_record
+from reproductions import CLAIM, Files, bundle_files, changed, record, written
+from unit.host.conftest import Ended, Flagbench
+
+RECORD = contents.record_path("record-of-mine-1")
+RAW = contents.raw_path("record-of-mine-1", "node-0.tar.gz")
+IDS: dict[str, Any] = {"record_id": "record-of-mine-1", "run_id": "mine-1", "node": 0}
+
+
+@pytest.fixture(scope="module")
+def files() -> Files:
+    return bundle_files(record())
+
+
+@pytest.fixture
+def verify(tmp_path: Path, flagbench: Flagbench) -> Callable[[Files], Ended]:
+    """Writes a bundle and verifies it."""
+
+    def run(files: Files) -> Ended:
+        written(tmp_path / "bundle.tar.gz", files)
+        return flagbench("bundle verify --json", str(tmp_path / "bundle.tar.gz"))
+
+    return run
+
+
+def without(files: Files, part: str) -> Files:
+    return {name: content for name, content in files.items() if part not in name}
+
+
+def named(raw: bytes) -> dict[str, Any]:
+    """How a record names the bundle of node 0."""
+    return {"node": 0, "sha256": hashlib.sha256(raw).hexdigest(), "bytes": len(raw)}
+
+
+def test_the_verdict_is_computed_again(verify: Callable[[Files], Ended], files: Files, tmp_path: Path) -> None:
+    answer = verify(files).json
+    assert (answer["ok"], answer["problems"], answer["notes"]) == (True, [], [])
+    assert answer["verdict"]["verdict"] == "REPRODUCED"
+    assert answer["sha256"] == hashlib.sha256((tmp_path / "bundle.tar.gz").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["missing.tar.gz", "a/b.tar.gz", "x" * 300])
+def test_what_is_not_there_cannot_be_read(tmp_path: Path, name: str, flagbench: Flagbench) -> None:
+    assert flagbench("bundle verify", str(tmp_path / name)).code == ExitCode.DATA
+
+
+def test_nothing_is_written_over_and_nothing_is_left_behind(tmp_path: Path, files: Files) -> None:
+    taken = tmp_path / "taken.tar.gz"
+    taken.write_bytes(b"mine")
+    for target in (taken, tmp_path, taken / "below", tmp_path / "x\0.tgz", tmp_path / ("x" * 300)):
+        with pytest.raises(FlagbenchError) as error:
+            check_target(target)
+        assert error.value.code == ExitCode.USAGE
+    with pytest.raises(FlagbenchError) as error:
+        written(taken, files)
+    assert error.value.code == ExitCode.NOT_STORED
+    assert (os.listdir(tmp_path), taken.read_bytes()) == (["taken.tar.gz"], b"mine")
+
+
+def test_a_full_disk_leaves_no_bundle(small_disk: Path, files: Files) -> None:
+    with pytest.raises(FlagbenchError) as error:
+        written(small_disk / "b.tar.gz", {**files, "large": os.urandom(100_000)})
+    assert (error.value.code, os.listdir(small_disk)) == (ExitCode.NOT_STORED, [])
+
+
+FORGED: dict[str, tuple[Callable[[Files], Files], ExitCode]] = {
+    "verdict": (lambda files: changed(files, contents.VERDICT, lambda it: it.update(verdict="-")), ExitCode.INVALID),
+    "reason": (lambda files: changed(files, contents.VERDICT, lambda it: it.update(reason="-")), ExitCode.INVALID),
+    "record": (lambda files: {**files, RECORD: record(argv=["--other"])}, ExitCode.INVALID),
+    "record gone": (lambda files: without(files, RECORD), ExitCode.DATA),
+    "claim": (lambda files: changed(files, contents.CLAIM, lambda it: it.update(id="glm/none")), ExitCode.DATA),
+    "claim id": (lambda files: changed(files, contents.CLAIM, lambda it: it.update(id=[{}])), ExitCode.DATA),
+    "raw events": (lambda files: {**files, RAW: raw_bundle(node=0)}, ExitCode.DATA),
+    "not JSON": (lambda files: {**files, contents.VERDICT: b"{"}, ExitCode.DATA),
+    "list": (lambda files: {**files, contents.REPRODUCTION: b"[]"}, ExitCode.DATA),
+    "no series": (lambda files: without(files, "series/"), ExitCode.DATA),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_what_was_changed_contradicts_itself(verify: Callable[[Files], Ended], files: Files, name: str) -> None:
+    edit, code = FORGED[name]
+    assert verify(edit(files)).code == code
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_record_is_that_of_its_raw_events(verify: Callable[[Files], Ended], honest: bool) -> None:
+    raw = raw_bundle(honest_events(CLAIM, Pace(seed=7)), **IDS)
+    made = honest_record(CLAIM, Pace(seed=7), record_id="record-of-mine-1", run_id="mine-1")
+    content = json.dumps({**made, "bundle": named(raw)}).encode() if honest else record(bundle=named(raw))
+    assert verify({**bundle_files(content), RAW: raw}).code == (ExitCode.OK if honest else ExitCode.INVALID)
+
+
+def test_a_changed_claim_is_said_and_the_present_one_decides(verify: Callable[[Files], Ended], files: Files) -> None:
+    answer = verify(changed(files, contents.CLAIM, lambda claim: claim["metrics"][0].update(value=1))).json
+    assert "metrics[0].value" in answer["notes"][0]
+    assert answer["verdict"]["verdict"] == "REPRODUCED"
+
+
+@pytest.mark.parametrize("raw", [None, raw_bundle({"steps": b"none of a rank"}, **IDS)])
+def test_evidence_without_its_raw_events_is_noted(verify: Callable[[Files], Ended], raw: bytes | None) -> None:
+    files = without(bundle_files(record(bundle=raw and named(raw))), RAW)
+    (note,) = verify(files if raw is None else {**files, RAW: raw}).json["notes"]
+    assert "the raw events of the record" in note
+
+
+def test_ranks_of_other_nodes_without_raw_events_are_counted(verify: Callable[[Files], Ended]) -> None:
+    made = json.loads(record())
+    for rank in made["ranks"][4:]:
+        rank["node"] = 1
+    notes = verify(bundle_files(json.dumps(made).encode() + b"\n")).json["notes"]
+    assert "the raw events of 4 of 8 ranks" in notes[-1]

@@ -1,0 +1,65 @@
+"""Without --claim the nearest row is chosen: the one with the fewest conditions that differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.model import NOT_PUBLISHED, Claim
+from flagbench.records.model import Record
+from flagbench.verdict import choose_claim
+
+from .conftest import BASE, CASE, CATALOG, CLAIM, edit
+
+CLAIMS = CATALOG.claims
+
+
+def row(name: str, **conditions: Any) -> Record:
+    """A record with the conditions of a row, where it states them, and others."""
+    said = {key: "here" if value == NOT_PUBLISHED else value for key, value in CLAIMS[name].conditions.items()}
+    return structs.replace(BASE, case=CLAIMS[name].case, conditions={**said, **conditions})
+
+
+def chosen(record: Record) -> Claim:
+    return choose_claim(record, CATALOG.cases[record.case], CLAIMS.values())
+
+
+def test_the_nearest_row_of_what_a_row_says_is_that_row() -> None:
+    for name, claim in CLAIMS.items():
+        found, gate = chosen(row(name)), CATALOG.cases[claim.case].gate
+        # Two rows were published twice, of equal conditions: the later ones, which have a speed, come first.
+        again = found.conditions == claim.conditions and found.metric(gate) and not claim.metric(gate)
+        assert found is claim or again
+
+
+@pytest.mark.parametrize("name", ["glm/a100-1x8-fp32", "llama2-7b-lora/a100-1x1-fp16-bs4"])
+def test_another_device_is_held_against_a_row_that_has_a_speed(name: str) -> None:
+    record = row(name, device_model="NVIDIA H200", torch="2.10", cuda="13.1", driver="580.1")
+    assert chosen(record).id == name
+
+
+def test_a_row_without_the_gate_is_for_its_own_device_only() -> None:
+    memory = next(m for m in CLAIM.metrics if m.name == "mem_peak")
+    silent = dict.fromkeys(("torch", "cuda", "driver"), NOT_PUBLISHED)
+    conditions = {**CLAIM.conditions, **silent, "device_model": "Other 64G"}
+    other = replace(CLAIM, id="distilbert/other-1x8", conditions=conditions, metrics=(memory,))
+    elsewhere = edit(conditions={"device_model": "Third", "torch": "2", "cuda": "13", "driver": "580"})
+    # Fewer of its conditions differ, for it says less; it says nothing of speed either.
+    assert choose_claim(elsewhere, CASE, [other, CLAIM]) is CLAIM
+    assert choose_claim(edit(elsewhere, conditions={"device_model": "Other 64G"}), CASE, [CLAIM, other]) is other
+
+
+def test_the_first_of_equals_is_chosen() -> None:
+    twin = replace(CLAIM, id="distilbert/twin")
+    assert choose_claim(BASE, CASE, [twin, CLAIM]) is twin
+    single = edit(conditions={"devices": 1, "batch_size": 96, "learning_rate": 0.00015})
+    assert chosen(single).id == "distilbert/a100-1x1-fp32-bs96"
+
+
+def test_a_case_without_a_claim_is_an_error() -> None:
+    with pytest.raises(FlagbenchError, match="distilbert"):
+        choose_claim(BASE, CASE, [])

@@ -1,0 +1,167 @@
+"""Enough speed is not concluded where the run may have been slower, or the published work less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flagbench.manifests.model import NOT_PUBLISHED, Claim, Range
+from flagbench.records.model import Ceiling, Flops, Record, Window, Work
+from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
+
+from .conftest import BASE, CASE, CATALOG, CLAIM, edit, held, line
+
+PUBLISHED = 1942.6 / 1861.9
+"""How far the published p_core exceeds the published p_train."""
+
+SEQUENCES = "gradient_accumulation_steps"
+"""The condition that the row below leaves out, and that the tokens of a sample are taken to be proportional to."""
+
+
+def silent(name: str = SEQUENCES) -> Claim:
+    """The claim of a row that leaves a condition out."""
+    return replace(CLAIM, conditions={**CLAIM.conditions, name: NOT_PUBLISHED})
+
+
+def around(value: float, share: float) -> dict[str, Any]:
+    """A metric of that value, and an interval of so much on each side."""
+    return {"value": value, "ci95": (value * (1 - share), value * (1 + share))}
+
+
+def ranged(sequences: float, speed: float) -> VerifyResult:
+    """A run with so many sequences per sample, at a multiple of the published speed, compared with a row that may
+    have had 1 to 10."""
+    case = replace(CASE, ranges={SEQUENCES: Range(1, 10, "made up")})
+    work = Work("samples", 150, 9600, 9600, tokens_executed=round(9600 * sequences * 512))
+    rates = {"p_core_host": 1942.6, "p_core": 1942.0, "p_train": 1900.0, "p_whole": 1700.0}
+    metrics = {name: around(value * speed, 0.01) for name, value in rates.items()}
+    return verify_claim([edit(metrics=metrics, work=work)], silent(), case)
+
+
+def with_ceiling(flops: float) -> Record:
+    """BASE with a window of 1e15 FLOP in 10 s on each of its devices, and the ceiling that was measured in it."""
+    ceiling = Ceiling(flops, "tf32", "products")
+    window = Window(first_step=20, steps=200, samples=51200, seconds=10.0)
+    return edit(
+        window=window, flops=Flops("distilbert-matmul/v1", 7.5e15, 1e14, recomputed=0.5e15, measured_ceiling=ceiling)
+    )
+
+
+@pytest.mark.parametrize(
+    ("sequences", "speed", "verdict"),
+    [
+        (9.8, 1.0, Verdict.INCONCLUSIVE),
+        (9.8, 1.5, Verdict.ABOVE),
+        (9.8, 1.16, Verdict.INCONCLUSIVE),
+        # Less work per sample is faster.
+        (4.0, 1.5, Verdict.INCONCLUSIVE),
+        # Not enough even if the published run had less work: a slow run is given no benefit of the doubt.
+        (9.8, 0.5, Verdict.BELOW),
+    ],
+)
+def test_unpublished_work_leaves_what_holds_over_its_range(sequences: float, speed: float, verdict: Verdict) -> None:
+    result = ranged(sequences, speed)
+    assert (result.verdict, result.qualifiers) == (verdict, (f"{SEQUENCES} not published",))
+    if verdict is Verdict.INCONCLUSIVE:
+        ends = f"between {speed * sequences / 10:.3f} and {speed * sequences:.3f}"
+        assert ("1 to 10" in result.reason, ends in result.reason) == (True, True)
+
+
+def test_work_of_a_sample_that_a_record_does_not_say() -> None:
+    case = replace(CASE, ranges={SEQUENCES: Range(1, 10, "made up")})
+    result = verify_claim([edit(work=None)], silent(), case)
+    assert (result.verdict, SEQUENCES in result.reason) == (Verdict.INCONCLUSIVE, True)
+
+
+def test_a_range_is_of_a_condition_that_no_row_publishes() -> None:
+    rows = [claim for claim in CATALOG.claims.values() if claim.case == "glm"]
+    assert set(CATALOG.cases["glm"].ranges) == {"choices"}
+    assert {claim.conditions["choices"] for claim in rows} == {NOT_PUBLISHED}
+
+
+def test_another_unpublished_condition_of_the_work_has_no_range() -> None:
+    result = held(BASE, claim=silent())
+    assert (result.verdict, SEQUENCES in result.reason) == (Verdict.INCONCLUSIVE, True)
+    # Nothing else that depends on it is said to be reproduced either.
+    assert not {m.verdict for m in result.metrics} & {Verdict.REPRODUCED, Verdict.ABOVE}
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict", "words"),
+    [
+        ({"p_core_host": 1940.0, "p_train": 1940 / PUBLISHED / 1.019, "p_core": 1935.0}, Verdict.REPRODUCED, ()),
+        (
+            {"p_core_host": 1940.0, "p_train": 1940 / PUBLISHED / 1.03, "p_core": 1935.0},
+            Verdict.INCONCLUSIVE,
+            ("p_core_host", f"{PUBLISHED * 1.03:.3f} times p_train", "1.043 published x 1.02"),
+        ),
+        (
+            {"p_core_host": 1940.0, "p_train": 1760.0, "p_core": 1770.0, "p_whole": 1700.0},
+            Verdict.INCONCLUSIVE,
+            ("1.096 times p_core;", "1.102 times p_train"),
+        ),
+        # A slow run is below, whatever its clock hides.
+        ({"p_core_host": 1510.0, "p_train": 1000.0, "p_core": 1100.0, "p_whole": 900.0}, Verdict.BELOW, ()),
+    ],
+)
+def test_the_hosts_clock_hides_no_more_than_the_published_one(
+    rates: dict[str, float], verdict: Verdict, words: tuple[str, ...]
+) -> None:
+    result = held(edit(metrics={name: around(value, 0.005) for name, value in rates.items()}))
+    assert result.verdict is verdict
+    assert [word for word in words if word not in result.reason] == []
+
+
+def test_a_row_that_publishes_no_p_train_allows_no_more() -> None:
+    claim = replace(CLAIM, metrics=tuple(m for m in CLAIM.metrics if m.name != "p_train"))
+    assert "1.020 times" in held(edit(metrics={"p_core_host": around(1985.0, 0.003)}), claim=claim).reason
+
+
+def test_workers_are_a_condition_of_the_hosts_clock_alone() -> None:
+    result = held(edit(conditions={"workers": 0}))
+    assert (result.verdict, line(result, "p_core").reason) == (
+        Verdict.NOT_COMPARABLE,
+        "workers is 0 here, 8 published",
+    )
+    # Without it, the row is compared with p_core, which the device timed.
+    timed = edit(conditions={"workers": 0}, metrics={"p_core": around(1942.0, 0.006)}, without=("p_core_host",))
+    assert held(timed).verdict is Verdict.REPRODUCED
+
+
+def test_a_run_above_its_own_ceiling_is_inconclusive() -> None:
+    for flops in (1e14, 0.981e14):
+        assert held(with_ceiling(flops)).verdict is Verdict.REPRODUCED
+    result = held(with_ceiling(0.97e14))
+    assert (result.verdict, "1.031 times" in result.reason) == (Verdict.INCONCLUSIVE, True)
+    # Against another run as well.
+    again = edit(with_ceiling(0.97e14), record_id="fixture-again")
+    assert verify_baseline([again], BASE, CASE).verdict is Verdict.INCONCLUSIVE
+
+
+def paced(record: Record, speed: float, side: str) -> list[Record]:
+    """Five runs at about that speed."""
+    shares = {"p_core_host": 1.0, "p_core": 1.0, "p_train": 0.95, "p_whole": 0.9}
+    metrics = [
+        {name: around(speed * share * (1 + number / 1e4), 0.001) for name, share in shares.items()}
+        for number in range(5)
+    ]
+    return [edit(record, record_id=f"fixture-{side}-{number}", metrics=own) for number, own in enumerate(metrics)]
+
+
+@pytest.mark.parametrize(
+    ("there", "sound", "doubted"),
+    [
+        (2200.0, Verdict.SLOWER, Verdict.INCONCLUSIVE),
+        (1940.0, Verdict.SAME, Verdict.INCONCLUSIVE),
+        # A baseline that was even slower leaves the run faster.
+        (1700.0, Verdict.FASTER, Verdict.FASTER),
+    ],
+)
+def test_a_baseline_above_its_own_ceiling_proves_no_run_slow(there: float, sound: Verdict, doubted: Verdict) -> None:
+    here = paced(BASE, 1940.0, "here")
+    assert verify_baseline(here, paced(with_ceiling(1e14), there, "there"), CASE).verdict is sound
+    result = verify_baseline(here, paced(with_ceiling(0.97e14), there, "there"), CASE)
+    assert result.verdict is doubted
+    assert ("the baseline: record" in result.reason) is (doubted is not sound)

@@ -1,0 +1,155 @@
+"""What a person reads: tables of a verdict, of a comparison and at the end of a run; and the command line."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flagbench.errors import FlagbenchError
+from flagbench.records.model import Record, Status
+from flagbench.report import comparison_table, verdict_table
+from flagbench.verdict import VerifyResult, compare_records, verify_baseline
+from flagbench.verdict.interval import four_digits
+from unit.host.conftest import Ended
+
+from .conftest import BASE, CASE, CLAIM, REPLAYS, edit, held, replay
+
+Flagbench = Callable[..., Ended]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def table(record: Record, result: VerifyResult | None, stream: io.StringIO | None = None) -> str:
+    return verdict_table([record], result, stream=stream or io.StringIO())
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.000123456, "0.0001235"), (0.915, "0.9150"), (1510.2, "1510"), (12345.6, "12,346"), (0.0, "0.000")],
+)
+def test_measured_numbers_have_four_digits(value: float, text: str) -> None:
+    assert four_digits(value) == text
+
+
+def test_a_pipe_gets_plain_aligned_text() -> None:
+    record = replay("a100-1x8-cuda11.8")
+    text = table(record, held(record))
+    assert "\x1b" not in text
+    rows = [row.split() for row in text.splitlines()]
+    assert ["metric", "measured", "claim", "unit", "ratio", "verdict", "compared", "with"] in rows
+    shown = ["p_core_host", "1940", "[1855,", "2028]", "1942.6", "samples/s", "0.999", "[0.955,", "1.044]"]
+    assert [row for row in rows if row[:1] == ["p_core_host"]] == [[*shown, "REPRODUCED", "p_core"]]
+    # No claim has our own clock.
+    assert ["p_core", "1920", "[1836,", "2007]", "-", "samples/s", "-", "-"] in rows
+    assert ["torch", "2.6.0+cu118", "1.12.0a0+bd13bc6"] in rows
+    assert text.splitlines()[-1].startswith("REPRODUCED (software differs): p_core_host 1940")
+
+
+def test_a_failed_run_is_shown_with_what_it_measured() -> None:
+    failed = edit(status=Status("failed", "train", "out of memory", 5))
+    for result in (None, held(failed)):
+        text = table(failed, result)
+        assert ("out of memory" in text, "1940 [1855, 2028]" in text, "REPRODUCED" in text) == (True, True, False)
+
+
+def test_a_comparison_shows_what_differs_before_the_metrics() -> None:
+    text = comparison_table(compare_records(BASE, replay("cpu-tiny"), CASE), stream=io.StringIO())
+    assert text.index("device_model") < text.index("train.learning_rate") < text.index("p_core_host")
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_what_a_record_says_stays_in_its_line(stream: io.StringIO) -> None:
+    hostile = "x\x1b[2J\nREPRODUCED: all good"
+    failed = edit(record_id="fixture-failed", status=Status("failed", "train", hostile, 5))
+    renamed = edit(failed, metrics={"loss": {"name": hostile, "unit": hostile}}, conditions={"driver": hostile})
+    for text in (
+        table(renamed, held(renamed), stream),
+        table(renamed, None, stream),
+        comparison_table(compare_records(BASE, renamed, CASE), stream=stream),
+    ):
+        assert "\x1b[2J" not in text
+        assert not any(line.startswith("REPRODUCED") for line in text.splitlines())
+        assert r"\x1b[2J\nREPRODUCED" in "".join(text.split("\n"))
+    with pytest.raises(FlagbenchError) as caught:
+        verify_baseline([BASE], failed, CASE)
+    assert caught.value.message.endswith(r"x\x1b[2J\nREPRODUCED: all good")
+
+
+def path(name: str = "a100-1x8") -> str:
+    """The file of a replay."""
+    return str(REPLAYS / f"{name}.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "shown"),
+    [
+        ("a100-1x8", 0, ("p_core_host 194", "1942.6", "0.95 to 1.10")),
+        ("a100-1x8-above", 0, ("p_core_host 23", "1942.6", "0.95 to 1.10")),
+        ("a100-1x8-below", 9, ("p_core_host 149", "1942.6", "0.95 to 1.10")),
+        ("a100-1x8-80gb", 10, ("device_model", "NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB")),
+        ("a100-1x8-inconclusive", 11, ("p_core_host 18", "1942.6", "about 6 more runs")),
+        ("a100-1x8-failed-check", 12, ("precision", "tf32", "fp32")),
+        ("a100-1x8-partial-batches", 10, ("p_core_host", "33,280", "4,160")),
+    ],
+)
+def test_verify_exits_by_its_verdict(flagbench: Flagbench, name: str, code: int, shown: tuple[str, ...]) -> None:
+    found = flagbench("verify --json", path(name))
+    said = json.loads(found.out)
+    assert [each for each in shown if each not in said["reason"]] == []
+    assert (found.code, said["exit_code"], said["qualifiers"]) == (code, code, [])
+    assert said["against"] == {"kind": "claim", "id": CLAIM.id, "chosen": True}
+    assert said["records"] == [f"fixture-{name}"]
+
+
+@pytest.mark.parametrize(("option", "chosen"), [("", True), (f"--claim {CLAIM.id}", False)])
+def test_verify_reads_standard_input(
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, option: str, chosen: bool
+) -> None:
+    content = Path(path("a100-1x8-below")).read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    code, out, _ = flagbench(f"verify - {option}")
+    assert (code, f"claim {CLAIM.id}; it was chosen" in out) == (9, chosen)
+
+
+def test_verify_holds_a_record_against_others(flagbench: Flagbench) -> None:
+    code, out, _ = flagbench("verify", path("a100-1x8-below"), "--baseline", path())
+    assert (code, "compared with the baseline fixture-a100-1x8" in out) == (9, True)
+    both = ("verify --json", path("a100-1x8-throttled"), "--baseline", path(), "--baseline", path("a100-1x8-tenant"))
+    said = flagbench(*both, "--within", "0.1").json
+    assert (said["exit_code"], said["verdict"]) == (0, "SAME")
+    assert said["against"]["id"] == "fixture-a100-1x8, fixture-a100-1x8-tenant"
+    said = json.loads(flagbench(*both).out)
+    assert (said["exit_code"], said["verdict"]) == (11, "INCONCLUSIVE")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--claim", "x", "--baseline", "y"), "--claim"),
+        ((path(), "--claim", "distilbert/a100-1x8"), "distilbert/a100-1x8"),
+        ((path(), path()), "fixture-a100-1x8"),
+        ((path(), "--within", "0.03"), "--baseline"),
+        ((path(), "--baseline", "y", "--within", "2"), "--within"),
+        ((path(), "--baseline", "y", "--within", "nan"), "--within"),
+    ],
+)
+def test_contradictory_arguments_are_usage_errors(
+    flagbench: Flagbench, arguments: tuple[str, ...], word: str
+) -> None:
+    code, out, err = flagbench("verify", *arguments)
+    assert (code, out, word in err) == (2, "", True)
+
+
+def test_compare_prints_both_records(flagbench: Flagbench) -> None:
+    for option, words in (("--json", '"schema": "comparison/v1"'), ("", "no condition differs")):
+        code, out, _ = flagbench(f"compare {option}", path(), path("a100-1x8-below"))
+        assert (code, words in out) == (0, True)
