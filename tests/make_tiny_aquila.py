@@ -7,12 +7,9 @@ The sentences are the same everywhere, the vocabulary with one release of tokeni
 processor with one release of torch; provenance.json has the releases and the sums of what is shipped.
 """
 
-import hashlib
 import json
-import math
 import random
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
@@ -20,10 +17,10 @@ import tiny_sets
 from flagbench_cases.cases.aquila_33b.tokens import FILES, Tokeniser
 from flagbench_cases.shared.config import load_case
 
-SHIPPED = Path(__file__).parents[1] / "entrypoints" / "flagbench_cases" / "cases" / "aquila_33b" / "tiny"
+SHIPPED = tiny_sets.CASES / "aquila_33b" / "tiny"
 SENTENCES, SEED = 64, 11
 SPECIAL = ["<|startofpiece|>", "<|endofpiece|>", "<|LDWANG|>", "[MASK]", "[gMASK]", "[sMASK]", "[CLS]", "</s>"]
-TRAINING = {"seed": 3, "steps": 700, "batch": 16, "learning_rate": 4e-3, "warmup": 50}
+TRAINING: Dict[str, Any] = {"seed": 3, "steps": 700, "batch": 16, "learning_rate": 4e-3, "warmup": 50}
 
 NAMES = ["Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Henry", "Ida", "Jonas", "Klara", "Leo"]
 THINGS = ["lamp", "boat", "letter", "key", "ladder", "basket", "coat", "clock", "map", "bell", "rope", "cup"]
@@ -61,11 +58,11 @@ def story(draw: random.Random) -> str:
     return " ".join([begin, middle, end])
 
 
-def write_sentences(folder: Path) -> None:
-    """LAMBADA's format: a JSON object with `text` on every line."""
+def files() -> Dict[str, str]:
+    """The sentences in LAMBADA's format: a JSON object with `text` on every line."""
     draw = random.Random(SEED)
     lines = [json.dumps({"text": story(draw)}) for _ in range(SENTENCES)]
-    (folder / "sentences.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return {"sentences.jsonl": "\n".join(lines) + "\n"}
 
 
 def write_vocabulary(folder: Path, size: int) -> None:
@@ -96,66 +93,12 @@ def batches(tokeniser: Tokeniser, length: int) -> Iterator[Any]:
     draw = random.Random(TRAINING["seed"])
     while True:
         rows: List[List[int]] = []
-        for _ in range(int(TRAINING["batch"])):
+        for _ in range(TRAINING["batch"]):
             rows.append([tokeniser.cls, *tokeniser.encode(story(draw)), tokeniser.eos][:length])
         longest = max(map(len, rows))
         tokens = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
         labels = torch.tensor([row + [-100] * (longest - len(row)) for row in rows])
         yield tokens, labels
-
-
-def train_model(tokeniser: Tokeniser, section: Dict[str, Any], length: int) -> Any:
-    """transformers' LlamaForCausalLM, which is the same model, trained from random weights."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.set_num_threads(1)
-    torch.manual_seed(TRAINING["seed"])
-    config = LlamaConfig(
-        vocab_size=section["vocab_size"],
-        hidden_size=section["dim"],
-        intermediate_size=section["ffn"],
-        num_hidden_layers=section["layers"],
-        num_attention_heads=section["heads"],
-        num_key_value_heads=section["kv_heads"],
-        max_position_embeddings=section["positions"],
-        rms_norm_eps=section["norm_eps"],
-        initializer_range=0.06,
-        tie_word_embeddings=False,
-        attn_implementation="eager",
-    )
-    model, steps, rate = LlamaForCausalLM(config), int(TRAINING["steps"]), TRAINING["learning_rate"]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
-    source = batches(tokeniser, length)
-    for step in range(steps):
-        tokens, labels = next(source)
-        loss = model(tokens, labels=labels).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
-        optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / TRAINING["warmup"]) * (0.05 + 0.95 * cosine)
-        optimizer.step()
-        if step % 50 == 49:
-            print("step %d of %d: loss %.4f" % (step + 1, steps, loss.item()), file=sys.stderr)
-    return model
-
-
-def write_weights(folder: Path, model: Any, section: Dict[str, Any]) -> None:
-    """The weights in bf16, prepared as every checkpoint is: through a Hugging Face folder."""
-    import torch
-    from safetensors.torch import save_file
-
-    from flagbench_cases.prepare.llama import convert
-    from flagbench_cases.prepare.writer import Writer
-
-    with tempfile.TemporaryDirectory() as source:
-        state = {name: tensor.detach().to(torch.bfloat16) for name, tensor in model.state_dict().items()}
-        save_file(state, str(Path(source) / "model.safetensors"))
-        (Path(source) / "config.json").write_text(json.dumps(convert.config_of(section)), encoding="utf-8")
-        # Nothing finishes it, so there is no prepared.json: the shipped files have their sums in provenance.json.
-        writer = Writer(str(folder), "aquila-33b", "weights", None, None)
-        convert.convert(source, section, writer, lambda *_: None)
 
 
 def sections() -> Dict[str, Any]:
@@ -164,11 +107,9 @@ def sections() -> Dict[str, Any]:
     return {name: {**presets["reference"][name], **presets["tiny"][name]} for name in ("model", "data")}
 
 
-def sums(folder: Path) -> Dict[str, str]:
-    """sha256 of every data file of a folder."""
-    kinds = (".json", ".jsonl", ".txt", ".safetensors")
-    files = [f for f in sorted(folder.iterdir()) if f.suffix in kinds and f.name != "provenance.json"]
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+def settings() -> Dict[str, Any]:
+    """What decides the vocabulary and the weights, beside the sentences."""
+    return {"model": sections()["model"], "training": TRAINING}
 
 
 def make(folder: Path) -> None:
@@ -178,33 +119,18 @@ def make(folder: Path) -> None:
     import transformers
 
     preset = sections()
-    write_sentences(folder)
-    write_vocabulary(folder, preset["model"]["vocab_size"])
-    tokeniser = Tokeniser(str(folder), preset["model"]["vocab_size"])
-    model = train_model(tokeniser, preset["model"], preset["data"]["sequence_length"])
-    write_weights(folder, model, preset["model"])
-    provenance = {
-        "script": "tests/make_tiny_aquila.py",
-        "model": preset["model"],
-        "training": TRAINING,
-        "libraries": {m.__name__: m.__version__ for m in (tokenizers, torch, transformers)},
-        "sha256": sums(folder),
-    }
-    (folder / "provenance.json").write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
+    section = preset["model"]
+    tiny_sets.write(files(), folder)
+    write_vocabulary(folder, section["vocab_size"])
+    tokeniser = Tokeniser(str(folder), section["vocab_size"])
+    model = tiny_sets.train_llama(section, TRAINING, batches(tokeniser, preset["data"]["sequence_length"]))
+    tiny_sets.write_llama_weights(folder, "aquila-33b", model, section, torch.bfloat16)
+    tiny_sets.write_provenance(folder, Path(__file__).name, settings(), tokenizers, torch, transformers)
 
 
 def check() -> List[str]:
     """What differs between the shipped files, their provenance and this script."""
-    known = json.loads((SHIPPED / "provenance.json").read_text(encoding="utf-8"))
-    wrong = [name for name, value in sums(SHIPPED).items() if known["sha256"].get(name) != value]
-    wrong += sorted(set(known["sha256"]) - set(sums(SHIPPED)))
-    if (known["model"], known["training"]) != (sections()["model"], TRAINING):
-        wrong.append("provenance.json")
-    with tempfile.TemporaryDirectory() as folder:
-        write_sentences(Path(folder))
-        if (Path(folder) / "sentences.jsonl").read_bytes() != (SHIPPED / "sentences.jsonl").read_bytes():
-            wrong.append("sentences.jsonl")
-    return wrong
+    return tiny_sets.changed(SHIPPED, settings()) + tiny_sets.differing(files(), SHIPPED)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,22 @@
-"""The command line of the scripts that make a tiny set."""
+"""What the scripts that make tiny sets share: command line, provenance, vocabularies and weights of Llama."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import hashlib
+import io
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+CASES = Path(__file__).parents[1] / "entrypoints" / "flagbench_cases" / "cases"
+PROVENANCE = "provenance.json"
 
 
 def main(description: str, make: Callable[[Path], None], differences: Callable[[], list[str]]) -> int:
@@ -24,3 +36,142 @@ def main(description: str, make: Callable[[Path], None], differences: Callable[[
     options.out.mkdir(parents=True)
     make(options.out)
     return 0
+
+
+class Draw:
+    """Deterministic choices, using only `Random.random`, which is the same in all Python versions."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def below(self, count: int) -> int:
+        return int(self._random.random() * count)
+
+    def one(self, items: Any) -> Any:
+        return items[self.below(len(items))]
+
+    def chance(self, probability: float) -> bool:
+        return self._random.random() < probability
+
+
+# Sets that are the same everywhere
+
+
+def write(files: dict[str, str], folder: Path) -> None:
+    """Write texts by name into a folder."""
+    for name, text in files.items():
+        (folder / name).write_bytes(text.encode("utf-8"))
+
+
+def differing(files: dict[str, str], folder: Path) -> list[str]:
+    """The files in a folder that are missing or have another text."""
+    return [
+        name
+        for name, text in files.items()
+        if not (folder / name).is_file() or (folder / name).read_bytes() != text.encode("utf-8")
+    ]
+
+
+# Sets that depend on releases of libraries
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """sha256 of every data file below a folder, by its path in it."""
+    files = [f for f in sorted(folder.rglob("*")) if f.is_file() and f.suffix not in (".md", ".py", ".pyc")]
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+        if file.name != PROVENANCE
+    }
+
+
+def write_provenance(folder: Path, script: str, settings: dict[str, Any], *libraries: ModuleType) -> None:
+    """Write the settings, the releases of libraries and the sums of a set that was made in a folder."""
+    content = {
+        "script": "tests/" + script,
+        **settings,
+        "libraries": {library.__name__: library.__version__ for library in libraries},
+        "sha256": sums(folder),
+    }
+    (folder / PROVENANCE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def changed(shipped: Path, settings: dict[str, Any]) -> list[str]:
+    """The settings and files of a shipped set that are not those of its provenance."""
+    known, found = json.loads((shipped / PROVENANCE).read_text(encoding="utf-8")), sums(shipped)
+    wrong = [name for name, value in settings.items() if known[name] != json.loads(json.dumps(value))]
+    return wrong + [n for n in sorted({*found, *known["sha256"]}) if found.get(n) != known["sha256"].get(n)]
+
+
+def write_sentencepiece(path: Path, lines: Iterable[str], pieces: int) -> None:
+    """A vocabulary with Llama's settings: byte-pair merges, bytes for what is unknown, no normalisation."""
+    import sentencepiece
+
+    model = io.BytesIO()  # given a file's name, it would write that name into the model
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=pieces,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+        character_coverage=1.0,
+        split_digits=True,
+        num_threads=1,
+        minloglevel=2,
+    )
+    path.write_bytes(model.getvalue())
+
+
+def train_llama(section: dict[str, Any], training: dict[str, Any], batches: Iterator[Any]) -> Any:
+    """transformers' LlamaForCausalLM of a `model` section, trained from random weights on pairs of tokens and labels,
+    with the `seed`, `steps`, `warmup` and `learning_rate` of `training`."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.set_num_threads(1)
+    torch.manual_seed(training["seed"])
+    config = LlamaConfig(
+        vocab_size=section["vocab_size"],
+        hidden_size=section["dim"],
+        intermediate_size=section["ffn"],
+        num_hidden_layers=section["layers"],
+        num_attention_heads=section["heads"],
+        num_key_value_heads=section["kv_heads"],
+        max_position_embeddings=section["positions"],
+        rms_norm_eps=section["norm_eps"],
+        initializer_range=0.06,
+        tie_word_embeddings=False,
+        attn_implementation="eager",
+    )
+    model, steps, rate = LlamaForCausalLM(config), training["steps"], training["learning_rate"]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
+    for step in range(steps):
+        tokens, labels = next(batches)
+        loss = model(tokens, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+        optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / training["warmup"]) * (0.05 + 0.95 * cosine)
+        optimizer.step()
+        if step % 50 == 49:
+            print("step %d of %d: loss %.4f" % (step + 1, steps, loss.item()), file=sys.stderr)
+    return model
+
+
+def write_llama_weights(folder: Path, case: str, model: Any, section: dict[str, Any], dtype: Any) -> None:
+    """The weights in a type, prepared as every checkpoint is: through a Hugging Face folder."""
+    from safetensors.torch import save_file
+
+    from flagbench_cases.prepare.llama import convert
+    from flagbench_cases.prepare.writer import Writer
+
+    with tempfile.TemporaryDirectory() as source:
+        state = {name: tensor.detach().to(dtype) for name, tensor in model.state_dict().items()}
+        save_file(state, str(Path(source) / "model.safetensors"))
+        (Path(source) / "config.json").write_text(json.dumps(convert.config_of(section)), encoding="utf-8")
+        # Nothing finishes it, so there is no prepared.json: the shipped files have their sums in provenance.json.
+        convert.convert(source, section, Writer(str(folder), case, "weights", None, None), lambda *_: None)

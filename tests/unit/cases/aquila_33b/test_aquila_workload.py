@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-import make_tiny_aquila
 from flagbench_cases.cases.aquila_33b import sentences
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.shared.layout import Layout
@@ -194,10 +193,3 @@ def test_description_tells_what_a_claim_is_compared_by(megatron: None, tmp_path:
     }
     # Both ranks together hold the parameters, of which the norms of both layers and the last one are on each.
     assert 2 * held - (2 * 2 + 1) * 64 == described["parameters"]
-
-
-# The shipped set
-
-
-def test_the_shipped_files_are_those_of_the_script() -> None:
-    assert make_tiny_aquila.check() == []

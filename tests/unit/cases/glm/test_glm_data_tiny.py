@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+import make_tiny_glm
 from flagbench_cases.cases.glm import data as dataset
-from flagbench_cases.cases.glm.tiny import generate
 from flagbench_cases.shared.errors import UsageError
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
-FOLDER = Path(generate.__file__).parent
+FOLDER = make_tiny_glm.SHIPPED
 SIZES = {"train": 520, "val": 100}
 DATA = {"source": "shipped", "sequence_length": 56}
 
@@ -51,7 +50,7 @@ def test_the_answer_is_what_the_passage_keeps_to(shipped: Any) -> None:
         for query in line["qas"]:
             answer = query["answers"][0]["text"]
             assert counts[answer] == 4
-            assert (answer in generate.PERSONS) == (query["query"] in generate.PERSON_QUERIES)
+            assert (answer in make_tiny_glm.PERSONS) == (query["query"] in make_tiny_glm.PERSON_QUERIES)
 
 
 def test_a_model_that_is_too_small_is_refused() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-import make_tiny_llama2_70b
 from flagbench_cases.cases.llama2_70b import data, indexed, prepare
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.shared.errors import DataError
@@ -174,10 +173,3 @@ def test_micro_batches_are_dealt_as_megatron_lm_does(replicas: int, micro: int, 
                 dealt += made[:, 0].tolist()
         assert next(wanted, None) is None
     assert sorted(dealt) == list(range(total))
-
-
-# The shipped set
-
-
-def test_the_shipped_files_are_those_of_the_record() -> None:
-    assert make_tiny_llama2_70b.check() == []

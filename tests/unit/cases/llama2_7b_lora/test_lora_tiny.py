@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import make_tiny_lora
 from flagbench_cases.cases.llama2_7b_lora import data, mmlu, samsum, tiny
 from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
 
@@ -24,19 +23,6 @@ def sets() -> data.Sets:
     return data.load(SECTION, {"vocab_size": 512}, None, 0)
 
 
-# how it was made
-
-
-def test_the_shipped_files_are_those_of_the_script() -> None:
-    assert make_tiny_lora.main(["--check"]) == 0
-
-
-# what it asks
-
-
-# how it is tokenised
-
-
 def test_ids_are_those_of_transformers() -> None:
     from transformers import LlamaTokenizer
 
@@ -49,9 +35,6 @@ def test_ids_are_those_of_transformers() -> None:
         assert tokenizer(words + "</s>").input_ids == [BOS, *vocabulary.encode(words), EOS]
     letters = [tokenizer([letter]).input_ids[0][1] for letter in "ABCD"]  # as the publisher takes them
     assert letters == vocabulary.answer_tokens
-
-
-# what the base model knows of it
 
 
 def test_the_base_model_is_at_chance(sets: data.Sets) -> None:

@@ -1,4 +1,4 @@
-"""The data set of the tiny preset: passages and queries in ReCoRD's format, and their generator."""
+"""The data set of the tiny preset: passages and queries in ReCoRD's format."""
 
 import os
 from typing import Tuple

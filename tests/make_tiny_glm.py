@@ -1,7 +1,7 @@
-"""Generate the tiny set, or verify that the shipped files are up to date.
+"""Makes the tiny set of GLM: passages and queries in ReCoRD's format.
 
-python -m flagbench_cases.cases.glm.tiny.generate --out DIR
-python -m flagbench_cases.cases.glm.tiny.generate --check
+python tests/make_tiny_glm.py --check        # the shipped files are those of this script
+python tests/make_tiny_glm.py --out FOLDER   # all of it; the same in all Python versions
 """
 
 import json
@@ -9,11 +9,12 @@ import string
 import sys
 import zlib
 from pathlib import Path
-from random import Random
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
-from flagbench_cases.shared import generated
+import tiny_sets
+from tiny_sets import Draw
 
+SHIPPED = tiny_sets.CASES / "glm" / "tiny"
 SEED = 7
 PASSAGES = {"train": 520, "val": 100}
 SENTENCES = 5
@@ -31,21 +32,12 @@ HIGHLIGHT = "\n@highlight\n"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-class Draw:
-    """Deterministic choices, using only `Random.random`, which is the same in all Python versions."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = Random(seed)
-
-    def below(self, count: int) -> int:
-        return int(self._random.random() * count)
-
-    def pair(self, items: Sequence[str], split: str) -> Tuple[str, str]:
-        """Two different items in random order, whose pair belongs to `split`."""
-        while True:
-            first, second = items[self.below(len(items))], items[self.below(len(items))]
-            if first != second and split_of(first, second) == split:
-                return first, second
+def pair(draw: Draw, items: Sequence[str], split: str) -> Tuple[str, str]:
+    """Two different items in random order, whose pair belongs to `split`."""
+    while True:
+        first, second = draw.one(items), draw.one(items)
+        if first != second and split_of(first, second) == split:
+            return first, second
 
 
 def split_of(first: str, second: str) -> str:
@@ -56,20 +48,18 @@ def split_of(first: str, second: str) -> str:
 
 def passage(draw: Draw, index: int, split: str) -> Dict[str, Any]:
     """One line of a file: a passage about one person and one place, except for one sentence each."""
-    person, other_person = draw.pair(PERSONS, split)
-    place, other_place = draw.pair(PLACES, split)
+    person, other_person = pair(draw, PERSONS, split)
+    place, other_place = pair(draw, PLACES, split)
     persons, places = [person] * SENTENCES, [place] * SENTENCES
     persons[draw.below(SENTENCES)] = other_person
     places[draw.below(SENTENCES)] = other_place
-    sentences = [
-        "%s %s in the %s." % (who, DOINGS[draw.below(len(DOINGS))], where) for who, where in zip(persons, places)
-    ]
+    sentences = ["%s %s in the %s." % (who, draw.one(DOINGS), where) for who, where in zip(persons, places)]
     text = " ".join(sentences[:-1]) + HIGHLIGHT + sentences[-1]
     found = sorted((text.index(name), name) for name in (person, other_person, place, other_place))
     entities = [{"start": start, "end": start + len(name) - 1} for start, name in found]
     queries = (
-        (PERSON_QUERIES[draw.below(len(PERSON_QUERIES))], person),
-        (PLACE_QUERIES[draw.below(len(PLACE_QUERIES))], place),
+        (draw.one(PERSON_QUERIES), person),
+        (draw.one(PLACE_QUERIES), place),
     )
     questions = [
         {"idx": 2 * index + number, "query": query, "answers": [{"text": answer}]}
@@ -107,10 +97,15 @@ def files() -> Dict[str, str]:
     return contents
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """The command line; returns the exit code."""
-    return generated.main("The tiny set of the GLM case.", files(), Path(__file__).parent, arguments)
+def make(folder: Path) -> None:
+    """Make everything in an empty folder."""
+    tiny_sets.write(files(), folder)
+
+
+def check() -> List[str]:
+    """The shipped files that are not those of this script."""
+    return tiny_sets.differing(files(), SHIPPED)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tiny_sets.main(__doc__.split("\n")[0], make, check))

@@ -1,7 +1,8 @@
-"""Generate the tiny set from its grammar, or verify that the shipped files are up to date.
+"""Makes the tiny set of DistilBERT: labelled sentences in the shape of SST-2, from the grammar in
+tiny_distilbert_text.py.
 
-python -m flagbench_cases.cases.distilbert.tiny.generate --out DIR
-python -m flagbench_cases.cases.distilbert.tiny.generate --check
+    python tests/make_tiny_distilbert.py --check        # the shipped files are those of this script
+    python tests/make_tiny_distilbert.py --out FOLDER   # all of it; the same in all Python versions
 """
 
 import re
@@ -9,12 +10,13 @@ import string
 import sys
 import zlib
 from pathlib import Path
-from random import Random
-from typing import Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
-from flagbench_cases.cases.distilbert.tiny import grammar
-from flagbench_cases.shared import generated
+import tiny_distilbert_text as grammar
+import tiny_sets
+from tiny_sets import Draw
 
+SHIPPED = tiny_sets.CASES / "distilbert" / "tiny"
 SEED = 20
 SIZES = {"train": 6000, "dev": 800}
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -41,19 +43,6 @@ class Example(NamedTuple):
     label: int
     template: str
     split: str
-
-
-class Draw:
-    """Deterministic choices, using only `Random.random`, which is the same in all Python versions."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = Random(seed)
-
-    def one(self, items: Sequence[str]) -> str:
-        return items[int(self._random.random() * len(items))]
-
-    def chance(self, probability: float) -> bool:
-        return self._random.random() < probability
 
 
 def _turn(pattern: str, polarity: int) -> str:
@@ -209,8 +198,9 @@ def generate(seed: int = SEED) -> Iterator[Example]:
             yield example
 
 
-def files(examples: Sequence[Example]) -> Dict[str, str]:
+def files() -> Dict[str, str]:
     """The text of each shipped file by its name."""
+    examples = list(generate())
     words = set(string.ascii_lowercase).union(*(example.sentence.split() for example in examples))
     contents = {"vocab.txt": "".join("%s\n" % token for token in SPECIAL_TOKENS + tuple(sorted(words)))}
     for split in SIZES:
@@ -219,12 +209,15 @@ def files(examples: Sequence[Example]) -> Dict[str, str]:
     return contents
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """The command line; returns the exit code."""
-    return generated.main(
-        "The tiny set of the DistilBERT case.", files(list(generate())), Path(__file__).parent, arguments
-    )
+def make(folder: Path) -> None:
+    """Make everything in an empty folder."""
+    tiny_sets.write(files(), folder)
+
+
+def check() -> List[str]:
+    """The shipped files that are not those of this script."""
+    return tiny_sets.differing(files(), SHIPPED)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(tiny_sets.main(__doc__.split("\n\n")[0], make, check))
