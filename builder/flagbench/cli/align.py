@@ -13,10 +13,9 @@ from flagbench.cli.output import echo_json
 from flagbench.cli.records import RECORD_HELP, is_path, load_records, require_one_stdin
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
-from flagbench.records.read import read_content, read_record
+from flagbench.records.read import read_content
 from flagbench.report.alignment import alignment_table
-from flagbench.verdict import align, curve
-from flagbench.verdict.align import FROM_STEP, WITHIN
+from flagbench.verdict.align import FROM_STEP, WITHIN, Curve, align_curves, read_curve, record_curve
 
 A_HELP = (
     f"The curve to check. {RECORD_HELP} Instead of a record, a file may have a curve: CSV with the columns step and "
@@ -31,10 +30,11 @@ def command(
         typer.Argument(metavar="B", autocompletion=complete.records, help="The reference, named the same way."),
     ],
     from_step: Annotated[
-        int, typer.Option(metavar="STEP", help="First step that counts; the published rule has 21.")
+        int, typer.Option(metavar="STEP", min=1, help="First step that counts; the published rule has 21.")
     ] = FROM_STEP,
     to_step: Annotated[
-        int | None, typer.Option(metavar="STEP", help="Last step that counts. Default: the last of the reference.")
+        int | None,
+        typer.Option(metavar="STEP", min=1, help="Last step that counts. Default: the last of the reference."),
     ] = None,
     within: Annotated[
         float,
@@ -58,7 +58,7 @@ def command(
     case, record = None, left.record or right.record
     if record is not None:
         case = catalog_get(load_catalog(claims=False).cases, record.case, kind="case")
-    result = align(left, right, case, from_step=from_step, to_step=to_step, within=within)
+    result = align_curves(left, right, case, from_step=from_step, to_step=to_step, within=within)
     if as_json:
         echo_json(result.to_dict())
     else:
@@ -66,11 +66,8 @@ def command(
     raise typer.Exit(int(result.verdict.exit_code))
 
 
-def _load(name: str, store: str | None) -> curve.Curve:
+def _load(name: str, store: str | None) -> Curve:
     """The curve of a stored record, or of a file that is a record or a published curve."""
-    if not (is_path(name) or name.endswith((".csv", ".jsonl"))):
-        return curve.of_record(load_records([name], store)[0])
-    content, shown = read_content(None if name == "-" else Path(name), what="file")
-    if curve.is_record(content):
-        return curve.of_record(read_record(content, shown))
-    return curve.of_file(content, shown)
+    if is_path(name) or name.endswith((".csv", ".jsonl")):
+        return read_curve(*read_content(None if name == "-" else Path(name), what="file"))
+    return record_curve(load_records([name], store)[0])

@@ -77,7 +77,7 @@ def _lint_table(file: Path, *, as_json: bool) -> None:
 
 
 def _lint_claims(*, as_json: bool) -> None:
-    from flagbench.verdict import reproductions
+    from flagbench.claims.published import reproductions
 
     catalog = load_catalog()
     found = reproductions(catalog)

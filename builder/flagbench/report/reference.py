@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from flagbench.claims.published import reproductions
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, ClaimMetric, Stack
 from flagbench.report.export import cell, table
-from flagbench.verdict import reproductions
 
 HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not edit. -->
 

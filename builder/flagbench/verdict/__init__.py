@@ -1,23 +1,17 @@
 """Whether a record reproduces a claim, and why not. Pure: no Docker, no network, no framework."""
 
-from flagbench.verdict.align import Alignment, AlignResult, align
 from flagbench.verdict.compare import Comparison, compare_records
 from flagbench.verdict.conditions import Agreement
-from flagbench.verdict.published import reproductions
 from flagbench.verdict.result import Verdict, VerifyResult
 from flagbench.verdict.verdict import choose_claim, verify_baseline, verify_claim
 
 __all__ = [
     "Agreement",
-    "AlignResult",
-    "Alignment",
     "Comparison",
     "Verdict",
     "VerifyResult",
-    "align",
     "choose_claim",
     "compare_records",
-    "reproductions",
     "verify_baseline",
     "verify_claim",
 ]

@@ -1,4 +1,4 @@
-"""Whether two loss curves are aligned, by the rule published for Llama2-70B, and where they diverge.
+"""Whether two loss curves are aligned, by the rule published for Llama2-70B, and the step from which on they part.
 
 FlagPerf, training/nvidia/llama2_70B-megatron/README.md at 1b5a0303, translated: "Alignment requires that, at the 21st
 step and after it, the mean relative error of the losses of all steps against those of the corresponding steps of
@@ -11,30 +11,46 @@ Steps are counted from 1. Steps of A that B does not have are left out. If A lac
 
 from __future__ import annotations
 
+import csv
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
 from msgspec import Struct, to_builtins
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Case
+from flagbench.manifests.model import Case, Scalar
 from flagbench.records.model import Record
-from flagbench.verdict.conditions import ConditionResult, describe
-from flagbench.verdict.curve import Curve
-from flagbench.verdict.curve_conditions import another_curve, curve_conditions, unknown_conditions
+from flagbench.records.read import read_record
+from flagbench.terminal import brief
+from flagbench.verdict.conditions import ConditionResult, compare_conditions, describe, known_conditions
 from flagbench.verdict.validity import examine
 from flagbench_core.exit_codes import ExitCode
 
 FROM_STEP = 21
 WITHIN = 0.02
-BOUNDS = (1e-6, 1.0)
-"""Where a bound that is not the published one may lie."""
 LARGEST_ERROR = 1e100
 """Sums of larger ones could overflow."""
-ROWS = 10
-"""Rows of the excerpt, at most."""
+SAME_CURVE = frozenset(
+    {"attention", "division", "engine", "layout", "memory_monitor", "precision", "recompute", "stop_rule"}
+)
+"""Conditions that say how a curve is computed, or how far, not which one it is. A difference in them is a reason to
+compare curves, and is listed."""
+BATCH = ("batch_size", "gradient_accumulation_steps")
+"""Conditions whose product with the number of replicas is the samples of a step. Only that has to be equal."""
+
+
+class Curve(Struct, frozen=True):
+    """Losses by step, counted from 1 and ascending; None where a loss is not finite."""
+
+    name: str
+    """The record's id, or the name of the file."""
+    losses: Mapping[int, float | None]
+    cut: int = 0
+    """Steps at the end of the run whose losses the record does not have."""
+    record: Record | None = None
 
 
 class Alignment(str, Enum):
@@ -54,25 +70,11 @@ class Alignment(str, Enum):
         return ExitCode.BELOW if self is Alignment.DIVERGED else ExitCode[self.name]
 
 
-class Row(Struct, frozen=True):
-    """Consecutive common steps: the means of their losses, and the relative errors; each None if undefined."""
-
-    first: int
-    last: int
-    counted: bool
-    """Whether the rule applies to them."""
-    a: float | None
-    b: float | None
-    mean_error: float | None
-    largest_error: float | None
-
-
 class AlignResult(Struct, frozen=True, kw_only=True):
     """Two curves by the rule. Errors are fractions; None where no step has one. `reason` is one sentence."""
 
     verdict: Alignment
     reason: str
-    notes: tuple[str, ...]
     a: str
     b: str
     case: str | None
@@ -82,9 +84,7 @@ class AlignResult(Struct, frozen=True, kw_only=True):
     within: float
     compared: int
     """Common steps that count."""
-    only_in_a: int
-    """Further steps of A, which the reference does not have and which are left out."""
-    only_in_b: int
+    missing: int
     """Steps of the reference that count, but whose losses are not in both curves."""
     mean_error: float | None
     largest_error: float | None
@@ -92,8 +92,7 @@ class AlignResult(Struct, frozen=True, kw_only=True):
     diverges_from: int | None
     """The first of all common steps from which on every error exceeds the bound; None if the last one does not."""
     conditions: tuple[ConditionResult, ...]
-    """Those that differ: `here` is A, `expected` is B."""
-    excerpt: tuple[Row, ...]
+    """Those that differ or are not known: `here` is A, `expected` is B. None if a curve has no record."""
 
     @property
     def published_rule(self) -> bool:
@@ -110,7 +109,7 @@ class AlignResult(Struct, frozen=True, kw_only=True):
         return {**fixed, "published_rule": self.published_rule, **found}
 
 
-def align(
+def align_curves(
     a: Curve,
     b: Curve,
     case: Case | None = None,
@@ -125,41 +124,53 @@ def align(
         case: the case of the records; required if a curve is that of a record.
 
     Raises:
-        FlagbenchError: the curves are of one record or of different cases, or a setting is out of range.
-        ValueError: a record without its case, which could not be checked.
+        FlagbenchError: the curves are of one record or of different cases, or the bound is out of range.
     """
-    if case is None and (a.record is not None or b.record is not None):
-        raise ValueError("the curve of a record is given without the record's case")
-    if not BOUNDS[0] <= within <= BOUNDS[1]:
+    if not 0 < within <= 1:
+        raise FlagbenchError(f"--within {within:g} is out of range", remedy="give a fraction, such as 0.02 for 2 %")
+    if a.record and b.record and (a.record.record_id == b.record.record_id or a.record.case != b.record.case):
         raise FlagbenchError(
-            f"--within {within:g} is out of range: {BOUNDS[0]:g} to {BOUNDS[1]:g}",
-            remedy="give a fraction, such as 0.02 for 2 %",
+            f"{b.name} is the same record as {a.name}, or of another case",
+            remedy="name the records of two runs of one case; `flagbench results ls` shows them",
         )
-    if from_step < 1:
-        raise FlagbenchError(f"--from-step {from_step} is not a step", remedy="steps are counted from 1")
-    if to_step is not None and to_step < from_step:
-        raise FlagbenchError(
-            f"--to-step {to_step} is before --from-step {from_step}", remedy="give a later step, or none"
-        )
-    _check_records(a.record, b.record)
-    errors = _errors(a, b)
     last = math.inf if to_step is None else to_step
+    errors = _relative_errors(a, b)
     counted = {step: error for step, error in errors.items() if from_step <= step <= last}
     known = {step: error for step, error in counted.items() if error is not None}
-    complete = bool(counted) and len(known) == len(counted)
-    mean = math.fsum(known.values()) / len(known) if complete else None
+    mean = math.fsum(known.values()) / len(known) if known and len(known) == len(counted) else None
     largest = max(known, key=lambda step: known[step]) if known else None
-    conditions = curve_conditions(a.record, b.record, case)
-    unknown = unknown_conditions(a.record, b.record, case)
-    only = [
-        sum(from_step <= step <= last and step not in errors for step in curve.losses) + _cut(curve, from_step, last)
-        for curve in (a, b)
-    ]
-    verdict, reason = _verdict(a, b, case, conditions, unknown, counted, only[1], mean, from_step, within)
+    end = max(b.losses)
+    cut = max(0, int(min(last, end + b.cut)) - max(from_step - 1, end))
+    missing = sum(from_step <= step <= last and step not in errors for step in b.losses) + cut
+
+    problems = [f"{side}: {problem}" for side, c in (("A", a), ("B", b)) for problem in _problems(c, case)]
+    conditions = _conditions(a.record, b.record, case) if a.record and b.record and case else ()
+    other = [c for c in conditions if c.name not in SAME_CURVE]
+    differing = [describe(c, other="in B").replace(" here,", " in A,") for c in other if c.here != c.expected]
+    shown = "" if mean is None else f"the mean relative error of {len(counted):,} steps is {percent(mean)}"
+    if problems:
+        verdict, reason = Alignment.INVALID, problems[0]
+    elif differing:
+        verdict, reason = Alignment.NOT_COMPARABLE, f"these are different curves: {'; '.join(differing)}"
+    elif not counted:
+        verdict, reason = Alignment.INCONCLUSIVE, "the curves have no common step that counts"
+    elif mean is None:
+        step = next(step for step, error in counted.items() if error is None)
+        losses = f"the loss of A is {_text(a.losses[step])}, of B {_text(b.losses[step])}"
+        verdict, reason = Alignment.INVALID, f"step {step} has no relative error: {losses}"
+    elif missing:
+        lacking = f"{missing:,} steps of B that count are not in both curves"
+        verdict, reason = Alignment.INCONCLUSIVE, f"{shown}, but {lacking}; --to-step leaves out those at the end"
+    elif mean >= within or math.isclose(mean, within, rel_tol=1e-12):
+        verdict, reason = Alignment.DIVERGED, f"{shown}, not less than {percent(within)}"
+    elif other:
+        unknown = ", ".join(c.name for c in other)
+        verdict, reason = Alignment.INCONCLUSIVE, f"{shown}, but neither record says what this was: {unknown}"
+    else:
+        verdict, reason = Alignment.ALIGNED, f"{shown}, less than {percent(within)}"
     return AlignResult(
         verdict=verdict,
         reason=reason,
-        notes=tuple(_notes(a, b, conditions, unknown, errors, only, from_step, mean)),
         a=a.name,
         b=b.name,
         case=None if case is None else case.name,
@@ -167,113 +178,37 @@ def align(
         to_step=to_step,
         within=within,
         compared=len(counted),
-        only_in_a=only[0],
-        only_in_b=only[1],
+        missing=missing,
         mean_error=mean,
         largest_error=None if largest is None else known[largest],
         largest_error_step=largest,
         diverges_from=_diverges_from(errors, within),
         conditions=conditions,
-        excerpt=tuple(_excerpt(a, b, errors, counted)),
     )
-
-
-def _cut(curve: Curve, first: int, last: float) -> int:
-    """How many of the steps that count are among those at the end of a run whose losses its record does not have."""
-    known = max(curve.losses)
-    return int(max(0, min(last, known + curve.cut) - max(first - 1, known)))
-
-
-def _check_records(a: Record | None, b: Record | None) -> None:
-    if a is None or b is None:
-        return
-    if a.record_id == b.record_id:
-        raise FlagbenchError(
-            f"the record {a.record_id} is compared with itself", remedy="name the records of two runs"
-        )
-    if a.case != b.case:
-        raise FlagbenchError(
-            f"the records are of different cases: {a.case} and {b.case}",
-            remedy="compare two records of the same case; `flagbench results ls` shows them",
-        )
-
-
-def _errors(a: Curve, b: Curve, shift: int = 0) -> dict[int, float | None]:
-    """The relative error of each common step; None where a loss is not finite, or the reference is 0. With a `shift`,
-    step s of A is compared with step s + shift of B."""
-    found: dict[int, float | None] = {}
-    for step, left in a.losses.items():
-        if step + shift not in b.losses:
-            continue
-        right = b.losses[step + shift]
-        error = abs(left - right) / abs(right) if left is not None and right else math.nan
-        found[step] = error if error < LARGEST_ERROR else None
-    return found
-
-
-def _verdict(
-    a: Curve,
-    b: Curve,
-    case: Case | None,
-    conditions: Sequence[ConditionResult],
-    unknown: Sequence[str],
-    counted: Mapping[int, float | None],
-    missing: int,
-    mean: float | None,
-    from_step: int,
-    within: float,
-) -> tuple[Alignment, str]:
-    for side, curve in (("A", a), ("B", b)):
-        if case is not None and curve.record is not None and (wrong := examine(curve.record, case).problems):
-            return Alignment.INVALID, f"{side}: {wrong[0]}"
-    other = [describe(c, other="in B").replace(" here,", " in A,") for c in conditions if another_curve(c)]
-    if other:
-        return Alignment.NOT_COMPARABLE, f"these are different curves: {'; '.join(other)}"
-    if not counted:
-        return Alignment.INCONCLUSIVE, (
-            f"the curves have no common step from {from_step} on: A has {_span(a)}, B has {_span(b)}"
-        )
-    if mean is None:
-        lacking = next(step for step, error in counted.items() if error is None)
-        return Alignment.INVALID, f"step {lacking} has no relative error: {_why(a, b, lacking)}"
-    if missing:
-        return Alignment.INCONCLUSIVE, (
-            f"{missing:,} of the {missing + len(counted):,} steps of B that count are not in both curves; the mean "
-            f"relative error of the others is {percent(mean)}"
-        )
-    below = mean < within and not math.isclose(mean, within, rel_tol=1e-12)
-    if below and unknown:
-        return Alignment.INCONCLUSIVE, (
-            f"the mean relative error is {percent(mean)}, but neither record says whether the runs had the same "
-            f"{', '.join(unknown)}"
-        )
-    told, bound = percent(mean), percent(within)
-    if told == bound:
-        told = f"{100 * mean:.17g} %"
-    steps = f"{_steps(len(counted))} from {min(counted)} to {max(counted)}"
-    words = "less" if below else "not less"
-    verdict = Alignment.ALIGNED if below else Alignment.DIVERGED
-    return verdict, f"the mean relative error of {steps} is {told}, {words} than {bound}"
-
-
-def _steps(count: int) -> str:
-    return f"{count:,} step{'' if count == 1 else 's'}"
-
-
-def _why(a: Curve, b: Curve, step: int) -> str:
-    for side, curve in (("A", a), ("B", b)):
-        if curve.losses[step] is None:
-            return f"the loss of {side} is not finite"
-    return f"the loss of B is {b.losses[step]:g}"
-
-
-def _span(curve: Curve) -> str:
-    return f"steps {min(curve.losses)} to {max(curve.losses)}"
 
 
 def percent(fraction: float) -> str:
     """`1.234 %`."""
     return f"{100 * fraction:.4g} %"
+
+
+def _problems(curve: Curve, case: Case | None) -> tuple[str, ...]:
+    return examine(curve.record, case).problems if curve.record and case else ()
+
+
+def _text(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:g}"
+
+
+def _relative_errors(a: Curve, b: Curve) -> dict[int, float | None]:
+    """The relative error of each common step; None where a loss is not finite, or the reference is 0."""
+    found: dict[int, float | None] = {}
+    for step, left in a.losses.items():
+        if step in b.losses:
+            right = b.losses[step]
+            error = abs(left - right) / abs(right) if left is not None and right else math.nan
+            found[step] = error if error < LARGEST_ERROR else None
+    return found
 
 
 def _diverges_from(errors: Mapping[int, float | None], within: float) -> int | None:
@@ -287,77 +222,115 @@ def _diverges_from(errors: Mapping[int, float | None], within: float) -> int | N
     return first
 
 
-# What a reader has to know beside the verdict
+# Whether two runs should have the same curve
 
 
-def _notes(
-    a: Curve,
-    b: Curve,
-    conditions: Sequence[ConditionResult],
-    unknown: Sequence[str],
-    errors: Mapping[int, float | None],
-    only: Sequence[int],
-    from_step: int,
-    mean: float | None,
-) -> Iterator[str]:
-    for side, curve in (("A", a), ("B", b)):
-        if curve.record is None:
-            yield f"{side} is a file of losses: data, seed, batch and model of its run are not known"
-        if curve.cut:
-            yield f"the record of {side} does not have the losses of its last {_steps(curve.cut)}"
-    if only[0]:
-        yield f"{_steps(only[0])} of A that the reference does not have {'is' if only[0] == 1 else 'are'} left out"
-    if only[1]:
-        yield "to compare the steps before the first that is missing, set --to-step"
-    if unknown:
-        yield f"not known of either run: {', '.join(unknown)}"
-    if conditions and not any(map(another_curve, conditions)):
-        yield "the conditions that differ do not make it another curve"
-    before = [step for step, error in errors.items() if error is None and step < from_step]
-    if before:
-        yield f"step {before[0]}, which is not counted, has no relative error: {_why(a, b, before[0])}"
-    if mean == 0:
-        yield "every loss is equal: these may be two copies of one run"
-    if mean is not None:
-        yield from _shifted(a, b, mean, from_step)
+def _conditions(a: Record, b: Record, case: Case) -> tuple[ConditionResult, ...]:
+    """What the loss depends on and is not known to be equal."""
+    loss = case.metric("loss")
+    names = [name for name in (loss.depends_on if loss else ()) if name not in BATCH]
+    left, right = _facts(a), _facts(b)
+    here, there = {**known_conditions(a), **left}, {**known_conditions(b), **right}
+    found = compare_conditions(dict.fromkeys((*names, *left, *right)), here, there)
+    return tuple(condition for condition in found if condition.forbids)
 
 
-def _shifted(a: Curve, b: Curve, mean: float, from_step: int) -> Iterator[str]:
-    """Whether the curves are much closer if one is shifted by a step, as if they counted from different numbers."""
-    for shift in (-1, 1):
-        found = [error for step, error in _errors(a, b, shift).items() if step >= from_step]
-        known = [error for error in found if error is not None]
-        if len(known) > 1 and math.fsum(known) / len(known) < mean / 4:
-            yield (
-                f"step s of A is closer to step s{shift:+d} of B ({percent(math.fsum(known) / len(known))}): check "
-                "that both count steps from 1"
-            )
+def _facts(record: Record) -> dict[str, Scalar | None]:
+    """The samples that all replicas together train on in a step, and the hash of the training set."""
+    replicas = record.system.nodes * record.system.devices_per_node if record.layout is None else record.layout.dp
+    batch, steps = record.conditions.get(BATCH[0]), record.conditions.get(BATCH[1], 1)
+    samples = replicas * batch * steps if isinstance(batch, int) and isinstance(steps, int) else None
+    quality = record.raw.get("quality")
+    data = quality.get("data") if isinstance(quality, dict) else None
+    found = {"train_sha256": data["train_sha256"]} if isinstance(data, dict) and "train_sha256" in data else {}
+    return found if samples is None else {"samples_per_step": samples, **found}
 
 
-def _excerpt(
-    a: Curve, b: Curve, errors: Mapping[int, float | None], counted: Mapping[int, float | None]
-) -> Iterator[Row]:
-    """The steps that do not count in one row before and one after the others, which are in rows of about equally
-    many."""
-    steps, inside = sorted(errors), sorted(counted)
-    first, last = (inside[0], inside[-1]) if inside else (math.inf, math.inf)
-    size = max(1, -(-len(inside) // (ROWS - 2)))
-    groups = [[step for step in steps if step < first]]
-    groups += [inside[start : start + size] for start in range(0, len(inside), size)]
-    groups += [[step for step in steps if step > last]]
-    for group in filter(None, groups):
-        known = [error for error in map(errors.__getitem__, group) if error is not None]
-        yield Row(
-            first=group[0],
-            last=group[-1],
-            counted=group[0] in counted,
-            a=_mean(a, group),
-            b=_mean(b, group),
-            mean_error=math.fsum(known) / len(known) if known else None,
-            largest_error=max(known, default=None),
+# Curves of records and of files
+
+
+class CurveError(FlagbenchError):
+    """A record or a file that does not hold a usable loss curve."""
+
+    def __init__(
+        self,
+        message: str,
+        remedy: str = "give CSV with a header line that names the columns step and loss, or JSON lines with these "
+        "fields; steps are counted from 1 and ascend",
+    ) -> None:
+        super().__init__(message, remedy=remedy, code=ExitCode.DATA)
+
+
+def record_curve(record: Record) -> Curve:
+    """The curve of a record. Raises CurveError if it does not have the losses of training steps."""
+    losses = record.quality and record.quality.losses
+    if not losses or not 0 < len(losses.values) <= losses.steps:
+        raise CurveError(
+            f"record {record.record_id} does not have the losses of its training steps",
+            "name the record of a run that trained; `flagbench results ls` shows the stored ones",
         )
+    numbered = dict(enumerate(losses.values, losses.first_step + 1))
+    return Curve(record.record_id, numbered, losses.steps - len(numbered), record)
 
 
-def _mean(curve: Curve, steps: Sequence[int]) -> float | None:
-    found = [loss for loss in map(curve.losses.__getitem__, steps) if loss is not None]
-    return math.fsum(found) / len(found) if found else None
+def read_curve(content: bytes, name: str) -> Curve:
+    """The curve in the bytes of a file: a record, CSV or JSON lines; `name` is what errors call it.
+
+    Raises:
+        CurveError: a line has no step and loss, a step does not follow the one before it, or a loss is no number.
+        RecordError: it is JSON, but neither such lines nor a record.
+    """
+    try:
+        lines = content.decode("utf-8-sig").splitlines()  # spreadsheets write a byte order mark
+    except UnicodeDecodeError as error:
+        raise CurveError(f"{name} is not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}") from None
+    first = next(filter(str.strip, lines), "")
+    is_json = first.lstrip().startswith("{")
+    if is_json and not _is_point(_json_object(first)):
+        return record_curve(read_record(content, name))
+    losses: dict[int, float | None] = {}
+    last = 0
+    for number, fields in _json_lines(lines) if is_json else _csv_lines(lines, name):
+        where = f"line {number} of {name}"
+        if not _is_point(fields):
+            raise CurveError(f"{where} does not have one step and one loss")
+        step, loss = fields["step"], fields["loss"]
+        text = str(step)
+        if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) > last):
+            after = f" after step {last}" if last else ""
+            raise CurveError(f"{where} has step {brief(text, 40)!r}{after}")
+        last = int(text)
+        try:
+            value = math.nan if loss is None else float(str(loss))  # null is how JSON has what is not finite
+        except ValueError:
+            raise CurveError(f"{where}: the loss {brief(str(loss), 40)!r} is not a number") from None
+        losses[last] = value if math.isfinite(value) else None
+    if not losses:
+        raise CurveError(f"{name} has no losses")
+    return Curve(name, losses)
+
+
+def _is_point(fields: Any) -> bool:
+    return isinstance(fields, dict) and {"step", "loss"} <= fields.keys() and None not in fields
+
+
+def _json_object(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _json_lines(lines: list[str]) -> Iterator[tuple[int, Any]]:
+    return ((number, _json_object(line)) for number, line in enumerate(lines, 1) if line.strip())
+
+
+def _csv_lines(lines: list[str], name: str) -> Iterator[tuple[int, Any]]:
+    """The lines below the header by column; cells without a column are under None, missing ones are empty."""
+    reader = csv.DictReader(lines, restval="", skipinitialspace=True, strict=True)
+    try:
+        reader.fieldnames = [column.strip().lower() for column in reader.fieldnames or ()]
+        for fields in reader:
+            yield reader.line_num, {key: cell.strip() if key else cell for key, cell in fields.items()}
+    except csv.Error as error:
+        raise CurveError(f"line {reader.line_num} of {name} is not valid CSV: {error}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -13,6 +13,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case
 from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
+from flagbench.verdict.derivation import leaves, same
 from flagbench.verdict.interval import Estimate, Ratio, half_widths, quotient, within_run
 from flagbench.verdict.samples import same_run, same_steps
 from flagbench.verdict.stats.compare import compare_sides
@@ -105,7 +106,7 @@ def compare_records(a: Record, b: Record, case: Case) -> Comparison:
             for c in conditions
             if c.agreement is not Agreement.EQUAL and not (c.here is None and c.expected is None)
         ),
-        config=_config_differences(a.config, b.config),
+        config=_config_differences(a.config or {}, b.config or {}),
         metrics=tuple(
             _pair(a, b, name, comparable=not invalid)
             for name in dict.fromkeys(metric.name for metric in (*a.metrics, *b.metrics))
@@ -138,24 +139,8 @@ def _ratio(both: Sequence[Metric], left: Estimate, right: Estimate) -> Ratio | N
     return Ratio(found.ratio, found.interval, found.method)
 
 
-def _config_differences(a: object, b: object) -> tuple[tuple[str, Any, Any], ...]:
+def _config_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
     """Leaves that differ, in the order of A and then of B; a leaf that one side lacks is ABSENT there."""
-    left, right = dict(_leaves(a)), dict(_leaves(b))
+    left, right = dict(leaves(a)), dict(leaves(b))
     pairs = ((path, left.get(path, ABSENT), right.get(path, ABSENT)) for path in dict.fromkeys((*left, *right)))
-    return tuple((".".join(path), x, y) for path, x, y in pairs if not _same(x, y))
-
-
-def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    """The leaves of a configuration by path; an empty group is a leaf, a missing configuration has none."""
-    if isinstance(value, Mapping) and (value or not path):
-        for key, inner in value.items():
-            yield from _leaves(inner, (*path, str(key)))
-    elif path:
-        yield path, value
-
-
-def _same(a: object, b: object) -> bool:
-    """Equal in type too, inside lists as well: true is not 1, and 1 is not 1.0."""
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return type(a) is type(b) and a == b
+    return tuple((path, x, y) for path, x, y in pairs if x is ABSENT or y is ABSENT or not same(x, y))

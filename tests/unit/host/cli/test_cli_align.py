@@ -57,18 +57,15 @@ def filled(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_two_stored_records(flagbench: Flagbench) -> None:
     told = flagbench("align --json last last~1").json
-    assert (told["verdict"], told["a"], told["b"]) == ("ALIGNED", *IDS)
+    assert (told["verdict"], told["a"], told["b"], told["case"]) == ("ALIGNED", *IDS, "distilbert")
     assert (told["compared"], told["mean_error"]) == (40, pytest.approx(0.01))
-    assert told["case"] == "distilbert"
 
 
 def test_a_published_curve_is_a_reference(flagbench: Flagbench, tmp_path: Path) -> None:
     path = tmp_path / "\u66f2\u7ebf.csv"
     path.write_text(csv(), encoding="utf-8")
     ended = flagbench("align", IDS[0], str(path))
-    assert ended.code == ExitCode.OK
-    assert "\u66f2\u7ebf.csv" in ended.out
-    assert ended.out.splitlines()[-1].startswith("ALIGNED")
+    assert (ended.code, ended.out.splitlines()[-1].partition(":")[0]) == (ExitCode.OK, "ALIGNED")
     assert flagbench("align", IDS[0], str(path), "--within", "0.001").code == ExitCode.BELOW
 
 
@@ -95,12 +92,8 @@ def test_another_rule_is_marked_as_such(flagbench: Flagbench) -> None:
     [
         (csv(1.5), ExitCode.BELOW),
         (csv(steps=range(1, 21)), ExitCode.INCONCLUSIVE),
-        (csv() + "61,nan\n", ExitCode.INCONCLUSIVE),  # the record has no step 61
-        (csv(steps=range(1, 60)) + "60,nan\n", ExitCode.INVALID),
         (csv(steps=range(1, 60)) + "60,0\n", ExitCode.INVALID),
         ("", ExitCode.DATA),
-        ("step,loss\n5,1\n5,1\n", ExitCode.DATA),
-        ("{}", ExitCode.DATA),
     ],
 )
 def test_the_exit_code_tells_the_verdict(flagbench: Flagbench, tmp_path: Path, content: str, code: int) -> None:
@@ -113,8 +106,6 @@ def test_the_exit_code_tells_the_verdict(flagbench: Flagbench, tmp_path: Path, c
     [
         ("last last", ExitCode.USAGE),
         ("last nothing.csv", ExitCode.DATA),
-        ("last ./nothing", ExitCode.DATA),
-        ("last .", ExitCode.DATA),
         ("last last~5", ExitCode.DATA),
         ("last last~1 --within nan", ExitCode.USAGE),
         ("last last~1 --from-step 0", ExitCode.USAGE),
@@ -133,15 +124,6 @@ def test_losses_that_contradict_the_evidence_are_invalid(flagbench: Flagbench, s
     store.put(json.dumps(made).encode())
     ended = flagbench("align last", other)
     assert (ended.code, "its evidence gives" in ended.out) == (ExitCode.INVALID, True)
-
-
-def test_a_record_without_losses_says_so(flagbench: Flagbench, store: Store) -> None:
-    old = json.loads(record("20260104T000000Z-delta", 1.0))
-    del old["quality"]["losses"], old["quality"]["loss_curve"]
-    store.put(json.dumps(old).encode())
-    ended = flagbench("align", "20260104T000000Z-delta", "last~1")
-    assert ended.code == ExitCode.DATA
-    assert "20260104T000000Z-delta" in ended.err
 
 
 def test_a_huge_file_is_refused(flagbench: Flagbench, tmp_path: Path) -> None:
