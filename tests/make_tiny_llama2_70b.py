@@ -46,7 +46,8 @@ def make(folder: Path) -> None:
         write_text(text)
         tiny_sets.write_sentencepiece(vocabulary, (story(draw) for _ in range(2000)), pieces)
         writer = Writer(str(folder), "llama2-70b", "data", None, None)
-        prepare.make(str(text), str(vocabulary), pieces, writer, lambda *_: None)
+        preset = {"model": {"vocab_size": pieces}}
+        prepare.prepare_data(str(text), str(vocabulary), preset, writer, lambda *_: None)
     tiny_sets.write_provenance(folder, Path(__file__).name, settings(), sentencepiece)
 
 

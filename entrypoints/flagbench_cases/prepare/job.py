@@ -13,6 +13,7 @@ from flagbench_cases.prepare.prepared_folder import is_prepared, open_folder
 from flagbench_cases.prepare.progress import Progress
 from flagbench_cases.prepare.writer import check_target, writing
 from flagbench_cases.shared import processes
+from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from flagbench_cases.shared.files import KINDS
 from flagbench_core.exit_codes import ExitCode
@@ -123,14 +124,15 @@ def check_sources(case: str, module: Any, plan: Dict[str, Any]) -> None:
 
 
 def convert(plan: Dict[str, Any], module: Any, kind: str, progress: Progress) -> None:
-    """Prepare one kind."""
+    """Prepare one kind, for the case's reference preset."""
     progress.begin(kind)
+    preset = load_case(plan["case"])["presets"]["reference"]
     licence = licence_of(module.LICENCES, kind, plan["vocabulary"] is not None)
     with writing(plan["out"], plan["case"], kind, licence, plan["force"], progress) as writer:
         if kind == "data":
-            module.prepare_data(plan["data"], plan["vocabulary"], writer, progress)
+            module.prepare_data(plan["data"], plan["vocabulary"], preset, writer, progress)
         else:
-            module.prepare_weights(plan["weights"], writer, progress)
+            module.prepare_weights(plan["weights"], preset, writer, progress)
 
 
 def licence_of(licences: Dict[str, str], kind: str, with_vocabulary: bool) -> Optional[str]:

@@ -42,6 +42,16 @@ class PreparedFolder(NamedTuple):
             raise DataError("%s does not contain %s" % (self.folder, name), prepare_again(self.case, self.kind))
         return os.path.join(self.folder, name)
 
+    def array(self, name: str) -> Any:
+        """A file of numpy's, memory-mapped. Raises DataError."""
+        import numpy
+
+        try:
+            return numpy.load(self.path(name), mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            words = "%s cannot be read (%s)" % (self.path(name), str(error).split("\n")[0])
+            raise DataError(words, prepare_again(self.case, self.kind)) from None
+
     @property
     def digest(self) -> str:
         """`sha256:` and the hash of all names and checksums; equal for folders with equal contents."""

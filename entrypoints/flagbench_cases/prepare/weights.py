@@ -104,6 +104,23 @@ def _safetensors(path: str) -> Iterator[Tuple[str, torch.Tensor]]:
             yield name, tensor
 
 
+def load_into(
+    model: torch.nn.Module, state: Dict[str, torch.Tensor], folder: str, remedy: str, optional: Tuple[str, ...] = ()
+) -> None:
+    """Load the tensors of a checkpoint folder by the names of a model; others are ignored.
+
+    Raises DataError for another shape, and for a missing tensor unless its name begins with one of `optional`.
+    """
+    wanted = model.state_dict()
+    for name, tensor in wanted.items():
+        if name in state and state[name].shape != tensor.shape:
+            shapes = (folder, name, tuple(state[name].shape), tuple(tensor.shape))
+            raise DataError("%s: %s has the shape %s, not %s" % shapes, remedy)
+        if name not in state and not name.startswith(optional):
+            raise DataError("%s has no tensor %s" % (folder, name), remedy)
+    model.load_state_dict({name: state.get(name, tensor) for name, tensor in wanted.items()})
+
+
 def read_config(folder: str) -> Dict[str, Any]:
     """The checkpoint's config.json."""
     return read_json(os.path.join(folder, "config.json"))

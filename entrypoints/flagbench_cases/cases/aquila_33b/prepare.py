@@ -1,14 +1,10 @@
-"""`flagbench prepare aquila-33b`: converts LAMBADA into token ids, and a checkpoint into safetensors.
-
-Both use the sequence length and the model of the case's reference preset.
-"""
+"""`flagbench prepare aquila-33b`: converts LAMBADA into token ids, and a checkpoint into safetensors."""
 
 import os
 from typing import Any, Callable, Dict, Optional
 
 from flagbench_cases.cases.aquila_33b import sentences, tokens
 from flagbench_cases.prepare.llama import convert, megatron
-from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError, UsageError
 
 CASE = sentences.CASE
@@ -29,28 +25,13 @@ LICENCES = {
 Report = Callable[[str, int, int], None]
 
 
-def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Report) -> None:
-    """Tokenise LAMBADA through a Writer. Raises DataError, or UsageError without a vocabulary."""
-    preset = load_case(CASE)["presets"]["reference"]
-    tokenise_data(source, vocabulary, preset["data"], preset["model"], writer, report)
-
-
-def tokenise_data(
-    source: str,
-    vocabulary: Optional[str],
-    data: Dict[str, Any],
-    model: Dict[str, Any],
-    writer: Any,
-    report: Report,
-) -> None:
-    """Like `prepare_data`, for a preset's `data` (sequence_length) and `model` (vocab_size) sections."""
+def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any], writer: Any, report: Report) -> None:
+    """Tokenise LAMBADA for a preset through a Writer. Raises DataError, or UsageError without a vocabulary."""
     if vocabulary is None:
         raise UsageError("text cannot be tokenised without a vocabulary", tokens.REMEDY)
     path = find_texts(source)
-    tokeniser = tokens.Tokeniser(find_vocabulary(vocabulary), model["vocab_size"])
-    made = sentences.tokenise(
-        path, tokeniser, data["sequence_length"], lambda count: report("tokenise the texts", count, 0)
-    )
+    tokeniser = tokens.Tokeniser(find_vocabulary(vocabulary), preset["model"]["vocab_size"])
+    made = sentences.tokenise(path, tokeniser, preset["data"]["sequence_length"], report)
     sentences.write(made, writer)
     for read in [path] + tokeniser.paths:
         writer.source(read)
@@ -76,13 +57,9 @@ def find_vocabulary(folder: str) -> str:
     return inner if missing and os.path.isdir(inner) else folder
 
 
-def prepare_weights(source: str, writer: Any, report: Report) -> None:
-    """Convert a checkpoint folder to llama-safetensors/v1 through a Writer. Raises DataError."""
-    convert_weights(source, load_case(CASE)["presets"]["reference"]["model"], writer, report)
-
-
-def convert_weights(source: str, model: Dict[str, Any], writer: Any, report: Report) -> None:
-    """Like `prepare_weights`, for a preset's `model` section."""
+def prepare_weights(source: str, preset: Dict[str, Any], writer: Any, report: Report) -> None:
+    """Convert a checkpoint folder of a preset's model to llama-safetensors/v1 through a Writer. Raises DataError."""
+    model = preset["model"]
     folders = (source, os.path.join(source, "ckpts"))
     published = next((path for path in folders if os.path.exists(os.path.join(path, megatron.TRACKER))), None)
     if published is not None:

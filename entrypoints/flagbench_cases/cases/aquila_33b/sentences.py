@@ -5,27 +5,26 @@ tokens. As in the publisher's loader, it is padded with token 0 to sequence_leng
 """
 
 import hashlib
-import json
 import os
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
 
 from flagbench_cases.cases.aquila_33b.tokens import Tokeniser
-from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.prepare import json_lines, prepared_folder
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.files import open_file
 
 FORMAT = "aquila-sentences/v1"
 CASE = "aquila-33b"
-AGAIN = "prepare the data again"
 TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
 LAMBADA = {"sentences": 5153, "tokens": 430166}
 """Sentences of LAMBADA's test set, and their tokens by the published tokeniser."""
 # Tokens of a random sentence: lognormal, with the mean, deviation and minimum of LAMBADA's.
 MEAN, SIGMA, SHORTEST = 83.5, 0.138, 61
 PAD = 0
+
+Report = Callable[[str, int, int], None]
 
 
 class SentenceSet(torch.utils.data.Dataset):
@@ -90,44 +89,13 @@ def synthetic(count: int, length: int, vocabulary_size: int, seed: int) -> Sente
     return SentenceSet(tokens, offsets, length)
 
 
-def texts(path: str) -> Iterator[str]:
-    """The texts of a JSONL file. As in the publisher's reader, lines without `text` are skipped. Raises DataError."""
-    try:
-        with open_file(path, encoding="utf-8", newline="\n") as file:
-            for number, line in enumerate(file, 1):
-                text = _text(path, number, line)
-                if text is not None:
-                    yield text
-    except OSError as error:
-        raise DataError("%s cannot be read (%s)" % (path, error.strerror), "set --data to LAMBADA's JSONL") from None
-    except UnicodeDecodeError:
-        raise DataError("%s is not UTF-8" % path, "download it again") from None
-
-
-def _text(path: str, number: int, line: str) -> Optional[str]:
-    if not line.strip():
-        return None
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError("%s, line %d, is not JSON (%s)" % (path, number, error), "download it again") from None
-    text = entry.get("text") if isinstance(entry, dict) else None
-    if text is None:
-        return None
-    if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
-        raise DataError("%s, line %d: `text` is not a text" % (path, number), "download it again")
-    return text
-
-
-def tokenise(
-    path: str, tokeniser: Tokeniser, length: int, report: Callable[[int], None] = lambda _: None
-) -> SentenceSet:
-    """Tokenise a JSONL file. `report` receives the number of sentences so far. Raises DataError if there are none."""
+def tokenise(path: str, tokeniser: Tokeniser, length: int, report: Report = lambda *_: None) -> SentenceSet:
+    """Tokenise a JSONL file. As in the publisher's reader, lines without `text` are skipped. Raises DataError."""
     sentences = []
-    for text in texts(path):
+    for done, total, text in json_lines.texts(path, required=False):
         ids = [tokeniser.cls] + tokeniser.encode(text[:length]) + [tokeniser.eos]
         sentences.append(np.array(ids[: length + 1], dtype=np.int32))
-        report(len(sentences))
+        report("tokenise the texts", done, total)
     if not sentences:
         raise DataError("%s has no line with a text" % path, "set --data to LAMBADA's JSONL")
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in sentences])]).astype(np.int64)
@@ -150,28 +118,15 @@ def read(place: Any, length: int, vocabulary_size: int) -> SentenceSet:
             "%s was prepared for %s tokens, but this preset has %d" % (place.folder, prepared, length),
             "use --preset reference, or prepare the data again",
         )
-    arrays = {name: _array(place.path(name)) for name in ("tokens.npy", "offsets.npy")}
-    tokens, offsets = arrays["tokens.npy"], arrays["offsets.npy"]
-    if not _fit(tokens, offsets, length, vocabulary_size):
-        raise DataError("%s: tokens.npy and offsets.npy do not fit together or the model" % place.folder, AGAIN)
+    # In memory: slices of memory-mapped arrays take several times as long.
+    tokens, offsets = (np.array(place.array(name)) for name in ("tokens.npy", "offsets.npy"))
+    highest = int(tokens.max())
+    if highest >= vocabulary_size:
+        raise DataError(
+            "%s has the token %d, but the model has %d tokens" % (place.folder, highest, vocabulary_size),
+            "prepare the data for this model",
+        )
     return SentenceSet(tokens, offsets, length)
-
-
-def _fit(tokens: np.ndarray, offsets: np.ndarray, length: int, vocabulary_size: int) -> bool:
-    """Whether the arrays are sentences of 2 to `length` + 1 tokens of the vocabulary."""
-    if (tokens.dtype, offsets.dtype, tokens.ndim, offsets.ndim) != (np.int32, np.int64, 1, 1) or len(offsets) < 2:
-        return False
-    lengths = np.diff(offsets)
-    if offsets[0] != 0 or offsets[-1] != len(tokens) or lengths.min() < 2 or lengths.max() > length + 1:
-        return False
-    return bool(tokens.min() >= 0 and tokens.max() < vocabulary_size)
-
-
-def _array(path: str) -> np.ndarray:
-    try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, str(error).split("\n")[0]), AGAIN) from error
 
 
 def is_lambada(facts: Dict[str, Any]) -> bool:

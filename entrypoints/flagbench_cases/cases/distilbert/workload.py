@@ -216,14 +216,8 @@ def load_checkpoint(model: DistilBertClassifier, folder: str, section: Dict[str,
     state = dict(checkpoints.shards(folder))
     if not any(name.startswith("distilbert.") for name in state):
         state = {"distilbert." + name: tensor for name, tensor in state.items()}
-    wanted = model.state_dict()
-    for name, tensor in wanted.items():
-        if name in state and state[name].shape != tensor.shape:
-            shapes = (name, tuple(state[name].shape), tuple(tensor.shape))
-            raise DataError("%s: %s has the shape %s, not %s" % ((folder,) + shapes), "use a matching checkpoint")
-        if name not in state and not name.startswith(("pre_classifier.", "classifier.")):
-            raise DataError("%s has no tensor %s" % (folder, name), "use a complete DistilBERT checkpoint")
-    model.load_state_dict({name: state.get(name, tensor) for name, tensor in wanted.items()})
+    remedy, head = "use a complete checkpoint of %s" % section["name"], ("pre_classifier.", "classifier.")
+    checkpoints.load_into(model, state, folder, remedy, optional=head)
 
 
 def build(context: Context) -> DistilBertWorkload:

@@ -7,7 +7,7 @@ import torch
 
 from flagbench_cases.cases.glm import tiny
 from flagbench_cases.cases.glm.cloze_set import ClozeSet, Example
-from flagbench_cases.cases.glm.ragged import FORMAT, RaggedExamples, Special, open_split
+from flagbench_cases.cases.glm.ragged import FORMAT, Special, open_split
 from flagbench_cases.cases.glm.synthetic import synthetic
 from flagbench_cases.shared.errors import DataError
 
@@ -23,7 +23,6 @@ EXPECTED = {
 }
 CONDITIONS = {HDF5_FORM: "record", JSONL_FORM: "record, rebuilt"}
 OTHER_DATA = "files"
-F1_OVER = ("words", "wordpieces")
 
 
 class Batch(NamedTuple):
@@ -48,7 +47,7 @@ class Sets(NamedTuple):
     evaluation: ClozeSet
     condition: str
     choices_condition: str
-    f1_over: str  # one of F1_OVER
+    f1_over: str  # "words" or "wordpieces"
 
 
 def collate(examples: List[Example]) -> Batch:
@@ -74,11 +73,6 @@ def collate(examples: List[Example]) -> Batch:
 def _padded(array: np.ndarray, most: int) -> np.ndarray:
     missing = most - len(array)
     return np.concatenate([array] + [array[:1]] * missing) if missing else array
-
-
-def share(examples: int, rank: int, world: int) -> range:
-    """The examples of one rank; every example is on exactly one rank."""
-    return range(rank, examples, world)
 
 
 def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], seed: int) -> Sets:
@@ -108,74 +102,22 @@ def read_prepared(folder: Optional[str], length: int, vocabulary_size: int) -> S
     from flagbench_cases.prepare import prepared_folder
 
     place = prepared_folder.open_folder(folder or "", "glm", "data", (FORMAT,))
-    facts = _checked(str(folder), place.facts)
-    if facts.length != length:
+    facts, sets = place.facts, []
+    if facts["sequence_length"] != length:
         raise DataError(
-            "%s was prepared for %d tokens, but this preset has %d" % (folder, facts.length, length),
+            "%s was prepared for %d tokens, but this preset has %d" % (folder, facts["sequence_length"], length),
             "use --preset reference, or prepare the data again",
         )
-    special, sets = facts.special, []
+    special = Special(**facts["special"])
     for split in ("train", "eval"):
-        examples = open_split(split, place.path)
-        check_range(str(folder), split, examples, length, vocabulary_size, special)
-        sets.append(ClozeSet(examples, length, special))
-    condition = condition_of(facts.form, {"train": len(sets[0]), "eval": len(sets[1])})
-    return _sets(sets[0], sets[1], condition, facts.f1_over)
-
-
-class Facts(NamedTuple):
-    """The facts of `prepared.json` that a run needs."""
-
-    form: str
-    length: int
-    special: Special
-    f1_over: str
-
-
-def _checked(folder: str, facts: Dict[str, Any]) -> Facts:
-    """Validate the facts of a prepared folder. Raises DataError."""
-    form, length, special, f1_over = (facts.get(name) for name in ("form", "sequence_length", "special", "f1_over"))
-    for name, right in (
-        ("form", isinstance(form, str) and form in EXPECTED),
-        ("sequence_length", _is_count(length)),
-        (
-            "special",
-            isinstance(special, dict)
-            and set(special) == set(Special._fields)
-            and all(map(_is_count, special.values())),
-        ),
-        ("f1_over", isinstance(f1_over, str) and f1_over in F1_OVER),
-    ):
-        if not right:
+        examples = open_split(split, place)
+        highest = max(*(int(examples.arrays[name].max(initial=0)) for name in ("contexts", "answers")), *special)
+        if highest >= vocabulary_size:
             raise DataError(
-                "%s: the fact %s in prepared.json is missing or invalid" % (folder, name),
-                "prepare the data again",
+                "%s: the %s set has the token %d, but the model has %d tokens"
+                % (folder, split, highest, vocabulary_size),
+                "prepare the data with the vocabulary of the checkpoint",
             )
-    return Facts(form, length, Special(**special), f1_over)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def check_range(
-    where: str, split: str, examples: RaggedExamples, length: int, vocabulary_size: int, special: Special
-) -> None:
-    """Raise DataError for examples that a model of that size and length cannot use."""
-    tokens = [examples.arrays[name] for name in ("contexts", "answers")]  # answers may be empty
-    highest = max(*(int(ids.max(initial=0)) for ids in tokens), *special)
-    lowest = min(int(ids.min(initial=0)) for ids in tokens)
-    if lowest < 0 or highest >= vocabulary_size:
-        raise DataError(
-            "%s: token id %d of the %s set is out of range" % (where, lowest if lowest < 0 else highest, split),
-            "the vocabulary may have at most %d tokens; prepare the data with the vocabulary of the checkpoint"
-            % vocabulary_size,
-        )
-    masks = examples.arrays["masks"]
-    if masks.min() < 0 or (masks >= np.diff(examples.arrays["context_starts"])).any():
-        raise DataError("%s: a mask of the %s set is outside of its context" % (where, split), "prepare it again")
-    if int(examples.lengths.max()) > length:
-        raise DataError(
-            "%s: a choice of the %s set has %d tokens" % (where, split, int(examples.lengths.max())),
-            "prepare the data for %d tokens" % length,
-        )
+        sets.append(ClozeSet(examples, length, special))
+    condition = condition_of(facts["form"], {"train": len(sets[0]), "eval": len(sets[1])})
+    return _sets(sets[0], sets[1], condition, facts["f1_over"])

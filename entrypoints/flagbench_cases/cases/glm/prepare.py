@@ -9,7 +9,6 @@ from flagbench_cases.cases.glm import dataset_text, sparse_hdf5
 from flagbench_cases.cases.glm.data import EXPECTED, HDF5_FORM, JSONL_FORM, condition_of
 from flagbench_cases.cases.glm.ragged import FORMAT, Builder, Special, save
 from flagbench_cases.prepare import pickles
-from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError, UsageError
 
 WANTS = {
@@ -37,11 +36,10 @@ CHECKPOINT_FOLDERS = ("", "200000", "blocklm-large-blank/200000")
 Report = Callable[[str, int, int], None]
 
 
-def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Report) -> None:
-    """Convert both sets of `source` into `glm-cloze/v1`. Raises DataError for missing or damaged files."""
+def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any], writer: Any, report: Report) -> None:
+    """Convert both sets of `source` into `glm-cloze/v1` for a preset. Raises DataError."""
     paths, published = find_data(source)
-    reference = load_case("glm")["presets"]["reference"]
-    length = reference["data"]["sequence_length"]
+    length = preset["data"]["sequence_length"]
     words = None if vocabulary is None else published_vocabulary(vocabulary)
     if words is None and not published:
         raise UsageError(
@@ -128,14 +126,14 @@ def published_vocabulary(path: str) -> Dict[str, int]:
     return words
 
 
-def prepare_weights(source: str, writer: Any, report: Report) -> None:
-    """Convert the published checkpoint into model.safetensors without changing its values. Raises DataError."""
+def prepare_weights(source: str, preset: Dict[str, Any], writer: Any, report: Report) -> None:
+    """Convert a checkpoint of a preset's model into model.safetensors, values unchanged. Raises DataError."""
     from safetensors.torch import save_file
 
     path = find_checkpoint(source)
     writer.source(path)
     state = pickles.read_table(path, inside=("module",))
-    shapes = expected_shapes(load_case("glm")["presets"]["reference"]["model"])
+    shapes = expected_shapes(preset["model"])
     check_state(path, state, shapes)
     tensors = {}
     for done, name in enumerate(shapes, start=1):

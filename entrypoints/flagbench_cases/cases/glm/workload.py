@@ -282,14 +282,8 @@ def load_checkpoint(model: GlmForCloze, folder: str) -> str:
     from flagbench_cases.prepare import prepared_folder, weights
 
     place = prepared_folder.open_folder(folder, "glm", "weights", (WEIGHTS_FORMAT,))
-    state, wanted = dict(weights.shards(place.folder)), model.state_dict()
-    for name, tensor in wanted.items():
-        if name not in state:
-            raise DataError("%s has no tensor %s" % (folder, name), "prepare the complete checkpoint of GLM-Large")
-        if state[name].shape != tensor.shape:
-            shapes = (folder, name, tuple(state[name].shape), tuple(tensor.shape))
-            raise DataError("%s: %s has the shape %s, not %s" % shapes, "use the preset of that checkpoint")
-    model.load_state_dict({name: state[name] for name in wanted})
+    remedy = "prepare the complete checkpoint of this preset's model"
+    weights.load_into(model, dict(weights.shards(place.folder)), folder, remedy)
     return place.digest
 
 

@@ -10,6 +10,7 @@ import torch
 from flagbench_cases.cases.llama2_70b import indexed
 from flagbench_cases.engines.megatron import sample_index
 from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.prepare.llama.random_blocks import RandomBlocks
 from flagbench_cases.prepare.llama.vocabulary import EOS
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import sum_of
@@ -25,21 +26,6 @@ class BlockSet(NamedTuple):
     blocks: Any
     condition: str
     facts: Dict[str, Any]
-
-
-class RandomBlocks:
-    """`count` blocks of uniformly distributed ids; deterministic for a seed."""
-
-    def __init__(self, count: int, length: int, vocabulary_size: int, seed: int) -> None:
-        self.count, self.length, self.vocabulary_size, self.seed = count, length, vocabulary_size, seed
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        generator = np.random.RandomState([self.seed, index])
-        drawn = generator.randint(EOS + 1, self.vocabulary_size, size=self.length + 1, dtype=np.int64)
-        return torch.from_numpy(drawn)
 
 
 class IndexedBlocks:
@@ -92,7 +78,7 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], nee
     """The set selected by the resolved `data` section, with `needed` blocks. Raises DataError."""
     length, size = data["sequence_length"], model["vocab_size"]
     if data["source"] == "synthetic":
-        return BlockSet(RandomBlocks(needed, length, size, seed), "synthetic", {})
+        return BlockSet(RandomBlocks(needed, length + 1, size, seed), "synthetic", {})
     if data["source"] == "shipped":
         prefix, condition = os.path.join(TINY, indexed.STEM), "shipped"
         sums = [sum_of(prefix + end) for end in (".bin", ".idx")]

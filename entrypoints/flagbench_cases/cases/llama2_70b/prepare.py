@@ -4,17 +4,16 @@ Format megatron-indexed/v1: llama_00_text_document.bin and .idx. A document is <
 Megatron-LM's preprocess_data.py writes it with Llama's tokeniser and --append-eod.
 """
 
-import json
 import os
 import warnings
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 import torch
 
 from flagbench_cases.cases.llama2_70b import indexed
+from flagbench_cases.prepare import json_lines
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS, Vocabulary
-from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_cases.shared.files import open_file, pieces
 
@@ -32,14 +31,12 @@ LICENCES = {
 Report = Callable[[str, int, int], None]
 
 
-def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Report) -> None:
-    """Tokenise text, or copy an indexed dataset, through a Writer. Raises DataError, or UsageError without a
-    vocabulary for text."""
-    make(source, vocabulary, load_case(CASE)["presets"]["reference"]["model"]["vocab_size"], writer, report)
+def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any], writer: Any, report: Report) -> None:
+    """Tokenise text for a preset's model, or copy an indexed dataset, through a Writer.
 
-
-def make(source: str, vocabulary: Optional[str], vocab_size: int, writer: Any, report: Report) -> None:
-    """Like `prepare_data`, for a model with `vocab_size` tokens."""
+    Raises DataError, and UsageError for text without a vocabulary or tokens with one.
+    """
+    vocab_size = preset["model"]["vocab_size"]
     if os.path.isdir(source):
         if vocabulary is not None:
             raise UsageError("an indexed dataset has tokens, not text", "omit --vocabulary")
@@ -79,7 +76,7 @@ def _tokenise(source: str, vocabulary: Vocabulary, writer: Any, report: Report) 
     dtype = np.uint16 if vocabulary.pieces < 65500 else np.int32  # as Megatron chooses it
     builder = IndexedDatasetBuilder(writer.path(indexed.STEM + ".bin"), dtype=dtype)
     tokens = documents = 0
-    for done, total, text in _texts(source):
+    for done, total, text in json_lines.texts(source, required=True):
         ids = [BOS, *vocabulary.encode(text), EOS]
         builder.add_item(torch.tensor(ids))
         builder.end_document()
@@ -89,27 +86,3 @@ def _tokenise(source: str, vocabulary: Vocabulary, writer: Any, report: Report) 
     if not documents:
         raise DataError("%s has no line with a text" % source, "give JSON lines with `text`")
     return {"tokens": tokens, "documents": documents}
-
-
-def _texts(path: str) -> Iterator[Tuple[int, int, str]]:
-    """The bytes read and in all, and the text, of every line."""
-    try:
-        total, done = os.stat(path).st_size, 0
-        with open_file(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                done += len(line)
-                if line.strip():
-                    yield done, total, _text(path, number, line)
-    except OSError as error:
-        raise DataError("%s cannot be read (%s)" % (path, error.strerror), "give JSON lines with `text`") from None
-
-
-def _text(path: str, number: int, line: bytes) -> str:
-    try:
-        entry = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DataError("%s, line %d, is not JSON (%s)" % (path, number, error), "correct or remove it") from None
-    text = entry.get("text") if isinstance(entry, dict) else None
-    if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
-        raise DataError("%s, line %d, has no `text`" % (path, number), "correct or remove it")
-    return text

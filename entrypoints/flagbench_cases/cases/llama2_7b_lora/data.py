@@ -4,7 +4,7 @@ A run uses token ids only: tokenised by `prepare` (format llama-blocks/v1), toke
 shipped here, or random (synthetic).
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -12,6 +12,7 @@ from flagbench_cases.cases.llama2_7b_lora import blocks, synthetic
 from flagbench_cases.cases.llama2_7b_lora.sets import BlockSet, MmluSet
 from flagbench_cases.cases.llama2_7b_lora.tiny import tokenised
 from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.prepare.llama.random_blocks import RandomBlocks
 
 
 def batch_of(blocks: Sequence[torch.Tensor]) -> Dict[str, torch.Tensor]:
@@ -26,8 +27,8 @@ class Sets(NamedTuple):
     mmlu is None if the run asks no questions; mmlu_condition then is "none".
     """
 
-    train: BlockSet
-    validation: BlockSet
+    train: Union[BlockSet, RandomBlocks]
+    validation: Union[BlockSet, RandomBlocks]
     mmlu: Optional[MmluSet]
     condition: str
     mmlu_condition: str
@@ -64,10 +65,11 @@ def _sets(
 
 
 def _synthetic(data: Dict[str, Any], model: Dict[str, Any], seed: int) -> Sets:
-    train = synthetic.blocks(data, model, data["train_blocks"], seed)
-    validation = synthetic.blocks(data, model, data["validation_blocks"], seed + 1)
+    length, size = data["sequence_length"], model["vocab_size"]
+    train = RandomBlocks(data["train_blocks"], length, size, seed)
+    validation = RandomBlocks(data["validation_blocks"], length, size, seed + 1)
     facts: Dict[str, Any] = {
-        "sequence_length": data["sequence_length"],
+        "sequence_length": length,
         "train": {"blocks": len(train)},
         "validation": {"blocks": len(validation)},
     }

@@ -1,7 +1,4 @@
-"""`flagbench prepare llama2-7b-lora`: converts samsum and MMLU into token ids, and a checkpoint into safetensors.
-
-Both use the sequence length, number of shots and model of the case's reference preset.
-"""
+"""`flagbench prepare llama2-7b-lora`: converts samsum and MMLU into token ids, and a checkpoint into safetensors."""
 
 import os
 from typing import Any, Callable, Dict, Optional
@@ -9,7 +6,6 @@ from typing import Any, Callable, Dict, Optional
 from flagbench_cases.cases.llama2_7b_lora import blocks, mmlu, samsum
 from flagbench_cases.cases.llama2_7b_lora.tokens import Vocabulary
 from flagbench_cases.prepare.llama import convert
-from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import UsageError
 
 CASE = "llama2-7b-lora"
@@ -28,26 +24,13 @@ LICENCES = {
 Report = Callable[[str, int, int], None]
 
 
-def prepare_data(source: str, vocabulary: Optional[str], writer: Any, report: Report) -> None:
-    """Tokenise samsum and MMLU through a Writer. Raises DataError, or UsageError without a
-    vocabulary."""
-    preset = load_case(CASE)["presets"]["reference"]
-    tokenise_data(source, vocabulary, preset["data"], preset["model"], writer, report)
-
-
-def tokenise_data(
-    source: str,
-    vocabulary: Optional[str],
-    data: Dict[str, Any],
-    model: Dict[str, Any],
-    writer: Any,
-    report: Report,
-) -> None:
-    """Like `prepare_data`, for a preset's `data` (sequence_length, shots) and `model` (vocab_size) sections."""
+def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any], writer: Any, report: Report) -> None:
+    """Tokenise samsum and MMLU for a preset. Raises DataError, or UsageError without a vocabulary."""
+    data = preset["data"]
     if vocabulary is None:
         raise UsageError("text cannot be tokenised without a vocabulary", "set --vocabulary to tokenizer.model")
     dialogues, questions = samsum.find(source), mmlu.find(source)
-    loaded = Vocabulary(vocabulary, model["vocab_size"])
+    loaded = Vocabulary(vocabulary, preset["model"]["vocab_size"])
     made = blocks.tokenise(dialogues, questions, loaded, data["sequence_length"], data["shots"], report)
     blocks.write(made, writer)
     writer.source(loaded.path)
@@ -59,6 +42,6 @@ def tokenise_data(
             writer.source(os.path.join(questions, name), name)
 
 
-def prepare_weights(source: str, writer: Any, report: Report) -> None:
+def prepare_weights(source: str, preset: Dict[str, Any], writer: Any, report: Report) -> None:
     """Convert a checkpoint folder to llama-safetensors/v1 through a Writer. Raises DataError."""
-    convert.convert(source, load_case(CASE)["presets"]["reference"]["model"], writer, report)
+    convert.convert(source, preset["model"], writer, report)

@@ -11,6 +11,7 @@ from typing import Any, Callable, List, NamedTuple, Tuple
 import numpy as np
 
 from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
+from flagbench_cases.prepare.json_lines import is_text
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
 
@@ -69,27 +70,12 @@ def read(path: str) -> List[Tuple[str, str]]:
 
 
 def _pair(path: str, number: int, entry: Any) -> Tuple[str, str]:
-    if isinstance(entry, dict):
-        dialogue, summary = entry.get("dialogue"), entry.get("summary")
-        if isinstance(dialogue, str) and isinstance(summary, str):
-            if not _is_valid_utf8(dialogue + "\n" + summary):
-                raise DataError(
-                    "%s: entry %d has a lone surrogate" % (path, number),
-                    "unpack %s again" % ARCHIVE,
-                )
-            return dialogue, summary
-    raise DataError(
-        "%s: entry %d has no texts `dialogue` and `summary`" % (path, number), "unpack %s again" % ARCHIVE
-    )
-
-
-def _is_valid_utf8(text: str) -> bool:
-    """Whether a text can be encoded as UTF-8, as required by sentencepiece. JSON may contain lone surrogates."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    texts = [entry.get(key) if isinstance(entry, dict) else None for key in ("dialogue", "summary")]
+    if not all(map(is_text, texts)):
+        raise DataError(
+            "%s: entry %d has no valid texts `dialogue` and `summary`" % (path, number), "unpack %s again" % ARCHIVE
+        )
+    return texts[0], texts[1]  # type: ignore[return-value]
 
 
 def prompt(dialogue: str, summary: str) -> str:

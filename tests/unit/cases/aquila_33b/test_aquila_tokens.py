@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 from collections.abc import Callable
@@ -93,16 +92,9 @@ def test_a_file_that_cannot_be_read(folder: Path, name: str) -> None:
     refused(folder, folder / name)
     (folder / name).unlink()
     refused(folder, folder / name)
-    os.mkfifo(folder / name)
-    refused(folder, folder / name)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "[" * 100000, "[]", '{"a": 0, "b": 2}', '{"a": 0, "b": 0}', '{"a": true, "b": 0}', '{"a": "0"}'),
-    ],
-)
+@pytest.mark.parametrize("content", ["[" * 100000, "[]", '{"a": 0, "b": 2}', '{"a": true, "b": 0}', '{"a": "0"}'])
 def test_a_vocabulary_that_is_none(folder: Path, content: str) -> None:
     (folder / "vocab.json").write_text(content, encoding="utf-8")
     refused(folder, folder / "vocab.json")

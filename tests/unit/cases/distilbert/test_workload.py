@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 from torch.utils.data import default_collate
 
 from flagbench_cases.cases.distilbert import data as sst2
@@ -51,75 +50,7 @@ def workload(folder: Path, rank: int = 0, world: int = 1, **changed: dict[str, A
     return set_up(build, merge(merge(PRESETS["reference"], SMALL), changed), folder, rank, world)
 
 
-def first_ids(batches: list[list[torch.Tensor]]) -> list[int]:
-    """What tells the examples of batches apart: a hash of each row's tokens."""
-    return [hash(tuple(row.tolist())) for batch in batches for row in batch[0]]
-
-
-# Order of data
-
-
-def test_one_rank_reshuffles_every_epoch(tmp_path: Path) -> None:
-    work = workload(tmp_path)
-    assert work.steps_per_epoch() == 10
-    orders = [first_ids(list(work.batches(epoch))) for epoch in range(2)]
-    assert sorted(orders[0]) == sorted(orders[1])
-    assert orders[0] != orders[1]
-
-
-def test_two_ranks_share_one_order_that_no_epoch_changes(tmp_path: Path) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        work = workload(folder, rank, world)
-        return work.steps_per_epoch(), [first_ids(list(work.batches(epoch))) for epoch in range(3)]
-
-    (steps, one), (_, two) = on_ranks(2, tmp_path, body)
-    assert steps == 5
-    assert one[0] == one[1] == one[2]
-    assert two[0] == two[1] == two[2]
-    examples = [hash(tuple(row.tolist())) for row, _, _ in workload(tmp_path).sets.train]
-    assert sorted(one[0] + two[0]) == sorted(examples)
-
-
-def test_a_seed_is_a_run(tmp_path: Path) -> None:
-    dropout = {"dropout": 0.1}
-    runs = [train(workload(tmp_path, model=dropout, seed=seed), 6)[0] for seed in (0, 0, 1)]
-    assert runs[0] == runs[1]
-    assert runs[0] != runs[2]
-
-
 # Optimizer and schedule
-
-
-def plain_losses(module: torch.nn.Module, batches: list[Any], total: int, weight_decay: float) -> list[float]:
-    """A loop in a few lines: torch's AdamW, and a learning rate that falls to zero."""
-    groups = [
-        {"params": [p for p in module.parameters() if p.dim() > 1], "weight_decay": weight_decay},
-        {"params": [p for p in module.parameters() if p.dim() == 1], "weight_decay": 0.0},  # biases, gains of norms
-    ]
-    optimizer, losses = torch.optim.AdamW(groups), []
-    for number, (ids, mask, labels) in enumerate(batches):
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * (1 - number / total)
-        loss = F.cross_entropy(module(ids, mask), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_two_ranks_do_a_plain_loop_on_both_their_batches(tmp_path: Path, weight_decay: float) -> None:
-    """One rank's losses are those of the publisher's loop: tests/engine/test_reenact.py."""
-
-    def body(folder: Path, rank: int, world: int) -> Any:
-        return train(workload(folder, rank, world, train={"weight_decay": weight_decay}), 5)
-
-    (one, batches_one), (two, batches_two) = on_ranks(2, tmp_path, body)
-    both = [[torch.cat(pair) for pair in zip(*batches)] for batches in zip(batches_one, batches_two)]
-    expected = plain_losses(workload(tmp_path).module, both, 10, weight_decay)
-    assert [(a + b) / 2 for a, b in zip(one, two)] == pytest.approx(expected, abs=1e-5)
-    assert len({round(loss, 4) for loss in expected}) == 5
 
 
 def test_position_ids_come_from_rank_0_before_each_forward_pass(tmp_path: Path) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
-from flagbench_cases.cases.glm.data import ClozeSet, check_range, collate, share
-from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special, file_name, open_split, save
-from flagbench_cases.shared.errors import DataError
-from unit.cases.refusal import refuses
+from flagbench_cases.cases.glm.data import ClozeSet, collate
+from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special
 
 pytestmark = pytest.mark.image
 
@@ -58,46 +53,3 @@ def test_a_batch_repeats_choice_0_and_says_so(cloze: ClozeSet) -> None:
     assert batch.labels.tolist() == [0, 0]
     kinds = {name: tensor.dtype for name, tensor in batch._asdict().items()}
     assert kinds == {**dict.fromkeys(batch._fields, torch.int64), "answers": torch.bool}
-
-
-@pytest.mark.parametrize(("count", "world"), [(0, 2), (1, 3), (7, 1), (7, 3), (64, 16)])
-def test_every_example_has_one_rank(count: int, world: int) -> None:
-    shares = [share(count, rank, world) for rank in range(world)]
-    assert sorted(index for each in shares for index in each) == list(range(count))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def test_stored_and_opened_examples_are_the_same(tmp_path: Path, cloze: ClozeSet) -> None:
-    save("train", cloze.examples.arrays, lambda name: str(tmp_path / name))
-    opened = ClozeSet(open_split("train", lambda name: str(tmp_path / name)), 10, SPECIAL)
-    assert opened.digest() == cloze.digest()
-    for index in range(2):
-        assert all(np.array_equal(a, b) for a, b in zip(opened[index], cloze[index]))
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "named"),
-    [
-        ("masks", b"\x93NUMPY", "eval-masks.npy"),
-        ("contexts", np.zeros(10, dtype=np.int64), "int64"),
-        ("example_starts", np.array([0, 3, 2], dtype=np.int64), "eval-example_starts.npy"),
-        ("rows", np.array([0, 0, 2], dtype=np.int32), "eval-rows.npy"),
-        ("right", np.array([1, 0, 2], dtype=np.uint8), "eval-right.npy"),
-        ("f1", np.array([1.0, np.nan, 0.0], dtype=np.float32), "eval-f1.npy"),
-    ],
-)
-def test_damaged_arrays_are_refused(tmp_path: Path, name: str, content: Any, named: str) -> None:
-    save("eval", examples().arrays, lambda each: str(tmp_path / each))
-    path = tmp_path / file_name("eval", name)
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        np.save(str(path), content)
-    with refuses(DataError, named):
-        open_split("eval", lambda each: str(tmp_path / each))
-
-
-@pytest.mark.parametrize(("length", "size", "value"), [(10, 24, "id 24"), (8, 25, "9 tokens")])
-def test_what_a_model_cannot_take_is_refused(length: int, size: int, value: str) -> None:
-    with refuses(DataError, "folder", "train", value):
-        check_range("folder", "train", examples(), length, size, SPECIAL)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +28,13 @@ pytestmark = pytest.mark.image
 LENGTH = 512
 DATA = {"source": "files", "sequence_length": LENGTH}
 MODEL = {"vocab_size": 30592}
+REFERENCE = {"data": DATA, "model": MODEL}
 
 
 def make(source: Path, out: Path, vocabulary: str | None) -> str:
     """A folder prepared from `source`."""
     with prepared_folder.writing(str(out), "glm", "data", prepare.LICENCES["data"]) as writer:
-        prepare.prepare_data(str(source), vocabulary, writer, nothing)
+        prepare.prepare_data(str(source), vocabulary, REFERENCE, writer, nothing)
     return str(out)
 
 
@@ -122,34 +121,6 @@ def test_published_files_with_a_vocabulary_have_f1_over_words(tmp_path: Path, fr
 )
 def test_form_and_counts_make_the_condition(form: str, train: int, evaluation: int, condition: str) -> None:
     assert dataset.condition_of(form, {"train": train, "eval": evaluation}) == condition
-
-
-SPECIALS = Special()._asdict()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("form", None),
-        ("form", "hdf5"),
-        ("sequence_length", "512"),
-        ("special", [0, 101, 103, 30522, 30523]),
-        ("special", {**SPECIALS, "eop": -1}),
-        ("special", {name: index for name, index in SPECIALS.items() if name != "cls"}),
-        ("f1_over", "letters"),
-    ],
-)
-def test_facts_that_make_no_sense_are_refused(tmp_path: Path, from_raw: str, name: str, value: Any) -> None:
-    shutil.copytree(str(Path(from_raw) / "data"), str(tmp_path / "data"))
-    index = tmp_path / "data" / "prepared.json"
-    content = json.loads(index.read_text())
-    if value is None:
-        del content["facts"][name]
-    else:
-        content["facts"][name] = value
-    index.write_text(json.dumps(content))
-    with refuses(DataError, " %s " % name):
-        dataset.load(DATA, MODEL, str(tmp_path), seed=1)
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:

@@ -27,12 +27,6 @@ REFERENCE = load_case("glm")["presets"]["reference"]["model"]
 SMALL = {**REFERENCE, "layers": 2, "dim": 8, "heads": 2, "vocab_size": 32, "positions": 9}
 
 
-@pytest.fixture(autouse=True)
-def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoint expected is one of a small model."""
-    monkeypatch.setattr(prepare, "load_case", lambda name: {"presets": {"reference": {"model": SMALL}}})
-
-
 def state() -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     shapes = prepare.expected_shapes(SMALL)
@@ -50,7 +44,7 @@ def write(folder: Path, tensors: dict[str, Any], name: str = prepare.CHECKPOINT)
 
 def convert(source: Path, out: Path) -> str:
     with prepared_folder.writing(str(out), "glm", "weights") as writer:
-        prepare.prepare_weights(str(source), writer, nothing)
+        prepare.prepare_weights(str(source), {"model": SMALL}, writer, nothing)
     return str(out / "weights")
 
 

@@ -11,29 +11,14 @@ import pytest
 import torch
 
 from flagbench_cases.cases.glm import data as dataset
-from flagbench_cases.cases.glm.model import cloze_loss
-from flagbench_cases.cases.glm.workload import DROPOUTS, GlmWorkload
-from unit.cases.glm.small_glm import EVALUATION, LENGTH, PRESETS, TRAIN, examples, workload
+from flagbench_cases.cases.glm.workload import DROPOUTS
+from unit.cases.glm.small_glm import EVALUATION, LENGTH, PRESETS, workload
 from workloads import on_ranks, train
 
 pytestmark = pytest.mark.image
 
 
-def orders(work: GlmWorkload, epochs: int) -> list[list[int]]:
-    """The examples of each epoch, in order."""
-    return [[i for batch in work.batches(epoch) for i in batch.index.tolist()] for epoch in range(epochs)]
-
-
 # Order of data
-
-
-def test_every_epoch_is_reshuffled_and_no_seed_changes_its_order(tmp_path: Path) -> None:
-    work = workload(tmp_path)
-    assert work.steps_per_epoch() == 5
-    first, second = orders(work, 2)
-    assert sorted(first) == sorted(second) == list(range(20))
-    assert first != second
-    assert orders(workload(tmp_path, seed=7), 2) == [first, second]
 
 
 def test_last_batch_of_an_epoch_is_a_partial_one(tmp_path: Path) -> None:
@@ -41,73 +26,7 @@ def test_last_batch_of_an_epoch_is_a_partial_one(tmp_path: Path) -> None:
     assert sizes == [8, 8, 4]
 
 
-def test_two_ranks_share_each_epoch(tmp_path: Path) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        work = workload(folder, rank, world)
-        return work.steps_per_epoch(), orders(work, 2)
-
-    (steps, one), (_, two) = on_ranks(2, tmp_path, body)
-    assert steps == 3
-    for epoch in range(2):
-        assert sorted(one[epoch] + two[epoch]) == list(range(20))
-    assert one[0] != one[1]
-
-
 # Steps
-
-
-def plain_losses(module: torch.nn.Module, batches: list[dataset.Batch], peak: float, total: int) -> list[float]:
-    """A loop in a few lines: torch's AdamW and clipping, and the published schedule."""
-    decays, exempt = [], []
-    for name, parameter in module.named_parameters():
-        (exempt if "bias" in name else decays).append(parameter)
-    groups = [{"params": decays, "weight_decay": 0.1}, {"params": exempt, "weight_decay": 0.0}]
-    optimizer, losses = torch.optim.AdamW(groups, lr=1.0), []
-    for update, batch in enumerate(batches):
-        warmup = 0.1 * total
-        rate = update / warmup if update <= warmup else 1 - 0.9 * (update - warmup) / (total - warmup)
-        for group in optimizer.param_groups:
-            group["lr"] = peak * rate
-        loss = cloze_loss(module(*batch[:5]), batch.choice_mask, batch.labels)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def test_losses_are_those_of_a_plain_loop(tmp_path: Path) -> None:
-    work = workload(tmp_path)
-    module = copy.deepcopy(work.module)
-    losses, batches = train(work, 7)
-    assert losses == pytest.approx(plain_losses(module, batches, 1e-2, 20), abs=1e-5)
-    assert len({round(loss, 4) for loss in losses}) == 7
-    assert work.training_facts() == {
-        "adamw": "torch",
-        "updates": 7,
-        "skipped_steps": 0,
-        "loss_scale": None,
-        "layer_norm": "torch",
-        "losses_not_finite": 0,
-    }
-
-
-def joined(batches: tuple[dataset.Batch, dataset.Batch]) -> dataset.Batch:
-    """Two batches as one, by way of their examples."""
-    made = examples(TRAIN, 0)
-    return dataset.collate([made[i] for batch in batches for i in batch.index.tolist()])
-
-
-def test_two_ranks_do_a_plain_loop_on_both_their_batches(tmp_path: Path) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        return train(workload(folder, rank, world, train={"batch_size": 5}), 4)
-
-    (one, batches_one), (two, batches_two) = on_ranks(2, tmp_path, body)
-    assert one == two  # the loss is reduced over the ranks
-    both = [joined(pair) for pair in zip(batches_one, batches_two)]
-    expected = plain_losses(workload(tmp_path).module, both, 1e-2, 20)
-    assert one == pytest.approx(expected, abs=1e-5)
 
 
 def test_ranks_draw_the_same_dropout_and_stay_in_step(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_documents_of_several_sequences_are_read_whole(megatron: None, tmp_path:
 
 def test_a_prepared_set(megatron: None, tmp_path: Path) -> None:
     with prepared_folder.writing(str(tmp_path / "out"), data.CASE, "data") as writer:
-        prepare.make(data.TINY, None, 448, writer, lambda *_: None)
+        prepare.prepare_data(data.TINY, None, {"model": MODEL}, writer, lambda *_: None)
     blocks, condition, facts = load(tmp_path / "1", 20, source="files", prepared=str(tmp_path / "out"))
     assert condition == "files"
     wanted, _, of_shipped = load(tmp_path / "2", 20)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +11,7 @@ import pytest
 from flagbench_cases.cases.llama2_7b_lora import blocks, data, prepare, samsum, tiny
 from flagbench_cases.cases.llama2_7b_lora.tokens import Vocabulary
 from flagbench_cases.prepare import prepared_folder
+from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError
 from llama_vocabulary import padded_vocabulary
 from unit.cases.refusal import refuses
@@ -23,6 +21,7 @@ pytestmark = pytest.mark.image
 TINY = Path(tiny.FOLDER)
 MODEL = str(TINY / "tokenizer.model")
 DATA, SECTION = {"sequence_length": 128, "shots": 5}, {"vocab_size": 512}
+PRESET = {"data": DATA, "model": SECTION}
 
 
 def quiet(what: str, done: int, of: int) -> None:
@@ -32,19 +31,13 @@ def quiet(what: str, done: int, of: int) -> None:
 def make(out: Path, source: Path = TINY, vocabulary: str | None = MODEL) -> str:
     """Prepare a data folder with the tiny preset's sizes; returns OUT."""
     with prepared_folder.writing(str(out), prepare.CASE, "data", prepare.LICENCES["data"]) as writer:
-        prepare.tokenise_data(str(source), vocabulary, DATA, SECTION, writer, quiet)
+        prepare.prepare_data(str(source), vocabulary, PRESET, writer, quiet)
     return str(out)
 
 
 def sets(folder: str | None, length: int = 128, pieces: int = 512) -> data.Sets:
     """A run's sets of a prepared folder."""
     return data.load({"source": "files", "sequence_length": length, "shots": 5}, {"vocab_size": pieces}, folder, 0)
-
-
-# the vocabulary
-
-
-# samsum
 
 
 def test_blocks_are_the_concatenated_prompts_cut(tmp_path: Path) -> None:
@@ -100,9 +93,6 @@ def test_no_samsum_and_half_a_samsum(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "data").exists()
 
 
-# the folder
-
-
 def test_a_prepared_folder_gives_what_the_tiny_set_gives(tmp_path: Path) -> None:
     found = sets(make(tmp_path / "out"))
     shipped = data.load({"source": "shipped", **DATA}, SECTION, None, 0)
@@ -116,33 +106,6 @@ def test_a_prepared_folder_gives_what_the_tiny_set_gives(tmp_path: Path) -> None
     assert [source["name"] for source in place.sources[:3]] == ["tokenizer.model", "train.json", "val.json"]
     assert len(place.sources) == 3 + 2 * 3
     assert isinstance(found.train.blocks, np.memmap)
-
-
-@pytest.mark.parametrize(
-    ("path", "values"),
-    [
-        (("sequence_length",), (None, "128")),
-        (("train",), ([],)),
-        (("mmlu", "subjects"), (None, [1, 2, 3])),
-        (("mmlu", "questions"), (95,)),
-        (("vocabulary", "answer_tokens"), ([1, 2, 3], ["a", "b", "c", "d"], [10**30] * 4)),
-    ],
-)
-def test_facts_that_are_missing_or_of_another_type(tmp_path: Path, path: tuple[str, ...], values: Any) -> None:
-    """None: the fact is missing."""
-    out = make(tmp_path / "out")
-    file = tmp_path / "out" / "data" / "prepared.json"
-    whole = file.read_text(encoding="utf-8")
-    for value in values:
-        index = json.loads(whole)
-        place = functools.reduce(dict.__getitem__, path[:-1], index["facts"])
-        place[path[-1]] = value
-        if value is None:
-            del place[path[-1]]
-        file.write_text(json.dumps(index), encoding="utf-8")
-        with refuses(DataError, file.parent) as caught:
-            sets(out)
-        assert caught.value.remedy == blocks.PREPARE_REMEDY
 
 
 def test_published_counts_make_the_published_conditions() -> None:
@@ -162,15 +125,16 @@ def test_another_length_and_a_smaller_model(tmp_path: Path) -> None:
     out = make(tmp_path / "out")
     with refuses(DataError, 128, 512):
         sets(out, length=512)
-    with refuses(DataError, "train_blocks", 299):
+    with refuses(DataError, tmp_path / "out" / "data", 300):
         sets(out, pieces=300)
 
 
-def test_the_case_prepares_for_its_reference_preset(tmp_path: Path) -> None:
+def test_the_reference_preset(tmp_path: Path) -> None:
     vocabulary = padded_vocabulary(MODEL, tmp_path / "tokenizer.model", 32000)
     phases: dict[str, tuple[int, int]] = {}
+    preset = load_case(prepare.CASE)["presets"]["reference"]
     with prepared_folder.writing(str(tmp_path / "out"), prepare.CASE, "data") as writer:
-        prepare.prepare_data(str(TINY), vocabulary, writer, lambda what, *at: phases.update({what: at}))
+        prepare.prepare_data(str(TINY), vocabulary, preset, writer, lambda what, *at: phases.update({what: at}))
     found = sets(str(tmp_path / "out"), length=512, pieces=32000)
     assert found.mmlu_condition == "3 subjects, 96 questions, 5-shot cut to 512"
     assert found.facts["mmlu"]["mean_shots"] == 5.0

@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="the case needs it")
 pytest.importorskip("peft", reason="the case needs it")
 
 from flagbench_cases.cases.llama2_7b_lora.data import BlockSet, MmluSet
-from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, share, validation_loss
+from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, validation_loss
 from flagbench_cases.cases.llama2_7b_lora.workload import LlamaLoraWorkload
 from flagbench_core.flops import batch_of, llama_lora
 from unit.cases.llama2_7b_lora.lora_bench import LENGTH, train, workload
@@ -28,39 +28,11 @@ DROPOUT = {"model": {"lora": {"r": 4, "alpha": 16, "dropout": 0.3}}}
 # Order of data, and the schedule
 
 
-def order(work: LlamaLoraWorkload, epoch: int) -> list[list[int]]:
-    """The blocks of each batch, by number."""
-    numbers = {tuple(work.sets.train[i].tolist()): i for i in range(len(work.sets.train))}
-    return [[numbers[tuple(row)] for row in batch["input_ids"].tolist()] for batch in work.batches(epoch)]
-
-
-def test_blocks_come_in_order_without_the_incomplete_batch(tmp_path: Path) -> None:
-    work = workload(tmp_path, data={"train_blocks": 7})
-    assert work.steps_per_epoch() == 3
-    assert order(work, 0) == order(work, 1) == [[0, 1], [2, 3], [4, 5]]
-
-
-def test_two_ranks_take_turns_in_that_order(tmp_path: Path) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        return order(workload(folder, rank, world, data={"train_blocks": 9}), 0)
-
-    assert on_ranks(2, tmp_path / "ranks", body) == [[[0, 2], [4, 6]], [[1, 3], [5, 7]]]
-
-
 def test_the_loader_draws_nothing_from_the_generator(tmp_path: Path) -> None:
     work = workload(tmp_path)
     before = torch.get_rng_state()
     list(work.batches(0))
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_the_learning_rate_falls_from_epoch_to_epoch(tmp_path: Path) -> None:
-    work = workload(tmp_path)
-    rates = []
-    for epoch in range(3):
-        work.batches(epoch)
-        rates.append(work.engine.optimizer.param_groups[0]["lr"])
-    assert rates == pytest.approx([1e-3, 0.85e-3, 0.7225e-3])
 
 
 # Evaluation
@@ -105,11 +77,6 @@ def test_an_answer_is_the_most_likely_token(tmp_path: Path) -> None:
     never = [token for token in range(96) if token not in guesses]
     assert accuracy([guesses[0], *never[:3]]) == pytest.approx(sum(g == guesses[0] for g in guesses[:1]) / 4)
     assert accuracy(never[:4]) == 0.0
-
-
-@pytest.mark.parametrize(("count", "world"), [(14042, 8), (7, 3), (3, 8)])
-def test_shares_cover_every_question_once(count: int, world: int) -> None:
-    assert sorted(i for rank in range(world) for i in share(count, rank, world)) == list(range(count))
 
 
 def test_an_evaluation_is_the_same_on_one_rank_and_on_three(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from running import alive, wait_until
 pytestmark = pytest.mark.image
 
 ENTRYPOINTS = Path(__file__).parents[4] / "entrypoints"
+CASE = '{"name": "letters", "presets": {"reference": {}}}'
 LETTERS = """
 import os, signal
 
@@ -28,7 +29,7 @@ WANTS = {"data": "a text", "weights": "a text", "vocabulary": "a table"}
 LICENCES = {"data": "free for all", "vocabulary": "ask the makers"}
 
 
-def prepare_data(source, vocabulary, writer, report):
+def prepare_data(source, vocabulary, preset, writer, report):
     print("a library's banner")
     writer.source(source)
     with open(source, "rb") as file:
@@ -42,8 +43,8 @@ def prepare_data(source, vocabulary, writer, report):
     writer.fact(letters=len(content), vocabulary=vocabulary and os.path.basename(vocabulary))
 
 
-def prepare_weights(source, writer, report):
-    prepare_data(source, None, writer, report)
+def prepare_weights(source, preset, writer, report):
+    prepare_data(source, None, preset, writer, report)
 
 
 def happen(what):
@@ -68,7 +69,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(str(ENTRYPOINTS), str(made), ignore=shutil.ignore_patterns("__pycache__"))
     case = made / "flagbench_cases" / "cases" / "letters"
     case.mkdir()
-    for name, content in (("__init__.py", ""), ("case.json", '{"name": "letters"}'), ("prepare.py", LETTERS)):
+    for name, content in (("__init__.py", ""), ("case.json", CASE), ("prepare.py", LETTERS)):
         (case / name).write_text(content)
     return made
 
