@@ -6,7 +6,7 @@ processor, and every explanation is compared with what was planted.
 Each round makes a healthy run, and one with each cause: a loader that sleeps, a slow rank, a quota of processors (a
 control group; as root), other processes on all processors, more ranks than processors, and evaluations. A cause must
 come first in at least 9 of 10 explanations; exit 1 otherwise. The machine should be idle, since whatever else runs is
-a cause too. Causes of accelerators are planted in made-up records by tests/unit/host/test_explain.py.
+a cause too. Causes of accelerators are planted in made-up records by tests/unit/host/verdict/test_explain.py.
 """
 
 import argparse
@@ -25,9 +25,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from faults import slow_loader, slow_rank
 from flagbench.manifests.load import load_catalog
 from flagbench.records.read import read_record
-from flagbench.verdict import verify_baseline, verify_claim
+from flagbench.verdict import choose_claim, verify_baseline, verify_claim
 from flagbench.verdict.explain import explain
-from flagbench.verdict.verdict import choose_claim
 from running import control_group, run_case
 
 LEAST = 0.9

@@ -1,0 +1,496 @@
+"""What made a run slow: causes that its evidence and its telemetry show, each with what it cost.
+
+A cost is in seconds per step of the time that a rate counts (`Run.time`). A rank that is late makes all others wait,
+so what counts is the latest rank, and what all of them share counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from flagbench.manifests.model import Case
+from flagbench.records.model import Rank, Record
+from flagbench.records.telemetry import CpuTelemetry, DeviceTelemetry
+from flagbench.terminal import brief
+from flagbench.verdict.conditions import ConditionResult
+from flagbench.verdict.disturbances import LEAST_SECONDS, MUCH_MEMORY, NO_THROTTLING
+from flagbench.verdict.subject import Subject
+from flagbench_core.evidence import EvidenceError, Section
+from flagbench_core.evidence.columns import MICRO
+from flagbench_core.evidence.derive import INFER, TRAIN, of_rank
+from flagbench_core.evidence.metrics import DEVICE, OWN, Window, window_of
+from flagbench_core.evidence.section import WINDOW, read_section
+from flagbench_core.evidence.stats import median
+
+CORE, LOOP, WHOLE = "core", "loop", "whole"
+"""What a rate counts: steps on the device, the whole loop around them, or evaluations too."""
+REACHED = 0.75
+"""The share of its datasheet's peak that a device's matrix product reaches: FlagPerf measured 79 to 98 % on an A100
+(base/benchmarks/computation-*), and 80 % was measured on an H200."""
+LOW = 0.9
+"""A ceiling below that share of the expected one is low: two measurements of one processor differ by less."""
+QUIET = 0.25
+"""Logical processors; fewer kept busy by others are a machine's own services."""
+STOLEN = 0.02
+"""The share of processors; less taken by other virtual machines is noise."""
+_SLOW_KERNELS = {
+    "attention": ("unfused",),
+    "adamw": ("torch",),
+    "layer_norm": ("torch",),
+    "optimizer": ("torch.optim.adamw.AdamW",),
+}
+"""By the name that `quality.training` has for a kernel: those that an accelerator's stack has a fused one for."""
+
+
+class Run:
+    """A record with evidence of at least one step in its window: its times per step, seconds."""
+
+    def __init__(self, record: Record, case: Case, counts: str, section: Section, window: Window) -> None:
+        self.record = record
+        self.counts = counts
+        self.accelerator = Subject(record, case).accelerator
+        self.section = section
+        self.window = window
+        self.steps = window.stretch.steps
+
+    @cached_property
+    def core(self) -> float:
+        """Device time of a step, of the slowest rank."""
+        return self.window.seconds / self.steps
+
+    @cached_property
+    def loop(self) -> float:
+        """Time from one step to the next, of the slowest rank."""
+        return max(map(self.own, self.numbers))
+
+    @property
+    def evaluated(self) -> float:
+        """The share of rank 0's training that was evaluation."""
+        timing = self.section.timing
+        return timing.get("eval", 0) / timing["train"] if timing.get("train") else 0.0
+
+    @cached_property
+    def time(self) -> float:
+        """Seconds per step of what the rate counts."""
+        if self.counts == CORE:
+            return self.core
+        return self.loop / (1 - self.evaluated) if self.counts == WHOLE and self.evaluated < 1 else self.loop
+
+    @property
+    def numbers(self) -> range:
+        """The ranks."""
+        return range(self.section.world)
+
+    def column(self, name: str, rank: int) -> float:
+        """A rank's seconds per step in one column of the evidence."""
+        return self.window.stretch.rank_time((name,), rank) / MICRO / self.steps
+
+    def own(self, rank: int) -> float:
+        """A rank's seconds from one step to the next."""
+        return self.window.stretch.rank_time(OWN, rank) / MICRO / self.steps
+
+    @cached_property
+    def ranks(self) -> Sequence[Rank]:
+        """The ranks of the record, in order."""
+        return sorted(self.record.ranks, key=lambda rank: rank.rank)
+
+    @cached_property
+    def waited(self) -> list[float]:
+        """The share of its time that each rank waited for a processor; empty if that was not measured."""
+        durations = self.section.durations.get(TRAIN) or self.section.durations.get(INFER) or []
+        waits = [rank.processor_wait_seconds for rank in self.ranks]
+        if len(durations) != len(waits):
+            return []
+        known = [(wait, micro) for wait, micro in zip(waits, durations, strict=True) if wait is not None and micro]
+        return [min(1.0, wait * MICRO / micro) for wait, micro in known] if len(known) == len(waits) else []
+
+    @property
+    def threads(self) -> int:
+        """Ranks and their threads on a node."""
+        software = self.record.raw.get("software", {})
+        threads = software.get("threads") if isinstance(software, dict) else None
+        return self.record.system.devices_per_node * (threads if isinstance(threads, int) and threads > 0 else 1)
+
+    @property
+    def cpu(self) -> CpuTelemetry:
+        """What was seen of node 0's processors."""
+        return CpuTelemetry() if self.record.telemetry is None else self.record.telemetry.cpu
+
+    @property
+    def devices(self) -> Sequence[DeviceTelemetry]:
+        """What was seen of node 0's devices."""
+        return () if self.record.telemetry is None else self.record.telemetry.devices
+
+    @cached_property
+    def slowed(self) -> list[float]:
+        """How far each device of node 0 stayed below its highest clock, as a share; empty if not known of all."""
+        limit = self.accelerator.limits.sm_clock_mhz if self.accelerator else None
+        found = []
+        for device in self.devices:
+            highest = device.sm_clock_max_mhz or (limit.value if limit else None)
+            clock = _clock(device)
+            if not clock or not highest:
+                return []
+            found.append(max(0.0, 1 - clock / highest))
+        return found
+
+    @cached_property
+    def throttled(self) -> tuple[str, float]:
+        """The reason that throttled the devices for longest, and its seconds; empty if none did."""
+        longest: dict[str, float] = {}
+        for device in self.devices:
+            for reason, seconds in device.throttle_seconds.items():
+                if reason not in NO_THROTTLING and seconds >= LEAST_SECONDS:
+                    longest[reason] = max(float(seconds), longest.get(reason, 0.0))
+        return max(longest.items(), key=lambda item: item[1], default=("", 0.0))
+
+    @property
+    def ceiling(self) -> float | None:
+        """FLOP/s of the matrix product that was measured in the run, of the slowest rank."""
+        return min(self.section.ceilings, default=None)
+
+    @property
+    def precision(self) -> object:
+        """What its matrix products were executed in."""
+        return self.record.conditions.get("precision")
+
+    def peak(self, precision: object) -> float | None:
+        """The datasheet's peak of the device, FLOP/s; None if the stack has none."""
+        found = self.accelerator.peaks.get(precision) if self.accelerator and isinstance(precision, str) else None
+        return None if found is None else found.flops
+
+    def products(self, ceiling: float) -> float:
+        """Seconds per step that its matrix products take at a ceiling, FLOP/s; recomputed ones included."""
+        stretch = self.window.stretch
+        flops = (stretch.flops("executed") + stretch.flops("recomputed")) / self.steps / self.section.world
+        return min(self.core, flops / ceiling)
+
+    @property
+    def where(self) -> str:
+        """Which node telemetry is of, where there are several."""
+        return " of node 0" if self.record.system.nodes > 1 else ""
+
+
+def open_run(record: Record, case: Case, counts: str) -> Run | None:
+    """A record as a run; None if it has no evidence of a window.
+
+    Raises EvidenceError if the evidence contradicts itself, or is of other ranks than the record lists.
+    """
+    if record.evidence is None:
+        return None
+    section = read_section(record.raw["evidence"])
+    numbers = sorted(rank.rank for rank in record.ranks)
+    if section.world != len(numbers) or numbers != [*range(len(numbers))]:
+        raise EvidenceError(f"it is of {section.world} ranks, and the record lists others")
+    kind = INFER if record.config is not None and INFER in record.config else TRAIN
+    window = window_of(section.stretch(kind, WINDOW))
+    if window is None:
+        return None
+    if not all(window.stretch.rank_time(parts, rank) for parts in (DEVICE, OWN) for rank in range(section.world)):
+        raise EvidenceError("a rank's steps took no time")
+    return Run(record, case, counts, section, window)
+
+
+class Other(NamedTuple):
+    """What a run is compared with: the runs of a baseline, and the conditions on both sides."""
+
+    runs: Sequence[Run]
+    conditions: Sequence[ConditionResult]
+
+
+class Loss(NamedTuple):
+    """What a cause cost one run."""
+
+    seconds: float | None
+    """Per step; None if the record does not say how many."""
+    seen: str
+    """What the record shows, as a clause."""
+
+
+def data_wait(run: Run, other: Other) -> Loss | None:
+    """Waiting for the next batch; a device that still computes meanwhile loses nothing."""
+    rank = max(run.numbers, key=lambda number: run.column("data_wait", number))
+    wait = run.column("data_wait", rank)
+    lost = min(wait, (run.core if run.counts == CORE else run.loop) - run.column("device", rank))
+    return Loss(lost, f"rank {rank} waited {_ms(wait)} of {_ms(run.own(rank))} per step for its next batch")
+
+
+def evaluation(run: Run, other: Other) -> Loss | None:
+    """Evaluations within the training; only the rate of the whole counts them."""
+    if run.counts != WHOLE or not run.evaluated:
+        return None
+    count = len(run.record.quality.evaluations if run.record.quality else ())
+    seen = f"{count} evaluations took {run.record.timing.eval or 0.0:.1f} s, {run.evaluated:.0%} of the training"
+    return Loss(run.evaluated * run.time, seen)
+
+
+def between_steps(run: Run, other: Other) -> Loss | None:
+    """What the host does between steps while the device waits, but for waiting for data."""
+    if run.counts == CORE:
+        return None
+    rank = max(run.numbers, key=run.own)
+    lost = run.own(rank) - run.column("device", rank) - run.column("data_wait", rank)
+    return Loss(lost, f"rank {rank} spent {_ms(lost)} of {_ms(run.own(rank))} outside of its device's step")
+
+
+def straggler(run: Run, other: Other) -> Loss | None:
+    """One rank that is later than the others, beyond waiting for its data: all others wait for it in every step.
+
+    The rank that waits least for the others, where each rank has a replica of its own, so that it waits only at the
+    end of a step; otherwise the device of node 0 with the lowest clock.
+    """
+    layout, stretch, name = run.record.layout, run.section.stretch(), "collective_wait_median"
+    measured = (of_rank(stretch, rank.rank).get(name, rank.collective_wait_median) for rank in run.ranks)
+    waits = [wait for wait in measured if wait is not None]
+    if layout is None or layout.tp * layout.pp > 1 or not len(waits) == len(run.ranks) > 1:
+        return _late_device(run)
+    rank = min(run.numbers, key=waits.__getitem__)
+    loading = [run.column("data_wait", number) for number in run.numbers]
+    late = max(0.0, _behind(waits, rank) - max(0.0, -_behind(loading, rank)))
+    entry = run.ranks[rank]
+    place = f"node {entry.node}, host {entry.host}, device {entry.local_rank}"
+    place += f", {entry.uuid}" if entry.uuid else ""
+    seen = f"rank {rank} ({place}) was {_ms(late)} later per step than the others"
+    if run.waited and (more := -_behind(run.waited, rank)) > 0.05:
+        seen += f"; it waited for a processor in {more:.0%} more of its time"
+    if entry.node == 0 and entry.local_rank is not None and 1 < len(run.slowed) > entry.local_rank:
+        more = -_behind(run.slowed, entry.local_rank)
+        seen += f"; its device's clock was {more:.0%} below the others'" if more > 0.02 else ""
+    return Loss(late, seen)
+
+
+def _late_device(run: Run) -> Loss | None:
+    """The device of node 0 with the lowest clock, if it is alone with that."""
+    if len(run.slowed) < 2:
+        return None
+    device = max(range(len(run.slowed)), key=run.slowed.__getitem__)
+    more = -_behind(run.slowed, device)
+    return Loss(more * run.core, f"device {device}{run.where} had a clock {more:.0%} below the others'")
+
+
+def _behind(values: Sequence[float], index: int) -> float:
+    """How much a value is below the median of all others."""
+    return median([value for number, value in enumerate(values) if number != index]) - values[index]
+
+
+def quota(run: Run, other: Other) -> Loss | None:
+    """The limit of processors that the run's control group has."""
+    if not _limited(run):
+        return None
+    seen = f"its control group may use {run.cpu.quota:g} processors{run.where}"
+    return _waited(run, _limited(run), f"{seen} and had used them up in {run.cpu.throttled:.0%} of its periods")
+
+
+def tenants(run: Run, other: Other) -> Loss | None:
+    """Other processes or virtual machines on the processors."""
+    if not _others_busy(run):
+        return None
+    seen = f"other processes kept {run.cpu.others_mean or 0.0:.1f} processors{run.where} busy"
+    return _waited(run, _unlimited(run), f"{seen}, other virtual machines took {run.cpu.steal_mean or 0.0:.0%}")
+
+
+def crowded(run: Run, other: Other) -> Loss | None:
+    """More ranks and threads than processors."""
+    if _others_busy(run):
+        return None
+    seen = (
+        f"the run had {run.threads} ranks and threads on {run.record.system.cpu.logical or 1} processors{run.where}"
+    )
+    return _waited(run, _unlimited(run), seen)
+
+
+def _others_busy(run: Run) -> bool:
+    return (run.cpu.others_mean or 0.0) >= QUIET or (run.cpu.steal_mean or 0.0) >= STOLEN
+
+
+def _limited(run: Run) -> float:
+    """The share of its time that every rank waited because of the limit of processors."""
+    if not run.waited or run.cpu.quota is None or not run.cpu.throttled:
+        return 0.0
+    return min(*run.waited, run.cpu.throttled * max(0.0, 1 - run.cpu.quota / run.threads))
+
+
+def _unlimited(run: Run) -> float:
+    """The share of its time that every rank waited for a processor beyond that."""
+    return min(run.waited, default=0.0) - _limited(run)
+
+
+def _waited(run: Run, share: float, seen: str) -> Loss | None:
+    """What waiting for processors cost; what one rank waited beyond all others is a straggler's."""
+    if not run.waited:
+        return None
+    return Loss(share * run.time, f"{seen}; every rank waited {min(run.waited):.0%} of its time for a processor")
+
+
+def power(run: Run, other: Other) -> Loss | None:
+    """Lower clocks because of a limit of power."""
+    reason, seconds = run.throttled
+    limits = {(d.power_limit_w, d.power_limit_default_w) for d in run.devices}
+    capped = [
+        f"limit {limit:g} W, the device's own is {own:g} W" for limit, own in limits if limit and own and limit < own
+    ]
+    if "power" in reason:
+        return _clocks(run, "; ".join((f"{reason} for {seconds:.0f} s", *capped)))
+    # Without clocks, a limit below the device's own is all that is known.
+    return _clocks(run, "; ".join(capped)) if capped and not reason and not run.slowed else None
+
+
+def throttling(run: Run, other: Other) -> Loss | None:
+    """Lower clocks because of heat, or for another reason than power."""
+    reason, seconds = run.throttled
+    if not reason or "power" in reason:
+        return None
+    hottest = max((d.temperature_max_c or 0.0 for d in run.devices), default=0.0)
+    return _clocks(run, f"{reason} for {seconds:.0f} s, up to {hottest:.0f} degrees Celsius")
+
+
+def clocks(run: Run, other: Other) -> Loss | None:
+    """Lower clocks that nothing but a setting accounts for."""
+    return None if run.throttled[0] or not run.slowed else _clocks(run, "no reason but a setting was reported")
+
+
+def _clocks(run: Run, why: str) -> Loss:
+    """What lower clocks cost that all devices have; a device that has even lower ones is a straggler."""
+    if not run.slowed:
+        return Loss(None, f"{why}, at clocks not known")
+    share = min(run.slowed)
+    clock = max(_clock(device) or 0.0 for device in run.devices)
+    seen = f"every device{run.where} was clocked at least {share:.0%} below its highest, {clock:.0f} MHz at most"
+    return Loss(share * run.core, f"{seen}: {why}")
+
+
+def _clock(device: DeviceTelemetry) -> float | None:
+    """The mean clock of a device while it was not idle, MHz; of all samples in a record that does not say."""
+    return device.sm_clock_busy_mhz or device.sm_clock_mean_mhz
+
+
+def precision(run: Run, other: Other) -> Loss | None:
+    """A slower precision than the expected one: what its matrix products take longer at the device's peaks."""
+    expected = next((condition.expected for condition in other.conditions if condition.name == "precision"), None)
+    here, there = run.peak(run.precision), run.peak(expected)
+    if here is None or there is None or here >= there:
+        return None
+    ceiling = run.ceiling or REACHED * here
+    lost = run.products(ceiling) * (1 - ceiling / max(ceiling, REACHED * there))
+    return Loss(lost, f"matrix products ran in {run.precision}, and {expected} is expected")
+
+
+def low_ceiling(run: Run, other: Other) -> Loss | None:
+    """A matrix product that is slow by itself, beyond what lower clocks account for: against the baseline's, or
+    against what the datasheet's peak allows."""
+    found, peak = run.ceiling, run.peak(run.precision)
+    known = [each.ceiling for each in other.runs if each.ceiling]
+    expected = sum(known) / len(known) if known else REACHED * peak if peak else None
+    if not found or not expected or precision(run, other):
+        return None
+    expected *= 1 - min(run.slowed, default=0.0)
+    if found >= LOW * expected:
+        return None
+    source = "the baseline's" if known else f"{REACHED:.0%} of the datasheet's peak at this clock"
+    seen = f"a matrix product reached {found / 1e12:.3g} TFLOP/s, {source} is {expected / 1e12:.3g}"
+    return Loss(run.products(found) * (1 - found / expected), seen)
+
+
+def kernels(run: Run, other: Other) -> Loss | None:
+    """A kernel of the framework where a faster one exists, or another one than the baseline's."""
+    found = _kernels(run)
+    if other.runs:
+        there = _kernels(other.runs[0])
+        pairs = [(name, there[name]) for name in found if name in there and found[name] != there[name]]
+        seen = [f"{name} ran as {found[name]}, the baseline's as {kernel}" for name, kernel in pairs]
+    else:
+        slow = [name for name, kernel in found.items() if run.accelerator and kernel in _SLOW_KERNELS[name]]
+        seen = [f"{name} ran as {found[name]}, not as a fused kernel" for name in slow]
+    return Loss(None, "; ".join(seen)) if seen else None
+
+
+def _kernels(run: Run) -> dict[str, str]:
+    known = (run.record.quality and run.record.quality.training) or {}
+    return {name: brief(known[name]) for name in _SLOW_KERNELS if isinstance(known.get(name), str)}
+
+
+def device_tenants(run: Run, other: Other) -> Loss | None:
+    """Processes of others on a device, or memory that was in use there before the run."""
+    busy = sum(device.foreign_processes > 0 for device in run.devices)
+    most = max((device.mem_used_before_bytes for device in run.devices), default=0)
+    seen = [f"other processes on {busy} of {len(run.devices)} devices{run.where}"] if busy else []
+    seen += [f"{most / 2**30:.1f} GiB in use there before the run"] if most > MUCH_MEMORY else []
+    return Loss(None, "; ".join(seen)) if seen else None
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+class Kind(NamedTuple):
+    """A kind of cause: what to do about it, and what finds it in a run."""
+
+    name: str
+    title: str
+    action: str
+    find: Callable[[Run, Other], Loss | None]
+
+
+CAUSES = (
+    Kind(
+        "data_wait",
+        "waiting for data",
+        "put the prepared data on a local disk, or give the loader more workers (a condition of most claims)",
+        data_wait,
+    ),
+    Kind(
+        "evaluation",
+        "evaluations",
+        "compare the number of evaluations and their batch size with the row's; they are conditions",
+        evaluation,
+    ),
+    Kind(
+        "between_steps",
+        "host between steps",
+        "look for a slow processor, or for something that slows the host: a profiler, debugging variables, logging",
+        between_steps,
+    ),
+    Kind(
+        "straggler",
+        "a slow rank",
+        "run the case on that device alone; look for heat, errors in the kernel's log and other processes there",
+        straggler,
+    ),
+    Kind(
+        "cpu_quota",
+        "limit of processors",
+        "raise the limit: `docker run --cpus`, resources.limits.cpu of a Kubernetes container, CPUQuota of a unit",
+        quota,
+    ),
+    Kind("other_tenants", "other tenants", "stop what else runs on the machine, or reserve processors", tenants),
+    Kind("processors", "too few processors", "use fewer ranks or threads per node, or a larger machine", crowded),
+    Kind("power_cap", "power limit", "restore the device's own limit, or check the power supply", power),
+    Kind("throttling", "throttling", "check the cooling: fans, air flow, the temperature of the room", throttling),
+    Kind("clocks", "low clocks", "reset the device's application clocks and locked clocks", clocks),
+    Kind(
+        "precision",
+        "a slower precision",
+        "run with the precision of the row (`--precision`), and unset variables that override it (of TF32, say)",
+        precision,
+    ),
+    Kind(
+        "low_ceiling",
+        "a slow device",
+        "run the case on each device alone, and compare their models, clocks, partitions and error correction",
+        low_ceiling,
+    ),
+    Kind(
+        "kernel_fallback",
+        "slower kernels",
+        "use the image that flagbench builds for this stack, or install the fused kernels (apex, flash-attn)",
+        kernels,
+    ),
+    Kind(
+        "device_tenants",
+        "other tenants on a device",
+        "stop the other processes on the device, and run again",
+        device_tenants,
+    ),
+)

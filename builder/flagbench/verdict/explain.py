@@ -1,0 +1,176 @@
+"""Why a run is slow: the gap between it and what it is compared with, the causes, and what they leave unexplained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, to_builtins
+
+from flagbench.manifests.model import Case
+from flagbench.records.model import Record
+from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Kind, Other, Run, open_run
+from flagbench.verdict.result import MetricResult, Verdict, VerifyResult
+from flagbench_core.evidence import EvidenceError
+
+SLOW = 0.01
+"""A rate that is lower by less is not slow: runs of one machine differ by as much."""
+LEAST = 0.005
+"""Of the run's time; a cause that cost less is left out."""
+_RATES = ("p_", "tokens_per_second")
+
+
+class Cause(Struct, frozen=True, kw_only=True):
+    """One reason why a run took the time it took.
+
+    `time` is a share of the run's time, beyond what the other side lost to the same cause where that is known; `gap`
+    is a share of the gap. `at_most`: how much it costs was not measured, and it is at most what the measured causes
+    leave of the gap. Both are None where there is no gap to share.
+    """
+
+    name: str
+    title: str
+    time: float | None
+    gap: float | None
+    at_most: bool = False
+    seen: str
+    """What the record says, a clause with numbers."""
+    action: str
+    """What to do about it, as a clause."""
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why a run is slow, or where its time went if it was compared with nothing comparable."""
+
+    metric: str | None = None
+    """The rate that is explained: of those that are below what is expected, the one that counts most of the time."""
+    ratio: float | None = None
+    gap: float | None = None
+    """The share of the run's time that it would have to save: 1 - ratio, 0 if it is as fast as expected."""
+    causes: tuple[Cause, ...] = ()
+    """The largest share first."""
+    unexplained: float | None = None
+    """The share of the gap that no measured cause accounts for."""
+    reason: str | None = None
+    """Why there is nothing to explain, or no gap."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        found: dict[str, Any] = to_builtins(self)
+        return found
+
+
+def explain(
+    records: Sequence[Record], result: VerifyResult, case: Case, baseline: Sequence[Record] = ()
+) -> Explanation:
+    """Why the runs of a verdict are slow.
+
+    Args:
+        records: the runs that the verdict is on, of one configuration.
+        result: the verdict.
+        baseline: the runs of the other side, if they were compared with a baseline.
+
+    A cause's share of the time is the mean over the runs. What the other side loses to the same cause is subtracted:
+    a baseline's by its evidence, a published row's data waits and evaluations by its own rates.
+    """
+    try:
+        return _explain(records, result, case, baseline)
+    except EvidenceError as error:
+        return Explanation(reason=f"its evidence contradicts itself: {error}")
+    except ArithmeticError:  # an INVALID record may have any numbers
+        return Explanation(reason="its evidence has numbers that nothing can be computed from")
+
+
+def _explain(records: Sequence[Record], result: VerifyResult, case: Case, baseline: Sequence[Record]) -> Explanation:
+    """As `explain`. Raises EvidenceError, and ArithmeticError for numbers that no run has."""
+    target = _target(result)
+    counts = WHOLE if all(record.metric("p_whole") for record in records) else LOOP
+    if target:
+        counts = _counts(target.held_by)
+    ratio = target.ratio.value if target and target.ratio else None
+    gap = None if ratio is None else max(0.0, 1 - ratio)
+    opened, there = ([open_run(record, case, counts) for record in side] for side in (records, baseline))
+    runs = [run for run in opened if run is not None]
+    if not runs or len(runs) < len(opened):
+        return Explanation(reason="a record has no evidence of steps")
+    # Without a ratio it is work of another kind, whose times per step say nothing of this run's.
+    other = Other([run for run in there if run is not None and ratio is not None], result.conditions)
+    published = _published_losses(result) if result.against.kind == "claim" else {}
+
+    causes, unmeasured = [], []
+    for kind in CAUSES:
+        losses = [loss for run in runs if (loss := kind.find(run, other))]
+        if any(loss.seconds is None for loss in losses):
+            unmeasured.append((kind, losses[0].seen))
+            continue
+        elsewhere = _share(kind, other.runs, other) if other.runs else published.get((kind.name, counts), 0.0)
+        share = min(1.0, _share(kind, runs, other) - elsewhere * (ratio or 0.0))
+        if share >= LEAST:
+            seen = max(losses, key=lambda loss: loss.seconds or 0.0).seen
+            of_gap = min(1.0, share / gap) if gap else None
+            causes.append(_cause(kind, share, of_gap, seen))
+    left = None if gap is None else max(0.0, gap - math.fsum(cause.time or 0.0 for cause in causes))
+    unexplained = left / gap if gap and left is not None else None
+    if left is None or left >= LEAST:
+        causes += [_cause(kind, left, unexplained, seen, at_most=True) for kind, seen in unmeasured]
+    return Explanation(
+        metric=target.held_by if target else None,
+        ratio=ratio,
+        gap=gap,
+        causes=tuple(sorted(causes, key=lambda cause: -(cause.time or 0.0))),
+        unexplained=unexplained,
+        reason=_reason(result, target, gap),
+    )
+
+
+def _cause(kind: Kind, time: float | None, gap: float | None, seen: str, *, at_most: bool = False) -> Cause:
+    return Cause(name=kind.name, title=kind.title, time=time, gap=gap, at_most=at_most, seen=seen, action=kind.action)
+
+
+def _share(kind: Kind, runs: Sequence[Run], other: Other) -> float:
+    """The share of the time that a cause cost, the mean over the runs."""
+    found = [(run, kind.find(run, other)) for run in runs]
+    return math.fsum(max(0.0, loss.seconds or 0.0) / run.time for run, loss in found if loss) / len(found)
+
+
+def _reason(result: VerifyResult, target: MetricResult | None, gap: float | None) -> str | None:
+    if result.verdict is Verdict.INVALID:
+        return "the record is INVALID, so there is no gap; shares are of the run's own time, if its evidence is true"
+    if target is None:
+        return f"no rate has a ratio to the {result.against.kind}'s, so shares are of the run's own time"
+    if gap is not None and gap <= SLOW:
+        return f"{target.held_by} is at least {1 - SLOW:.0%} of the {result.against.kind}'s"
+    return None
+
+
+def _target(result: VerifyResult) -> MetricResult | None:
+    """The rate to explain: of the slow ones, that which counts most of the time, else the gate or another rate."""
+    rates = [m for m in result.metrics if m.ratio is not None and m.held_by.startswith(_RATES)]
+    order = (WHOLE, LOOP, CORE)
+    slow = [m for m in rates if m.ratio is not None and 1 - m.ratio.value > SLOW]
+    found = sorted(slow, key=lambda m: order.index(_counts(m.held_by)))
+    gate = [m for m in rates if result.gate in (m.name, m.held_by)]
+    return next(iter((*found, *gate, *rates)), None)
+
+
+def _counts(name: str) -> str:
+    """What a rate counts, by its name."""
+    return WHOLE if "whole" in name else CORE if "core" in name else LOOP
+
+
+def _published_losses(result: VerifyResult) -> Mapping[tuple[str, str], float]:
+    """What a row's own rates say of its data waits and evaluations, as shares of what each rate counts."""
+    rates: dict[str, float] = {}
+    for metric in result.metrics:
+        if metric.held_by.startswith(_RATES) and metric.expected.value > 0 and "per_device" not in metric.name:
+            rates.setdefault(_counts(metric.name), metric.expected.value)
+    core, loop, whole = (rates.get(name) for name in (CORE, LOOP, WHOLE))
+    found: dict[tuple[str, str], float] = {}
+    if core and loop:
+        found["data_wait", LOOP] = max(0.0, 1 - loop / core)
+        if whole:
+            found["data_wait", WHOLE] = found["data_wait", LOOP] * whole / loop
+    if loop and whole:
+        found["evaluation", WHOLE] = max(0.0, 1 - whole / loop)
+    return found
