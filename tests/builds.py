@@ -33,9 +33,9 @@ def need_builds(folder):
 def probe():
     """Why images cannot be built here, in one line; None where they can. Leaves no image."""
     from flagbench.errors import FlagbenchError
-    from flagbench.images.engines import Engine, open_client
-    from flagbench.images.engines.base import BuildRequest
-    from flagbench.images.render.model import context_tar, rendered
+    from flagbench.images.docker import BuildRequest, Engine
+    from flagbench.images.docker_api import open_client
+    from flagbench.images.render.directory import context_tar, rendered
 
     dockerfile = PROBE % (os.environ.get("FLAGBENCH_BASE") or BASE)
     if os.environ.get("FLAGBENCH_APT_SOURCE"):

@@ -13,7 +13,8 @@ from contextlib import closing
 import pytest
 
 from builds import BASE, need_builds, once
-from flagbench.images.engines import Engine, open_client
+from flagbench.images.docker import Engine
+from flagbench.images.docker_api import open_client
 from running import need, wait_until
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from flagbench.images.locks.model import LockEntry
+from flagbench.images.lockfile import LockEntry
 
 
 def make_wheel(

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
-from flagbench.images.build.tiers import VERSION
-from flagbench.images.engines.base import BuildRequest
-from flagbench.images.render.model import context_tar, rendered
+from flagbench.images.docker import BuildRequest
+from flagbench.images.render.directory import context_tar, rendered
+from flagbench.images.tags import VERSION
 from running import need
 
 

@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flagbench.images.locks.files import write_lock
-from flagbench.images.locks.model import Lock, LockEntry, inputs_digest
+from flagbench.images.lockfile import Lock, LockEntry, inputs_digest, write_lock
 from flagbench.manifests.load import load_catalog
 from packages import lock_entry, make_source, make_wheel
 from running import need, wait_until

@@ -8,8 +8,9 @@ import uuid
 
 import pytest
 
-from flagbench.images.engines.base import BuildFailed, BuildRequest
-from flagbench.images.render.model import context_tar, rendered
+from flagbench.images.docker import BuildRequest
+from flagbench.images.docker_errors import BuildFailed
+from flagbench.images.render.directory import context_tar, rendered
 
 pytest_plugins = ["containers"]
 pytestmark = pytest.mark.docker

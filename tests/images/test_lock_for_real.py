@@ -18,10 +18,9 @@ import pytest
 import yaml
 
 from flagbench.cli import main
-from flagbench.images.locks.base import BaseUnknown, find_digest
-from flagbench.images.locks.files import load_lock, lock_path
-from flagbench.images.locks.model import Unresolved, requirements_file
-from flagbench.images.locks.wheelhouse import check_wheelhouse
+from flagbench.images.build_options import check_wheelhouse
+from flagbench.images.lock import BaseUnknown, find_digest
+from flagbench.images.lockfile import Unresolved, load_lock, lock_path, requirements_file
 from flagbench.manifests.load import load_catalog
 from packages import Index
 from running import need

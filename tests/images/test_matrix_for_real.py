@@ -17,8 +17,7 @@ import jsonschema
 import pytest
 
 from catalogs import CATALOG
-from flagbench.images.locks.files import read_lock, write_lock
-from flagbench.images.locks.model import inputs_digest
+from flagbench.images.lockfile import inputs_digest, read_lock, write_lock
 from flagbench.manifests.load import load_catalog
 from packages import lock_entry, make_wheel
 from running import need

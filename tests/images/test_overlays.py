@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.images.locks.files import read_lock
+from flagbench.images.lockfile import read_lock
 from flagbench.images.render.image import ImageRenderer
 from flagbench.manifests.load import load_catalog
 from standins.overlays import CHANGES, PREFIX, ROOT, make_catalog, real_manifest

@@ -13,7 +13,7 @@ from docker.errors import ImageNotFound
 
 from flagbench import prune
 from flagbench.errors import FlagbenchError
-from flagbench.images.build.tiers import CONTEXT_LABEL
+from flagbench.images.tags import CONTEXT_LABEL
 from flagbench.manifests.load import load_catalog
 from flagbench_core.exit_codes import ExitCode
 

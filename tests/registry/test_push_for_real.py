@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from flagbench.cli import main
-from flagbench.images.build.tiers import VERSION
-from flagbench.images.engines.base import BuildFailed, EngineError
-from flagbench.images.oci.push import find_source, push_to_registry
+from flagbench.images.docker_errors import BuildFailed, EngineError
+from flagbench.images.push import find_source, push_to_registry
+from flagbench.images.tags import VERSION
 from flagbench_core.exit_codes import ExitCode
 from registries import Bench, Registry, own_stack
 

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from flagbench.images.engines import Engine
-from flagbench.images.engines.base import BuildRequest
-from flagbench.images.render.model import context_tar, rendered
+from flagbench.images.docker import BuildRequest, Engine
+from flagbench.images.render.directory import context_tar, rendered
 
 DEBIAN = "debian:bookworm-slim"
 FOLDER = Path(__file__).parent / "dockerfiles"

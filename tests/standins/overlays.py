@@ -22,8 +22,7 @@ from typing import Any
 
 import yaml
 
-from flagbench.images.locks.files import lock_path, read_lock
-from flagbench.images.locks.model import canonical, requirements_file
+from flagbench.images.lockfile import canonical, lock_path, read_lock, requirements_file
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Stack
 from flagbench_core.exit_codes import ExitCode

@@ -17,9 +17,9 @@ import pytest
 
 from flagbench.cli import main
 from flagbench.errors import FlagbenchError
-from flagbench.images.engines import Engine
-from flagbench.images.oci.bucket_address import parse_bucket_image
-from flagbench.images.oci.pull import Pulled, pull
+from flagbench.images.bucket import parse_bucket_image
+from flagbench.images.docker import Engine
+from flagbench.images.pull import Pulled, pull
 from flagbench.progress import Progress
 from flagbench_core.exit_codes import ExitCode
 from oci_images import HandMade, blob_of, make_image, sha256

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,10 +11,9 @@ import typer
 from flagbench.cli import complete
 from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
-from flagbench.files import expanded
-from flagbench.images.build.builder import build_images
-from flagbench.images.build.options import make_options
-from flagbench.images.engines import open_engine
+from flagbench.images.build import build_images
+from flagbench.images.build_options import BuildOptions
+from flagbench.images.docker import open_engine
 from flagbench.manifests.load import load_catalog
 from flagbench.progress import Progress
 
@@ -48,12 +48,24 @@ def command(
         ),
     ] = None,
     ca_bundle: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", envvar="FLAGBENCH_CA_BUNDLE", help="Certificates (PEM) of this network."),
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="FLAGBENCH_CA_BUNDLE",
+            help="Certificates (PEM) of this network.",
+            exists=True,
+            dir_okay=False,
+        ),
     ] = None,
     wheelhouse: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", envvar="FLAGBENCH_WHEELHOUSE", help="Install from it; see docs/locks.md."),
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            envvar="FLAGBENCH_WHEELHOUSE",
+            help="Install from it; see docs/locks.md.",
+            exists=True,
+            file_okay=False,
+        ),
     ] = None,
     platform: Annotated[
         str | None, typer.Option(metavar="OS/ARCH", help="The stack's; a variant may be named: linux/amd64/v3.")
@@ -63,10 +75,10 @@ def command(
         bool, typer.Option("--allow-unlocked", help="Build although the stack's lock leaves something unresolved.")
     ] = False,
     template: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A template that extends stack.j2 or case.j2.")
+        Path | None, typer.Option(metavar="FILE", help="A template that extends stack.j2 or case.j2.")
     ] = None,
     sbom: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the bill of materials there, not into the data folder.")
+        Path | None, typer.Option(metavar="FILE", help="Write the bill of materials there, not into the data folder.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the images' ids.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
@@ -75,8 +87,8 @@ def command(
 
     An image that exists already, with everything it was made from unchanged, is left as it is.
 
-    Builds run through the docker command, with BuildKit: the first on PATH that can, or the one that FLAGBENCH_DOCKER
-    names. Its progress goes to stderr. What the options name is used while a step installs and leaves nothing in an
+    Builds run through the docker command, with BuildKit: the one on PATH, or the one that FLAGBENCH_DOCKER names. Its
+    progress goes to stderr. What the options name is used while a step installs and leaves nothing in an
     image: no address, no certificate, no package file.
 
     --json prints {"images": [{image, image_id, context, tags, skipped, base {name, digest}, lock, sbom, tiers:
@@ -85,9 +97,9 @@ def command(
     """
     if sbom and len(images) > 1:
         raise FlagbenchError("--sbom names one file for several images", remedy="build them one at a time")
-    options = make_options(
+    options = BuildOptions(
         base=base,
-        pip_source=pip_source or (),
+        pip_source=tuple(pip_source or ()),
         apt_source=apt_source,
         ca_bundle=ca_bundle,
         wheelhouse=wheelhouse,
@@ -98,9 +110,8 @@ def command(
     )
     catalog = load_catalog(claims=False)
     progress = Progress(quiet=quiet or as_json)
-    file = expanded(sbom).absolute() if sbom else None
     with closing(open_engine()) as engine:
-        results = list(build_images(images, catalog, options, engine, progress, file))
+        results = list(build_images(images, catalog, options, engine, progress, sbom))
     if as_json:
         echo_json({"images": [result.as_json() for result in results]})
         return

@@ -12,10 +12,9 @@ from flagbench.cli import complete
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
-from flagbench.images.locks.files import SHA256, is_stale, load_lock, lock_path, read_lock, write_lock
-from flagbench.images.locks.model import Lock
-from flagbench.images.locks.resolve import make_lock
-from flagbench.images.render.roots import images_root
+from flagbench.images.lock import update_lock
+from flagbench.images.lockfile import SHA256, Lock, lock_path, read_lock
+from flagbench.images.render.templates import images_root
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import get_stack
 from flagbench.manifests.model import Catalog, Stack
@@ -70,7 +69,10 @@ def command(
     images = images_root(catalog)
     results = []
     for stack in chosen:
-        lock, changed = (read_lock(stack, images), False) if check else _lock(stack, images, upgrade, base_digest)
+        if check:
+            lock, changed = read_lock(stack, images), False
+        else:
+            lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, base_digest=base_digest)
         results.append(_as_json(lock, images, changed))
         if not as_json:
             _tell(results[-1], checked=check)
@@ -96,22 +98,6 @@ def _chosen(catalog: Catalog, names: list[str], *, every: bool) -> list[Stack]:
     if every:
         return list(catalog.stacks.values())
     return list({stack.name: stack for stack in (get_stack(name, catalog) for name in names)}.values())
-
-
-def _lock(stack: Stack, images: Path, upgrade: bool, base_digest: str | None) -> tuple[Lock, bool]:
-    """The new lock, and whether the file changed; versions of a stale one are kept too."""
-    try:
-        previous = load_lock(stack, images)
-    except FlagbenchError as error:
-        if not upgrade:
-            raise
-        _progress(f"{stack.name}: nothing is taken from the earlier lock: {error.message}")
-        previous = None
-    folder = lock_path(stack.name, images).parent
-    lock = make_lock(stack, folder, previous, _progress, upgrade=upgrade, base_digest=base_digest)
-    if wrong := is_stale(lock, stack):
-        raise FlagbenchError(f"the new lock of {stack.name} does not fit: {wrong}", remedy="leave --base-digest out")
-    return lock, write_lock(lock, images)
 
 
 def _as_json(lock: Lock, images: Path, changed: bool) -> dict[str, Any]:

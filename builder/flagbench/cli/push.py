@@ -10,13 +10,17 @@ import typer
 from flagbench.cli import complete
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
-from flagbench.errors import FlagbenchError
-from flagbench.image_reference import REPOSITORY, image_of, is_on_docker_hub, is_prefix
-from flagbench.images.build.tiers import VERSION
-from flagbench.images.engines import open_engine
-from flagbench.images.oci.bucket import ImageBucket
-from flagbench.images.oci.bucket_address import is_in_bucket, parse_image_bucket
-from flagbench.images.oci.push import find_source, push_to_bucket, push_to_registry, require_redistributable
+from flagbench.image_reference import REPOSITORY, image_of
+from flagbench.images.bucket import ImageBucket, is_in_bucket, parse_image_bucket
+from flagbench.images.docker import open_engine
+from flagbench.images.push import (
+    find_source,
+    push_to_bucket,
+    push_to_registry,
+    require_redistributable,
+    require_registry,
+)
+from flagbench.images.tags import VERSION
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.progress import Progress
@@ -59,7 +63,7 @@ def command(
     repository = f"{REPOSITORY}/{case.name}"
     bucket = ImageBucket(parse_image_bucket(to), repository, public=public) if is_in_bucket(to) else None
     if bucket is None:
-        _check_registry(to, repository, public=public)
+        require_registry(to, repository, public=public)
     aliases = tuple(image_of(case.name, name) for name in dict.fromkeys((stack.name, *stack.aliases)))
     progress = Progress(quiet=json)
     with closing(open_engine()) as engine:
@@ -77,18 +81,3 @@ def command(
         print(f"{pushed.place}:{tag}")
     sent = "" if pushed.bytes_sent is None else f"  {pushed.bytes_sent / 1e6:.1f} MB sent"
     print(f"{pushed.place}@{pushed.digest}{sent}")
-
-
-def _check_registry(to: str, repository: str, *, public: bool) -> None:
-    """Raise FlagbenchError (usage) for what no registry's address can be."""
-    if public:
-        raise FlagbenchError("--public is for a bucket", remedy="leave it out: a registry has its own permissions")
-    if not is_prefix(to):
-        raise FlagbenchError(
-            f"--to cannot be {to!r}", remedy="write HOST[:PORT][/PATH] with a path in lower case, or s3://BUCKET"
-        )
-    if is_on_docker_hub(f"{to}/{repository}"):
-        raise FlagbenchError(
-            f"--to cannot be {to!r}: that is Docker Hub, where a repository cannot be named .../{repository}",
-            remedy="name the host of another registry, HOST[:PORT][/PATH], or a bucket, s3://BUCKET",
-        )

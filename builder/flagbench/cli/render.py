@@ -11,12 +11,9 @@ from flagbench.cli import complete
 from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
-from flagbench.images.render.folder import write_tree
+from flagbench.images.render.directory import Rendered, write_tree
 from flagbench.images.render.image import ImageRenderer
-from flagbench.images.render.model import Rendered
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.lookup import get_stack, resolve_image
-from flagbench.manifests.model import Catalog
 
 
 def command(
@@ -58,25 +55,15 @@ def command(
             "--check compares the committed Dockerfiles, all of them and as they are",
             remedy="write `flagbench render --all --check`",
         )
-    catalog = load_catalog(claims=False)
-    renderer = ImageRenderer(catalog, template)
+    renderer = ImageRenderer(load_catalog(claims=False), template)
     if image is not None:
-        _show(_one(image, catalog, renderer), out, as_json)
+        _show(renderer.tiers(image), out, as_json)
     elif out is not None:
         _show({rendered.folder: rendered for rendered in renderer.matrix()}, out, as_json)
     elif check:
-        _compare(catalog, renderer, as_json)
+        _compare(renderer, as_json)
     else:
-        _refresh(catalog, renderer, as_json)
-
-
-def _one(image: str, catalog: Catalog, renderer: ImageRenderer) -> dict[str, Rendered]:
-    """The tiers of one image by the folder that each is written to."""
-    if ":" not in image:
-        return {"stack": renderer.stack(get_stack(image, catalog))}
-    case, stack = resolve_image(image, catalog)
-    heavy = renderer.stack(stack)
-    return {"stack": heavy, case.name: renderer.case(case, stack, heavy)}
+        _refresh(renderer, as_json)
 
 
 def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
@@ -93,8 +80,8 @@ def _show(images: dict[str, Rendered], out: Path | None, as_json: bool) -> None:
         echo_json({"images": found})
 
 
-def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
-    found = renderer.differences(_committed(catalog))
+def _compare(renderer: ImageRenderer, as_json: bool) -> None:
+    found = renderer.differences()
     if as_json:
         echo_json({"differs": [{"path": path, "diff": diff} for path, diff in found.items()]})
     else:
@@ -104,28 +91,13 @@ def _compare(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
         raise FlagbenchError(f"committed files are stale: {', '.join(found)}", remedy="run `flagbench render --all`")
 
 
-def _refresh(catalog: Catalog, renderer: ImageRenderer, as_json: bool) -> None:
-    if renderer.template is not None:
-        raise FlagbenchError(
-            "a template of your own is not what is committed", remedy="write its images elsewhere with -o DIR"
-        )
-    images = _committed(catalog)
-    changed = renderer.refresh(images)
+def _refresh(renderer: ImageRenderer, as_json: bool) -> None:
+    changed = renderer.refresh()
     if as_json:
         echo_json({"changed": changed})
         return
+    images = renderer.committed_images
     for name in changed:
         print(f"wrote or removed {images / name}")
     if not changed:
         print(f"up to date: {images / 'rendered'}")
-
-
-def _committed(catalog: Catalog) -> Path:
-    """The images/ folder beside the manifests. Raises FlagbenchError (usage) outside a checkout."""
-    images = catalog.root.parent / "images"
-    if not images.is_dir():
-        raise FlagbenchError(
-            f"{catalog.root} is not in a checkout: there is no {images}",
-            remedy="run this in a checkout of flagbench, or write the images elsewhere with -o DIR",
-        )
-    return images

@@ -13,7 +13,7 @@ from typing import Any
 from flagbench.cli.reproduce_runs import Outcome
 from flagbench.cli.run_target import Target
 from flagbench.errors import FlagbenchError
-from flagbench.images.build.sbom import sbom_of
+from flagbench.images.sbom import sbom_of
 from flagbench.records.model import Record
 from flagbench.records.store import Store
 from flagbench.runs.doctor import Finding

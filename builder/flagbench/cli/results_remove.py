@@ -101,7 +101,7 @@ def prune(
         found += pruning.cached()
     with ExitStack() as resources:
         if images:
-            from flagbench.images.engines import open_client  # no other option needs docker-py
+            from flagbench.images.docker_api import open_client  # no other option needs docker-py
 
             client = resources.enter_context(closing(open_client()))
             found += pruning.images(client, load_catalog(claims=False))

@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.engines import open_engine
+from flagbench.images.docker import open_engine
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
 from flagbench.records.store import FolderBlobs, open_store

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flagbench.images.locks.files import read_lock
+from flagbench.images.lockfile import read_lock
 from flagbench.manifests.load import load_catalog
 from packages import Index
 from pages import Checkout, assert_page_tells_all, read_page

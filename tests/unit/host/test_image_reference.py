@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import ImageReference, case_and_stack, find_reference, image_of, is_ours, is_prefix
-from flagbench.images.build.options import make_options
+from flagbench.images.build_options import BuildOptions
 from flagbench.images.render.quoting import image_reference
 
 DIGEST = "sha256:" + "0a" * 32
@@ -48,7 +48,7 @@ def test_what_is_not_a_reference(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["a/B:1", "$(id):1", "a b", "a\nRUN id"])
 def test_nothing_else_reaches_a_dockerfile(text: str) -> None:
-    for take in (image_reference, lambda text: make_options(base=text)):
+    for take in (image_reference, lambda text: BuildOptions(base=text)):
         with pytest.raises(FlagbenchError):
             take(text)
 

@@ -9,9 +9,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from catalogs import CATALOG
-from flagbench.images.locks.files import read_lock
-from flagbench.images.locks.model import canonical
-from flagbench.images.render.roots import images_root
+from flagbench.images.lockfile import canonical, read_lock
+from flagbench.images.render.templates import images_root
 from flagbench.manifests.model import Stack
 
 ROOT = Path(__file__).parents[3]

@@ -10,8 +10,8 @@ from typing import Any
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import LOCAL
-from flagbench.images.locks.model import Lock
-from flagbench.images.render.model import Rendered, rendered
+from flagbench.images.lockfile import Lock
+from flagbench.images.render.directory import Rendered, rendered
 from flagbench.images.render.quoting import apt_name, index_url, plain_name, variable_name
 from flagbench.images.render.stack import HOME, TINI, interpreter
 from flagbench.images.render.steps import COMPILE, Step, case_steps, needed_to_compile, step_files, wheel_key

@@ -6,14 +6,14 @@ import difflib
 from collections.abc import Iterator
 from pathlib import Path
 
-from flagbench.images.locks.files import read_lock
-from flagbench.images.locks.model import Lock, requirements_file
+from flagbench.errors import FlagbenchError
+from flagbench.images.lockfile import Lock, read_lock, requirements_file
 from flagbench.images.render.case import read_code, render_case
-from flagbench.images.render.model import Rendered
-from flagbench.images.render.roots import case_package, core_package, images_root
+from flagbench.images.render.directory import Rendered
 from flagbench.images.render.stack import render_stack
-from flagbench.images.render.templates import Templates
+from flagbench.images.render.templates import Templates, case_package, core_package, images_root
 from flagbench.manifests.compile import committed_text, find_stale, write_stale
+from flagbench.manifests.lookup import get_stack, resolve_image
 from flagbench.manifests.model import Case, Catalog, Stack
 
 _FILES = ("rendered/*/requirements.txt", "rendered/*/*/Dockerfile")
@@ -25,7 +25,7 @@ class ImageRenderer:
     def __init__(self, catalog: Catalog, template: Path | None = None) -> None:
         """Raises FlagbenchError (usage, or build failed) for a template that cannot be used."""
         self.catalog = catalog
-        self.template = template
+        self._template = template
         self._images = images_root(catalog)
         self._templates = Templates(self._images, template)
         package = case_package(catalog)
@@ -46,6 +46,14 @@ class ImageRenderer:
         """The thin tier, on a stack's."""
         return render_case(case, stack, stack_rendered, self.lock(stack), self._code, self._templates)
 
+    def tiers(self, image: str) -> dict[str, Rendered]:
+        """Both tiers of `CASE:STACK`, or the one of a stack, by the folder that each is written to."""
+        if ":" not in image:
+            return {"stack": self.stack(get_stack(image, self.catalog))}
+        case, stack = resolve_image(image, self.catalog)
+        heavy = self.stack(stack)
+        return {"stack": heavy, case.name: self.case(case, stack, heavy)}
+
     def matrix(self) -> Iterator[Rendered]:
         """Every stack, each followed by the cases it runs, by name."""
         for _, stack in sorted(self.catalog.stacks.items()):
@@ -54,17 +62,38 @@ class ImageRenderer:
             for name in stack.runs:
                 yield self.case(self.catalog.cases[name], stack, heavy)
 
-    def differences(self, images: Path) -> dict[str, str]:
-        """Committed files under `images` that differ from today's, are missing or left over: by path a unified diff.
+    def differences(self) -> dict[str, str]:
+        """Committed files that differ from today's, are missing or left over: by path a unified diff.
 
-        Paths are relative to `images`; the diff is from the committed file to today's.
+        Paths are relative to images/; the diff is from the committed file to today's. Raises FlagbenchError (usage)
+        outside a checkout.
         """
+        images = self.committed_images
         stale = find_stale(images, self._committed(), _FILES)
         return {path: _diff(path, committed_text(images / path) or "", text or "") for path, text in stale.items()}
 
-    def refresh(self, images: Path) -> list[str]:
-        """Bring the committed files up to date; returns the paths that were written or removed."""
+    def refresh(self) -> list[str]:
+        """Bring the committed files up to date; returns the paths that were written or removed.
+
+        Raises FlagbenchError (usage) outside a checkout, or with a user's template.
+        """
+        if self._template is not None:
+            raise FlagbenchError(
+                "a template of your own is not what is committed", remedy="write its images elsewhere with -o DIR"
+            )
+        images = self.committed_images
         return write_stale(images, find_stale(images, self._committed(), _FILES))
+
+    @property
+    def committed_images(self) -> Path:
+        """The images/ folder beside the manifests. Raises FlagbenchError (usage) outside a checkout."""
+        images = self.catalog.root.parent / "images"
+        if not images.is_dir():
+            raise FlagbenchError(
+                f"{self.catalog.root} is not in a checkout: there is no {images}",
+                remedy="run this in a checkout of flagbench, or write the images elsewhere with -o DIR",
+            )
+        return images
 
     def _committed(self) -> dict[str, str]:
         """Every file by path: of each stack the lock as a requirements file, of each image the Dockerfile."""

@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.locks.model import Lock
+from flagbench.images.lockfile import Lock
 from flagbench.images.render import quoting
-from flagbench.images.render.model import Rendered, rendered
+from flagbench.images.render.directory import Rendered, rendered
 from flagbench.images.render.steps import stack_steps, step_files
 from flagbench.images.render.templates import Templates
 from flagbench.manifests.model import Stack

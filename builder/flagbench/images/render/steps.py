@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.locks.model import Lock, canonical, part_of
+from flagbench.images.lockfile import Lock, canonical, part_of
 from flagbench.images.render.quoting import plain_name, python_version
 from flagbench.manifests.model import Case, Compiled, Stack, StackBuild
 

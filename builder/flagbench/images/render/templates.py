@@ -1,4 +1,4 @@
-"""The templates and files that images are made of, and errors in templates with file, line and name."""
+"""The templates and files that images are made of: where they are, and errors in them with file, line and name."""
 
 from __future__ import annotations
 
@@ -6,16 +6,71 @@ import re
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, TemplateError, TemplateNotFound, nodes
 
+import flagbench_core
 from flagbench.errors import FlagbenchError
 from flagbench.files import read_text
 from flagbench.images.render.quoting import env_value, exec_form, one_line, sh_quote
-from flagbench.images.render.roots import shipped_images
+from flagbench.manifests.model import Catalog
 from flagbench_core.exit_codes import ExitCode
+
+
+def images_root(catalog: Catalog) -> Path:
+    """The images/ folder with templates, files and locks: the one beside the catalog's manifests, if there is one."""
+    beside = catalog.root.parent / "images"
+    return beside if beside.is_dir() else shipped_images()
+
+
+@lru_cache(maxsize=1)
+def shipped_images() -> Path:
+    """The images/ folder of this flagbench: beside the checkout, else inside the wheel.
+
+    Raises FlagbenchError where neither is there, which is a broken installation.
+    """
+    package = Path(__file__).resolve().parents[2]
+    for folder in (package.parents[1] / "images", package / "_data" / "images"):
+        if (folder / "templates").is_dir():
+            return folder
+    raise _broken(f"no image templates (looked around {package})")
+
+
+def case_package(catalog: Catalog) -> Path:
+    """The image side's package, flagbench_cases: beside the catalog's manifests, else as it is installed.
+
+    Raises FlagbenchError where there is none, which is a broken installation.
+    """
+    beside = catalog.root.parent / "entrypoints" / "flagbench_cases"
+    if beside.is_dir():
+        return beside
+    # Found, not imported: the two packages never import each other.
+    spec = find_spec("flagbench_cases")
+    if spec is not None and spec.origin is not None:
+        return Path(spec.origin).parent
+    shipped = Path(__file__).resolve().parents[4] / "entrypoints" / "flagbench_cases"
+    if shipped.is_dir():
+        return shipped
+    raise _broken("no flagbench_cases, the code that images carry")
+
+
+def core_package(package: Path) -> Path:
+    """flagbench_core: beside the image side's package, else the one that this process uses."""
+    beside = package.parent / "flagbench_core"
+    return beside if beside.is_dir() else Path(flagbench_core.__file__).parent
+
+
+def _broken(what: str) -> FlagbenchError:
+    return FlagbenchError(
+        f"this installation of flagbench has {what}",
+        remedy="install flagbench again, from a wheel or an editable checkout",
+        code=ExitCode.BUG,
+    )
+
 
 # `stack.j2`, `stacks/NAME.j2`, `case.j2` or `cases/NAME.j2`.
 _TIER = re.compile(r"(stack|case)(\.j2|s/.*)")

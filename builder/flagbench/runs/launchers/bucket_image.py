@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from flagbench.images.oci.bucket_address import parse_bucket_image
+from flagbench.images.bucket import parse_bucket_image
 from flagbench.progress import Progress
 
 
@@ -14,8 +14,8 @@ def pulled_image(image: str, progress: Progress) -> str:
     Raises FlagbenchError as `pull` does.
     """
     # What runs an image that is here needs neither.
-    from flagbench.images.engines import open_engine
-    from flagbench.images.oci.pull import pull
+    from flagbench.images.docker import open_engine
+    from flagbench.images.pull import pull
 
     with closing(open_engine()) as engine:
         return pull(parse_bucket_image(image), engine, progress).image.id

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.oci.bucket_address import is_in_bucket
+from flagbench.images.bucket import is_in_bucket
 from flagbench.progress import Progress
 from flagbench.runs.launchers import Health, LaunchResult
 from flagbench.runs.launchers.bucket_image import pulled_image
@@ -41,12 +41,12 @@ class DockerLauncher:
 
     def health(self) -> Health:
         """Whether a container engine answers, and a docker command is installed; their versions."""
-        from flagbench.images.engines import open_engine  # a command that is only shown needs neither
-        from flagbench.images.engines.client import find_docker
+        from flagbench.images.docker import open_engine  # a command that is only shown needs neither
+        from flagbench.images.docker_command import find_docker
 
         try:
             with closing(open_engine()) as engine:
-                find_docker(builds=False)
+                find_docker()
                 return Health(True, engine.health())
         except FlagbenchError as error:
             return Health(False, error.message, error.remedy)

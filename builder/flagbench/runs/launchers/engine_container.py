@@ -19,9 +19,9 @@ from docker.errors import APIError, DockerException, NotFound  # type: ignore[im
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
-from flagbench.images.engines import Engine, open_client
-from flagbench.images.engines.client import find_docker
-from flagbench.images.engines.connect import engine_errors
+from flagbench.images.docker import Engine
+from flagbench.images.docker_api import engine_errors, open_client
+from flagbench.images.docker_command import find_docker
 from flagbench.runs.launchers.container import RUN_LABEL, Container
 from flagbench.runs.launchers.container_exit import Ended, RunImage
 from flagbench.runs.launchers.engine_errors import engine_refusal, missing_image
@@ -50,7 +50,7 @@ def run_container(
     # First: a signal that arrives while the container is made must not leave it behind.
     with Forwarding() as forwarder, closing(open_client()) as client, engine_errors("run a container"):
         client.api.timeout = ANSWER_SECONDS
-        docker = find_docker(builds=False)
+        docker = find_docker()
         image_id, named = _find_image(Engine(client), container.image, request)
         # By id: the name may move to another image before the start.
         container = replace(container, image=image_id, environment={**container.environment, **named.environment})

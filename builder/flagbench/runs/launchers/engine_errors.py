@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.engines.diagnose import Rule, match_rule
+from flagbench.images.docker_errors import Rule, match_rule
 from flagbench_core.exit_codes import ExitCode
 
 # The texts are those of Docker Engine 20.10 and later, runc and the NVIDIA container toolkit; first match wins.

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
-from flagbench.images.oci.bucket_address import is_in_bucket
+from flagbench.images.bucket import is_in_bucket
 from flagbench.manifests.model import DockerNeeds
 from flagbench.options import words
 from flagbench.progress import Progress

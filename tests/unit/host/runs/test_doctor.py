@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from flagbench.images import engines
+from flagbench.images import docker
 from flagbench.manifests.load import load_catalog
 from flagbench.runs import doctor
 from flagbench.runs.doctor import GIB, Finding, Level
@@ -124,8 +124,8 @@ def test_doctor_works_with_invalid_docker_settings(
 
 def use_engine(monkeypatch: pytest.MonkeyPatch, connect: Callable[[], object]) -> None:
     """Have doctor connect to this engine, with a docker command."""
-    monkeypatch.setattr("flagbench.images.engines.client.find_docker", lambda builds: "docker")
-    for module in (doctor, engines):
+    monkeypatch.setattr("flagbench.images.docker_command.find_docker", lambda: "docker")
+    for module in (doctor, docker):
         monkeypatch.setattr(module, "open_engine", connect)
 
 

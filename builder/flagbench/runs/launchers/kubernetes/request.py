@@ -10,7 +10,7 @@ from functools import cached_property
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import find_reference, image_of
-from flagbench.images.oci.bucket_address import is_in_bucket
+from flagbench.images.bucket import is_in_bucket
 from flagbench.manifests.model import Case, Stack
 from flagbench.options import check_ranges, text_fault, words
 from flagbench.runs.launchers.kubernetes.options import JobOptions

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from flagbench import checkout
-from flagbench.images.build.builder import Builder, find_target
-from flagbench.images.build.options import BuildOptions
-from flagbench.images.engines.base import BuildFailed, BuildRequest, ImageInfo, Resources
-from flagbench.images.locks.files import write_lock
-from flagbench.images.locks.model import Lock, Unresolved, inputs_digest
+from flagbench.images.build import Builder, find_target
+from flagbench.images.build_options import BuildOptions
+from flagbench.images.docker import BuildRequest, ImageInfo, Resources
+from flagbench.images.docker_errors import BuildFailed
+from flagbench.images.lockfile import Lock, Unresolved, inputs_digest, write_lock
 from flagbench.manifests.load import build_stack, load_catalog
 from flagbench.progress import Progress
 from flagbench_core.redaction import redact

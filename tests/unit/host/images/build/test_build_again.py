@@ -64,7 +64,7 @@ def test_a_case_follows_a_stack_that_was_built_again(build, engine):
 @pytest.fixture
 def committed(monkeypatch):
     """`committed(COMMIT)`: the checkout is of that commit."""
-    return lambda commit: monkeypatch.setattr("flagbench.images.build.builder.commit", lambda: commit)
+    return lambda commit: monkeypatch.setattr("flagbench.images.build.commit", lambda: commit)
 
 
 def test_a_case_is_of_the_commit_it_is_built_from(build, engine, committed):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.build.base import Base, require_locked, resolve_base
-from flagbench.images.build.options import BuildOptions
-from flagbench.images.engines.base import ImageInfo
+from flagbench.images.build import Base, require_locked, resolve_base
+from flagbench.images.build_options import BuildOptions
+from flagbench.images.docker import ImageInfo
 from flagbench_core.exit_codes import ExitCode
 
 ID = "sha256:" + "b" * 64

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from flagbench.images.build.builder import Builder, build_images, find_target
-from flagbench.images.build.options import BuildOptions
+from flagbench.images.build import Builder, build_images, find_target
+from flagbench.images.build_options import BuildOptions
+from flagbench.images.tags import VERSION
 from flagbench.manifests.lookup import UnknownNameError
 from flagbench.progress import Progress
 
@@ -15,10 +16,14 @@ def test_an_image_has_two_tiers_with_their_tags(build, engine, capsys):
     short = heavy.digest.removeprefix("sha256:")[:12]
     assert heavy.tags == (
         "flagbench/stack:mini",
-        "flagbench/stack:mini-0.1.0",
+        f"flagbench/stack:mini-{VERSION}",
         f"localhost/flagbench/stack:mini-{short}",
     )
-    assert thin.tags == ("flagbench/distilbert:mini", "flagbench/distilbert:mini-0.1.0", "flagbench/distilbert:small")
+    assert thin.tags == (
+        "flagbench/distilbert:mini",
+        f"flagbench/distilbert:mini-{VERSION}",
+        "flagbench/distilbert:small",
+    )
     assert engine.requests[1].build_args["STACK_IMAGE"] == heavy.tags[2]
     assert engine.requests[0].build_args == {"BASE": "debian:bookworm-slim"}
     said = capsys.readouterr().err

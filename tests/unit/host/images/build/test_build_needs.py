@@ -6,10 +6,9 @@ import pytest
 import yaml
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.build.builder import compiler_jobs
-from flagbench.images.engines.base import Resources
-from flagbench.images.locks.files import write_lock
-from flagbench.images.locks.model import inputs_digest
+from flagbench.images.build import compiler_jobs
+from flagbench.images.docker import Resources
+from flagbench.images.lockfile import inputs_digest, write_lock
 from flagbench.manifests.load import load_catalog
 from flagbench_core.exit_codes import ExitCode
 from packages import lock_entry

@@ -9,13 +9,20 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.build.base import Base
-from flagbench.images.build.contents import Contents, DebianPackage, PythonPackage, read_contents
-from flagbench.images.build.results import ImageResult, TierResult
-from flagbench.images.build.sbom import is_sbom_of, sbom_json, write_sbom
-from flagbench.images.build.tiers import Tier
-from flagbench.images.locks.model import Lock, LockEntry
-from flagbench.images.render.model import rendered
+from flagbench.images.build import Base
+from flagbench.images.lockfile import Lock, LockEntry
+from flagbench.images.render.directory import rendered
+from flagbench.images.sbom import (
+    Contents,
+    DebianPackage,
+    PythonPackage,
+    is_sbom_of,
+    read_contents,
+    sbom_json,
+    write_sbom,
+)
+from flagbench.images.tags import Tier
+from flagbench_core import __version__
 from flagbench_core.exit_codes import ExitCode
 
 ID = "sha256:" + "a" * 64
@@ -37,7 +44,6 @@ TIER = Tier(
     lock=LOCK,
     below="flagbench/stack:mini-1",
 )
-IMAGE = ImageResult("distilbert:mini", (TierResult(TIER, ID, skipped=False),), LOCK)
 INDEXES = ("https://one.example/whl/cu118", "https://one.example/whl/cpu")
 # Each stands once, in any order.
 CONTENTS = Contents(
@@ -60,7 +66,7 @@ CONTENTS = Contents(
 
 
 def test_the_document_names_every_package_and_the_inputs():
-    text = sbom_json(IMAGE, CONTENTS, INDEXES)
+    text = sbom_json(ID, TIER, LOCK, CONTENTS, INDEXES)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     document = json.loads(text)
     assert all(PackageURL.from_string(part["purl"]).to_string() == part["purl"] for part in document["components"])
@@ -68,7 +74,7 @@ def test_the_document_names_every_package_and_the_inputs():
         "pkg:deb/debian/libc6@2.36-9%2Bdeb12u1?arch=amd64&distro=debian-12&upstream=glibc",
         "pkg:deb/debian/libgcc-s1@12.2.0-14?arch=amd64&distro=debian-12&upstream=gcc-12%4012.2.0-13",
         "pkg:deb/debian/tini@0.19.0-1?arch=amd64&distro=debian-12",
-        "pkg:generic/flagbench@0.1.0",
+        f"pkg:generic/flagbench@{__version__}",
         "pkg:pypi/apex@0.1%2Bbase",
         "pkg:pypi/odd@1",
         "pkg:pypi/psutil@7.2.2",
@@ -95,7 +101,7 @@ def test_the_document_names_every_package_and_the_inputs():
 def test_a_document_is_known_for_its_image(tmp_path):
     path = tmp_path / "new" / "image.cdx.json"
     assert not is_sbom_of(path, ID)
-    write_sbom(path, sbom_json(IMAGE, CONTENTS, INDEXES))
+    write_sbom(path, sbom_json(ID, TIER, LOCK, CONTENTS, INDEXES))
     assert is_sbom_of(path, ID)
     assert not is_sbom_of(path, "sha256:" + "b" * 64)
     assert [entry.name for entry in path.parent.iterdir()] == ["image.cdx.json"]

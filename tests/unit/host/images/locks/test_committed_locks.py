@@ -6,9 +6,8 @@ import msgspec.toml
 import pytest
 
 from catalogs import CATALOG
-from flagbench.images.locks.files import lock_path, read_lock
-from flagbench.images.locks.model import canonical
-from flagbench.images.render.roots import images_root
+from flagbench.images.lockfile import canonical, lock_path, read_lock
+from flagbench.images.render.templates import images_root
 
 IMAGES = images_root(CATALOG)
 PUBLIC = ("https://files.pythonhosted.org/",)

@@ -5,8 +5,18 @@ import dataclasses
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.locks.files import is_stale, load_lock, lock_path, read_lock, write_lock
-from flagbench.images.locks.model import Lock, Unresolved, inputs_digest, part_of, requirements_file
+from flagbench.images.lockfile import (
+    Lock,
+    Unresolved,
+    inputs_digest,
+    is_stale,
+    load_lock,
+    lock_path,
+    part_of,
+    read_lock,
+    requirements_file,
+    write_lock,
+)
 from flagbench.manifests.load import load_catalog
 from flagbench_core.exit_codes import ExitCode
 from packages import lock_entry

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from flagbench.images.locks.model import Lock, LockEntry, Unresolved, canonical, inputs_digest
-from flagbench.images.render.model import Rendered
-from flagbench.images.render.roots import shipped_images
+from flagbench.images.lockfile import Lock, LockEntry, Unresolved, canonical, inputs_digest
+from flagbench.images.render.directory import Rendered
 from flagbench.images.render.stack import render_stack
-from flagbench.images.render.templates import Templates
+from flagbench.images.render.templates import Templates, shipped_images
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog, Stack
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flagbench.images.render.case import read_code, render_case
-from flagbench.images.render.model import Rendered
+from flagbench.images.render.directory import Rendered
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.steps import wheel_key
 from flagbench.images.render.templates import Templates

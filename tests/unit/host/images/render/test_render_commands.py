@@ -14,7 +14,7 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.cli import main
-from flagbench.images.render.roots import shipped_images
+from flagbench.images.render.templates import shipped_images
 
 Run = Callable[..., Any]
 STACKS = {path.name for path in (shipped_images() / "rendered").iterdir()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flagbench.images.render.roots import shipped_images
+from flagbench.images.render.templates import shipped_images
 
 FILES = shipped_images() / "files"
 CERTIFICATES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")

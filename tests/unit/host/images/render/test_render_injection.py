@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.locks.model import canonical
+from flagbench.images.lockfile import canonical
 from flagbench.images.render.case import render_case
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.templates import Templates

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.render.roots import case_package, images_root, shipped_images
 from flagbench.images.render.stack import render_stack
-from flagbench.images.render.templates import Templates
+from flagbench.images.render.templates import Templates, case_package, images_root, shipped_images
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Stack
 from flagbench_core.exit_codes import ExitCode

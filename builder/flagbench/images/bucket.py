@@ -1,0 +1,274 @@
+"""A repository of images in a bucket, its addresses, and its keys: the paths of a registry's API."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from flagbench.errors import FlagbenchError
+from flagbench.files import reason
+from flagbench.image_reference import DIGEST, find_reference
+from flagbench.images.docker_archive import MANIFEST_TYPE, Blob, damaged, digest_of
+from flagbench.progress import Progress
+from flagbench.signals import raising_interrupt
+from flagbench.terminal import brief
+from flagbench.user_cache import CACHE_VARIABLE, cache_folder
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3.bucket import Bucket
+from flagbench_core.s3.client import transfer_config
+from flagbench_core.s3.errors import S3Error
+from flagbench_core.s3.profiles import Address, parse_address
+from flagbench_core.s3.transfers import abort_leftovers, get_file, put_file
+
+_EXAMPLE = "s3://BUCKET/flagbench/distilbert:cpu"
+_SHORT = 12
+"""Hexadecimal digits that tell one image from another, as the engine shows them."""
+
+
+@dataclass(frozen=True)
+class BucketImage:
+    """An image in a bucket."""
+
+    bucket: Address
+    """Without a prefix."""
+    name: str
+    """Repository, such as `flagbench/distilbert`."""
+    tag: str | None
+    digest: str | None
+    """`sha256:<64 hex>` of its manifest; it decides where there is a tag, too."""
+
+    @property
+    def reference(self) -> str:
+        """What to ask for: the digest, else the tag."""
+        return self.digest or self.tag or ""
+
+    @property
+    def local_name(self) -> str:
+        """The name that the engine gives it. Where only a digest is known, its first digits take the tag's place."""
+        if self.tag is not None:
+            return f"{self.name}:{self.tag}"
+        return f"{self.name}:sha256-{self.reference.removeprefix('sha256:')[:_SHORT]}"
+
+    @property
+    def url(self) -> str:
+        """As `parse_bucket_image` takes it."""
+        tag = f":{self.tag}" if self.tag else ""
+        digest = f"@{self.digest}" if self.digest else ""
+        address, question, options = self.bucket.url.partition("?")
+        return f"{address}/{self.name}{tag}{digest}{question}{options}"
+
+
+def is_in_bucket(image: str) -> bool:
+    """Whether an image is named by its address in a bucket, well or badly."""
+    return image.lower().startswith("s3:")
+
+
+def parse_bucket_image(text: str) -> BucketImage:
+    """The parts of `s3://BUCKET/NAME[:TAG][@sha256:DIGEST]`, which may end in `?profile=NAME`.
+
+    Raises FlagbenchError (usage) where it is not one, or names neither a tag nor a digest.
+    """
+    with s3_errors():
+        address = parse_address(text)
+    path = address.prefix.rstrip("/")
+    # With a host before it, the path's first part is never taken for one.
+    found = find_reference(f"localhost/{path}") if path else None
+    if found is None:
+        problem = f"{brief(path)} is not the name of an image in a bucket"
+        raise FlagbenchError(problem if path else f"no image is named in {address.url}", remedy=_remedy())
+    if found.tag is None and found.digest is None:
+        raise FlagbenchError(f"{brief(path)} has neither a tag nor a digest", remedy=_remedy())
+    return BucketImage(Address(address.bucket, "", address.profile), found.path, found.tag, found.digest)
+
+
+def parse_image_bucket(url: str) -> Address:
+    """The bucket that images are pushed to. Raises FlagbenchError (usage) for a prefix, which no client can pull."""
+    with s3_errors():
+        address = parse_address(url)
+    if address.prefix:
+        folder = address.prefix.rstrip("/")
+        raise FlagbenchError(
+            f"{address.url} cannot be a registry: clients ask for /v2/ at the root of a host, not below /{folder}/",
+            remedy=f"push to s3://{address.bucket}; to serve it from elsewhere, have a web server rewrite: "
+            f"location /v2/ {{ proxy_pass https://SERVER/{address.bucket}/v2/; }}",
+        )
+    return address
+
+
+@contextmanager
+def s3_errors() -> Iterator[None]:
+    """Turns an S3Error into a FlagbenchError: usage (2; no such bucket), damaged data (3), else the network (15)."""
+    try:
+        yield
+    except S3Error as error:
+        usage = error.usage or error.no_bucket
+        code = ExitCode.USAGE if usage else ExitCode.DATA if error.damaged else ExitCode.ENGINE
+        remedy = error.remedy
+        if error.code == "AccessControlListNotSupported":
+            remedy = "leave out --public, and let a policy of the bucket make v2/ readable for everyone"
+        raise FlagbenchError(error.message, remedy=remedy, code=code) from error
+
+
+def _remedy() -> str:
+    return f"write {_EXAMPLE}, or {_EXAMPLE.rpartition(':')[0]}@sha256:DIGEST"
+
+
+_BLOB = re.compile(rf"v2/(?P<name>.+)/blobs/(?P<digest>{DIGEST})")
+_BLOB_TYPE = "application/octet-stream"
+_MANIFEST_BYTES = 4 * 2**20
+"""The size limit of a manifest, as registries have it."""
+
+Put = Literal["present", "copied", "uploaded"]
+"""How a blob came to its place: it was there, the server copied it from another repository, or it was sent."""
+
+
+class ImageBucket:
+    """One repository; every method raises FlagbenchError: usage (2) without that bucket, data (3), network (15)."""
+
+    def __init__(self, address: Address, name: str, *, public: bool = False) -> None:
+        """`name`: such as flagbench/distilbert. `public`: let everyone read what is put, or is there already."""
+        self.url = f"s3://{address.bucket}/{name}"
+        self._bucket = Bucket(address)
+        self._name = name
+        self._acl: dict[str, Any] = {"ACL": "public-read"} if public else {}
+
+    def begin(self) -> None:
+        """Say that there is a registry: the first write, which finds out whether the bucket takes any."""
+        with s3_errors():
+            self._put("v2/", b"{}", "application/json")
+
+    def put_blob(self, blob: Blob, path: Path, progress: Progress) -> Put:
+        """Keep a blob, whose bytes are in a file; a blob that another repository of the bucket has is copied."""
+        key, sha256 = self._blob_key(blob), blob.digest.removeprefix("sha256:")
+        with s3_errors():
+            if self._holds(blob):
+                return "present"
+            if source := self._elsewhere.get((blob.digest, blob.size)):
+                try:
+                    self._copy(source, key, blob)
+                    return "copied"
+                except S3Error as error:
+                    # Removed meanwhile, not for this key to read, or another push of it has ended first.
+                    if not (error.missing or error.denied or error.code == "NoSuchUpload"):
+                        raise
+            with progress.bar(f"sending {sha256[:12]}", blob.size) as show:
+                sent = put_file(self._bucket, key, path, sha256, show=show, **self._acl)
+        return "uploaded" if sent else "present"
+
+    def put_manifest(self, content: bytes, tags: Sequence[str]) -> None:
+        """Keep a manifest under its digest, then its tags: only now the image can be seen."""
+        with s3_errors():
+            for reference in (digest_of(content), *tags):
+                self._put(self._manifest_key(reference), content, MANIFEST_TYPE)
+
+    def read_manifest(self, reference: str) -> bytes | None:
+        """A manifest by tag or digest; None if it does not exist."""
+        with s3_errors():
+            try:
+                content, _ = self._bucket.read(self._manifest_key(reference), _MANIFEST_BYTES)
+            except S3Error as error:
+                if error.missing:
+                    return None
+                raise
+        if reference.startswith("sha256:") and digest_of(content) != reference:
+            raise damaged(f"the manifest {reference} of {self.url} does not match its digest")
+        return content
+
+    def get_blob(self, blob: Blob, path: Path, show: Callable[[int], None]) -> None:
+        """Download a blob and verify it. Raises OSError, too."""
+        with s3_errors():
+            try:
+                sha256 = blob.digest.removeprefix("sha256:")
+                get_file(self._bucket, self._blob_key(blob), path, size=blob.size, sha256=sha256, show=show)
+            except S3Error as error:
+                if error.missing:
+                    raise damaged(f"{self.url} lacks the blob {blob.digest}, which a manifest names") from None
+                raise
+
+    def _put(self, key: str, content: bytes, media_type: str) -> None:
+        name = self._bucket.name(key)
+        self._bucket.ask("put_object", Key=name, Body=content, ContentType=media_type, **self._acl)
+
+    def _copy(self, source: str, key: str, blob: Blob) -> None:
+        """Have the server copy a blob, in parts where it is large."""
+        place = self._bucket.address.bucket
+        origin = {"Bucket": place, "Key": self._bucket.name(source)}
+        kept = {
+            "ContentType": _BLOB_TYPE,
+            "Metadata": {"sha256": blob.digest.removeprefix("sha256:")},
+            "MetadataDirective": "REPLACE",
+            **self._acl,
+        }
+        name = self._bucket.name(key)
+        self._bucket.attempt(
+            lambda client: client.copy(origin, place, name, ExtraArgs=kept, Config=transfer_config()),
+            f"{self._bucket.location(source)} was not copied",
+        )
+        abort_leftovers(self._bucket, name, blob.size)
+
+    def _holds(self, blob: Blob) -> bool:
+        """Whether the repository has a blob, as far as this key may ask; then it is made public if that was asked."""
+        key = self._blob_key(blob)
+        head = self._bucket.head(key)
+        if head is None:
+            return False
+        if head.size != blob.size:  # damaged: it is sent again
+            self._bucket.delete(key)
+            return False
+        if self._acl:
+            self._bucket.ask("put_object_acl", Key=self._bucket.name(key), **self._acl)
+        return True
+
+    @cached_property
+    def _elsewhere(self) -> dict[tuple[str, int], str]:
+        """Keys of the blobs of all other repositories, by digest and size; a listing has a hundred images a page."""
+        found = {}
+        try:
+            for listed in self._bucket.list("v2/"):
+                if (blob := _BLOB.fullmatch(listed.key)) and blob["name"] != self._name:
+                    found[blob["digest"], listed.size] = listed.key
+        except S3Error as error:
+            if not error.denied:
+                raise
+        return found
+
+    def _blob_key(self, blob: Blob) -> str:
+        return f"v2/{self._name}/blobs/{blob.digest}"
+
+    def _manifest_key(self, reference: str) -> str:
+        return f"v2/{self._name}/manifests/{reference}"
+
+
+@contextmanager
+def blob_folder() -> Iterator[Path]:
+    """A temporary folder for blobs on their way, in this user's cache; also removed on SIGTERM.
+
+    What killed processes left there is removed first, unless another process has such a folder. An OSError, as of a
+    full disk, is an engine error (15).
+    """
+    place = cache_folder() / "blobs"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with raising_interrupt(), (place / "owner.lock").open("w") as lock:
+            with suppress(OSError):  # others hold it, or the file system has no locks
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for left in place.glob("flagbench-*"):
+                    shutil.rmtree(left, ignore_errors=True)
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_SH)  # for as long as the file is open
+            with tempfile.TemporaryDirectory(prefix="flagbench-", dir=place) as folder:
+                yield Path(folder)
+    except OSError as error:
+        raise FlagbenchError(
+            f"{place}, where layers are kept meanwhile, cannot be used: {reason(error)}",
+            remedy=f"free some space there, or name another folder with {CACHE_VARIABLE}",
+            code=ExitCode.ENGINE,
+        ) from error

@@ -1,0 +1,312 @@
+"""flagbench build: the stack's image where it is needed, then the case's, each only where it is not there already."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from flagbench.checkout import commit
+from flagbench.errors import FlagbenchError
+from flagbench.image_reference import LOCAL, find_reference, parse_reference
+from flagbench.images.build_options import BuildOptions, make_inputs, secrets
+from flagbench.images.docker import BuildRequest, Engine, ImageInfo, Resources
+from flagbench.images.lockfile import Lock
+from flagbench.images.render.directory import context_tar
+from flagbench.images.render.image import ImageRenderer
+from flagbench.images.render.stack import interpreter
+from flagbench.images.sbom import is_sbom_of, read_contents, sbom_json, sbom_path, write_sbom
+from flagbench.images.tags import CREATED_LABEL, REVISION_LABEL, Base, Tier, case_tier, stack_tier
+from flagbench.manifests.lookup import get_stack, resolve_image
+from flagbench.manifests.model import Case, Catalog, Stack
+from flagbench.progress import Progress
+
+Pull = Callable[[str], ImageInfo]
+"""Pulls a reference for the platform of the build."""
+
+
+def require_platform(stack: Stack, options: BuildOptions) -> None:
+    """Refuse another platform than the stack's: its lock has the hashes of that platform's files alone.
+
+    Raises FlagbenchError (usage).
+    """
+    if options.platform is None or _kind(options.platform) == _kind(stack.platform):
+        return
+    raise FlagbenchError(
+        f"--platform is {options.platform}, and the stack {stack.name} is locked for {stack.platform}",
+        remedy="add a stack for that platform (docs/add-a-stack.md), or leave --platform out",
+    )
+
+
+def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
+    """Refuse what the lock leaves open, unless that was allowed.
+
+    Raises FlagbenchError (usage): there is no base to build on, the base's digest is unresolved and none was
+    named, or packages are unresolved.
+    """
+    if options.base is None and lock.base_image is None:
+        raise FlagbenchError(
+            f"the stack {stack.name} has no public base image", remedy=stack.base_obtain or "name one with --base"
+        )
+    open_ends = [entry.pin for entry in lock.unresolved]
+    name_it = ""
+    if options.base is None and lock.base_digest is None:
+        open_ends.insert(0, f"the digest of {lock.base_image}")
+        name_it = " (or name the base with --base)"
+    if open_ends and not options.allow_unlocked:
+        raise FlagbenchError(
+            f"the lock of {stack.name} leaves unresolved: {', '.join(open_ends)}",
+            remedy=f"resolve it with `flagbench lock {stack.name}` where a network is{name_it}, "
+            "or build what is not pinned with --allow-unlocked",
+        )
+
+
+def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine, pull: Pull) -> Base:
+    """The base to build on. A locked digest identifies it, and the build pulls it; any other is pulled if missing.
+
+    Raises:
+        FlagbenchError: (usage) `--base` names another image than the one a lock without a public base fixed;
+            (build failed) it cannot be pulled.
+    """
+    if options.base is None and lock.base_image is not None and lock.base_digest is not None:
+        return Base(f"{lock.base_image}@{lock.base_digest}", lock.base_digest, in_registry=True)
+    platform = options.platform or stack.platform
+    reference = options.base or lock.base_image or ""
+    image = engine.inspect(reference) or pull(reference)
+    if image.platform and _kind(image.platform) != _kind(platform):
+        raise FlagbenchError(
+            f"the base {reference} is for {image.platform}, the image to build is for {platform}",
+            remedy="name a base of the stack's platform with --base, or add a stack for that of this base",
+        )
+    # An engine may call an image without a name `<none>`.
+    named = [found for found in map(find_reference, image.repo_digests) if found]
+    digests = {found.name: found.digest for found in named}
+    is_fixed = lock.base_image is None and lock.base_digest is not None and not options.allow_unlocked
+    if is_fixed and lock.base_digest not in (image.id, *digests.values()):
+        raise FlagbenchError(
+            f"--base {reference} is the image {image.id}, the lock of {stack.name} fixes {lock.base_digest}",
+            remedy=f"name that image, lock this one with `flagbench lock {stack.name}`, or allow it with "
+            "--allow-unlocked",
+        )
+    if image.id.removeprefix("sha256:").startswith(reference.removeprefix("sha256:")):
+        # An id, or the beginning of one. BuildKit takes only names in FROM.
+        reference = f"{LOCAL}/base:{image.id.removeprefix('sha256:')[:12]}"
+        engine.tag(image.id, reference)
+    given = parse_reference(reference)
+    identity = given.digest or digests.get(given.name) or image.id
+    if lock.base_digest in digests.values():
+        identity = lock.base_digest or identity  # a mirror of the locked base is the locked base
+    # With the containerd image store an image that was loaded has a digest too, its id, and no registry knows it.
+    return Base(reference, identity, in_registry=identity != image.id)
+
+
+def _kind(platform: str) -> list[str]:
+    """System and processor: a variant, such as v8 of arm64, is not always said."""
+    return platform.split("/")[:2]
+
+
+@dataclass(frozen=True)
+class TierResult:
+    """One tier, built or found up to date."""
+
+    tier: Tier
+    image_id: str
+    skipped: bool
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "tier": self.tier.name,
+            "image_id": self.image_id,
+            "context": self.tier.digest,
+            "tags": list(self.tier.tags),
+            "skipped": self.skipped,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@dataclass(frozen=True)
+class ImageResult:
+    """One requested image, with the tier below it unless the image was up to date."""
+
+    name: str
+    """`case:stack`, or the stack's name alone."""
+    tiers: tuple[TierResult, ...]
+    """Lowest first; the last is the image itself."""
+    lock: Lock
+    """The stack's."""
+    sbom: Path | None = None
+
+    @property
+    def top(self) -> TierResult:
+        """The image itself."""
+        return self.tiers[-1]
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`: the image itself at the top level, every tier under `tiers`."""
+        base = self.top.tier.base
+        return {
+            "image": self.name,
+            **{key: value for key, value in self.top.as_json().items() if key not in ("tier", "seconds")},
+            "base": {"name": base.reference, "digest": base.identity},
+            "lock": self.lock.digest,
+            "sbom": None if self.sbom is None else str(self.sbom),
+            "tiers": [tier.as_json() for tier in self.tiers],
+        }
+
+
+JOB_BYTES = 9 * 2**30
+"""Peak memory of one compiler job, bytes: nvcc on flash-attn's kernels takes 8 to 9 GB. Source: setup.py of
+flash-attn 2.5.9 and 2.7.3, which without MAX_JOBS starts a job for each 9 GiB of free memory."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """An image to build: a case on a stack, or the stack alone."""
+
+    case: Case | None
+    stack: Stack
+
+    @property
+    def name(self) -> str:
+        """`case:stack`, or the stack's name."""
+        return self.stack.name if self.case is None else f"{self.case.name}:{self.stack.name}"
+
+
+def find_target(name: str, catalog: Catalog) -> Target:
+    """What `case:stack`, or a stack's name or alias, stands for. Raises UnknownNameError (usage)."""
+    if ":" in name:
+        return Target(*resolve_image(name, catalog))
+    if name in catalog.cases:
+        resolve_image(name, catalog)  # says how an image is written
+    return Target(None, get_stack(name, catalog))
+
+
+class Builder:
+    """Builds images of one catalog with one engine; a stack's image is built once, however many cases need it."""
+
+    def __init__(self, catalog: Catalog, options: BuildOptions, engine: Engine, progress: Progress) -> None:
+        """Raises FlagbenchError for a template that cannot be used."""
+        self._options = options
+        self._engine = engine
+        self._progress = progress
+        self._renderer = ImageRenderer(catalog, options.template)
+        self._secrets = secrets(options, os.environ)
+        self._revision = commit()
+        self._made: dict[str, TierResult] = {}
+
+    def build(self, target: Target) -> ImageResult:
+        """Build an image, or find it up to date.
+
+        Raises FlagbenchError: (usage) something is not locked, or an option does not fit; (build failed) a step
+        failed; (engine) the engine does not answer.
+        """
+        stack = target.stack
+        lock = self._renderer.lock(stack)
+        require_platform(stack, self._options)
+        require_locked(stack, lock, self._options)
+
+        def pull(reference: str) -> ImageInfo:
+            self._progress.note(f"pulling {reference}")
+            platform = self._options.platform or stack.platform
+            return self._engine.pull(reference, platform=platform, show=self._progress.show)
+
+        base = resolve_base(stack, lock, self._options, self._engine, pull)
+        rendered = self._renderer.stack(stack)
+        heavy = stack_tier(stack, rendered, lock, base, self._options)
+        if target.case is None:
+            return ImageResult(target.name, (self._ensure(heavy),), lock)
+        thin_rendered = self._renderer.case(target.case, stack, rendered)
+        thin = case_tier(target.case, stack, thin_rendered, lock, base, self._options, heavy)
+        # A case's image is complete by itself: if it is up to date, that of the stack is not needed.
+        there = self._up_to_date(thin)
+        results = [there] if there else [self._ensure(heavy), self._ensure(thin)]
+        return ImageResult(target.name, tuple(results), lock)
+
+    def _ensure(self, tier: Tier) -> TierResult:
+        """The tier; it is built if the engine does not have it."""
+        if tier.digest not in self._made:
+            self._made[tier.digest] = self._up_to_date(tier) or self._build(tier)
+        return self._made[tier.digest]
+
+    def _up_to_date(self, tier: Tier) -> TierResult | None:
+        """The tier as the engine has it, under every tag, if it is the one to build, on the stack that is here."""
+        if self._options.no_cache:
+            return None
+        below = self._engine.inspect(tier.below) if tier.below else None
+        # An earlier image of the stack may still have its fixed tag after the moving tags went to another one.
+        for tag in dict.fromkeys([tier.tags[0], tier.fixed_tag]):
+            image = self._engine.inspect(tag)
+            if image is not None and tier.is_made_by(image, below, self._revision):
+                for name in tier.tags:
+                    self._engine.tag(image.id, name)
+                return TierResult(tier, image.id, skipped=True)
+        return None
+
+    def _build(self, tier: Tier) -> TierResult:
+        request = self._request(tier)
+        self._progress.note(f"building {tier.name}")
+        started = time.monotonic()
+        image = self._engine.build(request, show=self._progress.show)
+        seconds = time.monotonic() - started
+        self._progress.note(f"{tier.tags[0]} built in {seconds:.1f}s; also {', '.join(tier.tags[1:])}")
+        return TierResult(tier, image.id, skipped=False, seconds=seconds)
+
+    def _request(self, tier: Tier) -> BuildRequest:
+        created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        # Empty if it is unknown: otherwise a case's image would inherit its stack's label.
+        labels = {**tier.labels, CREATED_LABEL: created, REVISION_LABEL: self._revision or ""}
+        build_args = dict(tier.build_args)
+        if self._revision is not None and not tier.heavy:
+            build_args["FLAGBENCH_COMMIT"] = self._revision
+        if tier.compiles:
+            build_args["MAX_JOBS"] = str(compiler_jobs(self._engine.resources(), tier.compiles))
+            if not self._options.no_cache:
+                build_args["BASE_DIGEST"] = tier.base.identity
+        inputs = make_inputs(self._options, tier.lock) if tier.installs else {}
+        return BuildRequest(
+            context=context_tar(tier.rendered, inputs),
+            tags=tier.tags,
+            build_args=build_args,
+            labels=labels,
+            platform=tier.platform,
+            no_cache=self._options.no_cache,
+            secrets=self._secrets,
+        )
+
+
+def build_images(
+    names: Sequence[str],
+    catalog: Catalog,
+    options: BuildOptions,
+    engine: Engine,
+    progress: Progress,
+    sbom: Path | None = None,
+) -> Iterator[ImageResult]:
+    """Build each image in turn, each once, with its bill of materials; every name is looked up first.
+
+    Args:
+        sbom: the file of the bill of materials; None: one for each image in the user's data folder.
+    """
+    targets = {target.name: target for target in (find_target(name, catalog) for name in names)}
+    builder = Builder(catalog, options, engine, progress)
+    for target in targets.values():
+        result = builder.build(target)
+        top = result.top
+        file = sbom or sbom_path(top.tier.tags[1])
+        if not is_sbom_of(file, top.image_id):
+            progress.note(f"listing what is in {top.tier.tags[0]}")
+            contents = read_contents(top.image_id, interpreter(target.stack))
+            write_sbom(file, sbom_json(top.image_id, top.tier, result.lock, contents, target.stack.build.indexes))
+        yield replace(result, sbom=file)
+
+
+def compiler_jobs(engine: Resources, stages: int) -> int:
+    """MAX_JOBS for each of `stages` packages that are compiled in parallel; at least 1."""
+    together = min(engine.cpus, engine.memory // JOB_BYTES)
+    return max(1, together // max(1, stages))

@@ -1,0 +1,201 @@
+"""The options of a build, checked, and the files that it gets besides its rendered ones."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+from packaging.version import Version
+
+from flagbench.errors import FlagbenchError
+from flagbench.files import TEXT_BYTES, read_file, reason
+from flagbench.image_reference import find_reference
+from flagbench.images.lockfile import Lock
+from flagbench_core.redaction import url_secrets
+from flagbench_core.s3.transfers import sha256_of
+
+# What ends a line, a word or a text of a configuration file, or begins a variable.
+_UNSAFE = re.compile(r"[\s\"'\\<>^`{|}]")
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
+_SHOWN = 8
+"""How many packages an error names."""
+_PLATFORM = re.compile(r"[a-z0-9]+/[a-z0-9_]+(/[a-z0-9]+)?")
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How to build; only `base`, `platform` and `template` change what is built.
+
+    Raises FlagbenchError (usage) for an invalid value; the content of files is checked by `make_inputs`.
+    """
+
+    base: str | None = None
+    """A reference or the id of a local image, instead of the lock's base."""
+    pip_source: tuple[str, ...] = ()
+    """URLs of package indexes: the first instead of the default one, more instead of the stack's own extra ones.
+    They may hold credentials."""
+    apt_source: str | None = None
+    """URL of a distribution's archive, or the path of a file of sources lines, instead of the base's own sources."""
+    ca_bundle: Path | None = None
+    wheelhouse: Path | None = None
+    platform: str | None = None
+    """`os/architecture`, the stack's with or without a variant; None: the stack's."""
+    no_cache: bool = False
+    allow_unlocked: bool = False
+    template: Path | None = None
+
+    def __post_init__(self) -> None:
+        # An image's id, or the beginning of one, reads as a reference too.
+        if self.base is not None and find_reference(self.base) is None:
+            remedy = "write a name like registry.example/base:1, or an image's id"
+            raise FlagbenchError(f"--base: {self.base!r} is not an image reference", remedy=remedy)
+        if self.platform is not None and _PLATFORM.fullmatch(self.platform) is None:
+            remedy = "write os/architecture, like linux/amd64"
+            raise FlagbenchError(f"--platform: {self.platform!r} is not valid", remedy=remedy)
+        for url in self.pip_source:
+            _require_url(url, "--pip-source")
+        if self.apt_source is not None and self.apt_file is None:
+            _require_url(self.apt_source, "--apt-source")
+
+    @property
+    def apt_file(self) -> Path | None:
+        """The file that `apt_source` names, where it is not a URL."""
+        return None if self.apt_source is None or "://" in self.apt_source else Path(self.apt_source)
+
+
+def _require_url(url: str, option: str) -> None:
+    """Refuse what is not a URL that is safe in a line of a configuration file. Raises FlagbenchError (usage).
+
+    The URL may hold credentials, so no message repeats it.
+    """
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not (valid and url.isascii() and url.isprintable()) or _UNSAFE.search(url):
+        raise FlagbenchError(
+            f"{option} is not a URL of http or https",
+            remedy="write it like https://mirror.example/simple; percent-encode what a URL cannot hold",
+        )
+
+
+def make_inputs(options: BuildOptions, lock: Lock) -> Mapping[str, Path | bytes]:
+    """The build's inputs by their path under `inputs/`, each checked.
+
+    Raises FlagbenchError (usage) for a file of another kind than its option names, or a wheelhouse that lacks
+    something the lock names.
+    """
+    inputs: dict[str, Path | bytes] = {}
+    if options.ca_bundle is not None:
+        inputs["ca.crt"] = _read(options.ca_bundle, "--ca-bundle")
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=options.ca_bundle)
+        except ssl.SSLError:
+            raise FlagbenchError(
+                f"--ca-bundle {options.ca_bundle} holds no certificates",
+                remedy="name a file of certificates in PEM form, such as /etc/ssl/certs/ca-certificates.crt",
+            ) from None
+    if options.pip_source:
+        inputs["pip.conf"] = pip_configuration(options.pip_source)
+    if options.apt_file is not None:
+        inputs["apt/sources.list"] = _read(options.apt_file, "--apt-source")
+    elif options.apt_source is not None:
+        inputs["apt/url"] = options.apt_source.encode()
+    if options.wheelhouse is not None:
+        for path in check_wheelhouse(options.wheelhouse, lock):
+            inputs[f"wheels/{path.name}"] = path
+    return inputs
+
+
+def pip_configuration(sources: tuple[str, ...]) -> bytes:
+    """The text of a pip.conf that takes packages from `sources`, the first as the main index."""
+    first, *more = sources
+    lines = ["[global]", f"index-url = {first}"]
+    if more:
+        lines += ["extra-index-url =", *(f"    {url}" for url in more)]
+    # pip refuses an index without https unless it is told to trust the host.
+    plain = {urlsplit(url).netloc.rpartition("@")[2] for url in sources if urlsplit(url).scheme == "http"}
+    if plain:
+        lines += ["trusted-host =", *(f"    {host}" for host in sorted(plain))]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def secrets(options: BuildOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The credentials in the URLs of the options and the proxies, which must not be shown; longest first."""
+    urls = [*options.pip_source]
+    if options.apt_file is not None:
+        with suppress(OSError):  # `make_inputs` reports it
+            urls += read_file(options.apt_file, TEXT_BYTES).decode("utf-8", "replace").split()
+    elif options.apt_source is not None:
+        urls.append(options.apt_source)
+    urls += [value for name, value in environment.items() if name.lower() in _PROXIES]
+    found = {secret for url in urls for secret in url_secrets(url)}
+    return tuple(sorted(found, key=lambda secret: (-len(secret), secret)))
+
+
+def _read(path: Path, option: str) -> bytes:
+    """The content of a file that an option names. Raises FlagbenchError (usage)."""
+    try:
+        return read_file(path, TEXT_BYTES)
+    except OSError as error:
+        raise FlagbenchError(
+            f"{option} {path} cannot be read: {reason(error)}", remedy="name a file that exists and is readable"
+        ) from error
+
+
+def check_wheelhouse(folder: Path, lock: Lock) -> tuple[Path, ...]:
+    """The files of the folder that the lock names, sorted; a build is given no others.
+
+    A locked package needs a file with one of the locked hashes. For an unresolved package, whose hash is unknown, any
+    file of that name and version will do.
+
+    Raises FlagbenchError (usage) naming the packages that are missing and the files that are not the locked ones.
+    """
+    chosen: list[Path] = []
+    missing: list[str] = []
+    different: list[str] = []
+    try:
+        files = _package_files(folder)
+        for entry in (*lock.entries, *lock.unresolved):
+            found = files.get((entry.name, Version(entry.version)), [])
+            matching = [path for path in found if not entry.hashes or f"sha256:{sha256_of(path)}" in entry.hashes]
+            chosen += matching
+            if not found:
+                missing.append(entry.pin)
+            elif not matching:
+                different += [path.name for path in found]
+    except OSError as error:
+        raise FlagbenchError(
+            f"the wheelhouse {folder} cannot be read: {reason(error)}", remedy="check its permissions"
+        ) from error
+    problems = [f"missing {_some(missing)}"] if missing else []
+    problems += [f"not the locked files: {_some(different)}"] if different else []
+    if problems:
+        raise FlagbenchError(
+            f"the wheelhouse {folder} does not fit the lock of {lock.stack}: {'; '.join(problems)}",
+            remedy="fill it with `pip download`; docs/locks.md shows how",
+        )
+    return tuple(sorted(chosen))
+
+
+def _package_files(folder: Path) -> dict[tuple[str, Version], list[Path]]:
+    """The wheels and source archives of a folder, by canonical name and version. Raises OSError."""
+    found: dict[tuple[str, Version], list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        parse = parse_wheel_filename if path.suffix == ".whl" else parse_sdist_filename
+        with suppress(InvalidWheelFilename, InvalidSdistFilename):
+            name, version = parse(path.name)[:2]
+            found.setdefault((name, version), []).append(path)
+    return found
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,123 @@
+"""Errors of builds and of the engine, and known causes of what docker refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from flagbench.errors import FlagbenchError
+from flagbench_core.exit_codes import ExitCode
+
+
+class BuildFailed(FlagbenchError):
+    """An image could not be built or pulled."""
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(message, remedy=remedy, code=ExitCode.BUILD_FAILED)
+
+
+class EngineError(FlagbenchError):
+    """The engine or its client is missing or too old, may not be used, went away, or refused a request."""
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(message, remedy=remedy, code=ExitCode.ENGINE)
+
+
+class Diagnosis(NamedTuple):
+    """What is wrong, and what to do."""
+
+    cause: str
+    remedy: str
+
+
+class Rule(NamedTuple):
+    """A cause, known by a pattern in a text; `{}` fields are the pattern's groups, and what `match_rule` is given."""
+
+    pattern: str
+    cause: str
+    remedy: str
+
+
+# What a step of a build prints has the step's number and the time before it.
+_STEP = r"^(?:#\d+ )?(?:\d+\.\d+ )?"
+_DENIED = (
+    r"(?i)unauthorized|authentication required|access denied|access forbidden|no basic auth|insufficient_scope"
+    r"|authorization failed|status(?: code)?:? 40[13]|toomanyrequests"
+)
+_DISK = Rule(
+    r"(?i)no space left on device|not enough free space|disk quota exceeded",
+    "the disk of the engine is full",
+    "free some space: `docker system df` shows what takes it, `docker builder prune` drops unused build cache",
+)
+_PRIVATE = Rule(
+    _DENIED,
+    "the registry does not let you pull the base: {said}",
+    "log in with `docker login`, or name another image with --base",
+)
+_OTHER_BASE = "name another with --base, or load the vendor's archive with `docker load` and name that image"
+
+# In each list the first rule that matches counts: a symptom that several causes share comes after all of them.
+BUILD = (
+    _DISK,
+    Rule(
+        _STEP + r"flagbench: (?!taken from)(?P<what>.+)$",
+        "{what}",
+        "check that --base is the stack's base; what an install must not replace is named under from_base in the "
+        "stack's manifest (then `flagbench lock`)",
+    ),
+    Rule(
+        r"(?i)CERTIFICATE_VERIFY_FAILED|certificate verif(?:y|ication) failed|SSL certificate prob",
+        "a server's certificate is not trusted inside the image, so packages could not be fetched",
+        "name the certificates of your network with --ca-bundle, on Debian /etc/ssl/certs/ca-certificates.crt",
+    ),
+    Rule(
+        r"THESE PACKAGES DO NOT MATCH THE HASHES.*\n" + _STEP + r"\s*(?P<package>\S+)",
+        "{package} is not the file that the stack's lock names: its hash differs",
+        "take it from the index it was locked from, or look into the change and lock the stack with `flagbench lock`",
+    ),
+    Rule(
+        _STEP + r"E: (?P<what>.+)$",
+        "apt failed: {what}",
+        "name a mirror that is reachable and complete with --apt-source, or set HTTP_PROXY",
+    ),
+    Rule(
+        r"No matching distribution found for (?P<package>\S+)",
+        "pip found no file of {package} for the image's Python and platform",
+        "name a package index that is reachable and has it with --pip-source (or set HTTPS_PROXY), or a folder that "
+        "has it with --wheelhouse",
+    ),
+    _PRIVATE,
+    Rule(
+        r"^ > \[[^\]]+\] (?:load metadata for|FROM) (?P<base>\S+):$",
+        "the base {base} cannot be pulled: {said}",
+        _OTHER_BASE,
+    ),
+    Rule("", "{said}", "see the step's output; `flagbench render` writes the Dockerfile and all that it copies"),
+)
+PULL = (_DISK, _PRIVATE, Rule("", "{said}", _OTHER_BASE))
+PUSH = (
+    Rule(
+        _DENIED + "|denied|forbidden",
+        "{said}",
+        "log in with an account that may push there (`docker login {host}`), or name another path",
+    ),
+    Rule("", "{said}", "check the registry's name, its certificate, and the engine's network and proxy"),
+)
+_HINTS = ("View build details", "See 'docker")
+"""How lines begin that may follow docker's reason."""
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """The reason that a docker command gives at the end of what it printed."""
+    printed = (line.strip() for line in reversed(lines))
+    return next((line for line in printed if line and not line.startswith(_HINTS)), "docker gives no reason")
+
+
+def match_rule(rules: Iterable[Rule], text: str, **words: str) -> Diagnosis | None:
+    """What the first rule says whose pattern is in the text; its groups and `words` fill the `{}` fields."""
+    for rule in rules:
+        if found := re.search(rule.pattern, text, re.MULTILINE):
+            words |= {name: value or "" for name, value in found.groupdict().items()}
+            return Diagnosis(rule.cause.format(**words), rule.remedy.format(**words))
+    return None

@@ -1,0 +1,191 @@
+"""An image from a bucket into the engine: nothing is used that does not match the digest that names it.
+
+An engine that has an image, or its lowest layers, does not look at them again. So every layer of a manifest is
+unpacked once on this machine, and compared with the diff id that the configuration has for it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import takewhile
+from pathlib import Path
+
+from flagbench.errors import FlagbenchError
+from flagbench.files import write_atomically
+from flagbench.image_reference import image_of
+from flagbench.images.bucket import (
+    BucketImage,
+    ImageBucket,
+    blob_folder,
+    is_in_bucket,
+    parse_bucket_image,
+    parse_image_bucket,
+)
+from flagbench.images.docker import Engine, ImageInfo
+from flagbench.images.docker_archive import Config, Layer, Manifest, damaged, decode, digest_of
+from flagbench.images.docker_errors import EngineError
+from flagbench.images.render.directory import tar_chunks
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import resolve_image
+from flagbench.progress import Progress
+from flagbench.terminal import brief
+from flagbench.user_cache import cache_folder
+
+_CHUNK = 2**20
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """An image that is in the engine now."""
+
+    source: BucketImage
+    image: ImageInfo
+    manifest: str
+    """`sha256:<64 hex>`."""
+    config: str
+    """`sha256:<64 hex>` of the configuration, which is the image's id in an engine with the classic store."""
+    downloaded: int
+    """Bytes of layers; 0 where the engine has all of them, and they had been compared before."""
+    loaded: bool
+    """Whether the engine lacked the image."""
+
+    def as_json(self) -> dict[str, object]:
+        """For `--json`."""
+        return {
+            "source": self.source.url,
+            "image": self.source.local_name,
+            "image_id": self.image.id,
+            "manifest": self.manifest,
+            "config": self.config,
+            "downloaded": self.downloaded,
+        }
+
+
+def find_in_bucket(image: str, bucket: str | None) -> BucketImage:
+    """The image that `pull` is given, `CASE:STACK` in `bucket` or its own address. Raises FlagbenchError (usage)."""
+    if is_in_bucket(image):
+        if bucket is not None:
+            raise FlagbenchError(f"{brief(image)} names its bucket itself", remedy="leave out --from")
+        return parse_bucket_image(image)
+    if bucket is None:
+        raise FlagbenchError(
+            f"{brief(image)}: no bucket given",
+            remedy="name its bucket with --from s3://BUCKET; `docker pull` pulls from a registry",
+        )
+    case, stack = resolve_image(image, load_catalog(claims=False))
+    name, _, tag = image_of(case.name, stack.name).partition(":")
+    return BucketImage(parse_image_bucket(bucket), name, tag, None)
+
+
+def pull(source: BucketImage, engine: Engine, progress: Progress) -> Pulled:
+    """Bring an image into the engine, under its name without the bucket.
+
+    Raises FlagbenchError: usage (2) where there is no such image, data (3) where a part of it is damaged or missing,
+    engine or network (15), also where a disk is full.
+    """
+    bucket, name = ImageBucket(source.bucket, source.name), source.local_name
+    content = bucket.read_manifest(source.reference)
+    if content is None:
+        raise FlagbenchError(
+            f"there is no image {source.url}",
+            remedy=f"push it: flagbench push CASE:STACK --to {source.bucket.url}",
+        )
+    manifest = decode(content, Manifest, f"the manifest of {source.url}")
+    with blob_folder() as folder:
+        config_file = folder / "config.json"
+        bucket.get_blob(manifest.config, config_file, lambda count: None)
+        config = decode(config_file.read_bytes(), Config, f"the configuration of {source.url}")
+        diff_ids = tuple(config.rootfs.diff_ids)
+        if len(diff_ids) != len(manifest.layers):
+            raise damaged(f"{source.url} has {len(manifest.layers)} layers, its configuration {len(diff_ids)}")
+        layers = [*zip(manifest.layers, diff_ids, strict=True)]
+        image = _in_engine(engine, name, manifest, config)
+        loaded = image is None
+        held = len(layers) if image else _held(engine, diff_ids)
+        # What the engine lacks, or this machine has never unpacked.
+        wanted = [*layers[held:], *(pair for pair in layers[:held] if _seen_diff_id(pair[0]) != pair[1])]
+        files = {layer: folder / layer.digest.removeprefix("sha256:") for layer, _ in wanted}
+        downloaded = sum(layer.size for layer in files)
+        if files:
+            with progress.bar(f"downloading {name}", downloaded) as show:
+                for layer, file in files.items():
+                    bucket.get_blob(layer, file, show)
+        for layer, diff_id in wanted:
+            _compare(files[layer], layer, diff_id, bucket.url)
+        if image is None:
+            progress.note(f"loading {name} into the engine")
+            engine.load(tar_chunks(_archive(manifest, config_file, files, name)))
+            image = engine.inspect(name)
+            if image is None or image.layers != diff_ids:
+                raise EngineError(
+                    f"the engine loaded {name} as another image than {manifest.config.digest}",
+                    remedy="update the engine, or pull from a server that serves the bucket as a registry",
+                )
+    engine.tag(image.id, name)
+    return Pulled(source, image, digest_of(content), manifest.config.digest, downloaded, loaded)
+
+
+def _in_engine(engine: Engine, name: str, manifest: Manifest, config: Config) -> ImageInfo | None:
+    """The image, if the engine has it; with the containerd image store, whose ids are others, under its name."""
+    if engine.names_configurations():
+        return engine.inspect(manifest.config.digest)
+    image = engine.inspect(name)
+    wanted = tuple(config.rootfs.diff_ids), config.config.labels or {}
+    return image if image is not None and (image.layers, image.labels) == wanted else None
+
+
+def _held(engine: Engine, diff_ids: tuple[str, ...]) -> int:
+    """How many of the lowest layers another image of the engine has: those are not loaded."""
+    if not engine.names_configurations():
+        return 0  # the containerd store needs the compressed layers, too
+    return max((_shared(image.layers, diff_ids) for image in engine.images()), default=0)
+
+
+def _shared(first: Sequence[str], second: Sequence[str]) -> int:
+    """How many of the lowest layers are the same."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+
+def _compare(path: Path, layer: Layer, diff_id: str, url: str) -> None:
+    """Compare a layer's content with its diff id, and remember it. Raises FlagbenchError (data) if it differs."""
+    unpack = gzip.open if layer.media_type.endswith("gzip") else open
+    found = sha256()
+    try:
+        with unpack(path, "rb") as tar:
+            while chunk := tar.read(_CHUNK):
+                found.update(chunk)
+    except (zlib.error, gzip.BadGzipFile, EOFError) as error:
+        raise damaged(f"the layer {layer.digest} of {url} cannot be unpacked: {error}") from None
+    if f"sha256:{found.hexdigest()}" != diff_id:
+        raise damaged(f"the layer {layer.digest} of {url} is not the {diff_id} that its configuration names")
+    with suppress(OSError):  # it is unpacked again the next time
+        _seen(layer).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(_seen(layer), diff_id.encode())
+
+
+def _seen_diff_id(layer: Layer) -> str | None:
+    """The diff id of a layer that this machine has unpacked before: it cannot change."""
+    with suppress(OSError, UnicodeDecodeError):
+        return _seen(layer).read_text(encoding="ascii")
+    return None
+
+
+def _seen(layer: Layer) -> Path:
+    return cache_folder() / "layers" / layer.digest.removeprefix("sha256:")
+
+
+def _archive(manifest: Manifest, config: Path, files: dict[Layer, Path], name: str) -> dict[str, Path | bytes]:
+    """What `docker load` reads: every layer of the image is named, those that the engine has are not in it."""
+
+    def member(layer: Layer) -> str:
+        return f"{layer.digest.removeprefix('sha256:')}/layer.tar"
+
+    entry = {"Config": "config.json", "RepoTags": [name], "Layers": [*map(member, manifest.layers)]}
+    document = json.dumps([entry]).encode()
+    return {"manifest.json": document, "config.json": config, **{member(each): files[each] for each in files}}

@@ -1,0 +1,144 @@
+"""`flagbench push`: an image of the engine into a registry, with the engine's own client, or into a bucket."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+
+from flagbench.errors import FlagbenchError
+from flagbench.image_reference import find_reference, is_on_docker_hub, is_prefix
+from flagbench.images.bucket import ImageBucket, Put, blob_folder
+from flagbench.images.docker import Engine, ImageInfo
+from flagbench.images.docker_archive import Blob, digest_of, read_archive
+from flagbench.images.tags import BASE_NAME_LABEL
+from flagbench.manifests.model import Stack
+from flagbench.progress import Progress
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image of the engine that is to be pushed."""
+
+    name: str
+    """`flagbench/CASE:STACK-VERSION`."""
+    info: ImageInfo
+    tags: tuple[str, ...]
+    """The fixed tag, then those that move and name the same image."""
+
+
+@dataclass(frozen=True)
+class PushedBlob:
+    """What became of a layer or of the configuration."""
+
+    digest: str
+    size: int
+    how: Put
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """An image that is in a registry or a bucket now."""
+
+    place: str
+    """`HOST[/PATH]/flagbench/CASE`, or `s3://BUCKET/flagbench/CASE`."""
+    tags: tuple[str, ...]
+    digest: str
+    """`sha256:<64 hex>` of the manifest."""
+    image_id: str
+    """The engine's id of it: of most engines, the digest of the configuration."""
+    blobs: tuple[PushedBlob, ...] | None = None
+    """None for a registry, whose blobs the engine sends."""
+
+    @property
+    def bytes_sent(self) -> int | None:
+        """Bytes that were uploaded to a bucket."""
+        if self.blobs is None:
+            return None
+        return sum(blob.size for blob in self.blobs if blob.how == "uploaded")
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {**asdict(self), "bytes_sent": self.bytes_sent}
+
+
+def find_source(name: str, aliases: tuple[str, ...], engine: Engine) -> Source:
+    """The image of that name, and which of its aliases still name it. Raises FlagbenchError (usage) without it."""
+    info = engine.inspect(name)
+    if info is None:
+        raise FlagbenchError(
+            f"the engine has no image {name}",
+            remedy=f"build it first: `flagbench build {name.removeprefix('flagbench/').rpartition('-')[0]}`",
+        )
+    found = ((alias, engine.inspect(alias)) for alias in aliases)
+    moving = [alias for alias, other in found if other is not None and other.id == info.id]
+    return Source(name, info, tuple(each.rpartition(":")[2] for each in (name, *moving)))
+
+
+def require_redistributable(stack: Stack, image: ImageInfo) -> None:
+    """Refuse to give the layers of an image's base to others, unless the licence of the base allows it.
+
+    Raises FlagbenchError (usage).
+    """
+    terms = stack.base_redistribution
+    base = image.labels.get(BASE_NAME_LABEL) or "this image"
+    own = find_reference(stack.base_image or "")
+    if stack.base_image is not None and (own is None or base != own.tagged):
+        why = f"it is not the stack's base {stack.base_image}, so its licence is unknown"
+    elif terms.status == "allowed":
+        return
+    else:
+        why = f"{terms.reason} ({terms.source})" if terms.source else terms.reason
+    raise FlagbenchError(
+        f"the layers of the base {base} may not be pushed: {why}",
+        remedy="let others build the image; if you may redistribute the base, or if only you can pull from there, "
+        "add --i-may-redistribute",
+    )
+
+
+def require_registry(to: str, repository: str, *, public: bool) -> None:
+    """Refuse what no registry's address can be. Raises FlagbenchError (usage)."""
+    if public:
+        raise FlagbenchError("--public is for a bucket", remedy="leave it out: a registry has its own permissions")
+    if not is_prefix(to):
+        raise FlagbenchError(
+            f"--to cannot be {to!r}", remedy="write HOST[:PORT][/PATH] with a path in lower case, or s3://BUCKET"
+        )
+    if is_on_docker_hub(f"{to}/{repository}"):
+        raise FlagbenchError(
+            f"--to cannot be {to!r}: that is Docker Hub, where a repository cannot be named .../{repository}",
+            remedy="name the host of another registry, HOST[:PORT][/PATH], or a bucket, s3://BUCKET",
+        )
+
+
+def push_to_registry(source: Source, repository: str, engine: Engine, show: TextIO | None) -> Pushed:
+    """`docker push` of every tag to `HOST[/PATH]/flagbench/CASE`, which the image is named in the engine, too.
+
+    Its progress goes to `show`. Raises EngineError where the registry cannot be reached, or refuses.
+    """
+    digest = ""
+    for tag in source.tags:
+        engine.tag(source.info.id, f"{repository}:{tag}")
+        digest = engine.push(f"{repository}:{tag}", show=show)
+    return Pushed(repository, source.tags, digest, source.info.id)
+
+
+def push_to_bucket(source: Source, bucket: ImageBucket, engine: Engine, progress: Progress) -> Pushed:
+    """Put what the bucket lacks of an image, then its manifest.
+
+    Raises FlagbenchError: data (3) where the engine's archive cannot be read, engine (15) for the engine, the network
+    or a full disk.
+    """
+    bucket.begin()
+    progress.note(f"reading {source.name} from the engine")
+    blobs: list[PushedBlob] = []
+
+    def put(blob: Blob, path: Path) -> None:
+        blobs.append(PushedBlob(blob.digest, blob.size, bucket.put_blob(blob, path, progress)))
+
+    with blob_folder() as folder:
+        manifest = msgspec.json.encode(read_archive(engine.save(source.info.id), folder, put))
+    bucket.put_manifest(manifest, source.tags)
+    return Pushed(bucket.url, source.tags, digest_of(manifest), source.info.id, tuple(blobs))

@@ -1,0 +1,74 @@
+"""Addresses of images in a bucket, and what is no such address."""
+
+from __future__ import annotations
+
+import pytest
+
+from flagbench.errors import FlagbenchError
+from flagbench.images.bucket import is_in_bucket, parse_bucket_image, parse_image_bucket
+from flagbench_core.exit_codes import ExitCode
+
+DIGEST = f"sha256:{'0123456789ab' + 'c' * 52}"
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "reference", "local"),
+    [
+        ("s3://lab/flagbench/distilbert:cpu", "flagbench/distilbert", "cpu", "flagbench/distilbert:cpu"),
+        ("s3://lab/glm:a100-0.1", "glm", "a100-0.1", "glm:a100-0.1"),
+        (f"s3://lab/a/b/c@{DIGEST}", "a/b/c", DIGEST, "a/b/c:sha256-0123456789ab"),
+        (f"s3://lab/a/b:cpu@{DIGEST}", "a/b", DIGEST, "a/b:cpu"),
+        ("s3://lab/a.b/c:cpu?profile=ceph", "a.b/c", "cpu", "a.b/c:cpu"),
+        ("S3://lab/a:cpu", "a", "cpu", "a:cpu"),
+    ],
+)
+def test_an_image_in_a_bucket(address: str, name: str, reference: str, local: str) -> None:
+    found = parse_bucket_image(address)
+    assert (found.bucket.bucket, found.bucket.prefix, found.name) == ("lab", "", name)
+    assert (found.reference, found.local_name) == (reference, local)
+    assert parse_bucket_image(found.url) == found
+    assert is_in_bucket(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://lab",
+        "s3://lab/",
+        "s3://lab/flagbench/distilbert",
+        "s3://lab/Upper:cpu",
+        "s3://lab/a:cpu:cpu",
+        "s3://lab/a@sha256:12",
+        "s3://lab/../a:cpu",
+        "s3://lab/a:cpu#part",
+        "s3://lab/a:cpu?tag=cpu",
+        "s3:/lab/a:cpu",
+        "s3://lab/a:\x1b[2J",
+        "s3://lab/ä:cpu",
+    ],
+)
+def test_what_is_no_image_in_a_bucket(address: str) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        parse_bucket_image(address)
+    assert caught.value.code is ExitCode.USAGE
+    assert caught.value.message.isprintable()
+
+
+def test_an_address_without_an_image_is_named() -> None:
+    with pytest.raises(FlagbenchError, match="s3://lab") as caught:
+        parse_bucket_image("s3://lab")
+    assert caught.value.code is ExitCode.USAGE
+
+
+def test_keys_in_an_address_are_refused_without_being_repeated() -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        parse_bucket_image("s3://AKIAEXAMPLE:hunter2/x@lab/a:cpu")
+    assert "hunter2" not in caught.value.message + caught.value.remedy
+
+
+def test_images_are_pushed_to_the_root_of_a_bucket() -> None:
+    assert parse_image_bucket("s3://lab?profile=ceph").profile == "ceph"
+    with pytest.raises(FlagbenchError) as caught:
+        parse_image_bucket("s3://lab/team/images")
+    assert caught.value.code is ExitCode.USAGE
+    assert "location /v2/" in caught.value.remedy

@@ -1,0 +1,43 @@
+"""Who may push which base."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flagbench.errors import FlagbenchError
+from flagbench.images.docker import ImageInfo
+from flagbench.images.push import require_redistributable
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.model import Redistribution
+from flagbench_core.exit_codes import ExitCode
+
+STACK = replace(load_catalog(claims=False).stacks["cpu"], base_image="debian:bookworm-slim")
+
+
+def on(base: str) -> ImageInfo:
+    """An image that stands on that base."""
+    return ImageInfo("sha256:1", {"org.opencontainers.image.base.name": base}, (), ())
+
+
+def test_a_base_that_everybody_may_redistribute() -> None:
+    assert STACK.base_redistribution.status == "allowed"
+    require_redistributable(STACK, on("debian:bookworm-slim"))
+
+
+@pytest.mark.parametrize(
+    ("base", "status"),
+    [
+        ("debian:bookworm-slim", "restricted"),
+        ("debian:bookworm-slim", "unknown"),
+        ("vendor.example/base:1", "allowed"),
+        ("", "allowed"),
+    ],
+)
+def test_any_other_base_needs_consent(base: str, status: str) -> None:
+    stack = replace(STACK, base_redistribution=Redistribution(status, "a reason", None))
+    with pytest.raises(FlagbenchError) as caught:
+        require_redistributable(stack, on(base))
+    assert caught.value.code is ExitCode.USAGE
+    assert "--i-may-redistribute" in caught.value.remedy

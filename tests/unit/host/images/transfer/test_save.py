@@ -1,0 +1,97 @@
+"""Archives of `docker save`, of old and new engines, as blobs and a manifest."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flagbench.errors import FlagbenchError
+from flagbench.images.docker_archive import Manifest, read_archive
+from flagbench_core.exit_codes import ExitCode
+from oci_images import make_image, sha256, tar
+
+ONE, TWO = {"one": b"1" * 10_000}, {"two": b"2"}
+
+
+def archive(members: dict[str, bytes | str], layers: list[str], config: str) -> Iterator[bytes]:
+    """Chunks of an archive: name to content, or to what a link leads to; `manifest.json` comes last."""
+    out = io.BytesIO()
+    documents = {"manifest.json": json.dumps([{"Config": config, "RepoTags": ["a:1"], "Layers": layers}]).encode()}
+    with tarfile.open(fileobj=out, mode="w") as made:
+        for name, content in {**members, **documents}.items():
+            member = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                member.type, member.linkname = tarfile.SYMTYPE, content
+                made.addfile(member)
+            else:
+                member.size = len(content)
+                made.addfile(member, io.BytesIO(content))
+    text = out.getvalue()
+    return (text[at : at + 1000] for at in range(0, len(text), 1000))
+
+
+def old_archive(*layers: dict[str, bytes]) -> Iterator[bytes]:
+    """As before Docker 25, where a layer that the image has twice is a link; layers come in any order."""
+    config = make_image(*layers).config
+    names = [f"{number}/layer.tar" for number in range(len(layers))]
+    members: dict[str, bytes | str] = {"0/VERSION": b"1.0", "0/json": b"{}", "c.json": config}
+    for number in reversed(range(len(layers))):
+        first = layers.index(layers[number])
+        members[names[number]] = tar(layers[number]) if first == number else f"../{first}/layer.tar"
+    return archive(members, names, "c.json")
+
+
+def new_archive(*layers: dict[str, bytes], compressed: bool = False) -> Iterator[bytes]:
+    """As since Docker 25; with the containerd image store layers are compressed."""
+    config = make_image(*layers).config
+    packed = [gzip.compress(tar(each)) if compressed else tar(each) for each in layers]
+    members: dict[str, bytes | str] = {f"blobs/{sha256(each).replace(':', '/')}": each for each in (config, *packed)}
+    names = [f"blobs/{sha256(each).replace(':', '/')}" for each in packed]
+    return archive({**members, "oci-layout": b"{}"}, names, f"blobs/{sha256(config).replace(':', '/')}")
+
+
+def saved(chunks: Iterator[bytes], folder: Path) -> tuple[Manifest, dict[str, bytes]]:
+    """The manifest, and every blob by its digest."""
+    blobs: dict[str, bytes] = {}
+    manifest = read_archive(chunks, folder, lambda blob, path: blobs.update({blob.digest: path.read_bytes()}))
+    assert all(sha256(content) == digest for digest, content in blobs.items())
+    return manifest, blobs
+
+
+@pytest.mark.parametrize("make", [old_archive, new_archive, lambda *layers: new_archive(*layers, compressed=True)])
+def test_an_image_keeps_its_id_and_its_layers(make: type, tmp_path: Path) -> None:
+    manifest, blobs = saved(make(ONE, TWO, ONE), tmp_path)
+    assert blobs[manifest.config.digest] == make_image(ONE, TWO, ONE).config
+    assert [gzip.decompress(blobs[layer.digest]) for layer in manifest.layers] == [*map(tar, (ONE, TWO, ONE))]
+    assert [len(blobs[layer.digest]) for layer in manifest.layers] == [layer.size for layer in manifest.layers]
+    assert len(blobs) == 3
+
+
+def test_a_shared_layer_is_one_blob(tmp_path: Path) -> None:
+    first, _ = saved(old_archive(ONE, TWO), tmp_path)
+    second, _ = saved(new_archive(ONE, {"three": b"3"}), tmp_path)
+    assert first.layers[0] == second.layers[0]
+    assert first.layers[1] != second.layers[1]
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        iter([b"not a tar"]),
+        iter([b"".join(old_archive(ONE))[:8000]]),
+        archive({"c.json": make_image(ONE).config, "0/layer.tar": tar(TWO)}, ["0/layer.tar"], "c.json"),
+        archive({"c.json": make_image(ONE).config}, ["0/layer.tar"], "c.json"),
+        archive({"0/layer.tar": tar(ONE)}, ["0/layer.tar"], "c.json"),
+        archive({"blobs/x": gzip.compress(tar(ONE))[:-9]}, ["blobs/x"], "c.json"),
+    ],
+)
+def test_a_damaged_archive_is_refused(chunks: Iterator[bytes], tmp_path: Path) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        saved(chunks, tmp_path)
+    assert caught.value.code is ExitCode.DATA
