@@ -130,15 +130,10 @@ def write_hdf5(path: Path, matrices: dict[str, dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(str(path), "w") as file:
         for name, parts in matrices.items():
-            if isinstance(parts, np.ndarray):  # as no published file has it
-                file.create_dataset(name, data=parts)
-                continue
             group = file.create_group(name)
             group.attrs["h5sparse_format"] = parts.get("format", "csr")
             group.attrs["h5sparse_shape"] = parts["shape"]
             for part in ("data", "indices", "indptr"):
-                if isinstance(parts.get(part), dict):
-                    group.create_group(part)
-                elif part in parts:
+                if part in parts:
                     group.create_dataset(part, data=parts[part])
     return path

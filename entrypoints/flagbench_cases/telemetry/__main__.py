@@ -7,11 +7,10 @@ import time
 from typing import List, Optional
 
 from flagbench_cases.shared.errors import UsageError
-from flagbench_cases.telemetry import monitor as monitors
+from flagbench_cases.telemetry import monitors
 from flagbench_cases.telemetry.cpu import CpuProbe
 from flagbench_cases.telemetry.jsonlines import JsonLinesWriter
-from flagbench_cases.telemetry.lifetime import Lifetime
-from flagbench_cases.telemetry.sampler import MIN_INTERVAL_S, run
+from flagbench_cases.telemetry.sampler import MIN_INTERVAL_S, Lifetime, run
 from flagbench_core.exit_codes import ExitCode
 
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
-from typing import Optional, Sequence, Tuple
+from typing import Optional, Sequence
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -67,9 +67,3 @@ def _as_a_child() -> None:
     """In the child: die with the sampler, and unblock the signals that the sampler blocks."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def visibility(*variables: str) -> Tuple[str, Optional[str]]:
-    """The first variable that is set, and its value; the first name and None if none is set."""
-    found = [(name, os.environ[name]) for name in variables if name in os.environ]
-    return found[0] if found else (variables[0], None)

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.telemetry import mxsmi
-from flagbench_cases.telemetry.monitor import MonitorUnavailable, create
+from flagbench_cases.telemetry.monitors import MonitorUnavailable, create, mx_smi
 from flagbench_cases.telemetry.summary import read_start, summarise
 from running import wait_until
 from unit.cases.refusal import refuses
@@ -76,7 +75,7 @@ def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mxsmi, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(mx_smi, "TIMEOUT_S", 0.3)
 
 
 def opened(devices: Any = None) -> Any:
@@ -104,12 +103,12 @@ def opened(devices: Any = None) -> Any:
     ],
 )
 def test_each_query_gives_its_values(query: str, values: list[dict[str, Any]]) -> None:
-    assert mxsmi.parse_devices(recorded("2.2.9", query)) == dict(enumerate(values))
+    assert mx_smi.parse_devices(recorded("2.2.9", query)) == dict(enumerate(values))
 
 
 def test_an_older_version_gives_the_same_values() -> None:
     text = "".join(recorded("2.1.12", name) for name in ("show-memory", "show-usage", "show-temperature"))
-    assert mxsmi.parse_devices(text) == {
+    assert mx_smi.parse_devices(text) == {
         0: {
             "mem_used_bytes": 879032 * KIB,
             "memory_total_bytes": 2**36,
@@ -132,7 +131,7 @@ def test_an_older_version_gives_the_same_values() -> None:
     ],
 )
 def test_units_and_what_is_no_value(line: str, values: dict[str, Any]) -> None:
-    assert mxsmi.parse_devices("GPU#7  MXC500  0000:0e:00.0\n    %s\n" % line) == {7: values}
+    assert mx_smi.parse_devices("GPU#7  MXC500  0000:0e:00.0\n    %s\n" % line) == {7: values}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ def test_units_and_what_is_no_value(line: str, values: dict[str, Any]) -> None:
     ],
 )
 def test_four_versions_are_told_apart(version: str, versions: dict[str, str], limits: list[float]) -> None:
-    assert mxsmi.parse_summary(recorded(version, "summary")) == (versions, limits)
+    assert mx_smi.parse_summary(recorded(version, "summary")) == (versions, limits)
 
 
 # -- asking --------------------------------------------------------------------------------------------------
@@ -220,7 +219,7 @@ def test_a_layout_nobody_knows_is_a_reason_and_no_crash(tool: Callable, show: Ca
 
 def test_a_missing_tool_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(mxsmi, "PLACES", (str(tmp_path / "driver"),))
+    monkeypatch.setattr(mx_smi, "PLACES", (str(tmp_path / "driver"),))
     with refuses(MonitorUnavailable, "mx-smi", tmp_path / "driver"):
         opened()
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.telemetry import nvml
-from flagbench_cases.telemetry.monitor import MonitorUnavailable
-from flagbench_cases.telemetry.nvml import kernel_driver, throttle_reasons
+from flagbench_cases.telemetry.monitors import MonitorUnavailable, nvml
+from flagbench_cases.telemetry.monitors.nvml import kernel_driver, throttle_reasons
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -22,8 +21,8 @@ MIB = 1 << 20
 
 SCRIPT = """
 import json, sys
-from flagbench_cases.telemetry.monitor import MonitorUnavailable
-from flagbench_cases.telemetry.nvml import create
+from flagbench_cases.telemetry.monitors import MonitorUnavailable
+from flagbench_cases.telemetry.monitors.nvml import create
 monitor = create(json.loads(sys.argv[1]))
 try:
     monitor.open()

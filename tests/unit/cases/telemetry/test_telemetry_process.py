@@ -143,10 +143,9 @@ def test_without_a_driver(tmp_path: Path, start_sampler: Callable, nvml_stub: Ca
     assert start["devices"] == []
 
 
-@pytest.mark.parametrize("monitor", ["nvml", "mxsmi"])
+@pytest.mark.parametrize("monitor", ["nvml", "mx_smi"])
 def test_it_needs_neither_torch_nor_other_packages(clean_environment: Callable, monitor: str) -> None:
-    script = (
-        "import sys, flagbench_cases.telemetry.__main__, flagbench_cases.telemetry.%s\nprint(*sys.modules)" % monitor
-    )
+    modules = "flagbench_cases.telemetry.__main__, flagbench_cases.telemetry.monitors.%s" % monitor
+    script = "import sys, %s\nprint(*sys.modules)" % modules
     done = subprocess.run([sys.executable, "-c", script], env=clean_environment(), stdout=subprocess.PIPE, check=True)
     assert not {"torch", "numpy", "psutil"} & set(done.stdout.decode().split())

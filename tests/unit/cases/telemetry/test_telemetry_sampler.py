@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.telemetry.lifetime import Lifetime
-from flagbench_cases.telemetry.monitor import MonitorUnavailable, NoDevices, Reading
-from flagbench_cases.telemetry.sampler import run
+from flagbench_cases.telemetry.monitors import MonitorUnavailable, NoDevices, Reading
+from flagbench_cases.telemetry.sampler import Lifetime, run
 
 pytestmark = pytest.mark.image
 

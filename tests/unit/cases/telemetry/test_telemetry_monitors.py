@@ -1,12 +1,22 @@
-"""CUDA_VISIBLE_DEVICES: which physical device a number of the run means."""
+"""Monitors: which there are, and which physical device a number of the run means."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from flagbench_cases.telemetry.visible import visible_devices
+from flagbench_cases.telemetry.monitors import NAMES, visible_devices
 
 pytestmark = pytest.mark.image
+
+STACKS = Path(__file__).parents[4] / "entrypoints" / "flagbench_cases" / "shared" / "stacks"
+
+
+def test_every_stack_has_a_monitor() -> None:
+    assert {json.loads(path.read_text())["monitor"] for path in STACKS.iterdir()} == set(NAMES)
+
 
 UUIDS = ["GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"]
 

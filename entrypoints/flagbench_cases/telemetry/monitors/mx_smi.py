@@ -5,12 +5,12 @@ Layouts as in public logs of mx-smi 2.1.12 and 2.2.9: one block per device, whic
 the record. The layout of 2.0.12, used for the published row of Llama2 70B, is unknown and may be unreadable.
 """
 
+import os
 import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from flagbench_cases.telemetry import command
-from flagbench_cases.telemetry.monitor import Monitor, MonitorUnavailable, Reading
-from flagbench_cases.telemetry.visible import visible_devices
+from flagbench_cases.telemetry.monitors import Monitor, MonitorUnavailable, Reading, run_devices
 
 # Where MetaX's driver and MACA install the tool if it is not on PATH.
 PLACES = ("/opt/mxdriver/bin", "/opt/maca/bin")
@@ -134,7 +134,7 @@ class MxSmiMonitor:
             self._listed = parse_list(self._tool.ask(("-L",), TIMEOUT_S))
             self._physical = self._choose()
             self._commands = self._settle()
-        except command.NoAnswer as error:
+        except (command.NoAnswer, MonitorUnavailable) as error:
             driver = parse_summary(self._summary)[0].get("driver")
             raise MonitorUnavailable(str(error), **({"driver_version": driver} if driver else {})) from None
 
@@ -142,17 +142,12 @@ class MxSmiMonitor:
         """The tool's numbers of the run's devices, in the run's order."""
         if not self._listed:
             raise command.NoAnswer("mx-smi lists no device")
-        count = max(self._listed) + 1
-        uuids = [self._listed.get(index, {}).get("uuid", "") for index in range(count)]
-        variable, value = command.visibility("CUDA_VISIBLE_DEVICES", "MACA_VISIBLE_DEVICES")
-        shown = [device for device in visible_devices(value, uuids) if isinstance(device, int)]
-        if not shown:
-            raise command.NoAnswer("%s=%s selects none of %d devices" % (variable, value, count))
-        wanted = range(len(shown)) if self._wanted is None else self._wanted
-        missing = [index for index in wanted if index >= len(shown)]
-        if missing:
-            raise command.NoAnswer("device %d is not among the %d that are visible" % (missing[0], len(shown)))
-        return [shown[index] for index in wanted]
+        uuids = [self._listed.get(index, {}).get("uuid", "") for index in range(max(self._listed) + 1)]
+        variable = "CUDA_VISIBLE_DEVICES"
+        if variable not in os.environ and "MACA_VISIBLE_DEVICES" in os.environ:
+            variable = "MACA_VISIBLE_DEVICES"
+        chosen = run_devices(variable, os.environ.get(variable), uuids, self._wanted)
+        return [device for device in chosen if isinstance(device, int)]
 
     def _settle(self) -> List[Tuple[str, ...]]:
         """The commands to run for every sample: all queries in one, else those that work individually."""

@@ -8,8 +8,7 @@ API reference).
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from flagbench_cases.telemetry.monitor import Monitor, MonitorUnavailable, Reading
-from flagbench_cases.telemetry.visible import visible_devices
+from flagbench_cases.telemetry.monitors import Monitor, MonitorUnavailable, Reading, run_devices
 
 try:
     import pynvml
@@ -158,24 +157,17 @@ class NvmlMonitor:
 
     def _find(self) -> List[_Device]:
         uuids, names = _inventory()
+        if not uuids:
+            raise MonitorUnavailable("NVML finds no device")
         value = os.environ.get("CUDA_VISIBLE_DEVICES")
-        shown = visible_devices(value, uuids)
-        if not shown:
-            raise MonitorUnavailable(
-                "CUDA_VISIBLE_DEVICES=%s selects none of %d devices" % (value, len(uuids))
-                if uuids
-                else "NVML finds no device"
-            )
+        chosen = run_devices("CUDA_VISIBLE_DEVICES", value, uuids, self._wanted)
         if (value is None or "-" not in value) and not _same_order(names):
             raise MonitorUnavailable(
                 "this node has devices of several models, which CUDA may number in a different order than "
                 "NVML; set CUDA_DEVICE_ORDER=PCI_BUS_ID or use UUIDs in CUDA_VISIBLE_DEVICES"
             )
-        wanted = range(len(shown)) if self._wanted is None else self._wanted
-        missing = [index for index in wanted if index >= len(shown)]
-        if missing:
-            raise MonitorUnavailable("device %d is not among the %d that are visible" % (missing[0], len(shown)))
-        return [_Device(index, _handle(shown[index])) for index in wanted]
+        indices = range(len(chosen)) if self._wanted is None else self._wanted
+        return [_Device(index, _handle(device)) for index, device in zip(indices, chosen)]
 
 
 def _inventory() -> Tuple[List[str], List[Optional[str]]]:
