@@ -87,8 +87,8 @@ def command(
 
     An image that exists already, with everything it was made from unchanged, is left as it is.
 
-    Builds run through the docker command, with BuildKit: the one on PATH, or the one that FLAGBENCH_DOCKER names. Its
-    progress goes to stderr. What the options name is used while a step installs and leaves nothing in an
+    Builds run through the docker command, with BuildKit: the first on PATH that can, or the one that FLAGBENCH_DOCKER
+    names. Its progress goes to stderr. What the options name is used while a step installs and leaves nothing in an
     image: no address, no certificate, no package file.
 
     --json prints {"images": [{image, image_id, context, tags, skipped, base {name, digest}, lock, sbom, tiers:

@@ -83,7 +83,7 @@ class Engine:
         platform = f"{version.get('Os', '')}/{version.get('Arch', '')}"
         line = f"Docker Engine {version.get('Version', '')} ({platform}, API {version['ApiVersion']}) at {address()}"
         try:
-            return f"{line}; images are built with {find_docker()}"
+            return f"{line}; images are built with {find_docker(builds=True)}"
         except EngineError as error:
             return f"{line}; cannot build: {error.message}"
 
@@ -222,7 +222,7 @@ class Engine:
 
         Raises `kind` where it fails, as `rules` explain it, with its last lines where they were not shown.
         """
-        docker = find_docker()
+        docker = find_docker(builds=words[0] == "build")
         code, lines = run_docker([docker, *words], **options)
         if code == 0:
             return lines

@@ -21,7 +21,7 @@ from flagbench.signals import Forwarding
 from flagbench_core.redaction import redact
 
 VARIABLE = "FLAGBENCH_DOCKER"
-"""Names the docker command to use instead of the one on PATH."""
+"""Names the docker command to use, instead of the first usable one on PATH."""
 # The client of 20.10 does not end when it is interrupted once while its context comes from standard input. Killed, it
 # takes the build with it.
 _STOP_SECONDS = 2
@@ -31,16 +31,29 @@ _KEPT_LINES = 200
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07)")
 
 
-def find_docker() -> str:
-    """The path of the docker command. Raises EngineError where it is not installed."""
-    name = os.environ.get(VARIABLE) or "docker"
-    if path := shutil.which(name):
-        return path
+def find_docker(*, builds: bool = False) -> str:
+    """The docker command that FLAGBENCH_DOCKER names, else the first on PATH; `builds`: one that has BuildKit.
+
+    Raises EngineError if there is none.
+    """
+    named = os.environ.get(VARIABLE)
+    folders = [None] if named else os.get_exec_path()
+    found = [path for folder in folders if (path := shutil.which(named or "docker", path=folder))]
+    for path in found:
+        if not builds or _has_buildkit(path):
+            return path
     raise EngineError(
-        f"the command {name} is not installed",
+        f"{found[0]} cannot build images: BuildKit is missing" if found else f"{named or 'docker'} is not installed",
         remedy="install Docker's client with its buildx plugin (docs.docker.com/go/buildx; on Debian 12 the package "
         f"docker.io is enough), or name a client with {VARIABLE}",
     )
+
+
+def _has_buildkit(docker: str) -> bool:
+    """Whether it builds with BuildKit: by itself before 23.0, and with its buildx plugin since."""
+    environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
+    command = [docker, "build", "--help"]
+    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
 
 
 def run_docker(
@@ -110,7 +123,7 @@ def _read(output: int, lines: deque[str], show: TextIO | None, secrets: Sequence
     with suppress(OSError), open(output, encoding="utf-8", errors="replace", newline="") as printed:
         for line in printed:
             text = redact(line, secrets)
-            lines.append(_ESCAPE.sub("", text).strip())
+            lines.append(_ESCAPE.sub("", text).rstrip())
             try:
                 if show is not None:
                     show.write(text)

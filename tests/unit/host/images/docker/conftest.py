@@ -14,6 +14,7 @@ import pytest
 SCRIPT = """#!/bin/sh
 PATH=/usr/bin:/bin
 cd {folder}
+[ "$1 $2" != "build --help" ] || exit {without_buildkit}
 env >environment
 cat >stdin
 printf '%s\\0' "$@" >arguments
@@ -25,15 +26,15 @@ exit {status}
 class FakeCommand:
     """A docker command: a script that prints what it is told to and notes what it was given."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, buildkit=True):
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.path = folder, folder / "docker"
+        self.folder, self.path, self._buildkit = folder, folder / "docker", buildkit
         self.prints("")
 
     def prints(self, text, status=0):
         """From now on it prints this."""
         (self.folder / "says").write_text(text, encoding="utf-8")
-        words = {"folder": self.folder, "status": status}
+        words = {"folder": self.folder, "without_buildkit": int(not self._buildkit), "status": status}
         self.path.write_text(SCRIPT.format(**{name: shlex.quote(str(word)) for name, word in words.items()}))
         self.path.chmod(0o755)
 

@@ -14,17 +14,26 @@ import pytest
 from flagbench.images.docker_command import find_docker, run_docker
 from flagbench.images.docker_errors import EngineError
 
+from .conftest import FakeCommand
+
 BUILDER = Path(__file__).parents[5] / "builder"
 
 
 def test_the_docker_command_is_found(tmp_path, fake_command, monkeypatch):
-    assert find_docker() == str(fake_command.path)
+    assert find_docker() == find_docker(builds=True) == str(fake_command.path)
+    without = FakeCommand(tmp_path / "without", buildkit=False)
     monkeypatch.delenv("FLAGBENCH_DOCKER")
-    monkeypatch.setenv("PATH", str(fake_command.folder))
-    assert find_docker() == str(fake_command.path)
-    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), str(without.folder), str(fake_command.folder)]))
+    assert find_docker() == str(without.path)
+    assert find_docker(builds=True) == str(fake_command.path)
+
+
+@pytest.mark.parametrize("named", ["", "/nowhere/docker"])
+def test_no_docker_command_that_builds(tmp_path, monkeypatch, named):
+    monkeypatch.setenv("PATH", str(FakeCommand(tmp_path, buildkit=False).folder))
+    monkeypatch.setenv("FLAGBENCH_DOCKER", named)
     with pytest.raises(EngineError):
-        find_docker()
+        find_docker(builds=True)
 
 
 def run(script, **options):
