@@ -16,6 +16,8 @@ _NOISE = frozenset(
     )
 )
 """Words that distinguish no two accelerators of a vendor, or that a manifest may leave out."""
+NOMINAL = 0.05
+"""Tools print up to so much less than the memory a card is sold with."""
 _MEMORY = re.compile(r"(\d+)\s*g(?:i?b)?")
 
 
@@ -33,10 +35,9 @@ def cards(catalog: Catalog) -> tuple[Card, ...]:
     """Every accelerator of the catalog once, though several stacks may have it."""
     found: dict[str, Card] = {}
     for stack in catalog.stacks.values():
-        for entry in stack.raw["accelerators"]:
-            peaks = {name: float(peak["flops"]) for name, peak in entry["peaks"].items()}
-            card = Card(entry["name"], tuple(entry["match"]), float(entry["memory_gib"]), peaks)
-            found.setdefault(card.name, card)
+        for entry in stack.accelerators:
+            peaks = {name: float(peak.flops) for name, peak in entry.peaks.items()}
+            found.setdefault(entry.name, Card(entry.name, entry.match, float(entry.memory_gib), peaks))
     return tuple(found.values())
 
 

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from flagbench.claims.cards import Card, cards, find_cards
-from flagbench.claims.finding import TableError
-from flagbench.claims.labels import read_label
 from flagbench.claims.numbers import Cell, read_count, read_number
-from flagbench.claims.rows import Publication, Row
+from flagbench.claims.rows import Row, TableError
 from flagbench.manifests.documents import Document, read_document
 from flagbench.manifests.load import build_claim
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim
@@ -37,7 +35,6 @@ def read_claims(path: Path, catalog: Catalog) -> list[Row]:
             index + 1,
             document.line(("claims", index)),
             build_claim(raw, document.data, path),
-            document.data.get("sources", {}),
             catalog,
             accelerators,
         )
@@ -56,23 +53,20 @@ def _check_claim(document: Document, index: int, claim: Any, case: Case) -> None
             document.problem(("claims", index, "metrics", at), f"{metric['name']} is {known}")
 
 
-def _row(
-    number: int, line: int, claim: Claim, sources: dict[str, Any], catalog: Catalog, accelerators: tuple[Card, ...]
-) -> Row:
+def _row(number: int, line: int, claim: Claim, catalog: Catalog, accelerators: tuple[Card, ...]) -> Row:
     case = catalog.cases[claim.case]
     conditions = {name: _text(value) for name, value in claim.conditions.items()}
     stated = {name: text for name, text in conditions.items() if text != NOT_PUBLISHED}
     nodes, devices = (read_count(stated.get(name, "")) for name in ("nodes", "devices"))
     device = stated.get("device_model", "")
     total = next((metric.of for metric in claim.metrics if metric.of), None)
-    current = [source["file"] for source in sources.values() if source["commit"] == case.published["commit"]]
     return Row(
         number=number,
         line=line,
         name=claim.id,
         case=case,
         device=device,
-        cards=_cards(device, read_label(claim.row).device, accelerators),
+        cards=find_cards(device, accelerators),
         nodes=nodes,
         devices=devices,
         precision="" if claim.precision_label == NOT_PUBLISHED else claim.precision_label.lower(),
@@ -82,21 +76,8 @@ def _row(
         memory_total=None if total is None else read_number(_text(total)),
         unstated=frozenset(conditions.keys() - stated.keys()),
         complete=True,
-        publication=Publication(
-            label=claim.row,
-            run_devices=claim.run.nodes * claim.run.gpus,
-            withdrawn=tuple(metric.name for metric in claim.metrics if metric.source),
-            superseded=claim.source.commit != case.published["commit"] and claim.source.file in current,
-            aligned=claim.aligned is True,
-        ),
+        run_devices=claim.run.nodes * claim.run.gpus,
     )
-
-
-def _cards(device: str, label: str, accelerators: tuple[Card, ...]) -> tuple[Card, ...]:
-    """The accelerators that a row may mean: by its label, where that fits more with other peaks."""
-    found, named = find_cards(device, accelerators), find_cards(label, accelerators)
-    peaks = ({tuple(sorted(card.peaks.items())) for card in each} for each in (found, named))
-    return named if len(named) > len(found) and len(set(map(frozenset, peaks))) > 1 else found
 
 
 def _metrics(claim: Claim) -> dict[str, Cell]:

@@ -7,10 +7,9 @@ import io
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from flagbench.claims.cards import Card, cards, find_cards
-from flagbench.claims.finding import TableError
+from flagbench.claims.cards import NOMINAL, Card, cards, find_cards
 from flagbench.claims.numbers import Cell, read_count, read_number
-from flagbench.claims.rows import Row
+from flagbench.claims.rows import Row, TableError
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog
 from flagbench.terminal import brief
 
@@ -26,8 +25,6 @@ _NUMBERS = frozenset(
     )
 )
 """Conditions that rules compute with."""
-_NOMINAL = 0.05
-"""Tools print up to so much less than the memory a card is sold with."""
 
 
 def columns(catalog: Catalog) -> dict[str, str]:
@@ -132,7 +129,7 @@ def _row(line: _Line, number: int, case: Case, known: Mapping[str, str], acceler
     device = stated.get("device_model", "")
     found = find_cards(device, accelerators)
     if total is not None:
-        found = tuple(card for card in found if abs(card.memory_gib - total.value) <= _NOMINAL * total.value) or found
+        found = tuple(card for card in found if abs(card.memory_gib - total.value) <= NOMINAL * total.value) or found
     return Row(
         number=number,
         line=line.number,

@@ -8,54 +8,39 @@ from pathlib import Path
 
 from flagbench.claims.claims_file import read_claims
 from flagbench.claims.csv_file import read_csv
-from flagbench.claims.finding import Finding, TableError
-from flagbench.claims.rows import Row
-from flagbench.claims.rules import (
-    copies,
-    limits,
-    missing,
-    order,
-    outcome,
-    padding,
-    scaling,
-    settings,
-    times,
-    utilisation,
-)
+from flagbench.claims.rows import Finding, Row, TableError
+from flagbench.claims.rules import limits, outcome, settings, speeds
 from flagbench.files import read_text, reason
 from flagbench.manifests.model import Catalog
 
 WHOLE_ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (
-    missing.conditions,
-    missing.stated,
-    missing.gate,
-    order.positive,
+    settings.conditions,
+    settings.stated,
+    settings.gate,
+    speeds.positive,
 )
 """For rows as they are printed; all others are for their measured values, by which they divide."""
 ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (
-    order.rates_in_order,
-    times.end_to_end,
+    speeds.rates_in_order,
+    outcome.end_to_end,
     limits.above_peak,
     limits.memory,
-    utilisation.at_most_one,
-    utilisation.follows,
-    padding.padding_counted,
+    limits.at_most_one,
+    limits.follows,
+    speeds.padding_counted,
     outcome.accuracy,
     outcome.duplicates,
     outcome.can_converge,
-    outcome.losses,
-    outcome.withdrawn,
     settings.precision_label,
     settings.devices,
     settings.layout,
     settings.global_batch,
-    settings.named,
     settings.software,
 )
 TABLE_RULES: tuple[Callable[[Sequence[Row]], Iterable[Finding]], ...] = (
-    scaling.scaling,
-    copies.copied,
-    missing.utilisation_blank,
+    speeds.scaling,
+    speeds.copied,
+    settings.utilisation_blank,
 )
 
 
@@ -94,7 +79,7 @@ def lint_rows(rows: Sequence[Row]) -> LintResult:
 
 
 def _findings(rows: Sequence[Row]) -> Iterator[Finding]:
-    measured = [order.measured(row) for row in rows]
+    measured = [speeds.measured(row) for row in rows]
     for row, left in zip(rows, measured, strict=True):
         for rule in WHOLE_ROW_RULES:
             yield from rule(row)

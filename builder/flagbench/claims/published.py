@@ -31,6 +31,17 @@ ANOMALIES = {Fit.ROUNDED_UP: "mfu-rounding", Fit.NONE: "mfu-does-not-fit"}
 """The anomaly that a row with such a utilisation must list."""
 
 
+def fit(printed: Decimal, unit: float, computed: float) -> Fit:
+    """Which rounding of a computed value to `unit` gives the printed one."""
+    # A float's last bits are not the publisher's: 0.3605 must not read as 0.36049999.
+    exact, last = Decimal(f"{computed:.12g}"), Decimal(f"{unit:.6g}")
+    if exact.quantize(last, ROUND_HALF_UP) == printed:
+        return Fit.ROUNDED
+    if exact.quantize(last, ROUND_DOWN) == printed:
+        return Fit.TRUNCATED
+    return Fit.ROUNDED_UP if abs(printed - exact) < last else Fit.NONE
+
+
 @dataclass(frozen=True)
 class Reproduction:
     """A printed utilisation beside the one its row's throughput gives; both are fractions."""
@@ -49,14 +60,7 @@ class Reproduction:
     @property
     def fit(self) -> Fit:
         """Which rounding of the computed value gives the printed one."""
-        unit = Decimal(1).scaleb(int(self.printed.as_tuple().exponent))
-        # A float's last bits are not the publisher's: 0.3605 must not read as 0.36049999.
-        computed = Decimal(f"{self.computed:.12g}")
-        if computed.quantize(unit, ROUND_HALF_UP) == self.printed:
-            return Fit.ROUNDED
-        if computed.quantize(unit, ROUND_DOWN) == self.printed:
-            return Fit.TRUNCATED
-        return Fit.ROUNDED_UP if abs(self.printed - computed) < unit else Fit.NONE
+        return fit(self.printed, 10.0 ** int(self.printed.as_tuple().exponent), self.computed)
 
     @property
     def problem(self) -> str | None:

@@ -1,31 +1,54 @@
-"""A published row as what it means: a case, a device, conditions and metrics with their intervals."""
+"""A published row as what it means, what a rule finds in it, and the error for a file that has no rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from flagbench.claims.cards import Card
-from flagbench.claims.finding import Finding
 from flagbench.claims.numbers import Cell, read_number
 from flagbench.claims.work import UnitWork, unit_work
+from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case
+from flagbench.terminal import visible
+from flagbench_core.exit_codes import ExitCode
+
+_SHOWN = 20
+"""Problems that an error lists; the rest are counted."""
+
+
+class TableError(FlagbenchError):
+    """A file that cannot be read as rows, with every problem of it."""
+
+    def __init__(
+        self, problems: Sequence[str], remedy: str = "docs/lint-a-table.md has the columns and units"
+    ) -> None:
+        more = [f"... and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+        super().__init__("\n  ".join([*problems[:_SHOWN], *more]), remedy=remedy, code=ExitCode.DATA)
 
 
 @dataclass(frozen=True)
-class Publication:
-    """What a claim says of its source; empty for a row of a CSV file."""
+class Finding:
+    """A cell of a published table that cannot be right, or that is not there."""
 
-    label: str = ""
-    """The row's own label, with its list of changed hyper-parameters."""
-    run_devices: int | None = None
-    """How many devices the claim's run has."""
-    withdrawn: tuple[str, ...] = ()
-    """Metrics that a later version of the table took out."""
-    superseded: bool = False
-    """Whether the whole row is from an older version of a table that is there in a newer one."""
-    aligned: bool = False
-    """Whether the row says that its losses are aligned with the publisher's."""
+    row: int
+    """From 1, without the header."""
+    line: int
+    name: str
+    """The row's id, else `row N`."""
+    field: str
+    """The metric or condition."""
+    rule: str
+    message: str
+    """What is wrong, with the numbers, and what to do."""
+
+    def __str__(self) -> str:
+        return visible(f"{self.name}: {self.field}: {self.rule}: {self.message}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -58,7 +81,8 @@ class Row:
     """Conditions of which the row says that they were not published."""
     complete: bool = False
     """Whether the row lists every condition of its case, as a claim must."""
-    publication: Publication = Publication()
+    run_devices: int | None = None
+    """How many devices the run of a claim has."""
 
     def finding(self, field: str, rule: str, message: str) -> Finding:
         """A finding of this row."""

@@ -1,14 +1,15 @@
-"""What a device can do: its peak, its memory."""
+"""What a device can do: its peak, its memory, and the utilisation that follows from a speed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 
-from flagbench.claims.finding import Finding
-from flagbench.claims.rows import Row
+from flagbench.claims.cards import NOMINAL
+from flagbench.claims.numbers import Cell
+from flagbench.claims.published import Fit, fit
+from flagbench.claims.rows import Finding, Row
 
-_NOMINAL = 0.05
-"""Tools print up to so much less than the memory a card is sold with."""
 _RATES = ("p_core", "tokens_per_second_per_device", "p_train", "p_whole", "p_infer_core", "p_infer_whole")
 
 
@@ -61,4 +62,127 @@ def memory(row: Row) -> Iterator[Finding]:
 
 
 def _differs(total: float, sizes: list[float]) -> bool:
-    return all(abs(total - size) > _NOMINAL * size for size in sizes)
+    return all(abs(total - size) > NOMINAL * size for size in sizes)
+
+
+FAULTS = {
+    Fit.TRUNCATED: ("mfu-truncated", "cut off, not rounded"),
+    Fit.ROUNDED_UP: ("mfu-rounding", "rounded up"),
+    Fit.NONE: ("mfu-does-not-fit", "not that value"),
+}
+"""The rule and the words for a utilisation that its formula does not round to."""
+COUNTED = 0.01
+"""Parts by which two counts of the same FLOPs differ when a publisher rounds the number of parameters."""
+_MEANT = 0.10
+"""A utilisation closer than that to the publisher's own formula was made by it."""
+
+
+def at_most_one(row: Row) -> Iterator[Finding]:
+    """mfu <= hfu <= 1: a device does no more than its peak, and recomputation only adds to what is executed."""
+    mfu, hfu = row.metrics.get("mfu"), row.metrics.get("hfu")
+    for name, cell in (("mfu", mfu), ("hfu", hfu)):
+        if cell is not None and cell.low > 1:
+            yield row.finding(
+                name,
+                "above-one",
+                f"{cell.value:.1%} of the peak is impossible; check the FLOPs, the peak and the devices",
+            )
+    if mfu is not None and hfu is not None and mfu.low > hfu.high:
+        yield row.finding("mfu", "above-hfu", f"mfu {mfu.text} is above hfu {hfu.text}; check which is which")
+
+
+def follows(row: Row) -> Iterator[Finding]:
+    """mfu = rate of a device x FLOPs of a unit / peak, rounded or cut off as printed.
+
+    FLOPs: one of the case's conventions (`work.unit_work`), within COUNTED. Peak: the datasheet's, of the precision
+    that the row states; where it states fp32, also of TF32. A value that only the publisher's own formula gives is
+    `mfu-formula`: it is no utilisation of this device. One that was made by that formula and misses it is
+    `mfu-rounding`, `mfu-truncated` or `mfu-does-not-fit`, and so is one that no formula gives.
+    """
+    printed, case = row.metrics.get("mfu"), row.case
+    if printed is None or printed.value <= 0 or printed.low > 1:
+        return
+    rate = row.rate_of_device(case.gate)
+    if rate is None:
+        if row.gate is None:
+            yield from _without_rate(row, printed)
+        return
+    formula = case.published_formula
+    published = rate.value * formula.flops_per_unit / formula.peak_of(_of_formula(row)) if formula else None
+    meant = published is not None and abs(printed.value - published) <= _MEANT * published
+    standard = _standard(row, rate)
+    if any(_matches(printed, low, high) for _, low, high in standard if not (meant and high > low * 1.5)):
+        return
+    if published is not None and meant:
+        yield from _by_formula(row, printed, rate, published)
+        return
+    if not standard or any(_matches(printed, low, high) for _, low, high in standard):
+        return
+    text, low, high = min(standard, key=lambda entry: abs(entry[1] - printed.value))
+    shown = f"{low:.4g}" if high < low * 1.5 else f"{low:.4g} to {high:.4g}"
+    yield row.finding(
+        "mfu",
+        "mfu-does-not-fit",
+        f"{printed.text} does not follow from the speed: {text} = {shown}; check the speed, the devices and the peak",
+    )
+
+
+def _standard(row: Row, rate: Cell) -> list[tuple[str, float, float]]:
+    """The utilisations that the case's conventions give: how, the least and the most."""
+    work = row.work
+    precisions = row.precisions
+    if precisions == ("fp32",):
+        precisions = ("fp32", "tf32")
+    if work is None:
+        return []
+    found = []
+    peaks = {card.peaks[name] for card in row.cards for name in precisions if name in card.peaks}
+    for peak in sorted(peaks):
+        for name, flops in work.conventions.items():
+            how = f"{rate.value:.5g} per device x {flops:.5g} FLOP ({name}) / {peak:.4g}"
+            low, high = rate.low * flops / peak, rate.high * flops / peak * work.most
+            found.append((how, low * (1 - COUNTED), high * (1 + COUNTED)))
+    return found
+
+
+def _of_formula(row: Row) -> str:
+    return "tf32" if row.precisions == ("fp32",) else (row.precisions or ("",))[0]
+
+
+def _matches(printed: Cell, low: float, high: float) -> bool:
+    """Whether a computed interval touches the printed one; a cut-off value stands for up to a unit more."""
+    return low <= printed.high + printed.unit / 2 and printed.low <= high
+
+
+def _by_formula(row: Row, printed: Cell, rate: Cell, computed: float) -> Iterator[Finding]:
+    formula = row.case.published_formula
+    if formula is None:
+        return
+    peak = formula.peak_of(_of_formula(row))
+    how = f"{rate.value:.5g} per device x {formula.flops_per_unit:.5g} FLOP / {peak:.4g} = {computed:.5f}"
+    fault = FAULTS.get(fit(Decimal(f"{printed.value:.12g}"), max(printed.unit, 1e-12), computed))
+    if fault:
+        yield row.finding("mfu", fault[0], f"{how}, and {printed.text} is {fault[1]}; compute the cell again")
+    work = row.work
+    ours = None if work is None else row.peak((_of_formula(row),)) or row.peak(row.precisions)
+    right = ""
+    if work is not None and ours is not None:
+        low, high = (rate.value * work.executed * times / ours[0] for times in (1, work.most))
+        right = f"; the case's {work.executed:.4g} FLOP over {ours[1].name}'s {ours[2]} peak give {low:.3f}"
+        right += "" if work.most == 1 else f" to {high:.3f}, by the number of choices"
+    yield row.finding(
+        "mfu",
+        "mfu-formula",
+        f"{printed.text} follows only from {formula.id}, {how}{right}; state the FLOPs and the peak, or publish that",
+    )
+
+
+def _without_rate(row: Row, printed: Cell) -> Iterator[Finding]:
+    case, formula = row.case, row.case.published_formula
+    hint = ""
+    if formula is not None:
+        factor = formula.peak_of(_of_formula(row)) / formula.flops_per_unit
+        hint = f" (by {formula.id} it would be {printed.low * factor:.5g} to {printed.high * factor:.5g})"
+    yield row.finding(
+        "mfu", "unverifiable", f"{printed.text} has no {case.gate} beside it{hint}; publish the speed, too"
+    )

@@ -10,9 +10,9 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.claims.csv_file import columns, read_csv
-from flagbench.claims.finding import TableError
 from flagbench.claims.lint import lint_file
 from flagbench.claims.numbers import read_number
+from flagbench.claims.rows import TableError
 from flagbench_core.exit_codes import ExitCode
 from pages import BLOCK
 from unit.host.conftest import ROOT, Flagbench

@@ -10,8 +10,8 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.claims.csv_file import read_csv
-from flagbench.claims.finding import Finding
 from flagbench.claims.lint import lint_file, lint_rows
+from flagbench.claims.rows import Finding
 from flagbench.claims.work import unit_work
 
 Cells = dict[str, str]
@@ -129,7 +129,6 @@ cloze | choices= | choices | missing-condition
 one | gradient_accumulation_steps=not published | gradient_accumulation_steps | missing-condition
 h200 | p_core=, mfu= | p_core | gate-missing
 h200 | p_core=2180.8, p_train=2071.8, p_whole=1984.5, mfu= | p_core | copied-row
-h200 | p_core=5452.0, p_train=5179.4, p_whole=4961.4, e2e_time=128.3, mfu= | p_core | copied-row
 h200 | mem_peak=33.4 | mem_peak | copied-memory
 cloze | acc=1.08 | acc | above-one
 h200 | acc=0.871 | acc | not-converged
@@ -237,16 +236,11 @@ def test_the_work_of_a_unit_is_that_of_the_manifest(case: str, flops: float) -> 
 FOLLOWS: dict[str, tuple[str | None, str]] = {
     "accumulation-unknown": (None, "missing-condition"),
     "acc-counts-duplicates": (None, "counts-duplicates"),
-    "aligned-without-losses": (None, "aligned-without-losses"),
-    "batch-unnamed": (None, "unnamed"),
     "cannot-converge": (None, "cannot-converge"),
     "choices-unknown": (None, "missing-condition"),
     "cuda-unnamed": (None, "not-published"),
     "e2e-is-train-time": (None, "e2e-is-train-time"),
-    "form-factor": (None, "form-factor"),
     "fp16-is-bf16": (None, "precision-label"),
-    "label": (None, "label"),
-    "learning-rate-unnamed": (None, "unnamed"),
     "memory-equals-the-a100s": (None, "copied-memory"),
     "mfu-blank": (None, "mfu-blank"),
     "mfu-does-not-fit": (None, "mfu-does-not-fit"),
@@ -264,13 +258,12 @@ FOLLOWS: dict[str, tuple[str | None, str]] = {
     "throughput-hidden": (None, "gate-missing"),
     "torch-and-cuda-contradict": (None, "contradiction"),
     "torch-unnamed": (None, "not-published"),
-    "withdrawn": (None, "withdrawn"),
-    "withdrawn-acc": (None, "withdrawn"),
-    "workers-unnamed": (None, "unnamed"),
 }
 # Those that follow only from what is outside of the row: code, other versions of it, notes under its table.
 FROM_ELSEWHERE = {
-    *("alignment-in-progress", "amp-needs-an-edit", "another-dataset", "another-device", "bubble", "config-file"),
+    *("aligned-without-losses", "batch-unnamed", "form-factor", "label", "learning-rate-unnamed", "withdrawn"),
+    *("withdrawn-acc", "workers-unnamed", "alignment-in-progress", "amp-needs-an-edit"),
+    *("another-dataset", "another-device", "bubble", "config-file"),
     *("copied-readme", "data-edited", "earlier-table", "epochs", "examined-in-training-mode", "forward-only-note"),
     *("fp32-needs-an-edit", "hundred-steps", "image-dependent", "last-iteration", "loss-of-all-epochs"),
     *("memory-of-another-batch", "mfu-exact-n", "misses-its-target", "never-merged", "no-flash-in-fp32"),
