@@ -1,16 +1,18 @@
 """The data sets of the case: the prepared folder, the shipped set or random examples; and batches of them."""
 
-from typing import Any, Dict, List, NamedTuple, Optional
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
 
-from flagbench_cases.cases.glm import tiny
 from flagbench_cases.cases.glm.cloze_set import ClozeSet, Example
-from flagbench_cases.cases.glm.ragged import FORMAT, Special, open_split
+from flagbench_cases.cases.glm.dataset_text import build, read_vocabulary, special_tokens
+from flagbench_cases.cases.glm.ragged import FORMAT, Builder, RaggedExamples, Special, open_split
 from flagbench_cases.cases.glm.synthetic import synthetic
-from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.errors import DataError, UsageError
 
+TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
 # The source formats of a prepared folder.
 HDF5_FORM, JSONL_FORM = "published hdf5", "raw jsonl"
 # Minimum and maximum number of examples, by source format. The evaluation set was counted. The training set was
@@ -81,7 +83,7 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], see
         train = synthetic(data, model, "train", seed)
         return _sets(train, synthetic(data, model, "eval", seed), "synthetic", "wordpieces")
     if data["source"] == "shipped":
-        return _sets(*tiny.read(data["sequence_length"], model["vocab_size"]), "shipped", "words")
+        return _sets(*read_shipped(data["sequence_length"], model["vocab_size"]), "shipped", "words")
     return read_prepared(folder, data["sequence_length"], model["vocab_size"])
 
 
@@ -95,6 +97,26 @@ def condition_of(form: str, examples: Dict[str, int]) -> str:
     expected = EXPECTED[form]
     known = all(low <= examples[split] <= high for split, (low, high) in expected.items())
     return CONDITIONS[form] if known else OTHER_DATA
+
+
+def read_shipped(length: int, vocabulary_size: int) -> Tuple[ClozeSet, ClozeSet]:
+    """The sets of the tiny preset, read like the published files.
+
+    Raises UsageError if the vocabulary does not fit the model.
+    """
+    vocabulary = read_vocabulary(os.path.join(TINY, "vocab.txt"))
+    special = special_tokens(vocabulary)
+    if special.eop >= vocabulary_size:
+        raise UsageError(
+            "the shipped set has %d tokens, but the model has %d" % (special.eop + 1, vocabulary_size),
+            "use it with --preset tiny",
+        )
+    sets = []
+    for name, training in (("train.jsonl", True), ("val.jsonl", False)):
+        builder = Builder()
+        build(os.path.join(TINY, name), training, vocabulary, length, builder, lambda *_: None)
+        sets.append(ClozeSet(RaggedExamples(builder.arrays()), length, special))
+    return sets[0], sets[1]
 
 
 def read_prepared(folder: Optional[str], length: int, vocabulary_size: int) -> Sets:

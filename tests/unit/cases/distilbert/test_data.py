@@ -84,12 +84,6 @@ def test_npz_in_the_published_layout(tmp_path: Path) -> None:
     assert (ids.shape, mask.shape, label.shape) == ((LENGTH,), (LENGTH,), ())
 
 
-def test_npz_padded_to_the_reference_length_beside_the_folder(tmp_path: Path) -> None:
-    for part in ("train", "eval"):
-        np.savez_compressed(str(tmp_path / f"{part}_dataset.npz"), **published_arrays(512))
-    assert read(tmp_path, length=512).input_ids.shape == (5, 512)
-
-
 class Canary:
     """Leaves a file when it is unpickled."""
 
@@ -225,14 +219,3 @@ def test_synthetic_set_has_the_shape_of_sst2() -> None:
     assert (ids[:, 0] == sst2.CLS).all()
     assert (ids[np.arange(1000), lengths - 1] == sst2.SEP).all()
     assert 0 < ids[inside].min() <= ids[inside].max() < REFERENCE["model"]["vocab_size"]
-
-
-def test_shipped_set_fits_the_tiny_preset() -> None:
-    tiny = load_case("distilbert")["presets"]["tiny"]
-    model = {**REFERENCE["model"], **tiny["model"]}
-    sets = sst2.load({**tiny["data"], "source": "shipped"}, model, None, None, seed=0)
-    assert sets.condition == "shipped"
-    assert min(len(sets.train), len(sets.evaluation)) > 100
-    for part in (sets.train, sets.evaluation):
-        assert part.labels.mean() == pytest.approx(0.5, abs=0.1)
-        assert part.lengths.max() < tiny["data"]["sequence_length"]  # nothing was cut

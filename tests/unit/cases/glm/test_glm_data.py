@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from flagbench_cases.cases.glm.data import ClozeSet, collate
+from flagbench_cases.cases.glm.data import ClozeSet, collate, load
 from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special
+from flagbench_cases.shared.errors import UsageError
+from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
@@ -53,3 +55,15 @@ def test_a_batch_repeats_choice_0_and_says_so(cloze: ClozeSet) -> None:
     assert batch.labels.tolist() == [0, 0]
     kinds = {name: tensor.dtype for name, tensor in batch._asdict().items()}
     assert kinds == {**dict.fromkeys(batch._fields, torch.int64), "answers": torch.bool}
+
+
+SHIPPED = {"source": "shipped", "sequence_length": 56}
+
+
+def test_the_shipped_set() -> None:
+    sets = load(SHIPPED, {"vocab_size": 96}, None, seed=1)
+    assert (len(sets.train), len(sets.evaluation)) == (1040, 200)
+    assert (sets.condition, sets.choices_condition) == ("shipped", "4 at most, mean 4.0")
+    assert sets.train.lengths.max() <= 50
+    with refuses(UsageError, 88, 87):
+        load(SHIPPED, {"vocab_size": 87}, None, seed=1)

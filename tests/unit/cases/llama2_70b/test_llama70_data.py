@@ -69,23 +69,6 @@ def test_an_epoch_has_every_token_of_the_shipped_set_once(megatron: None, tmp_pa
     assert ends.sum() > 1000
 
 
-def test_blocks_are_those_of_a_seed(megatron: None, tmp_path: Path) -> None:
-    first, other = load(tmp_path / "1", 50)[0], load(tmp_path / "2", 50, seed=2)[0]
-    assert torch.equal(first, load(tmp_path / "3", 50)[0])
-    assert not torch.equal(first, other)
-    assert first.dtype == torch.int64
-
-
-def test_more_than_an_epoch(megatron: None, tmp_path: Path) -> None:
-    """What is needed beyond an epoch comes from another one, in another order."""
-    index = indexed.check(str(Path(data.TINY) / indexed.STEM))
-    epoch = index.tokens // 64
-    blocks = load(tmp_path, epoch + 100)[0]
-    times = np.bincount(blocks.flatten().numpy(), minlength=448)[2]
-    assert times > 1200 + 20  # as many documents end in one epoch
-    assert len({tuple(block.tolist()) for block in blocks}) == epoch + 100
-
-
 def test_documents_of_several_sequences_are_read_whole(megatron: None, tmp_path: Path) -> None:
     """Megatron-Core numbers sequences; only the first of each document's would be drawn otherwise."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +108,6 @@ def test_an_index_that_does_not_fit(tmp_path: Path, changes: dict[str, Any]) -> 
     refused(write(tmp_path, **changes))
 
 
-def test_counts_that_overflow_to_the_size_of_the_file(tmp_path: Path) -> None:
-    """In 64 bits 12 x 2^62 + 8 x 4 would be 32, which is what the file has after its header."""
-    prefix = write(tmp_path)
-    content = struct.pack("<9sQBQQ", indexed.MAGIC, 1, 8, 2**62, 4) + bytes(32)
-    Path(prefix + ".idx").write_bytes(content)
-    refused(prefix)
-
-
 @pytest.mark.parametrize("size", [0, HEADER - 1, HEADER, -1])
 def test_an_index_cut_short(tmp_path: Path, size: int) -> None:
     prefix = write(tmp_path)
@@ -133,15 +124,12 @@ def test_tokens_too_few_or_too_many(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("end", indexed.ENDS)
-def test_what_is_no_file(tmp_path: Path, end: str) -> None:
-    """A pipe would be waited for; the size of a folder may be that of the tokens."""
+def test_a_missing_file(tmp_path: Path, end: str) -> None:
+    """The size of a folder may be that of the tokens."""
     prefix = write(tmp_path, [2048])
     os.unlink(prefix + end)
     refused(prefix, end)
     os.mkdir(prefix + end)
-    refused(prefix, end)
-    os.rmdir(prefix + end)
-    os.mkfifo(prefix + end)
     refused(prefix, end)
 
 

@@ -53,10 +53,6 @@ def test_steps_are_monitored_and_evaluations_are_not(tmp_path: Path) -> None:
     assert seen == {"train": {1}, "eval": {0}}
 
 
-def test_the_losses_are_those_without_it(tmp_path: Path) -> None:
-    assert train(workload(tmp_path, train=ON), 4) == train(workload(tmp_path), 4)
-
-
 def test_it_is_on_as_published_and_belongs_to_the_torch_engine(tmp_path: Path) -> None:
     assert REFERENCE["train"]["memory_monitor"] is True
     work = workload(tmp_path, train=ON)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from flagbench_cases.cases.llama2_7b_lora import tiny
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS, Vocabulary
-from flagbench_cases.shared.errors import DataError, UsageError
+from flagbench_cases.shared.errors import DataError
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -27,10 +26,6 @@ def test_ids_are_sentencepieces_own() -> None:
     assert ids == sentencepiece.SentencePieceProcessor(model_file=MODEL).encode(text)
     assert not {BOS, EOS} & set(ids)
     assert vocabulary.is_llama2 is False
-
-
-def test_a_checkpoint_folder_is_looked_into() -> None:
-    assert Vocabulary(tiny.FOLDER, 512).path == MODEL
 
 
 def test_a_vocabulary_of_another_size() -> None:
@@ -65,9 +60,3 @@ def test_other_special_ids(tmp_path: Path) -> None:
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "t5.model")).get_piece_size()
     with refuses(DataError, "t5.model", "2, -1, 1"):
         Vocabulary(str(tmp_path / "t5.model"), pieces)
-
-
-def test_without_sentencepiece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with refuses(UsageError, "sentencepiece"):
-        Vocabulary(MODEL, 512)

@@ -100,15 +100,6 @@ def test_every_form_gives_the_same_tensors(tmp_path: Path, shards: int, pickled:
         assert torch.equal(found[name], tensor)
 
 
-def test_the_folder_says_what_it_holds(tmp_path: Path) -> None:
-    convert(write(tmp_path / "source", state(), shards=3), tmp_path / "out")
-    place = prepared_folder.open_folder(str(tmp_path / "out"), "llama2-7b-lora", "weights", (weights_format.FORMAT,))
-    assert place.facts["tensors"] == 21
-    assert place.facts["parameters"] == sum(tensor.numel() for tensor in state().values())
-    assert place.facts["dtypes"] == ["float16"]
-    assert [source["name"] for source in place.sources][:2] == ["config.json", "model-00001-of-00003.safetensors"]
-
-
 def test_files_are_of_a_limited_size_and_for_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversion, "MAX_FILE_BYTES", 1024)
     made = convert(write(tmp_path / "source", state()), tmp_path / "out")
@@ -174,10 +165,3 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     for file in (source / "model-00002-of-00003.safetensors", source / "config.json"):
         file.unlink()
         assert file.name in refusal(source)
-
-
-def test_the_reference_model_has_the_published_size() -> None:
-    from flagbench_cases.shared.config import load_case
-
-    section = load_case("llama2-7b-lora")["presets"]["reference"]["model"]
-    assert sum(torch.Size(shape).numel() for shape in weights_format.shapes(section).values()) == 6738415616

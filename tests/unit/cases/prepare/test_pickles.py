@@ -116,13 +116,6 @@ def test_damaged_files(tmp_path: Path, zipped: bool) -> None:
         refusal(pickles.read, str(path))
 
 
-@CURRENT_TORCH
-@pytest.mark.parametrize("content", [[torch.ones(2)], {"a": 1}, {0: torch.ones(2)}, {"a": {"b": torch.ones(2)}}])
-def test_other_contents(tmp_path: Path, content: Any) -> None:
-    with refuses(DataError, "state.pt"):
-        pickles.read_table(save(tmp_path / "state.pt", content), ())
-
-
 def test_older_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.5.1+cu118")
     with refuses(DataError, "2.6", "2.5.1+cu118"):

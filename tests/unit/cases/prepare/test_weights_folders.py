@@ -28,26 +28,6 @@ def drained(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @KINDS
-def test_shards_come_file_by_file(tmp_path: Path, kind: str) -> None:
-    expected = [some("a", "b"), some("c", "d", "e")]
-    found = list(weights.shards(str(sharded(tmp_path, kind, expected))))
-    assert [name for name, _ in found] == ["a", "b", "c", "d", "e"]
-    for name, tensor in found:
-        source = {**expected[0], **expected[1]}[name]
-        assert tensor.dtype == source.dtype
-        assert torch.equal(tensor, source)
-    assert len(weights.shard_files(str(tmp_path))) == 2
-
-
-@KINDS
-def test_a_single_file_is_a_shard_too(tmp_path: Path, kind: str) -> None:
-    name = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}[kind]
-    save_tensors(tmp_path / name, some("a", "b"))
-    assert set(drained(tmp_path)) == {"a", "b"}
-    assert weights.shard_files(str(tmp_path)) == [str(tmp_path / name)]
-
-
-@KINDS
 def test_the_first_tensors_come_before_the_last_file_is_opened(tmp_path: Path, kind: str) -> None:
     folder = sharded(tmp_path, kind, [some("a"), some("b")])
     last = weights.shard_files(str(folder))[-1]

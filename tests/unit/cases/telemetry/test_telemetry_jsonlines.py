@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,23 +18,6 @@ def test_lines_are_in_the_file_when_append_returns(tmp_path: Path) -> None:
         assert list(read_lines(path)) == [{"n": 1}, {"n": 2}]
         assert writer.append([{"n": 3}])
     assert Path(path).read_text() == '{"n":1}\n{"n":2}\n{"n":3}\n'
-
-
-def test_a_line_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_write, room = os.write, [12]
-
-    def write(fd: int, data: Any) -> int:
-        if room[0] == 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written = real_write(fd, data[: room[0]])
-        room[0] -= written
-        return written
-
-    with JsonLinesWriter(str(tmp_path / "t")) as writer:
-        monkeypatch.setattr(os, "write", write)
-        fitted = writer.append([{"n": 1}, {"n": 2}])
-    assert not fitted
-    assert (tmp_path / "t").read_text() == '{"n":1}\n'
 
 
 def test_a_torn_last_line_does_not_swallow_the_next(tmp_path: Path) -> None:

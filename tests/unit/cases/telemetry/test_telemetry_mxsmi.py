@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from flagbench_cases.telemetry.monitors import MonitorUnavailable, create, mx_smi
-from flagbench_cases.telemetry.summary import read_start, summarise
 from running import wait_until
 from unit.cases.refusal import refuses
 
@@ -85,25 +83,6 @@ def opened(devices: Any = None) -> Any:
 
 
 # -- parsing -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("query", "values"),
-    [
-        (
-            "show-memory",
-            [
-                {"mem_used_bytes": 845824 * KIB, "memory_total_bytes": 2**36},
-                {"mem_used_bytes": 9234432 * KIB, "memory_total_bytes": 2**36},
-            ],
-        ),
-        ("show-usage", [{"util": 0.97}, {"util": 0.03}]),
-        ("show-temperature", [{"temperature_c": 41.25}, {"temperature_c": 38.5}]),
-        ("show-board-power", [{"power_w": 249.37}, {"power_w": 58.28}]),
-    ],
-)
-def test_each_query_gives_its_values(query: str, values: list[dict[str, Any]]) -> None:
-    assert mx_smi.parse_devices(recorded("2.2.9", query)) == dict(enumerate(values))
 
 
 def test_an_older_version_gives_the_same_values() -> None:
@@ -245,32 +224,6 @@ def test_a_tool_that_begins_to_hang_is_left_alone(tool: Callable) -> None:
 
 
 # -- the sampler's process -----------------------------------------------------------------------------------
-
-
-def sampled(out: Path, sampler: subprocess.Popen[str], condition: Callable[[], bool]) -> dict[str, Any]:
-    """The start line of a sampler that is ended once the condition holds of its file."""
-    wait_until(lambda: sampler.poll() is not None or (out.exists() and condition()), 20)
-    sampler.terminate()
-    assert sampler.wait(timeout=10) == 0
-    start = read_start(str(out))
-    return start
-
-
-def test_a_sampler_summarises_what_the_tool_shows(
-    tmp_path: Path, tool: Callable, start_sampler: Callable, clean_environment: Callable
-) -> None:
-    tool()
-    out = tmp_path / "t.jsonl"
-    sampler = start_sampler(out, "mx-smi", "--devices", "0,1", env=clean_environment())
-    start = sampled(out, sampler, lambda: out.read_text().count('"sample"') >= 2)
-    assert start["driver_version"] == "3.4.4"
-    assert start["versions"] == {"mx_smi": "2.2.9", "driver": "3.4.4", "maca": "3.3.0.15", "vbios": "1.30.0.0"}
-    summary = summarise(str(out))
-    first = summary["devices"][0]
-    assert (first["power_mean_w"], first["temperature_max_c"], first["util_mean"]) == (249.37, 41.25, 0.97)
-    assert first["mem_used_before_bytes"] == 845824 * KIB
-    assert first["energy_j"] == pytest.approx(249.37 * first["energy_seconds"], rel=1e-3)
-    assert "throttle_seconds" not in first, "what the tool does not tell is absent"
 
 
 def test_a_hanging_tool_dies_with_its_sampler(

@@ -133,16 +133,6 @@ def test_the_start_line_shows_who_was_there_before(
     assert summary["devices"][0]["mem_used_before_bytes"] == 600 << 20
 
 
-def test_without_a_driver(tmp_path: Path, start_sampler: Callable, nvml_stub: Callable) -> None:
-    out = tmp_path / "t.jsonl"
-    sampler = start_sampler(out, "nvml", env={**nvml_stub(), "NVML_STUB_NO_DRIVER": "1"})
-    start = first_line(out, sampler)
-    sampler.terminate()
-    sampler.communicate(timeout=DEADLINE_S)
-    assert start["unavailable"] == "NVML: Driver Not Loaded"
-    assert start["devices"] == []
-
-
 @pytest.mark.parametrize("monitor", ["nvml", "mx_smi"])
 def test_it_needs_neither_torch_nor_other_packages(clean_environment: Callable, monitor: str) -> None:
     modules = "flagbench_cases.telemetry.__main__, flagbench_cases.telemetry.monitors.%s" % monitor
