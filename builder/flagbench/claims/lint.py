@@ -29,13 +29,11 @@ ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (
     limits.follows,
     speeds.padding_counted,
     outcome.accuracy,
-    outcome.duplicates,
     outcome.can_converge,
     settings.precision_label,
     settings.devices,
     settings.layout,
     settings.global_batch,
-    settings.software,
 )
 TABLE_RULES: tuple[Callable[[Sequence[Row]], Iterable[Finding]], ...] = (
     speeds.scaling,

@@ -11,6 +11,16 @@ from flagbench.claims.published import Fit, fit
 from flagbench.claims.rows import Finding, Row
 
 _RATES = ("p_core", "tokens_per_second_per_device", "p_train", "p_whole", "p_infer_core", "p_infer_whole")
+FAULTS = {
+    Fit.TRUNCATED: ("mfu-truncated", "cut off, not rounded"),
+    Fit.ROUNDED_UP: ("mfu-rounding", "rounded up"),
+    Fit.NONE: ("mfu-does-not-fit", "not that value"),
+}
+"""The rule and the words for a utilisation that its formula does not round to."""
+COUNTED = 0.01
+"""Parts by which two counts of the same FLOPs differ when a publisher rounds the number of parameters."""
+_MEANT = 0.10
+"""A utilisation closer than that to the publisher's own formula was made by it."""
 
 
 def above_peak(row: Row) -> Iterator[Finding]:
@@ -63,18 +73,6 @@ def memory(row: Row) -> Iterator[Finding]:
 
 def _differs(total: float, sizes: list[float]) -> bool:
     return all(abs(total - size) > NOMINAL * size for size in sizes)
-
-
-FAULTS = {
-    Fit.TRUNCATED: ("mfu-truncated", "cut off, not rounded"),
-    Fit.ROUNDED_UP: ("mfu-rounding", "rounded up"),
-    Fit.NONE: ("mfu-does-not-fit", "not that value"),
-}
-"""The rule and the words for a utilisation that its formula does not round to."""
-COUNTED = 0.01
-"""Parts by which two counts of the same FLOPs differ when a publisher rounds the number of parameters."""
-_MEANT = 0.10
-"""A utilisation closer than that to the publisher's own formula was made by it."""
 
 
 def at_most_one(row: Row) -> Iterator[Finding]:

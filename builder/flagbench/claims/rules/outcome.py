@@ -163,30 +163,6 @@ def accuracy(row: Row) -> Iterator[Finding]:
         )
 
 
-def duplicates(row: Row) -> Iterator[Finding]:
-    """An evaluation set of E examples on d devices is padded to E' = ceil(E / d) x d. Where the publisher counts the
-    duplicates in the numerator alone (the quirk `eval-duplicates`), acc x E / E' is the unbiased estimate.
-
-    Found where the printed value reaches the target by no more than one example, and the estimate misses it.
-    """
-    acc, case, target = row.metrics.get("acc"), row.case, _target(row)
-    if acc is None or target is None or not row.devices:
-        return
-    examples = case.presets["reference"]["data"].get("eval_examples")
-    if not examples or all(quirk.id != "eval-duplicates" for quirk in case.quirks):
-        return
-    padded = math.ceil(examples / row.devices) * row.devices
-    estimate = acc.value * examples / padded
-    lead = acc.value - target
-    if padded > examples and acc.high >= target > estimate and lead <= 1 / examples:
-        yield row.finding(
-            "acc",
-            "counts-duplicates",
-            f"{row.devices} devices evaluate {padded - examples} of {examples} examples twice; without them "
-            f"{acc.text} is about {estimate:.4f}, below the target of {target:g}; count each example once",
-        )
-
-
 def can_converge(row: Row) -> Iterator[Finding]:
     """A run whose own limit allows fewer than two evaluations cannot stop at its target."""
     limit, case = stop_limit(row), row.case

@@ -12,6 +12,9 @@ _ELSEWHERE = frozenset(
     ("device_model", "devices", "nodes", "precision", "division", "model", "optimizer", "batch_size", "choices")
 )
 """Conditions of a gate that are asked for by rules of their own, or that the case's name settles."""
+_LAYOUT = re.compile(r"(?<![A-Za-z])(dp|tp|pp)(\d{1,7})", re.IGNORECASE)
+_MEANS = {"fp32": ("fp32", "tf32"), "amp": ("fp16", "bf16")}
+"""What a label may stand for: on Ampere and later `fp32` is commonly TF32."""
 
 
 def conditions(row: Row) -> Iterator[Finding]:
@@ -92,15 +95,6 @@ def _missing(row: Row, field: str, advice: str) -> Finding:
     return row.finding(field, "missing-condition", f"it is not stated; {advice}")
 
 
-_LAYOUT = re.compile(r"(?<![A-Za-z])(dp|tp|pp)(\d{1,7})", re.IGNORECASE)
-_MEANS = {"fp32": ("fp32", "tf32"), "amp": ("fp16", "bf16")}
-"""What a label may stand for: on Ampere and later `fp32` is commonly TF32."""
-_CUDA = {"1.8.0a0+52ea372": "11.2", "1.12.0a0+bd13bc6": "11.6", "1.12.0a0+8a1a93a": "11.7"} | {
-    **{"1.13.0a0+936e930": "11.8", "1.14.0a0+410ce96": "11.8", "2.10.0a0+b4e4ee81d3": "13.1"}
-}
-"""The CUDA of NVIDIA's containers by their torch (release notes of NGC PyTorch 21.02 to 25.12)."""
-
-
 def precision_label(row: Row) -> Iterator[Finding]:
     """What was executed is what the label says, or what it commonly stands for."""
     if row.precision and row.executed and row.executed not in _MEANS.get(row.precision, (row.precision,)):
@@ -148,18 +142,6 @@ def global_batch(row: Row) -> Iterator[Finding]:
             "global_batch_size",
             "contradiction",
             f"{whole:g} is not {batch:g} x {steps:g} accumulated x {replicas:g} replicas; correct one of them",
-        )
-
-
-def software(row: Row) -> Iterator[Finding]:
-    """A torch of one of NVIDIA's containers goes with that container's CUDA."""
-    torch, cuda = row.conditions.get("torch", ""), row.conditions.get("cuda", "")
-    expected = next((version for name, version in _CUDA.items() if name in torch), None)
-    if expected is not None and cuda and not cuda.startswith(expected):
-        yield row.finding(
-            "cuda",
-            "contradiction",
-            f"torch {torch} is that of a container with CUDA {expected}, and the row says {cuda}",
         )
 
 

@@ -15,6 +15,29 @@ _ORDERS = (
     ("p_infer_core", "p_infer_whole"),
     ("p_val_core", "p_val_whole"),
 )
+TOLERANCE = 1.01
+"""Two runs differ by about as much without any reason."""
+_CORE = ("p_core", "tokens_per_second_per_device", "p_infer_core")
+_OTHER = ("p_train", "p_whole", "p_infer_whole")
+"""Compared only where a row has none of _CORE: what they include besides need not grow with the devices."""
+_SAME = (
+    "batch_size",
+    "sequence_length",
+    "gradient_accumulation_steps",
+    "choices",
+    "recompute",
+    "attention",
+    "dropout",
+)
+"""Conditions that decide how much work a device has for each sample."""
+_STATED = ("division", "torch", "cuda", "driver")
+"""Two rows that state one of them differently say nothing of each other."""
+_WHOLE = 0.8
+"""Part of a run's time in which it works at least; the rest is its start."""
+_DIGITS = 3
+"""A value of fewer significant digits is the same by chance."""
+_MOST = 400
+"""Rows of a case that are compared pair by pair."""
 
 
 def rates_in_order(row: Row) -> Iterator[Finding]:
@@ -52,25 +75,6 @@ def measured(row: Row) -> Row:
 
 def _is_possible(name: str, cell: Cell) -> bool:
     return cell.value > 0 or name == "loss" or (name == "acc" and cell.value == 0)
-
-
-TOLERANCE = 1.01
-"""Two runs differ by about as much without any reason."""
-_CORE = ("p_core", "tokens_per_second_per_device", "p_infer_core")
-_OTHER = ("p_train", "p_whole", "p_infer_whole")
-"""Compared only where a row has none of _CORE: what they include besides need not grow with the devices."""
-_SAME = (
-    "batch_size",
-    "sequence_length",
-    "gradient_accumulation_steps",
-    "choices",
-    "recompute",
-    "attention",
-    "dropout",
-)
-"""Conditions that decide how much work a device has for each sample."""
-_STATED = ("division", "torch", "cuda", "driver")
-"""Two rows that state one of them differently say nothing of each other."""
 
 
 def scaling(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -123,10 +127,6 @@ def _work(row: Row) -> tuple[object, ...]:
     return (row.case.name, cards, row.precisions, settings, layout)
 
 
-_WHOLE = 0.8
-"""Part of a run's time in which it works at least; the rest is its start."""
-
-
 def padding_counted(row: Row) -> Iterator[Finding]:
     """Tokens/s of a padded set: rate x e2e_time against examples x padded length.
 
@@ -151,12 +151,6 @@ def padding_counted(row: Row) -> Iterator[Finding]:
             f"{rate.text} tokens/s x {time.text} s are {rate.value * time.value:,.0f} tokens, and {examples:,} "
             f"examples padded to {length:,.0f} are {padded:,.0f}: padding is counted; count the tokens without it",
         )
-
-
-_DIGITS = 3
-"""A value of fewer significant digits is the same by chance."""
-_MOST = 400
-"""Rows of a case that are compared pair by pair."""
 
 
 def copied(rows: Sequence[Row]) -> Iterator[Finding]:

@@ -9,7 +9,6 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.manifests.model import Claim, ClaimMetric
-from flagbench.manifests.printed import printed_number
 
 CLAIMS = CATALOG.claims
 
@@ -212,49 +211,3 @@ def test_every_cell_is_a_value_and_every_value_a_cell(published: Published) -> N
 def test_every_claim_is_a_row_of_its_own_source() -> None:
     found = {claim.id: (t.file, t.commit) for t in TABLES if t.commit not in FIRST for claim, _ in t.rows if claim}
     assert found == {claim.id: (claim.source.file, claim.source.commit) for claim in CLAIMS.values()}
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("36.1%", "0.361"),
-        ("0.0350", "0.0350"),
-        ("2788", "2788"),
-        ("1 %", "0.01"),
-        ("/", None),
-        ("nan", None),
-        ("%", None),
-    ],
-)
-def test_a_printed_cell_is_a_number_with_its_digits(text: str, number: str | None) -> None:
-    found = printed_number(text)
-    assert (None if found is None else str(found)) == number
-
-
-@pytest.mark.parametrize(
-    "claim", [c for c in CLAIMS.values() if any(m.source for m in c.metrics)], ids=lambda c: c.id
-)
-def test_a_value_that_a_later_version_took_out_has_an_anomaly(claim: Claim) -> None:
-    withdrawn = {metric.name for metric in claim.metrics if metric.source is not None}
-    assert {a.field for a in claim.anomalies if a.id.startswith("withdrawn")} == withdrawn
-
-
-@pytest.mark.parametrize("table", [t for t in TABLES if "Steps数" in t.rows[0][1]], ids=lambda t: t.file)
-def test_a_table_that_was_replaced_has_claims_of_its_own(table: Published) -> None:
-    """Their notes' arithmetic: steps times batch over the speed is what the run took, less its initialisation."""
-    for claim, cells in table.rows:
-        if claim is None:
-            continue
-        speed, spent = claim.metric("p_whole"), claim.metric("e2e_time")
-        assert speed is not None
-        assert spent is not None
-        steps = int(cells["Steps数"].removesuffix("(fp32)"))
-        each = claim.conditions["devices"] * claim.conditions["batch_size"]
-        rest = spent.value - steps * each / speed.value
-        # Initialisation with the first evaluation; 0.50 samples/s is known to 1 %.
-        assert 0 < rest < 0.08 * spent.value
-        notes = {a.id: a.note for a in claim.anomalies}
-        assert f"{steps} steps of {each} are {steps * each:,} samples" in notes["one-speed"]
-        assert f"leaves {rest:.0f} s" in notes["one-speed"]
-        assert "withdrawn" in notes
-        assert claim.conditions["stop_rule"] == f"acc >= {cells['目标精度']} or 5553080 samples"
