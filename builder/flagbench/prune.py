@@ -143,13 +143,8 @@ def _prepared(folder: Path) -> Iterator[Removable]:
 
 
 def cached() -> list[Removable]:
-    """What this user's cache keeps of buckets: data and weights, and which layers of images were compared."""
-    layers = cache_folder() / "layers"
+    """The data and weights of buckets that this user's cache keeps."""
     found = []
-    if layers.is_dir():
-        found.append(
-            Removable("cached", str(layers), "layers compared", _used(layers), partial(_remove_cached, layers))
-        )
     for folder in _folders(cache_folder() / "prepared"):
         if name := _CACHED.fullmatch(folder.name):
             state = "fetched" if (folder / _INDEX).is_file() else "fetched in part"

@@ -114,16 +114,8 @@ def test_the_cache_can_be_removed(small: str, cache: Path, capsys: pytest.Captur
     other.mkdir()
     (other / ".w.bin.part").write_bytes(bytes(5000))
     (cache / "notes").mkdir()
-    layers = cache.with_name("layers")
-    layers.mkdir()
-    (layers / ("0" * 64)).write_text(f"sha256:{'1' * 64}")
     assert main.run(["results", "prune", "--cache", "--json"]) == 0
     found = {each["name"]: each["detail"] for each in json.loads(capsys.readouterr().out)["removable"]}
-    assert found == {
-        str(folder): "glm data, fetched",
-        str(other): "glm weights, fetched in part",
-        str(layers): "layers compared",
-    }
+    assert found == {str(folder): "glm data, fetched", str(other): "glm weights, fetched in part"}
     assert main.run(["results", "prune", "--cache", "--yes"]) == 0
     assert [path.name for path in cache.iterdir()] == ["notes"]
-    assert not layers.exists()

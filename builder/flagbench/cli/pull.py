@@ -33,7 +33,7 @@ def command(
     """Bring an image from a bucket into the container engine, verified by digest.
 
     It is for buckets whose objects are not public; from a public one, and from any registry, `docker pull` does it.
-    Layers that the engine has are downloaded too, once, unless they were compared on this machine before.
+    Layers that the engine has are not downloaded.
 
     --json prints {source, image, image_id, manifest, config, downloaded (bytes)}. Exit codes: 2 usage, or no such
     bucket or image, 3 a damaged image, 15 engine, network or a full disk.

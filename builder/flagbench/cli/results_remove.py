@@ -69,7 +69,7 @@ def prune(
         typer.Option(metavar="DIR", help="Select data and weights in DIR that `flagbench prepare` wrote."),
     ] = None,
     cache: Annotated[
-        bool, typer.Option("--cache", help="Select what the cache keeps of buckets: data, weights, compared layers.")
+        bool, typer.Option("--cache", help="Select what the cache keeps of buckets: data, weights.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     yes: YesOption = False,

@@ -1,23 +1,19 @@
-"""An image from a bucket into the engine: nothing is used that does not match the digest that names it.
+"""`flagbench pull`: an image from a bucket into the engine, through `docker load`.
 
-An engine that has an image, or its lowest layers, does not look at them again. So every layer of a manifest is
-unpacked once on this machine, and compared with the diff id that the configuration has for it.
+Every blob is compared with the digest that names it. The engine compares each layer that it loads with its diff id in
+the image's configuration.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
+import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
-from flagbench.files import write_atomically
 from flagbench.image_reference import image_of
 from flagbench.images.bucket import (
     BucketImage,
@@ -35,9 +31,9 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.progress import Progress
 from flagbench.terminal import brief
-from flagbench.user_cache import cache_folder
 
-_CHUNK = 2**20
+_OTHER_LAYER = re.compile(r"(?i)diff ?id")
+"""In an engine's error: a layer's content is not what the configuration names."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ class Pulled:
     config: str
     """`sha256:<64 hex>` of the configuration, which is the image's id in an engine with the classic store."""
     downloaded: int
-    """Bytes of layers; 0 where the engine has all of them, and they had been compared before."""
+    """Bytes of layers; 0 where the engine has the image."""
     loaded: bool
     """Whether the engine lacked the image."""
 
@@ -104,23 +100,22 @@ def pull(source: BucketImage, engine: Engine, progress: Progress) -> Pulled:
         diff_ids = tuple(config.rootfs.diff_ids)
         if len(diff_ids) != len(manifest.layers):
             raise damaged(f"{source.url} has {len(manifest.layers)} layers, its configuration {len(diff_ids)}")
-        layers = [*zip(manifest.layers, diff_ids, strict=True)]
         image = _in_engine(engine, name, manifest, config)
-        loaded = image is None
-        held = len(layers) if image else _held(engine, diff_ids)
-        # What the engine lacks, or this machine has never unpacked.
-        wanted = [*layers[held:], *(pair for pair in layers[:held] if _seen_diff_id(pair[0]) != pair[1])]
-        files = {layer: folder / layer.digest.removeprefix("sha256:") for layer, _ in wanted}
-        downloaded = sum(layer.size for layer in files)
-        if files:
+        loaded, downloaded = image is None, 0
+        if image is None:
+            wanted = manifest.layers[_held(engine, diff_ids) :]
+            files = {layer: folder / layer.digest.removeprefix("sha256:") for layer in wanted}
+            downloaded = sum(layer.size for layer in files)
             with progress.bar(f"downloading {name}", downloaded) as show:
                 for layer, file in files.items():
                     bucket.get_blob(layer, file, show)
-        for layer, diff_id in wanted:
-            _compare(files[layer], layer, diff_id, bucket.url)
-        if image is None:
             progress.note(f"loading {name} into the engine")
-            engine.load(tar_chunks(_archive(manifest, config_file, files, name)))
+            try:
+                engine.load(tar_chunks(_archive(manifest, config_file, files, name)))
+            except EngineError as error:
+                if _OTHER_LAYER.search(error.message):
+                    raise damaged(f"a layer of {source.url} does not match its configuration") from error
+                raise
             image = engine.inspect(name)
             if image is None or image.layers != diff_ids:
                 raise EngineError(
@@ -150,34 +145,6 @@ def _held(engine: Engine, diff_ids: tuple[str, ...]) -> int:
 def _shared(first: Sequence[str], second: Sequence[str]) -> int:
     """How many of the lowest layers are the same."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
-
-
-def _compare(path: Path, layer: Layer, diff_id: str, url: str) -> None:
-    """Compare a layer's content with its diff id, and remember it. Raises FlagbenchError (data) if it differs."""
-    unpack = gzip.open if layer.media_type.endswith("gzip") else open
-    found = sha256()
-    try:
-        with unpack(path, "rb") as tar:
-            while chunk := tar.read(_CHUNK):
-                found.update(chunk)
-    except (zlib.error, gzip.BadGzipFile, EOFError) as error:
-        raise damaged(f"the layer {layer.digest} of {url} cannot be unpacked: {error}") from None
-    if f"sha256:{found.hexdigest()}" != diff_id:
-        raise damaged(f"the layer {layer.digest} of {url} is not the {diff_id} that its configuration names")
-    with suppress(OSError):  # it is unpacked again the next time
-        _seen(layer).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(_seen(layer), diff_id.encode())
-
-
-def _seen_diff_id(layer: Layer) -> str | None:
-    """The diff id of a layer that this machine has unpacked before: it cannot change."""
-    with suppress(OSError, UnicodeDecodeError):
-        return _seen(layer).read_text(encoding="ascii")
-    return None
-
-
-def _seen(layer: Layer) -> Path:
-    return cache_folder() / "layers" / layer.digest.removeprefix("sha256:")
 
 
 def _archive(manifest: Manifest, config: Path, files: dict[Layer, Path], name: str) -> dict[str, Path | bytes]:
