@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -125,37 +123,26 @@ _HEADER = "# Written by `flagbench render`: the files of this folder that it may
 
 
 def write_tree(directories: Mapping[str, Rendered], folder: Path) -> None:
-    """Write build directories at relative paths under `folder`, all of them or none.
+    """Write build directories at relative paths under `folder`.
 
     What we wrote into one of them before is replaced, inputs/ keeps what the user put there, and the rest of
     `folder` is left alone.
 
-    Raises FlagbenchError (usage) where one of them holds a file that we did not write or that was edited since, or
-    cannot be written; nothing is changed then.
+    Raises FlagbenchError (usage) where one of them holds a file that we did not write or that was edited since
+    (nothing is changed then), or cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, image in directories.items():
-            foreign = next(_foreign(folder / name, image), None)
-            if foreign is not None:
+            if foreign := next(_foreign(folder / name, image), None):
                 raise FlagbenchError(
                     f"`flagbench render` would replace {foreign}, which it did not write or which was edited since",
                     remedy="move it elsewhere, or name another folder with -o",
                 )
-        # Inside the folder, so that files can be renamed from there and back.
-        with tempfile.TemporaryDirectory(prefix=".flagbench-", dir=folder) as scratch, ExitStack() as undo:
-            renames = []
-            for name, image in directories.items():
-                made, old = Path(scratch, "new", name), Path(scratch, "old", name)
-                _write_files(image, made)
-                renames += _renames(folder / name, made, old)
-            for source, target in renames:
-                source.rename(target)
-                undo.callback(target.rename, source)  # after Ctrl-C too: half a build directory is of no use
-            undo.pop_all()
+        for name, image in directories.items():
+            _write(image, folder / name)
     except OSError as error:
         raise FlagbenchError(
-            f"{folder} cannot be written: {error.strerror or error}", remedy="name another folder with -o"
+            f"{folder} cannot be written: {reason(error)}", remedy="name another folder with -o"
         ) from None
 
 
@@ -196,25 +183,16 @@ def _digests(image: Rendered) -> dict[str, str]:
     return {name: hashlib.sha256(content).hexdigest() for name, content in image.files.items()}
 
 
-def _write_files(image: Rendered, folder: Path) -> None:
+def _write(image: Rendered, target: Path) -> None:
+    """Write the files, and their listing last: until then a file is known by the earlier one or by its content."""
+    earlier = _listing(target / LISTING)
     listing = [_HEADER, *(f"{digest}  {name}" for name, digest in _digests(image).items()), ""]
     for name, content in {**image.files, LISTING: "\n".join(listing).encode()}.items():
-        path = folder / name
+        path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         path.chmod(FILE_MODE)
-
-
-def _renames(target: Path, made: Path, old: Path) -> list[tuple[Path, Path]]:
-    """What puts a new build directory in the place of an old one of ours; the user's inputs never move."""
-    for folder in (target, made, old):
-        (folder / INPUTS).mkdir(parents=True, exist_ok=True)
-    after = _entries(made)
-    before = [name for name in _entries(target) if name in after or name.parts[0] != INPUTS]
-    return [(target / name, old / name) for name in before] + [(made / name, target / name) for name in after]
-
-
-def _entries(folder: Path) -> list[Path]:
-    """What is directly in a build directory, and directly in its inputs/: relative paths."""
-    found = (path.relative_to(folder) for path in (*folder.iterdir(), *(folder / INPUTS).iterdir()))
-    return sorted(path for path in found if path != Path(INPUTS))
+    for path in target.rglob("*"):
+        name = path.relative_to(target).as_posix()
+        if name in earlier and name not in image.files:
+            path.unlink()
