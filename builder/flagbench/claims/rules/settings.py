@@ -75,14 +75,11 @@ def utilisation_blank(rows: Sequence[Row]) -> Iterator[Finding]:
 def _device(row: Row) -> Iterator[Finding]:
     if not row.device:
         yield _missing(row, "device_model", "write the accelerator's full name, such as NVIDIA A100-SXM4-40GB")
-    elif len(row.cards) > 1:
-        precisions = row.precisions or ("fp32", "tf32", "fp16", "bf16")
-        peaks = {tuple(card.peaks.get(name) for name in precisions) for card in row.cards}
-        if len({tuple(sorted(card.peaks.items())) for card in row.cards}) > 1 or len(peaks) > 1:
-            names = " or ".join(card.name for card in row.cards)
-            yield row.finding(
-                "device_model", "form-factor", f"this may be {names}, whose peaks differ; write the full name"
-            )
+    elif len({tuple(sorted(card.peaks.items())) for card in row.cards}) > 1:
+        names = " or ".join(card.name for card in row.cards)
+        yield row.finding(
+            "device_model", "form-factor", f"this may be {names}, whose peaks differ; write the full name"
+        )
 
 
 def _needed(row: Row) -> set[str]:

@@ -21,20 +21,10 @@ FOUND = {entry.claim: entry for entry in reproductions(CATALOG)}
 ROUNDED_UP, MISFITTING = "glm/a100-1x8-fp32", "glm/a100-2x8-fp32-bs8"
 
 
-def of(claim: Claim) -> Reproduction:
+def recomputed(claim: Claim) -> Reproduction:
     found = reproduce_utilisation(claim, CATALOG.cases[claim.case])
     assert found is not None
     return found
-
-
-def test_every_row_that_has_both_is_computed_again() -> None:
-    rows = {
-        claim.id
-        for claim in CATALOG.claims.values()
-        if claim.metric("mfu") and any(map(claim.metric, ("p_core", "p_infer_core", "tokens_per_second_per_device")))
-    }
-    assert set(FOUND) == rows
-    assert len(rows) >= 6
 
 
 @pytest.mark.parametrize(
@@ -61,16 +51,16 @@ def test_published_utilisation_is_the_formula_of_its_throughput(name: str, compu
 def test_a_row_that_fits_no_rounding_is_an_anomaly(name: str) -> None:
     assert [row for row, entry in FOUND.items() if entry.listed] == [ROUNDED_UP, MISFITTING]
     claim = CATALOG.claims[name]
-    assert of(replace(claim, anomalies=())).problem is not None
+    assert recomputed(replace(claim, anomalies=())).problem is not None
     # The anomaly has to be of the field it speaks of.
     elsewhere = (Anomaly(ANOMALIES[FOUND[name].fit], "p_core", "of another cell"),)
-    assert of(replace(claim, anomalies=elsewhere)).problem is not None
+    assert recomputed(replace(claim, anomalies=elsewhere)).problem is not None
 
 
 @pytest.mark.parametrize("anomaly", ANOMALIES.values())
 def test_a_listed_row_that_fits_is_a_problem_too(anomaly: str) -> None:
     claim = CATALOG.claims["glm/a100-1x1-fp32-bs16"]
-    listed = of(replace(claim, anomalies=(*claim.anomalies, Anomaly(anomaly, "mfu", "it does not fit"))))
+    listed = recomputed(replace(claim, anomalies=(*claim.anomalies, Anomaly(anomaly, "mfu", "it does not fit"))))
     assert listed.problem is not None
 
 
@@ -93,7 +83,7 @@ def test_the_printed_digits_decide_what_fits(printed: str, fit: Fit) -> None:
     """5.5 samples/s gives 0.035741: less than one unit of the last printed digit away, whichever way."""
     claim = CATALOG.claims["glm/a100-1x1-fp32-bs16"]
     metrics = tuple(replace(m, printed=printed) if m.name == "mfu" else m for m in claim.metrics)
-    assert of(replace(claim, metrics=metrics)).fit is fit
+    assert recomputed(replace(claim, metrics=metrics)).fit is fit
 
 
 def test_a_row_without_throughput_or_formula_is_not_computed() -> None:
