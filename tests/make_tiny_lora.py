@@ -17,7 +17,8 @@ from typing import Any, Dict, Iterator, List
 
 import tiny_lora_text as text
 import tiny_sets
-from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
+from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
+from flagbench_cases.prepare.llama.vocabulary import BOS, EOS
 
 SHIPPED = tiny_sets.CASES / "llama2_7b_lora" / "tiny"
 PIECES, LENGTH = 512, 128

@@ -4,20 +4,100 @@ A run uses token ids only: tokenised by `prepare` (format llama-blocks/v1), toke
 shipped here, or random (synthetic).
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+import hashlib
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+import numpy as np
 import torch
 
-from flagbench_cases.cases.llama2_7b_lora import blocks, synthetic
-from flagbench_cases.cases.llama2_7b_lora.sets import BlockSet, MmluSet
-from flagbench_cases.cases.llama2_7b_lora.tiny import tokenised
+from flagbench_cases.cases.llama2_7b_lora import blocks, mmlu, samsum
+from flagbench_cases.cases.llama2_7b_lora.mmlu import CHOICES, Vocabulary
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama.random_blocks import RandomBlocks
+from flagbench_cases.prepare.llama.vocabulary import BOS, EOS
+
+TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
+# Tokens of a prompt's heading, and of a question with its choices: lognormal with this mean and sigma. Token counts
+# of MMLU with Llama's tokeniser were not published; these are of the right order. Like real prompts, they are filled
+# with solved examples as long as they fit.
+HEADING = 16
+MEAN_QUESTION, SIGMA_QUESTION, SHORTEST_QUESTION = 90.0, 0.6, 24
 
 
-def batch_of(blocks: Sequence[torch.Tensor]) -> Dict[str, torch.Tensor]:
+class BlockSet(torch.utils.data.Dataset):
+    """n blocks of L tokens, int32 [n, L]; labels are the same tokens. Nothing is padded."""
+
+    def __init__(self, blocks: np.ndarray) -> None:
+        self.blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        """int64 [L]."""
+        return torch.from_numpy(self.blocks[index].astype(np.int64))
+
+    def digest(self) -> str:
+        """sha256 of the blocks."""
+        return hashlib.sha256(np.ascontiguousarray(self.blocks)).hexdigest()
+
+
+class MmluItem(NamedTuple):
+    """One question: prompt int64 [n], right choice 0..3, subject, and the number of shots that fit."""
+
+    tokens: torch.Tensor
+    answer: int
+    subject: str
+    shots: int
+
+
+class MmluSet(torch.utils.data.Dataset):
+    """MMLU prompts of at most L tokens, ragged; `answer_tokens` int64 [4] are the ids of the choices A to D."""
+
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        offsets: np.ndarray,
+        answers: np.ndarray,
+        subject_ids: np.ndarray,
+        shots: np.ndarray,
+        subjects: Sequence[str],
+        answer_tokens: Sequence[int],
+    ) -> None:
+        self.tokens = tokens
+        self.offsets = offsets
+        self.answers = answers
+        self.subject_ids = subject_ids
+        self.shots = shots
+        self.subjects: List[str] = list(subjects)
+        self.answer_tokens = torch.tensor(list(answer_tokens), dtype=torch.int64)
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __getitem__(self, index: int) -> MmluItem:
+        start, end = int(self.offsets[index]), int(self.offsets[index + 1])
+        tokens = torch.from_numpy(self.tokens[start:end].astype(np.int64))
+        subject = self.subjects[int(self.subject_ids[index])]
+        return MmluItem(tokens, int(self.answers[index]), subject, int(self.shots[index]))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each prompt, int64 [n]."""
+        return np.diff(self.offsets)
+
+    def digest(self) -> str:
+        """sha256 of prompts, offsets and answers."""
+        hasher = hashlib.sha256()
+        for array in (self.tokens, self.offsets, self.answers):
+            hasher.update(np.ascontiguousarray(array))
+        return hasher.hexdigest()
+
+
+def batch_of(samples: Sequence[torch.Tensor]) -> Dict[str, torch.Tensor]:
     """The publisher's batch of blocks: tokens, a mask of ones and labels, each a separate int64 [B, L]."""
-    tokens = torch.stack(list(blocks))
+    tokens = torch.stack(list(samples))
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens.clone()}
 
 
@@ -44,7 +124,9 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], see
     if data["source"] == "synthetic":
         return _synthetic(data, model, seed)
     if data["source"] == "shipped":
-        made = tokenised(data["sequence_length"], data["shots"], model["vocab_size"])
+        vocabulary = Vocabulary(os.path.join(TINY, "tokenizer.model"), model["vocab_size"])
+        folders = samsum.find(TINY), mmlu.find(TINY)
+        made = blocks.tokenise(*folders, vocabulary, data["sequence_length"], data["shots"], lambda *_: None)
         return _sets("the tiny set", made, data, model, ("shipped", "shipped"))
     place = prepared_folder.open_folder(folder or "", "llama2-7b-lora", "data", (blocks.FORMAT,))
     return _sets(place.folder, blocks.read(place), data, model, None)
@@ -75,10 +157,29 @@ def _synthetic(data: Dict[str, Any], model: Dict[str, Any], seed: int) -> Sets:
     }
     if not data["mmlu_items"]:
         return Sets(train, validation, None, "synthetic", "none", facts)
-    questions = synthetic.questions(data, model, seed + 2)
+    questions = random_questions(data, model, seed + 2)
     facts["mmlu"] = {
         "questions": len(questions),
         "mean_shots": float(questions.shots.mean()),
         "mean_length": float(questions.lengths.mean()),
     }
     return Sets(train, validation, questions, "synthetic", "synthetic", facts)
+
+
+def random_questions(data: Dict[str, Any], model: Dict[str, Any], seed: int) -> MmluSet:
+    """`mmlu_items` random prompts with the lengths of few-shot prompts shortened to the sequence length."""
+    count, limit, most = data["mmlu_items"], data["sequence_length"], data["shots"]
+    generator = np.random.RandomState(seed)
+    heading = min(HEADING, limit // 8)
+    # A question and its solved examples are from the same subject and assumed to have the same length.
+    mu = np.log(MEAN_QUESTION) - SIGMA_QUESTION**2 / 2
+    drawn = np.rint(generator.lognormal(mu, SIGMA_QUESTION, size=count)).astype(np.int64)
+    size = np.clip(drawn, min(SHORTEST_QUESTION, limit // 4), limit - heading)
+    shots = np.minimum(most, (limit - heading) // size - 1)
+    lengths = heading + (shots + 1) * size
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    tokens = generator.randint(EOS + 1, model["vocab_size"], size=int(offsets[-1])).astype(np.int32)
+    tokens[offsets[:-1]] = BOS
+    answers = generator.randint(0, len(CHOICES), size=count).astype(np.int8)
+    letters = EOS + 1 + np.arange(len(CHOICES))
+    return MmluSet(tokens, offsets, answers, np.zeros(count, np.int16), shots, ["synthetic"], letters.tolist())

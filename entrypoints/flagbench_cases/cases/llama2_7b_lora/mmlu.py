@@ -10,15 +10,32 @@ from typing import Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 
-from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, CHOICES, Vocabulary
+from flagbench_cases.prepare.llama import vocabulary as llama
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
 
+CHOICES = ("A", "B", "C", "D")
 SUBJECTS, QUESTIONS = 57, 14042
 """Numbers of the published test set."""
 # Where dev/ and test/ may be in a data folder; data.tar has them below data/.
 PLACES = (".", "mmlu", "mmlu_dataset", "data")
 UNPACK_REMEDY = "unpack MMLU's data.tar again"
+
+
+class Vocabulary(llama.Vocabulary):
+    """Llama's vocabulary, and its tokens for the answers of MMLU."""
+
+    def __init__(self, path: str, pieces: int) -> None:
+        """Raises DataError also if a letter has no piece."""
+        super().__init__(path, pieces)
+        self.answer_tokens = self._answers()
+
+    def _answers(self) -> List[int]:
+        """The ids of A to D, as used by the publisher: the first id of each letter as a separate text."""
+        ids = [self.encode(letter)[0] for letter in CHOICES]
+        if len(set(ids)) < len(CHOICES) or llama.UNK in ids:
+            raise DataError("%s has no separate pieces for the letters A to D" % self.path, llama.VOCABULARY_REMEDY)
+        return ids
 
 
 class Row(NamedTuple):
@@ -143,7 +160,7 @@ def fit(
     order, and finally the question itself, which leaves only the heading.
     """
     text = head + "".join(shots) + question
-    ids = [BOS] + encode(text)
+    ids = [llama.BOS] + encode(text)
     while len(ids) > limit:
         parts = text.split("\n\n")
         if len(parts) == 1:
@@ -152,7 +169,7 @@ def fit(
             )
         del parts[1]
         text = "\n\n".join(parts)
-        ids = [BOS] + encode(text)
+        ids = [llama.BOS] + encode(text)
     return text, ids
 
 

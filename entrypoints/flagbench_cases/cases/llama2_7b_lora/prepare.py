@@ -4,7 +4,6 @@ import os
 from typing import Any, Callable, Dict, Optional
 
 from flagbench_cases.cases.llama2_7b_lora import blocks, mmlu, samsum
-from flagbench_cases.cases.llama2_7b_lora.tokens import Vocabulary
 from flagbench_cases.prepare.llama import convert
 from flagbench_cases.shared.errors import UsageError
 
@@ -30,7 +29,7 @@ def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any],
     if vocabulary is None:
         raise UsageError("text cannot be tokenised without a vocabulary", "set --vocabulary to tokenizer.model")
     dialogues, questions = samsum.find(source), mmlu.find(source)
-    loaded = Vocabulary(vocabulary, preset["model"]["vocab_size"])
+    loaded = mmlu.Vocabulary(vocabulary, preset["model"]["vocab_size"])
     made = blocks.tokenise(dialogues, questions, loaded, data["sequence_length"], data["shots"], report)
     blocks.write(made, writer)
     writer.source(loaded.path)

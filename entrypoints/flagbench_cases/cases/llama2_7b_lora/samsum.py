@@ -10,8 +10,8 @@ from typing import Any, Callable, List, NamedTuple, Tuple
 
 import numpy as np
 
-from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
 from flagbench_cases.prepare.json_lines import is_text
+from flagbench_cases.prepare.llama.vocabulary import BOS, EOS, Vocabulary
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
 

@@ -3,14 +3,14 @@
 Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
 """
 
+import os
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from flagbench_cases.cases.llama2_7b_lora import data as samsum
-from flagbench_cases.cases.llama2_7b_lora import lora, model, tiny
+from flagbench_cases.cases.llama2_7b_lora import data, lora, model
 from flagbench_cases.cases.llama2_7b_lora.engine import open_engine, refuse
 from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, total, validation_loss
 from flagbench_cases.cases.llama2_7b_lora.memory_monitor import monitored
@@ -70,7 +70,7 @@ class LlamaLoraWorkload(TrainWorkload):
         context, config, beat = self.context, self.config, self.context.spool.beat
         refuse(config, self.device, context.world)
         self.shape = model.shape_from(config["model"])
-        self.sets = samsum.load(config["data"], config["model"], context.data, config["seed"])
+        self.sets = data.load(config["data"], config["model"], context.data, config["seed"])
         beat()
         self._make_model()
         beat()
@@ -95,7 +95,7 @@ class LlamaLoraWorkload(TrainWorkload):
             self.weights_digest = model.load_prepared(base, context.weights, config["model"], context.spool.beat)
         elif config["data"]["source"] == "shipped":
             self.weights = "shipped"
-            model.fill(base, load.Weights(tiny.WEIGHTS, config["model"]), context.spool.beat)
+            model.fill(base, load.Weights(os.path.join(data.TINY, "weights"), config["model"]), context.spool.beat)
         else:
             self.weights = "random"
             model.initialise(base, self.shape, config["seed"])
@@ -113,7 +113,7 @@ class LlamaLoraWorkload(TrainWorkload):
             shuffle=False,
             drop_last=True,
             num_workers=config["data"]["workers"],
-            collate_fn=samsum.batch_of,
+            collate_fn=data.batch_of,
             pin_memory=self.device.type == "cuda",
             # A separate generator: the loader draws a seed each epoch, which must be the same in a resumed run.
             generator=torch.Generator().manual_seed(config["seed"]),
@@ -251,7 +251,7 @@ def type_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).replace("torch.", "")
 
 
-def guessing(mmlu: Optional[samsum.MmluSet]) -> Dict[str, float]:
+def guessing(mmlu: Optional[data.MmluSet]) -> Dict[str, float]:
     """`chance`: the accuracy of always choosing the most frequent right letter."""
     return {} if mmlu is None else {"chance": float(np.bincount(mmlu.answers).max() / len(mmlu))}
 

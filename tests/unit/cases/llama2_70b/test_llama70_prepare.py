@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flagbench_cases.cases.llama2_7b_lora import tiny
+from flagbench_cases.cases.llama2_7b_lora.data import TINY
 from flagbench_cases.cases.llama2_70b import data, indexed, prepare
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS, Vocabulary
@@ -22,7 +22,7 @@ from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
-MODEL, PIECES = os.path.join(tiny.FOLDER, "tokenizer.model"), 512
+MODEL, PIECES = os.path.join(TINY, "tokenizer.model"), 512
 TEXTS = ["Which way is the barn?", "", "Zwei Zeilen\nund ein ü, 牛, \U0001f600"]
 SHIPPED = [Path(data.TINY) / (indexed.STEM + end) for end in indexed.ENDS]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flagbench_cases.cases.llama2_7b_lora import data
-from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS
+from flagbench_cases.prepare.llama.vocabulary import BOS, EOS
 from flagbench_cases.shared.config import load_case
 
 pytestmark = pytest.mark.image

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flagbench_cases.cases.llama2_7b_lora import blocks, data, prepare, samsum, tiny
-from flagbench_cases.cases.llama2_7b_lora.tokens import Vocabulary
+from flagbench_cases.cases.llama2_7b_lora import blocks, data, prepare, samsum
+from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError
@@ -18,7 +18,7 @@ from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
-TINY = Path(tiny.FOLDER)
+TINY = Path(data.TINY)
 MODEL = str(TINY / "tokenizer.model")
 DATA, SECTION = {"sequence_length": 128, "shots": 5}, {"vocab_size": 512}
 PRESET = {"data": DATA, "model": SECTION}

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases.cases.llama2_7b_lora import mmlu, samsum, tiny
-from flagbench_cases.cases.llama2_7b_lora.tokens import BOS, EOS, Vocabulary
+from flagbench_cases.cases.llama2_7b_lora import data, mmlu, samsum
+from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
+from flagbench_cases.prepare.llama.vocabulary import BOS, EOS
 
 pytestmark = pytest.mark.image
 
-FOLDER = Path(tiny.FOLDER)
+FOLDER = Path(data.TINY)
 
 
 def test_ids_are_those_of_transformers() -> None:

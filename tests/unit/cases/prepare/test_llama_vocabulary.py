@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases.cases.llama2_7b_lora import tiny
+from flagbench_cases.cases.llama2_7b_lora import data
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS, Vocabulary
 from flagbench_cases.shared.errors import DataError
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
 
-MODEL = os.path.join(tiny.FOLDER, "tokenizer.model")
+MODEL = os.path.join(data.TINY, "tokenizer.model")
 
 
 def test_ids_are_sentencepieces_own() -> None:

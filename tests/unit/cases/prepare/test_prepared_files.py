@@ -11,7 +11,7 @@ import pytest
 
 from flagbench_cases.cases.glm import dataset_text
 from flagbench_cases.cases.llama2_7b_lora import mmlu, samsum
-from flagbench_cases.cases.llama2_7b_lora.tokens import Vocabulary
+from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
 from flagbench_cases.prepare import weights
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import sum_of
