@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from flagbench.images.docker import BuildRequest, ImageInfo, Resources, open_engine
+from flagbench.images.docker import BuildRequest, ImageInfo, open_engine
 from flagbench.images.docker_errors import BuildFailed, EngineError
 
 HOSTILE = "a\"b'c\\ $(touch x) `y` ${HOME} \n#&=?%00é --privileged"
@@ -136,8 +136,3 @@ def test_no_registry_is_asked_for_an_id_or_for_our_own_images(engine, fake_comma
     with pytest.raises(BuildFailed):
         engine.pull(name)
     assert fake_command.arguments is None
-
-
-def test_an_engine_tells_its_processors_and_memory(engine, fake_engine):
-    fake_engine.answers["/info"] = (200, {"NCPU": 64, "MemTotal": 2**38})
-    assert engine.resources() == Resources(64, 2**38)

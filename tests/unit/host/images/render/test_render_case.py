@@ -161,21 +161,6 @@ def pins(rendered: Rendered, step: str) -> list[str]:
     return [line.split()[0] for line in text.splitlines() if "==" in line]
 
 
-def test_the_setup_of_flash_attn_finds_git(catalog: Catalog, render_needs: Render) -> None:
-    """It updates a submodule on every build; so does every stack's that compiles it."""
-    for stack in catalog.stacks.values():
-        if any(package.name == "flash-attn" for package in stack.build.compiled):
-            (run,) = (i for i in instructions(render_needs("flash-attn", stack=stack), "RUN") if "compile-" in i.text)
-            words = shlex.split(run.text)
-            assert words.index("apt") < words.index("git") < words.index("wheel")
-
-
-def test_how_many_jobs_compile_is_no_part_of_the_image(catalog: Catalog, render_needs: Render) -> None:
-    assert "ARG MAX_JOBS=1" in render_needs("flash-attn").dockerfile
-    for stack in catalog.stacks.values():
-        assert not any("MAX_JOBS" in package.env for package in stack.build.compiled)
-
-
 def test_wheel_key_changes_only_with_what_decides_the_wheel(full: Stack) -> None:
     def key(stack: Stack = full, **options: Any) -> str:
         package = next(each for each in stack.build.compiled if each.name == "flash-attn")

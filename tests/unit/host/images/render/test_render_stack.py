@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from dataclasses import replace
 
 import pytest
@@ -24,20 +23,6 @@ def test_what_is_rendered_names_no_host_but_the_manifests(catalog: Catalog) -> N
         assert set(re.findall(r"[a-z]+://[^\s'\"]+", rendered.dockerfile)) <= indexes
 
 
-def test_vendor_stack_installs_on_the_bases_python(catalog: Catalog, stack_image: Render) -> None:
-    stack = catalog.stacks["c500-maca3"]
-    text = stack_image(stack).dockerfile
-    assert "venv" not in text
-    assert "steps/torch" not in text, "torch is the base's"
-    before, packages, after = (
-        text.index(part) for part in ("check_stack.py before", "steps/packages", "stack.py after")
-    )
-    assert before < packages < after
-    assert "sh /media/check_base.sh 3.12 /opt/conda/bin/python3\n" in text
-    for package, reason in stack.build.left_out.items():
-        assert f"# without {package}: {reason}\n" in text
-
-
 def test_the_base_is_pinned_unresolved_or_has_to_be_given(catalog: Catalog, stack_image: Render) -> None:
     cpu, maca = catalog.stacks["cpu"], catalog.stacks["c500-maca2.18"]
     pinned, unresolved, none = stack_image(cpu), stack_image(cpu, digest=None), stack_image(maca, digest=None)
@@ -46,15 +31,6 @@ def test_the_base_is_pinned_unresolved_or_has_to_be_given(catalog: Catalog, stac
     assert "ARG BASE=debian:bookworm-slim\n" in unresolved.dockerfile
     assert "ARG BASE\n" in none.dockerfile
     assert "--base" in none.dockerfile
-
-
-def test_what_is_off_renders_to_nothing(full: Stack, stack_image: Render) -> None:
-    with_it = stack_image(full).dockerfile
-    without = stack_image(in_build(full, left_out={}, indexes=(), apt=())).dockerfile
-    for trace in ("PIP_EXTRA_INDEX_URL", "# without", "libaio-dev"):
-        assert trace in with_it
-        assert trace not in without
-    assert "\n\n\n" not in with_it + without
 
 
 def test_torch_comes_first_and_no_package_of_cases(full: Stack, stack_image: Render) -> None:
@@ -70,23 +46,6 @@ def test_torch_comes_first_and_no_package_of_cases(full: Stack, stack_image: Ren
     assert torch == {"torch", "numpy", "filelock", "nvidia-nccl-cu11"}
     assert "nvidia-ml-py" in packages
     assert not packages & ({"flash-attn", "deepspeed", "megatron-core"} | torch)
-
-
-@pytest.mark.parametrize(
-    ("interpreter", "headers"),
-    [(None, True), ("/usr/bin/python3", True), ("/opt/conda/bin/python3", False)],
-    ids=["ours", "the distribution's", "the vendor's own"],
-)
-def test_every_image_has_a_compiler_and_python_headers(
-    interpreter: str | None, headers: bool, full: Stack, stack_image: Render
-) -> None:
-    """Triton's launcher, torch.compile and DeepSpeed's operators are compiled during a run."""
-    rendered = stack_image(in_build(full, interpreter=interpreter))
-    (apt,) = (i for i in instructions(rendered) if "install.sh apt" in i.text)
-    words = shlex.split(apt.text)
-    assert "g++" in words
-    assert ("python3.10-dev" in words) == headers
-    assert json.loads(rendered.files["steps/check/stack.json"])["compiles"] is True
 
 
 def test_only_unresolved_packages_are_installed_unhashed(full: Stack, stack_image: Render) -> None:
@@ -125,10 +84,3 @@ def test_root_only_where_a_device_demands_it(full: Stack, stack_image: Render) -
     rooted = replace(full, docker=replace(full.docker, root=True))
     assert "\nUSER 1000:0\n" in stack_image(full).dockerfile
     assert "\nUSER 0:0\n" in stack_image(rooted).dockerfile
-
-
-def test_rendering_twice_gives_equal_bytes(full: Stack, stack_image: Render) -> None:
-    first, second, other = stack_image(full), stack_image(full), stack_image(full, extra=("zstandard==0.23.0",))
-    assert first.files == second.files
-    assert list(first.files) == sorted(first.files)
-    assert first.digest == second.digest != other.digest

@@ -84,17 +84,12 @@ def test_the_digest_is_of_what_is_locked(lock):
     ("old", "new"),
     [
         ("[tool.flagbench]", "[tool.other]"),
-        ("inputs = ", "input = "),
         ("inputs = ", "base-digest = 'latest'\ninputs = "),
-        ('"flash-attn"', '"Flash_Attn"'),
         ('"flash-attn"', '"flash-attn\\n--index-url=https://evil.example"'),
         ('"2.7.3"', '"2.7.3;os"'),
-        ('version = "2.7.3"\n', ""),
-        (C[7:], "abc"),
         (f'sha256 = "{C[7:]}"', f'md5 = "{C[7:]}"'),
         ("[[packages]]", "[[ packages ]]"),
         ("could not", "could\\nnot"),
-        ("lock-version", "= lock"),
     ],
 )
 def test_a_lock_that_was_edited_is_refused(old, new, lock, stack, tmp_path):
@@ -121,13 +116,10 @@ def test_without_a_lock_the_command_that_makes_one_is_named(content, stack, tmp_
     ("change", "named"),
     [
         (lambda s: dataclasses.replace(s, python="3.12"), "Python"),
-        (lambda s: dataclasses.replace(s, platform="linux/arm64"), "platform"),
         (lambda s: changed(s, packages=(*s.build.packages, "x==1")), "packages"),
-        (lambda s: changed(s, from_base=("torch",)), "packages"),
         (lambda s: changed(s, indexes=()), "indexes"),
         (lambda s: dataclasses.replace(s, base_image="debian:13"), "debian:13"),
         (lambda s: dataclasses.replace(s, base_image=f"{s.base_image}@{B}"), B),
-        (lambda s: dataclasses.replace(s, base_image=None), "none"),
     ],
 )
 def test_a_stale_lock_names_what_changed(change, named, lock, stack):
@@ -139,11 +131,3 @@ def test_what_decides_nothing_makes_no_lock_stale(lock, stack):
     assert is_stale(lock, dataclasses.replace(same, title="New", aliases=())) is None
     pinned = dataclasses.replace(stack, base_image=f"{stack.base_image}@{B}")
     assert is_stale(dataclasses.replace(lock, base_digest=B), pinned) is None
-
-
-def test_a_failed_write_keeps_the_old_lock(lock, stack, small_disk):
-    write_lock(lock, small_disk)
-    many = tuple(lock_entry(f"p{number:04}", "1", A) for number in range(999))
-    with pytest.raises(FlagbenchError, match=str(lock_path(stack.name, small_disk))):
-        write_lock(dataclasses.replace(lock, entries=many), small_disk)
-    assert read_lock(stack, small_disk) == lock

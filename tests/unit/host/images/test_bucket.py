@@ -1,11 +1,13 @@
-"""Addresses of images in a bucket, and what is no such address."""
+"""Addresses of images in a bucket, and where blobs are kept on their way."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.bucket import is_in_bucket, parse_bucket_image, parse_image_bucket
+from flagbench.images.bucket import blob_folder, is_in_bucket, parse_bucket_image, parse_image_bucket
 from flagbench_core.exit_codes import ExitCode
 
 DIGEST = f"sha256:{'0123456789ab' + 'c' * 52}"
@@ -72,3 +74,15 @@ def test_images_are_pushed_to_the_root_of_a_bucket() -> None:
         parse_image_bucket("s3://lab/team/images")
     assert caught.value.code is ExitCode.USAGE
     assert "location /v2/" in caught.value.remedy
+
+
+def test_only_what_nobody_uses_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGBENCH_CACHE", str(tmp_path))
+    left = tmp_path / "blobs" / "flagbench-left"
+    left.mkdir(parents=True)
+    with blob_folder() as one:
+        assert not left.exists()
+        with blob_folder() as other:
+            assert one.is_dir()
+            assert other != one
+    assert not one.exists()

@@ -1,4 +1,4 @@
-"""Archives of `docker save`, of old and new engines, as blobs and a manifest."""
+"""Archives of docker save as blobs and a manifest, and documents from a bucket that may be hostile."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.docker_archive import Manifest, read_archive
+from flagbench.images.docker_archive import Config, Manifest, decode, read_archive
 from flagbench_core.exit_codes import ExitCode
 from oci_images import make_image, sha256, tar
 
@@ -95,3 +96,28 @@ def test_a_damaged_archive_is_refused(chunks: Iterator[bytes], tmp_path: Path) -
     with pytest.raises(FlagbenchError) as caught:
         saved(chunks, tmp_path)
     assert caught.value.code is ExitCode.DATA
+
+
+def test_a_manifest_is_written_as_docker_has_it() -> None:
+    image = make_image({"one": b"1"}, {"two": b"2"})
+    manifest = decode(image.manifest, Manifest, "it")
+    assert json.loads(msgspec.json.encode(manifest)) == json.loads(image.manifest)
+    assert decode(image.config, Config, "it").rootfs.diff_ids == json.loads(image.config)["rootfs"]["diff_ids"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"sha256:", b"sha256:../../etc/passwd"),
+        (b"tar.gzip", b"tar+zstd"),
+        (b'"layers"', b'"manifests"'),
+        (b"{", b"\xff"),
+        (b"{", b"<html>\x1b[2J"),
+        (b"{", b"[" * 100_000),
+    ],
+)
+def test_a_hostile_manifest_is_refused(old: bytes, new: bytes) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        decode(make_image({"one": b"1"}).manifest.replace(old, new), Manifest, "it")
+    assert caught.value.code is ExitCode.DATA
+    assert caught.value.message.isprintable()
