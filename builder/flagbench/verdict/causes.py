@@ -200,7 +200,7 @@ class Other(NamedTuple):
     conditions: Sequence[ConditionResult]
 
 
-class Loss(NamedTuple):
+class Cost(NamedTuple):
     """What a cause cost one run."""
 
     seconds: float | None
@@ -209,33 +209,33 @@ class Loss(NamedTuple):
     """What the record shows, as a clause."""
 
 
-def data_wait(run: Run, other: Other) -> Loss | None:
+def data_wait(run: Run, other: Other) -> Cost | None:
     """Waiting for the next batch; a device that still computes meanwhile loses nothing."""
     rank = max(run.numbers, key=lambda number: run.column("data_wait", number))
     wait = run.column("data_wait", rank)
     lost = min(wait, (run.core if run.counts == CORE else run.loop) - run.column("device", rank))
-    return Loss(lost, f"rank {rank} waited {_ms(wait)} of {_ms(run.own(rank))} per step for its next batch")
+    return Cost(lost, f"rank {rank} waited {_ms(wait)} of {_ms(run.own(rank))} per step for its next batch")
 
 
-def evaluation(run: Run, other: Other) -> Loss | None:
+def evaluation(run: Run, other: Other) -> Cost | None:
     """Evaluations within the training; only the rate of the whole counts them."""
     if run.counts != WHOLE or not run.evaluated:
         return None
     count = len(run.record.quality.evaluations if run.record.quality else ())
     seen = f"{count} evaluations took {run.record.timing.eval or 0.0:.1f} s, {run.evaluated:.0%} of the training"
-    return Loss(run.evaluated * run.time, seen)
+    return Cost(run.evaluated * run.time, seen)
 
 
-def between_steps(run: Run, other: Other) -> Loss | None:
+def between_steps(run: Run, other: Other) -> Cost | None:
     """What the host does between steps while the device waits, but for waiting for data."""
     if run.counts == CORE:
         return None
     rank = max(run.numbers, key=run.own)
     lost = run.own(rank) - run.column("device", rank) - run.column("data_wait", rank)
-    return Loss(lost, f"rank {rank} spent {_ms(lost)} of {_ms(run.own(rank))} outside of its device's step")
+    return Cost(lost, f"rank {rank} spent {_ms(lost)} of {_ms(run.own(rank))} outside of its device's step")
 
 
-def straggler(run: Run, other: Other) -> Loss | None:
+def straggler(run: Run, other: Other) -> Cost | None:
     """One rank that is later than the others, beyond waiting for its data: all others wait for it in every step.
 
     The rank that waits least for the others, where each rank has a replica of its own, so that it waits only at the
@@ -258,16 +258,16 @@ def straggler(run: Run, other: Other) -> Loss | None:
     if entry.node == 0 and entry.local_rank is not None and 1 < len(run.slowed) > entry.local_rank:
         more = -_behind(run.slowed, entry.local_rank)
         seen += f"; its device's clock was {more:.0%} below the others'" if more > 0.02 else ""
-    return Loss(late, seen)
+    return Cost(late, seen)
 
 
-def _late_device(run: Run) -> Loss | None:
+def _late_device(run: Run) -> Cost | None:
     """The device of node 0 with the lowest clock, if it is alone with that."""
     if len(run.slowed) < 2:
         return None
     device = max(range(len(run.slowed)), key=run.slowed.__getitem__)
     more = -_behind(run.slowed, device)
-    return Loss(more * run.core, f"device {device}{run.where} had a clock {more:.0%} below the others'")
+    return Cost(more * run.core, f"device {device}{run.where} had a clock {more:.0%} below the others'")
 
 
 def _behind(values: Sequence[float], index: int) -> float:
@@ -275,7 +275,7 @@ def _behind(values: Sequence[float], index: int) -> float:
     return median([value for number, value in enumerate(values) if number != index]) - values[index]
 
 
-def quota(run: Run, other: Other) -> Loss | None:
+def quota(run: Run, other: Other) -> Cost | None:
     """The limit of processors that the run's control group has."""
     if not _limited(run):
         return None
@@ -283,7 +283,7 @@ def quota(run: Run, other: Other) -> Loss | None:
     return _waited(run, _limited(run), f"{seen} and had used them up in {run.cpu.throttled:.0%} of its periods")
 
 
-def tenants(run: Run, other: Other) -> Loss | None:
+def tenants(run: Run, other: Other) -> Cost | None:
     """Other processes or virtual machines on the processors."""
     if not _others_busy(run):
         return None
@@ -291,7 +291,7 @@ def tenants(run: Run, other: Other) -> Loss | None:
     return _waited(run, _unlimited(run), f"{seen}, other virtual machines took {run.cpu.steal_mean or 0.0:.0%}")
 
 
-def crowded(run: Run, other: Other) -> Loss | None:
+def crowded(run: Run, other: Other) -> Cost | None:
     """More ranks and threads than processors."""
     if _others_busy(run):
         return None
@@ -317,14 +317,14 @@ def _unlimited(run: Run) -> float:
     return min(run.waited, default=0.0) - _limited(run)
 
 
-def _waited(run: Run, share: float, seen: str) -> Loss | None:
+def _waited(run: Run, share: float, seen: str) -> Cost | None:
     """What waiting for processors cost; what one rank waited beyond all others is a straggler's."""
     if not run.waited:
         return None
-    return Loss(share * run.time, f"{seen}; every rank waited {min(run.waited):.0%} of its time for a processor")
+    return Cost(share * run.time, f"{seen}; every rank waited {min(run.waited):.0%} of its time for a processor")
 
 
-def power(run: Run, other: Other) -> Loss | None:
+def power(run: Run, other: Other) -> Cost | None:
     """Lower clocks because of a limit of power."""
     reason, seconds = run.throttled
     limits = {(d.power_limit_w, d.power_limit_default_w) for d in run.devices}
@@ -337,7 +337,7 @@ def power(run: Run, other: Other) -> Loss | None:
     return _clocks(run, "; ".join(capped)) if capped and not reason and not run.slowed else None
 
 
-def throttling(run: Run, other: Other) -> Loss | None:
+def throttling(run: Run, other: Other) -> Cost | None:
     """Lower clocks because of heat, or for another reason than power."""
     reason, seconds = run.throttled
     if not reason or "power" in reason:
@@ -346,19 +346,19 @@ def throttling(run: Run, other: Other) -> Loss | None:
     return _clocks(run, f"{reason} for {seconds:.0f} s, up to {hottest:.0f} degrees Celsius")
 
 
-def clocks(run: Run, other: Other) -> Loss | None:
+def clocks(run: Run, other: Other) -> Cost | None:
     """Lower clocks that nothing but a setting accounts for."""
     return None if run.throttled[0] or not run.slowed else _clocks(run, "no reason but a setting was reported")
 
 
-def _clocks(run: Run, why: str) -> Loss:
+def _clocks(run: Run, why: str) -> Cost:
     """What lower clocks cost that all devices have; a device that has even lower ones is a straggler."""
     if not run.slowed:
-        return Loss(None, f"{why}, at clocks not known")
+        return Cost(None, f"{why}, at clocks not known")
     share = min(run.slowed)
     clock = max(_clock(device) or 0.0 for device in run.devices)
     seen = f"every device{run.where} was clocked at least {share:.0%} below its highest, {clock:.0f} MHz at most"
-    return Loss(share * run.core, f"{seen}: {why}")
+    return Cost(share * run.core, f"{seen}: {why}")
 
 
 def _clock(device: DeviceTelemetry) -> float | None:
@@ -366,7 +366,7 @@ def _clock(device: DeviceTelemetry) -> float | None:
     return device.sm_clock_busy_mhz or device.sm_clock_mean_mhz
 
 
-def precision(run: Run, other: Other) -> Loss | None:
+def precision(run: Run, other: Other) -> Cost | None:
     """A slower precision than the expected one: what its matrix products take longer at the device's peaks."""
     expected = next((condition.expected for condition in other.conditions if condition.name == "precision"), None)
     here, there = run.peak(run.precision), run.peak(expected)
@@ -374,10 +374,10 @@ def precision(run: Run, other: Other) -> Loss | None:
         return None
     ceiling = run.ceiling or REACHED * here
     lost = run.products(ceiling) * (1 - ceiling / max(ceiling, REACHED * there))
-    return Loss(lost, f"matrix products ran in {run.precision}, and {expected} is expected")
+    return Cost(lost, f"matrix products ran in {run.precision}, and {expected} is expected")
 
 
-def low_ceiling(run: Run, other: Other) -> Loss | None:
+def low_ceiling(run: Run, other: Other) -> Cost | None:
     """A matrix product that is slow by itself, beyond what lower clocks account for: against the baseline's, or
     against what the datasheet's peak allows."""
     found, peak = run.ceiling, run.peak(run.precision)
@@ -390,10 +390,10 @@ def low_ceiling(run: Run, other: Other) -> Loss | None:
         return None
     source = "the baseline's" if known else f"{REACHED:.0%} of the datasheet's peak at this clock"
     seen = f"a matrix product reached {found / 1e12:.3g} TFLOP/s, {source} is {expected / 1e12:.3g}"
-    return Loss(run.products(found) * (1 - found / expected), seen)
+    return Cost(run.products(found) * (1 - found / expected), seen)
 
 
-def kernels(run: Run, other: Other) -> Loss | None:
+def kernels(run: Run, other: Other) -> Cost | None:
     """A kernel of the framework where a faster one exists, or another one than the baseline's."""
     found = _kernels(run)
     if other.runs:
@@ -403,7 +403,7 @@ def kernels(run: Run, other: Other) -> Loss | None:
     else:
         slow = [name for name, kernel in found.items() if run.accelerator and kernel in _SLOW_KERNELS[name]]
         seen = [f"{name} ran as {found[name]}, not as a fused kernel" for name in slow]
-    return Loss(None, "; ".join(seen)) if seen else None
+    return Cost(None, "; ".join(seen)) if seen else None
 
 
 def _kernels(run: Run) -> dict[str, str]:
@@ -411,13 +411,13 @@ def _kernels(run: Run) -> dict[str, str]:
     return {name: brief(known[name]) for name in _SLOW_KERNELS if isinstance(known.get(name), str)}
 
 
-def device_tenants(run: Run, other: Other) -> Loss | None:
+def device_tenants(run: Run, other: Other) -> Cost | None:
     """Processes of others on a device, or memory that was in use there before the run."""
     busy = sum(device.foreign_processes > 0 for device in run.devices)
     most = max((device.mem_used_before_bytes for device in run.devices), default=0)
     seen = [f"other processes on {busy} of {len(run.devices)} devices{run.where}"] if busy else []
     seen += [f"{most / 2**30:.1f} GiB in use there before the run"] if most > MUCH_MEMORY else []
-    return Loss(None, "; ".join(seen)) if seen else None
+    return Cost(None, "; ".join(seen)) if seen else None
 
 
 def _ms(seconds: float) -> str:
@@ -430,7 +430,7 @@ class Kind(NamedTuple):
     name: str
     title: str
     action: str
-    find: Callable[[Run, Other], Loss | None]
+    find: Callable[[Run, Other], Cost | None]
 
 
 CAUSES = (

@@ -10,7 +10,7 @@ from msgspec import Struct, to_builtins
 
 from flagbench.manifests.model import Case
 from flagbench.records.model import Record
-from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Kind, Other, Run, open_run
+from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, Kind, Other, Run, open_run
 from flagbench.verdict.result import MetricResult, Verdict, VerifyResult
 from flagbench_core.evidence import EvidenceError
 
@@ -96,18 +96,20 @@ def _explain(records: Sequence[Record], result: VerifyResult, case: Case, baseli
         return Explanation(reason="a record has no evidence of steps")
     # Without a ratio it is work of another kind, whose times per step say nothing of this run's.
     other = Other([run for run in there if run is not None and ratio is not None], result.conditions)
-    published = _published_losses(result) if result.against.kind == "claim" else {}
+    published = _published_costs(result) if result.against.kind == "claim" else {}
 
     causes, unmeasured = [], []
     for kind in CAUSES:
-        losses = [loss for run in runs if (loss := kind.find(run, other))]
-        if any(loss.seconds is None for loss in losses):
-            unmeasured.append((kind, losses[0].seen))
+        costs = _find(kind, runs, other)
+        if any(cost.seconds is None for _, cost in costs):
+            unmeasured.append((kind, costs[0][1].seen))
             continue
-        elsewhere = _share(kind, other.runs, other) if other.runs else published.get((kind.name, counts), 0.0)
-        share = min(1.0, _share(kind, runs, other) - elsewhere * (ratio or 0.0))
+        elsewhere = published.get((kind.name, counts), 0.0)
+        if other.runs:
+            elsewhere = _share(_find(kind, other.runs, other), len(other.runs))
+        share = min(1.0, _share(costs, len(runs)) - elsewhere * (ratio or 0.0))
         if share >= LEAST:
-            seen = max(losses, key=lambda loss: loss.seconds or 0.0).seen
+            seen = max(costs, key=lambda found: found[1].seconds or 0.0)[1].seen
             of_gap = min(1.0, share / gap) if gap else None
             causes.append(_cause(kind, share, of_gap, seen))
     left = None if gap is None else max(0.0, gap - math.fsum(cause.time or 0.0 for cause in causes))
@@ -128,10 +130,14 @@ def _cause(kind: Kind, time: float | None, gap: float | None, seen: str, *, at_m
     return Cause(name=kind.name, title=kind.title, time=time, gap=gap, at_most=at_most, seen=seen, action=kind.action)
 
 
-def _share(kind: Kind, runs: Sequence[Run], other: Other) -> float:
-    """The share of the time that a cause cost, the mean over the runs."""
-    found = [(run, kind.find(run, other)) for run in runs]
-    return math.fsum(max(0.0, loss.seconds or 0.0) / run.time for run, loss in found if loss) / len(found)
+def _find(kind: Kind, runs: Sequence[Run], other: Other) -> list[tuple[Run, Cost]]:
+    """What a cause cost each of the runs that it was found in."""
+    return [(run, cost) for run in runs if (cost := kind.find(run, other))]
+
+
+def _share(costs: Sequence[tuple[Run, Cost]], runs: int) -> float:
+    """The share of the time that a cause cost, the mean over all runs."""
+    return math.fsum(max(0.0, cost.seconds or 0.0) / run.time for run, cost in costs) / runs
 
 
 def _reason(result: VerifyResult, target: MetricResult | None, gap: float | None) -> str | None:
@@ -159,7 +165,7 @@ def _counts(name: str) -> str:
     return WHOLE if "whole" in name else CORE if "core" in name else LOOP
 
 
-def _published_losses(result: VerifyResult) -> Mapping[tuple[str, str], float]:
+def _published_costs(result: VerifyResult) -> Mapping[tuple[str, str], float]:
     """What a row's own rates say of its data waits and evaluations, as shares of what each rate counts."""
     rates: dict[str, float] = {}
     for metric in result.metrics:
