@@ -46,5 +46,8 @@ def start() -> None:
 
 
 def warm(python_path: str) -> Dict[str, str]:
-    """What to set in the environment of a run, whose own PYTHONPATH is given, so that it is warmed up."""
+    """What to set in the environment of a run, whose own PYTHONPATH is given, so that it is warmed up; outside of a
+    session of tests, as in the scripts that update golden files, only that path."""
+    if SOCKET not in os.environ:
+        return {"PYTHONPATH": python_path}
     return {"PYTHONPATH": os.pathsep.join((WARM, python_path)), "FLAGBENCH_TEST_WARM": os.environ[SOCKET]}

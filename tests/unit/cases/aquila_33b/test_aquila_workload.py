@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases.cases.aquila_33b import sentences
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
 from flagbench_core.flops import batch_of, llama_forward
 from running import need_megatron
-from unit.cases.aquila_33b.aquila_bench import by_transformers, configured, scored, some_sentences, workload
+from unit.cases.aquila_33b.aquila_bench import by_transformers, configured, scored, some_sentences
 from workloads import on_ranks
 
 pytestmark = pytest.mark.image
@@ -158,38 +156,3 @@ def test_rows_that_pad_the_vocabulary_are_in_the_softmax(megatron: None, tmp_pat
             wanted = sum(by_transformers(made, padding, rows)) / 3
             assert found[f"{padding}, padded"] == pytest.approx(wanted, abs=1e-5)
             assert wanted > plain + 1e-3
-
-
-# What the record is told
-
-
-def test_description_tells_what_a_claim_is_compared_by(megatron: None, tmp_path: Path) -> None:
-    def body(folder: Path, rank: int, world: int) -> Any:
-        shipped = workload(folder, rank, Layout(1, 2, 1))
-        random = {"source": "synthetic", "examples": 5}
-        other = workload(folder, rank, Layout(1, 2, 1), data=random, infer={"vocabulary_padding": "zeros"})
-        return shipped.describe(), other.describe(), sum(p.numel() for p in other.module.parameters())
-
-    described, other, held = on_ranks(2, tmp_path, body)[0]
-    assert json.loads(json.dumps(described)) == described
-    assert described["conditions"] == {
-        "model": "aquila-tiny",
-        "sequence_length": 128,
-        "batch_size": 1,
-        "layout": "dp1 tp2 pp1",
-        "workers": 0,
-        "vocabulary_padding": "last_row",
-        "data": "shipped",
-        "weights": "shipped",
-    }
-    changed = {"vocabulary_padding": "zeros", "data": "synthetic", "weights": "random"}
-    assert other["conditions"] == {**described["conditions"], **changed}
-    made = sentences.load(configured()["data"], configured()["model"], None, 0).sentences
-    assert described["data"] == {
-        "sentences": 64,
-        "sha256": made.digest(),
-        "tokens": int(made.lengths.sum()),
-        "mean_tokens": pytest.approx(made.lengths.mean()),
-    }
-    # Both ranks together hold the parameters, of which the norms of both layers and the last one are on each.
-    assert 2 * held - (2 * 2 + 1) * 64 == described["parameters"]

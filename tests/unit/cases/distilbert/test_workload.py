@@ -187,30 +187,3 @@ def test_work_of_a_ragged_and_partial_batch(tmp_path: Path) -> None:
     assert (done.tokens, done.tokens_useful) == (48, 26)
     assert done.flops_executed == 3 * training_flops(16)
     assert done.flops_useful == sum(training_flops(tokens) for tokens in lengths)
-
-
-def test_description_tells_what_a_claim_is_compared_by(tmp_path: Path) -> None:
-    work = workload(tmp_path, model={"dropout": 0.1, "attention_dropout": 0.1, "classifier_dropout": 0.2})
-    described = work.describe()
-    assert described["conditions"] == {
-        "model": "distilbert-base-uncased",
-        "sequence_length": 16,
-        "batch_size": 4,
-        "gradient_accumulation_steps": 1,
-        "recompute": False,
-        "optimizer": "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=0)",
-        "learning_rate": LEARNING_RATE,
-        "schedule": "linear to zero over max_epochs, a step per micro-batch, no warm-up",
-        "max_epochs": 2,
-        "dropout": "0.1/0.1/0.2",
-        "data": "synthetic",
-        "weights": "random",
-        "workers": 0,
-        "eval_batch_size": 2,
-    }
-    for group in work.optimizer.param_groups:
-        assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.999), 1e-8, 0.0)
-    assert described["data"]["train_examples"] == 40
-    assert described["data"]["eval_examples"] == 7
-    assert described["data"]["train_sha256"] == work.sets.train.digest() != described["data"]["eval_sha256"]
-    assert described["parameters"] == sum(tensor.numel() for tensor in work.module.state_dict().values())

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from flagbench_cases.cases.glm import data as dataset
-from flagbench_cases.cases.glm.workload import DROPOUTS
-from unit.cases.glm.small_glm import EVALUATION, LENGTH, PRESETS, workload
+from unit.cases.glm.small_glm import LENGTH, workload
 from workloads import on_ranks, train
 
 pytestmark = pytest.mark.image
@@ -106,39 +105,3 @@ def test_work_of_a_ragged_batch(tmp_path: Path) -> None:
     assert done.flops_useful == 3 * sum(layers(length) + logits(targets) for length, targets in true)
     assert done.flops_recomputed == 12 * layers(LENGTH)
     assert workload(tmp_path, model={"recompute": False}).work(batch).flops_recomputed == 0.0
-
-
-def test_description_tells_what_a_claim_is_compared_by(tmp_path: Path) -> None:
-    described = workload(tmp_path).describe()
-    assert described["conditions"] == {
-        "model": "glm-test",
-        "sequence_length": LENGTH,
-        "batch_size": 4,
-        "choices": "4 at most, mean 3.0",
-        "recompute": True,
-        "optimizer": "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=0.1), clip 1.0",
-        "dropout": "0/0/0",
-        "workers": 0,
-        "evaluation_cadence": "every epoch, first before training",
-        "eval_batch_size": 2,
-        "learning_rate": 1e-2,
-        "schedule": "linear warm-up 2 steps, then linear to 0.1 over 18 steps",
-        "data": "shipped",
-        "weights": "random",
-    }
-    assert described["data"]["train_examples"] == 20
-    assert described["data"]["eval_examples"] == 7
-    assert described["data"]["mean_choices"] == 3.0
-    assert described["data"]["f1_over"] == "wordpieces"
-    assert described["chance"] == pytest.approx(sum(1 / count for count in EVALUATION) / 7)
-
-
-def test_conditions_of_the_reference_preset(tmp_path: Path) -> None:
-    reference = PRESETS["reference"]
-    published = {"learning_rate": 1e-5, "decay_steps": 4338, "evaluate_every_samples": 19200}
-    assert {name: reference["train"][name] for name in published} == published
-    work = workload(tmp_path, train=published, model=dict.fromkeys(DROPOUTS, 0.1))
-    conditions = work.describe()["conditions"]
-    assert conditions["schedule"] == "linear warm-up 433.8 steps, then linear to 0.1 over 3904.2 steps"
-    assert conditions["evaluation_cadence"] == "every 19200 samples, first before training"
-    assert conditions["dropout"] == "0.1/0.1/0.1"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from flagbench_cases.contract import Work
-from flagbench_cases.engines.megatron import attention
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.rank.train_loop import Plan
 from flagbench_cases.shared.config import load_case
@@ -196,43 +193,6 @@ def test_weights_are_refused(tmp_path: Path) -> None:
 
 
 # What the record is told
-
-
-def test_description_has_the_conditions_of_the_manifest(runs: Any) -> None:
-    described = runs("tp2 pp2")[0]["described"]
-    assert json.loads(json.dumps(described)) == described
-    assert described["conditions"] == {
-        "model": "llama2-tiny-4",
-        "sequence_length": 64,
-        "batch_size": 2,
-        "gradient_accumulation_steps": 4,
-        "layout": "dp1 tp2 pp2",
-        "recompute": "none",
-        "attention": attention.choose(torch.device("cpu")),
-        "optimizer": "AdamW(betas=0.9/0.95, eps=1e-08, weight_decay=0.01), distributed",
-        "learning_rate": 0.004,
-        "schedule": "cosine to 0.0004 over 960 samples, warm-up 0.1",
-        "data": "shipped",
-        "weights": "random",
-    }
-    groups = load_case("llama2-70b")["condition_groups"].values()
-    # What every case has is added to the record by shared code.
-    shared = [
-        "device_model",
-        "devices",
-        "nodes",
-        "division",
-        "precision",
-        "seed",
-        "stop_rule",
-        "torch",
-        "cuda",
-        "driver",
-    ]
-    assert {name for names in groups for name in names} == {*described["conditions"], *shared}
-    assert described["data"] == runs("whole")[0]["described"]["data"]
-    assert set(described["data"]) == {"documents", "index_sha256", "tokens", "train_sha256"}
-    assert described["data"]["documents"] == 1200
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -137,31 +137,6 @@ def test_work_of_a_batch(tmp_path: Path) -> None:
         assert (done.flops_recomputed > 0) == recompute
 
 
-def test_description_tells_what_a_claim_is_compared_by(tmp_path: Path) -> None:
-    described = workload(tmp_path).describe()
-    versions = {name: described["conditions"].pop(name) for name in ("transformers", "peft")}
-    assert all(versions.values())
-    assert described["conditions"] == {
-        "model": "llama2-7b",
-        "sequence_length": LENGTH,
-        "batch_size": 2,
-        "recompute": False,
-        "optimizer": "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=0)",
-        "lora": "r=4, alpha=16, dropout=0, q_proj+v_proj",
-        "engine": "torch",
-        "learning_rate": 1e-3,
-        "schedule": "x0.85 every epoch",
-        "max_epochs": 3,
-        "workers": 0,
-        "memory_monitor": False,
-        "data": "synthetic",
-        "mmlu": "synthetic",
-        "weights": "random",
-    }
-    assert (described["data"]["train_blocks"], described["data"]["validation_blocks"]) == (24, 5)
-    assert json.loads(json.dumps(described)) == described
-
-
 def test_a_run_names_the_exam_it_answered(tmp_path: Path) -> None:
     def digests(**data: Any) -> tuple[Any, Any]:
         facts = workload(tmp_path, data=data).training_facts()
