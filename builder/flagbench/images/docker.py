@@ -226,13 +226,13 @@ class Engine:
         code, lines = run_docker([docker, *words], **options)
         if code == 0:
             return lines
-        said = last_words(lines)
-        if _UNREACHABLE.search(said):
+        reason = last_words(lines)
+        if _UNREACHABLE.search(reason):
             raise EngineError(
-                f"{docker} cannot use the engine at {address()}: {said}",
+                f"{docker} cannot use the engine at {address()}: {reason}",
                 remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
             )
-        found = match_rule(rules, "\n".join(lines), said=said, host=image.partition("/")[0])
+        found = match_rule(rules, "\n".join(lines), reason=reason, host=image.partition("/")[0])
         assert found is not None, "the last rule knows everything"
         unseen = [] if options["show"] else lines[-_SHOWN_LINES:]
         message = f"cannot {words[0]} {image}: {found.cause}"

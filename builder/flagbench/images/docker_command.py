@@ -17,7 +17,7 @@ from threading import Thread
 from typing import TextIO
 
 from flagbench.images.docker_errors import EngineError
-from flagbench.signals import Forwarding
+from flagbench.signals import raising_interrupt
 from flagbench_core.redaction import redact
 
 VARIABLE = "FLAGBENCH_DOCKER"
@@ -80,7 +80,7 @@ def run_docker(
     else:
         output, its_output = os.pipe()
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
-    with Forwarding(_STOP_SECONDS) as forwarder:
+    with raising_interrupt():
         process = subprocess.Popen(
             command,
             env=dict(environment),
@@ -93,9 +93,16 @@ def run_docker(
         reader = Thread(target=_read, args=(output, lines, show, secrets), daemon=True)
         reader.start()
         try:
-            signalled, _ = forwarder.follow(
-                lambda: _write_and_wait(process, content), lambda _: process.send_signal(signal.SIGINT), process.kill
-            )
+            if process.stdin is not None:
+                with suppress(BrokenPipeError):  # a command that ends early says why itself
+                    process.stdin.writelines(content or ())
+                    process.stdin.close()  # not where `content` fails: what is there would be taken for the whole
+            process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_SECONDS)
+            raise
         finally:
             process.kill()
             process.wait()
@@ -103,18 +110,7 @@ def run_docker(
             if process.stdin is not None:
                 with suppress(OSError):
                     process.stdin.close()
-    if signalled is not None:
-        raise KeyboardInterrupt
     return process.returncode, list(lines)
-
-
-def _write_and_wait(process: subprocess.Popen[bytes], content: Iterable[bytes] | None) -> None:
-    if process.stdin is not None:
-        # A command that ends early says why itself. One whose input cannot be made must not take it for whole.
-        with suppress(BrokenPipeError):
-            process.stdin.writelines(content or ())
-            process.stdin.close()
-    process.wait()
 
 
 def _read(output: int, lines: deque[str], show: TextIO | None, secrets: Sequence[str]) -> None:

@@ -52,7 +52,7 @@ _DISK = Rule(
 )
 _PRIVATE = Rule(
     _DENIED,
-    "the registry does not let you pull the base: {said}",
+    "the registry does not let you pull the base: {reason}",
     "log in with `docker login`, or name another image with --base",
 )
 _OTHER_BASE = "name another with --base, or load the vendor's archive with `docker load` and name that image"
@@ -90,19 +90,19 @@ BUILD = (
     _PRIVATE,
     Rule(
         r"^ > \[[^\]]+\] (?:load metadata for|FROM) (?P<base>\S+):$",
-        "the base {base} cannot be pulled: {said}",
+        "the base {base} cannot be pulled: {reason}",
         _OTHER_BASE,
     ),
-    Rule("", "{said}", "see the step's output; `flagbench render` writes the Dockerfile and all that it copies"),
+    Rule("", "{reason}", "see the step's output; `flagbench render` writes the Dockerfile and all that it copies"),
 )
-PULL = (_DISK, _PRIVATE, Rule("", "{said}", _OTHER_BASE))
+PULL = (_DISK, _PRIVATE, Rule("", "{reason}", _OTHER_BASE))
 PUSH = (
     Rule(
         _DENIED + "|denied|forbidden",
-        "{said}",
+        "{reason}",
         "log in with an account that may push there (`docker login {host}`), or name another path",
     ),
-    Rule("", "{said}", "check the registry's name, its certificate, and the engine's network and proxy"),
+    Rule("", "{reason}", "check the registry's name, its certificate, and the engine's network and proxy"),
 )
 _HINTS = ("View build details", "See 'docker")
 """How lines begin that may follow docker's reason."""

@@ -9,7 +9,7 @@ from flagbench.images.docker_errors import BUILD, PULL, PUSH, last_words, match_
 
 def explain(rules, text):
     """The cause and the remedy of a command that printed this."""
-    return match_rule(rules, text, said=last_words(text.splitlines()), host="r.example")
+    return match_rule(rules, text, reason=last_words(text.splitlines()), host="r.example")
 
 
 @pytest.mark.parametrize(
