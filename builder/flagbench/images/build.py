@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,7 +14,7 @@ from flagbench.checkout import commit
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import LOCAL, find_reference, parse_reference
 from flagbench.images.build_options import BuildOptions, make_inputs, secrets
-from flagbench.images.docker import BuildRequest, Engine, ImageInfo, Resources
+from flagbench.images.docker import BuildRequest, Engine, Resources
 from flagbench.images.lockfile import Lock
 from flagbench.images.render.directory import context_tar
 from flagbench.images.render.image import ImageRenderer
@@ -24,9 +24,6 @@ from flagbench.images.tags import CREATED_LABEL, REVISION_LABEL, Base, Tier, cas
 from flagbench.manifests.lookup import get_stack, resolve_image
 from flagbench.manifests.model import Case, Catalog, Stack
 from flagbench.progress import Progress
-
-Pull = Callable[[str], ImageInfo]
-"""Pulls a reference for the platform of the build."""
 
 
 def require_platform(stack: Stack, options: BuildOptions) -> None:
@@ -65,7 +62,7 @@ def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
         )
 
 
-def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine, pull: Pull) -> Base:
+def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine, progress: Progress) -> Base:
     """The base to build on. A locked digest identifies it, and the build pulls it; any other is pulled if missing.
 
     Raises:
@@ -76,7 +73,10 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
         return Base(f"{lock.base_image}@{lock.base_digest}", lock.base_digest, in_registry=True)
     platform = options.platform or stack.platform
     reference = options.base or lock.base_image or ""
-    image = engine.inspect(reference) or pull(reference)
+    image = engine.inspect(reference)
+    if image is None:
+        progress.note(f"pulling {reference}")
+        image = engine.pull(reference, platform=platform, show=progress.show)
     if image.platform and _kind(image.platform) != _kind(platform):
         raise FlagbenchError(
             f"the base {reference} is for {image.platform}, the image to build is for {platform}",
@@ -210,13 +210,7 @@ class Builder:
         lock = self._renderer.lock(stack)
         require_platform(stack, self._options)
         require_locked(stack, lock, self._options)
-
-        def pull(reference: str) -> ImageInfo:
-            self._progress.note(f"pulling {reference}")
-            platform = self._options.platform or stack.platform
-            return self._engine.pull(reference, platform=platform, show=self._progress.show)
-
-        base = resolve_base(stack, lock, self._options, self._engine, pull)
+        base = resolve_base(stack, lock, self._options, self._engine, self._progress)
         rendered = self._renderer.stack(stack)
         heavy = stack_tier(stack, rendered, lock, base, self._options)
         if target.case is None:

@@ -8,6 +8,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.build import Base, require_locked, resolve_base
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import ImageInfo
+from flagbench.progress import Progress
 from flagbench_core.exit_codes import ExitCode
 
 ID = "sha256:" + "b" * 64
@@ -30,7 +31,7 @@ def resolve(stack, mini_lock, engine):
     def resolve(base, known=IMAGE, lock=None, stack=stack, **options):
         engine.images[base] = known
         options = BuildOptions(base=base, **options)
-        return resolve_base(stack, lock or mini_lock(), options, engine, engine.pull)
+        return resolve_base(stack, lock or mini_lock(), options, engine, Progress(quiet=True))
 
     return resolve
 
@@ -69,8 +70,9 @@ def test_without_a_public_base_the_error_says_how_to_get_one(allow, mini, mini_l
 
 
 def test_a_locked_digest_identifies_a_base_that_the_build_pulls(mini_lock, stack, engine):
-    base = resolve_base(stack, mini_lock(base_digest=DIGEST), BuildOptions(), engine, pytest.fail)
+    base = resolve_base(stack, mini_lock(base_digest=DIGEST), BuildOptions(), engine, Progress(quiet=True))
     assert base == Base(f"debian:bookworm-slim@{DIGEST}", DIGEST, in_registry=True)
+    assert engine.pulled == []
     assert base.name == "debian:bookworm-slim"
 
 
