@@ -7,10 +7,10 @@ import importlib
 import os
 import platform
 import re
+import shlex
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
-from flagbench_cases.node.docker_command import docker_command, docker_hints
 from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.system import in_image
 from flagbench_cases.telemetry.summary import read_start
@@ -132,8 +132,36 @@ def missing_devices(plan: Dict[str, Any], found: int, old_driver: bool) -> str:
             config["gpus"],
             fewer or " and check the node's device plugin",
         )
-    hints = "".join("; " + hint for hint in docker_hints(plan))
-    return "give the container its devices%s%s: %s" % (fewer, hints, docker_command(plan))
+    return "give the container its devices%s: docker run %s" % (
+        fewer,
+        docker_options(stack["docker"], config["nodes"]),
+    )
+
+
+def docker_options(needs: Dict[str, Any], nodes: int) -> str:
+    """The options of `docker run` for what a stack needs: devices, groups, capabilities and limits.
+
+    Docker rejects a device that the host lacks, so InfiniBand devices are named apart: without them nodes use TCP.
+    """
+    repeated = {"--device": needs["devices"], "--group-add": needs["groups"], "--cap-add": needs["capabilities"]}
+    words = ["--gpus", needs["gpus"]] if needs["gpus"] else []
+    words += [word for option, values in repeated.items() for value in values for word in (option, value)]
+    words += ["--shm-size", needs["shm_size"]]
+    words += [word for item in sorted(needs["ulimits"].items()) for word in ("--ulimit", "%s=%d" % item)]
+    words += ["--user", "0:0"] if needs["root"] else []
+    if nodes == 1:
+        return _quote(words)
+    # The ranks listen on ports that are not known in advance, so they cannot be published.
+    words += ["--network", "host"]
+    fast = [word for device in needs["multi_node"]["devices"] for word in ("--device", device)]
+    # Only processes of root acquire capabilities; others pin memory within ulimit memlock.
+    held = needs["multi_node"]["capabilities"] if fast and needs["root"] else []
+    fast += [word for name in held for word in ("--cap-add", name)]
+    return _quote(words) + (" (and if the host has them: %s)" % _quote(fast) if fast else "")
+
+
+def _quote(words: List[str]) -> str:
+    return " ".join(map(shlex.quote, words))
 
 
 def rebuild(plan: Dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import sys
 import traceback
 from typing import Any, Dict, List, Optional
 
-from flagbench_cases.node import background, cli, network, rendezvous, rendezvous_protocol, supervisor
+from flagbench_cases.node import background, cli, network, rendezvous, supervisor
 from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets, print_error
 from flagbench_cases.node.placement import Placement, likely_rank
 from flagbench_cases.node.request import Request, resolve, unresolved
@@ -234,7 +234,7 @@ def execute(
             "resume": arguments.resume,
             "checkpoints": arguments.out and os.path.join(arguments.out, "checkpoints", request.run_id),
         }
-        outcome = run.execute(request.config_digest or "", folders, request.run_id, request.argv)
+        outcome = run.execute(request.config_digest or "", folders, request.run_id)
         attempt.collect(run)
         return outcome
     except CaseError as error:
@@ -266,7 +266,7 @@ def system_failure(error: Exception, running: Optional[supervisor.Run]) -> Outco
     return Outcome("failed", "launch", known.message, known.remedy, int(known.code))
 
 
-def node_info(attempt: Attempt) -> rendezvous_protocol.NodeInfo:
+def node_info(attempt: Attempt) -> rendezvous.NodeInfo:
     """This node's identity and the settings that must be equal on all nodes."""
     request, arguments = attempt.request, attempt.arguments
     same = {"version": __version__, "stack": request.stack["name"], "nodes": request.nodes, "gpus": request.gpus}
@@ -275,7 +275,7 @@ def node_info(attempt: Attempt) -> rendezvous_protocol.NodeInfo:
     store = attempt.targets.store
     same["--store"] = store and (store.meant_for or "a folder")
     given = arguments.run_id if arguments else None
-    return rendezvous_protocol.NodeInfo(socket.gethostname(), request.run_id, given, same, request.record_id or "")
+    return rendezvous.NodeInfo(socket.gethostname(), request.run_id, given, same, request.record_id or "")
 
 
 def assemble(request: Request, evidence: Evidence, outcome: Outcome, made: Optional[Bundle]) -> Dict[str, Any]:

@@ -97,17 +97,14 @@ class Run:
 
     # -- the run ---------------------------------------------------------------------------------------------
 
-    def execute(
-        self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str = "", argv: Sequence[str] = ()
-    ) -> Outcome:
-        """Execute the run; returns its outcome. `folders`: the given ones of FOLDERS; `argv`: the arguments of this
-        process, for remedies."""
+    def execute(self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str = "") -> Outcome:
+        """Execute the run; returns its outcome. `folders`: the given ones of FOLDERS."""
         processes.adopt_orphans()
         kills = processes.oom_kills()
         self._refused_forks = processes.refused_forks()
         self.bar.show(None)
         try:
-            self._write_plan(config_digest, folders, run_id, argv)
+            self._write_plan(config_digest, folders, run_id)
             self._start_sampler()
             agent = self._start_agent()
             outcome = self._watch(agent)
@@ -144,9 +141,7 @@ class Run:
 
     # -- starting --------------------------------------------------------------------------------------------
 
-    def _write_plan(
-        self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str, argv: Sequence[str]
-    ) -> None:
+    def _write_plan(self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str) -> None:
         plan = {
             "config": self.config,
             "config_digest": config_digest,
@@ -159,7 +154,6 @@ class Run:
             "timeout": self.limits.no_progress,
             "run_id": run_id,
             **{name: folders.get(name) for name in FOLDERS},
-            "argv": list(argv),
             "telemetry": self._telemetry,
         }
         with open(os.path.join(self.folder, "plan.json"), "w", encoding="utf-8") as file:

@@ -23,12 +23,10 @@ class Connection:
         connection.setblocking(False)
         self._socket = connection
         self._unread, self._unsent = b"", b""
-        self._said: Dict[str, str] = {}
         self.closed = False
         self.foreign: Optional[str] = None
         """The start of received bytes that do not belong to this protocol."""
-        self.opened = self.last_received = time.monotonic()
-        self.peer = _address(connection)
+        self.last_received = time.monotonic()
 
     def send(self, message: Dict[str, Any]) -> None:
         """Send an object, as much as the connection accepts now; `flush` sends the rest."""
@@ -75,12 +73,6 @@ class Connection:
             return None
         return message
 
-    def send_if_changed(self, key: str, text: str) -> None:
-        """Send `text` under a key, unless it equals the last text sent under that key."""
-        if self._said.get(key) != text:
-            self._said[key] = text
-            self.send({key: text})
-
     def wait(self, seconds: float) -> None:
         """Wait for data, at most `seconds`."""
         wait([self._socket], seconds)
@@ -117,14 +109,15 @@ def wait(sources: Sequence[Any], seconds: float) -> None:
     waiting.poll(seconds * 1000)
 
 
-def connect_async(host: str, port: int) -> ConnectResult:
-    """Connect in a separate thread; the result is the socket, or the error.
+def connect_async(host: str, port: int, delay: float = 0.0) -> ConnectResult:
+    """Connect in a separate thread, after `delay` seconds; the result is the socket, or the error.
 
     An unresponsive name server blocks the resolver for 10 s or more, during which no signal would be handled.
     """
     answers: ConnectResult = queue.Queue()
 
     def connect() -> None:
+        time.sleep(delay)
         try:
             connection = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
             if connection.getsockname() == connection.getpeername():
@@ -164,11 +157,3 @@ def printable(text: str) -> str:
     """Text from another machine made safe to display: no control characters, no lone surrogates."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return "".join(c if c.isprintable() else "?" for c in text)
-
-
-def _address(connection: socket.socket) -> str:
-    try:
-        host = str(connection.getpeername()[0])
-    except (OSError, IndexError):
-        return "unknown"
-    return host[len("::ffff:") :] if host.startswith("::ffff:") else host

@@ -44,9 +44,7 @@ def plan(folder: Path, stack: str = "a100-cuda11.6", driver: str | None = None, 
     start.write_text(json.dumps(dict({"kind": "start"}, **({"driver_version": driver} if driver else {}))) + "\n")
     settings = dict({"case": "distilbert", "nodes": 1, "gpus": 8}, **changes)
     loaded = dict(config.load_stack(stack), python=platform.python_version().rpartition(".")[0])
-    argv = ["distilbert", "--gpus", "8", "--preset", "tiny"]
-    place = {"node_rank": 0, "host": "127.0.0.1", "port": 29400}
-    return {"stack": loaded, "config": settings, "argv": argv, "data": None, "telemetry": str(start), **place}
+    return {"stack": loaded, "config": settings, "telemetry": str(start)}
 
 
 @pytest.fixture
@@ -115,7 +113,21 @@ def test_outside_of_an_image_any_software_may_run(tmp_path: Path, monkeypatch: p
 def test_a_container_without_devices(refused: Callable) -> None:
     error = refused(fake_torch(0))
     assert "--gpus 8" in error.message
-    assert "docker run --rm --gpus all" in error.remedy
+    assert error.remedy == (
+        "give the container its devices: "
+        "docker run --gpus all --shm-size 16g --ulimit memlock=-1 --ulimit stack=67108864"
+    )
+
+
+@pytest.mark.parametrize(("root", "capabilities"), [(False, ""), (True, " --cap-add IPC_LOCK")])
+def test_docker_options_of_two_nodes(root: bool, capabilities: str) -> None:
+    """Docker rejects a device that a host may lack; root alone can hold a capability."""
+    needs = dict(config.load_stack("c500-maca3")["docker"], root=root)
+    assert preflight.docker_options(needs, 2) == (
+        "--device /dev/mxcd --device /dev/dri --group-add video --shm-size 16g --ulimit memlock=-1 "
+        "--ulimit stack=67108864%s --network host (and if the host has them: --device /dev/infiniband%s)"
+        % (" --user 0:0" if root else "", capabilities)
+    )
 
 
 @pytest.mark.usefixtures("image")
@@ -177,7 +189,7 @@ MISSING = ModuleNotFoundError("No module named 'torch'")
 @pytest.mark.parametrize(
     ("stack", "error", "baked", "code", "message", "remedy"),
     [
-        ("a100-cuda11.6", LIBRARY, True, 13, "libcuda.so.1", "docker run --rm --gpus all"),
+        ("a100-cuda11.6", LIBRARY, True, 13, "libcuda.so.1", "docker run --gpus all"),
         ("a100-cuda11.6", LIBRARY, False, 13, "libcuda.so.1", "check the accelerator's driver"),
         ("cpu", LIBRARY, True, 4, "libcuda.so.1", "rebuild the image"),
         ("cpu", LIBRARY, False, 4, "libcuda.so.1", "reinstall"),
