@@ -1,4 +1,4 @@
-"""A small vocabulary in the three files that Aquila's is published in, and its encoding by the algorithm of GPT-2."""
+"""A small vocabulary in the three files that Aquila's is published in."""
 
 from __future__ import annotations
 
@@ -50,37 +50,3 @@ def write(folder: Path, newline: str = "\n", last: str = "\n") -> Path:
     (folder / "merges.txt").write_bytes(merges.encode("utf-8"))
     (folder / "special_tokens.txt").write_bytes((newline.join(SPECIAL) + last).encode("utf-8"))
     return folder
-
-
-def encode(text: str) -> list[int]:
-    """The ids of a text: special tokens first, then the words of GPT-2's pattern, then merges by their rank."""
-    import regex
-
-    pattern = regex.compile(
-        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # GPT-2's
-    )
-    ids = {
-        **{piece: n for n, piece in enumerate(PIECES)},
-        **{name: len(PIECES) + n for n, name in enumerate(SPECIAL)},
-    }
-    found = []
-    for part in regex.split("(%s)" % "|".join(map(regex.escape, SPECIAL)), text):
-        words = [part] if part in SPECIAL else [merged(word) for word in pattern.findall(part)]
-        for pieces in words:
-            found += [ids[piece] for piece in ([pieces] if isinstance(pieces, str) else pieces)]
-    return found
-
-
-def merged(word: str) -> list[str]:
-    """The pieces of a word: the pair that comes first in MERGES is joined everywhere, until there is none."""
-    pieces = [LETTERS[byte] for byte in word.encode("utf-8")]
-    while True:
-        pairs = {" ".join(pieces[at : at + 2]) for at in range(len(pieces) - 1)}
-        best = next((pair.split() for pair in MERGES if pair in pairs), None)
-        if best is None:
-            return pieces
-        at = 0
-        while at < len(pieces) - 1:
-            if pieces[at : at + 2] == best:
-                pieces[at : at + 2] = ["".join(best)]
-            at += 1

@@ -1,4 +1,4 @@
-"""The workload: the loss of a sentence and of all, their order, what is counted, at any layout."""
+"""The workload: the loss of a sentence and of all, their order, and what is counted, at any layout."""
 
 from __future__ import annotations
 

@@ -1,20 +1,17 @@
-"""The faithful division on 1 to 3 ranks: order of data, optimizer, schedule, accumulation, evaluation, work."""
+"""The faithful division on 1 to 3 ranks: buffers, dropout, accumulation, evaluation, work."""
 
 from __future__ import annotations
 
 import copy
 import functools
-import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import default_collate
 
-from flagbench_cases.cases.distilbert import data as sst2
-from flagbench_cases.cases.distilbert.workload import DistilBertWorkload, EvaluationSet, build
+from flagbench_cases.cases.distilbert.workload import DistilBertWorkload, build
 from flagbench_cases.shared.config import load_case, merge
 from workloads import on_ranks, set_up, train
 
@@ -156,17 +153,6 @@ def test_evaluation_counts_each_example_once_and_as_published(tmp_path: Path, wo
     results = on_ranks(world, tmp_path / "ranks", body) if world > 1 else [body(tmp_path, 0, 1)]
     for result in results:
         assert result == (pytest.approx(4 / 7), pytest.approx(published), 7, pytest.approx(published))
-
-
-@pytest.mark.parametrize(("count", "world"), [(872, 16), (872, 8), (7, 1), (7, 2), (7, 3), (3, 8)])
-def test_shares_of_the_evaluation_set_cover_it_once(count: int, world: int) -> None:
-    ids = np.arange(count, dtype=np.int32)[:, None]
-    sentences = sst2.SentenceSet(ids, np.ones(count, np.int32), np.zeros(count, np.int64))
-    shares = [EvaluationSet(sentences, rank, world) for rank in range(world)]
-    assert {len(share) for share in shares} == {math.ceil(count / world)}
-    items = [share[i] for i in range(len(shares[0])) for share in shares]  # the order of the publisher's sampler
-    assert [int(item[0]) for item in items] == [i % count for i in range(len(items))]
-    assert [float(item[3]) for item in items] == [float(i < count) for i in range(len(items))]
 
 
 # What the record is told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from safetensors.torch import save_file
 
 from flagbench_cases.cases.glm import data as dataset
 from flagbench_cases.cases.glm.prepare import WEIGHTS_FORMAT
-from flagbench_cases.cases.glm.workload import SEGMENT, EvaluationOrder, GlmWorkload
+from flagbench_cases.cases.glm.workload import SEGMENT, GlmWorkload
 from flagbench_cases.prepare.writer import writing
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.spool import SpoolReader
@@ -79,15 +78,6 @@ def test_padding_choices_are_never_chosen(tmp_path: Path) -> None:
     work.module.forward = lambda tokens, *rest: torch.arange(tokens.shape[1]).expand(tokens.shape[:2]) - 1e6
     chosen = [choice for batch in work.eval_loader for choice in work._choose(batch)]
     assert chosen == [count - 1 for count in EVALUATION]
-
-
-@pytest.mark.parametrize(("count", "world"), [(10000, 16), (7, 1), (7, 3), (3, 8)])
-def test_shares_of_the_evaluation_set_cover_it_once(count: int, world: int) -> None:
-    shares = [EvaluationOrder(count, rank, world) for rank in range(world)]
-    assert {len(share) for share in shares} == {math.ceil(count / world)}
-    once = [p for share in shares for p, new in zip(share, share.counts(0, len(share))) if new]
-    assert sorted(once) == list(range(count))
-    assert sum(len(share) for share in shares) - count == (-count) % world
 
 
 # Weights

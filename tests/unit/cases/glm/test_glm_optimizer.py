@@ -1,4 +1,4 @@
-"""Loss scale, masters, clipping, decay and schedule, by hand; fp32 stands for fp16 where a processor has no math."""
+"""Loss scale, masters, clipping and overflows by hand; fp32 stands for fp16 where a processor has no math."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The faithful division on 1 and 2 ranks: order of data, updates, loss over ranks, work, description."""
+"""The faithful division on 1 and 2 ranks: batches, dropout, losses that are not finite, fp16, work."""
 
 from __future__ import annotations
 

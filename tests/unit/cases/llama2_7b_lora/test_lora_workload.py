@@ -1,4 +1,4 @@
-"""The workload: order of the data, schedule, evaluation, work, words of the record, going on from a checkpoint."""
+"""The workload: the loader, evaluation, the published loss, work, resuming from a checkpoint."""
 
 from __future__ import annotations
 

@@ -146,17 +146,6 @@ def test_a_person_gets_a_summary_and_the_next_command(call: Called) -> None:
     assert "flagbench: data: sums 3 bytes of 3 bytes" in said
 
 
-def test_a_check_verifies_every_checksum(call: Called) -> None:
-    call("prepare", "letters", "--data", call.text("abc"), "-o", "out")
-    printed, _ = call("prepare", "letters", "-o", "out", "--check")
-    assert ", all checksums verified" in printed
-    (call.folder / "out" / "data" / "letters.bin").write_text("abd")
-    _, said = call("prepare", "letters", "-o", "out", "--check", code=3)
-    assert "letters.bin" in said
-    call("prepare", "letters", "-o", "elsewhere", "--check", code=3)
-    assert not (call.folder / "elsewhere").exists()
-
-
 @pytest.mark.parametrize(
     ("words", "code", "named"),
     [

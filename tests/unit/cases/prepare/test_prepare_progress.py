@@ -7,7 +7,7 @@ import io
 import pytest
 
 from flagbench_cases.prepare import progress
-from flagbench_cases.prepare.progress import Progress, line
+from flagbench_cases.prepare.progress import Progress
 
 pytestmark = pytest.mark.image
 
@@ -70,16 +70,3 @@ def test_a_reader_who_is_gone_does_not_matter(clock: Clock) -> None:
     stream.close()
     shown("examples", 1, 1)
     shown.end_phase()
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("data", "examples", 3, 7, "", 5.0), "data: examples 3/7"),
-        (("", "examples", 3, 0, "", 5.0), "examples 3"),
-        (("data", "fetch", 10**9, 10**10, "bytes", 10.0), "data: fetch 1.0 GB of 10.0 GB, 100.0 MB/s"),
-        (("data", "sum of a\x1b\n", 1, 2, "bytes", 0.0), "data: sum of a?? 1 bytes of 2 bytes"),
-    ],
-)
-def test_lines(words: tuple, text: str) -> None:
-    assert line(*words) == text
