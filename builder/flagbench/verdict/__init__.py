@@ -3,7 +3,7 @@
 from flagbench.verdict.compare import Comparison, compare_records
 from flagbench.verdict.conditions import Agreement
 from flagbench.verdict.result import Verdict, VerifyResult
-from flagbench.verdict.verdict import choose_claim, verify_baseline, verify_claim
+from flagbench.verdict.verify import choose_claim, verify_baseline, verify_claim
 
 __all__ = [
     "Agreement",

@@ -121,21 +121,6 @@ def case_conditions(case: Case) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n for group in case.condition_groups.values() for n in group))
 
 
-def qualifiers(results: Sequence[ConditionResult], case: Case) -> Iterator[str]:
-    """What conditions add to a verdict: other software, or work that was not published and is assumed equal.
-
-    Nothing for software that is unknown on both sides, and for work that the gate does not depend on.
-    """
-    software = [r for r in results if r.name in case.software_conditions]
-    if any(r.agreement is Agreement.DIFFERS for r in software):
-        yield "software differs"
-    if any(r.agreement is Agreement.UNKNOWN and r.here != r.expected for r in software):
-        yield "software unknown"
-    matters = set(case.work_conditions).intersection(gate_conditions(case))
-    silent = (r.name for r in results if r.agreement is Agreement.NOT_PUBLISHED and r.name in matters)
-    yield from (f"{name} {NOT_PUBLISHED}" for name in silent)
-
-
 def describe(result: ConditionResult, *, other: str = "published") -> str:
     """`devices is 1 here, 8 published`."""
     if result.here == VARIES:

@@ -28,6 +28,10 @@ class Unknown(Struct, frozen=True):
     lacks: bool = False
     """Whether the configuration should say it and does not."""
 
+    def excludes(self, value: Scalar) -> bool:
+        """Whether a condition cannot have this value."""
+        return value in self.excluded or bool(self.allowed and value not in self.allowed)
+
 
 UNKNOWN = Unknown(lacks=True)
 Value = Scalar | None | Unknown
@@ -155,6 +159,19 @@ def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def _scalar(value: Any) -> Value:
     return value if value is None or isinstance(value, str | int | float | Unknown) else UNKNOWN
+
+
+def paths(rule: Any) -> Iterator[str]:
+    """Every path of a configuration that a derivation, or a mapping of several, looks at."""
+    if isinstance(rule, str):
+        yield rule
+    elif isinstance(rule, Mapping):
+        for key, inner in rule.items():
+            if key not in ("value", "one_of", "text"):
+                yield from paths(inner)
+    elif isinstance(rule, list):
+        for inner in rule:
+            yield from paths(inner)
 
 
 def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -1,58 +1,192 @@
-"""Intervals: of a measured metric, from one run or several, and of the ratio of two estimates."""
+"""Intervals: of a measured metric, from one run or several, of the ratio to what is expected, and what is compared."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from flagbench.manifests.model import Case, Claim, MetricSpec
 from flagbench.records.model import Metric, Record
+from flagbench.verdict.conditions import Agreement, ConditionResult, depends_on, describe
+from flagbench.verdict.result import Against, Compared, Estimate, MetricResult, Ratio
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT, Prior, over_runs
+from flagbench.verdict.stats.compare import WITHIN, SidesRatio, compare_sides
+
+MOST_CREDIT = 1.01
+"""Largest ratio of credited to trained samples: SST-2's 67,349 sentences are credited as 67,584."""
 
 
-class Estimate(Struct, frozen=True):
-    """A metric over one or more runs, and its 95 % interval; `ci95` is None where the runs give none.
+class Terms(Struct, frozen=True):
+    """What a verdict is made with."""
 
-    A published value has no runs and no interval: it is taken as exact.
-    """
+    level: float = LEVEL
+    """Of the intervals; higher at the looks of a run that repeats until it is decided (`stats.looks`)."""
+    within: float = WITHIN
+    """Against a baseline: ratios that differ from 1 by no more are the same."""
+    priors: dict[str, Prior] = {}
+    """The spread between earlier runs, by metric; `DEFAULT` for others."""
 
-    value: float
-    runs: int
-    ci95: tuple[float, float] | None = None
-    ci_method: str | None = None
-
-    @property
-    def ends(self) -> tuple[float, float] | None:
-        """The bounds of the value, or None if they are unknown."""
-        return self.ci95 if self.runs else (self.value, self.value)
-
-    def text(self, unit: str = "") -> str:
-        """`1510 samples/s [1490, 1530]`; a published value has every digit that its publisher printed."""
-        if not self.runs:
-            return f"{self.value:.15g}"
-        text = f"{four_digits(self.value)} {unit}".rstrip()
-        return text if self.ci95 is None else f"{text} [{', '.join(map(four_digits, self.ci95))}]"
+    def prior(self, name: str) -> Prior:
+        """What is assumed of the spread between runs of a metric."""
+        return self.priors.get(name, DEFAULT)
 
 
-class Ratio(Struct, frozen=True):
-    """A ratio of two estimates; `ci95` is None where either has no interval."""
-
-    value: float
-    ci95: tuple[float, float] | None = None
-    ci_method: str | None = None
-
-    def __str__(self) -> str:
-        """`0.777 [0.767, 0.788]`: three decimals, the resolution that the limits 0.95 and 1.10 need."""
-        text = f"{self.value:.3f}"
-        return text if self.ci95 is None else f"{text} [{self.ci95[0]:.3f}, {self.ci95[1]:.3f}]"
+STANDARD = Terms()
+"""95 % intervals, the default spread between runs, and 2 % against a baseline."""
 
 
-def four_digits(value: float) -> str:
-    """A measured value to four significant digits; the integer part is never rounded away."""
-    if abs(value) >= 10_000:
-        return f"{value:,.0f}"
-    return f"{value:.0f}" if abs(value) >= 1_000 else f"{value:#.4g}"
+class Expected(Struct, frozen=True):
+    """The expected value of a metric, in the unit and scope it was stated in; `runs`: those of a baseline."""
+
+    spec: MetricSpec
+    estimate: Estimate
+    unit: str
+    scope: str
+    runs: tuple[Metric, ...] = ()
+
+
+def expected_of_claim(claim: Claim, case: Case) -> list[Expected]:
+    """The published values of a row, which are taken as exact."""
+    specs = {spec.name: spec for spec in case.metrics}
+    return [Expected(specs[m.name], Estimate(m.value, runs=0), m.unit, m.scope) for m in claim.metrics]
+
+
+def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) -> list[Expected]:
+    """What the runs of a baseline measured; a metric that the case does not know has no better direction."""
+    known = ((case.metric(metric.name), common(records, metric.name)) for metric in records[0].metrics)
+    return [
+        Expected(
+            spec,
+            estimate(found, terms.prior(spec.name), terms.level),
+            found[0].unit,
+            found[0].scope,
+            tuple(found),
+        )
+        for spec, found in known
+        if spec and found
+    ]
+
+
+def is_speed(spec: MetricSpec) -> bool:
+    """Whether the limits 0.95 and 1.10 fit a metric: a rate, a time, or a utilisation."""
+    return spec.unit == "s" or spec.unit.endswith("/s") or spec.name.startswith(("mfu", "hfu"))
+
+
+def candidates(spec: MetricSpec, against: Against) -> tuple[str, ...]:
+    """Measured metrics that an expected value may be compared with, the best first."""
+    if against.kind == "baseline" or spec.held_by is None:
+        return (spec.name,)
+    return (spec.held_by, spec.name)
+
+
+def compare_metrics(
+    records: Sequence[Record],
+    case: Case,
+    against: Against,
+    conditions: Sequence[ConditionResult],
+    expected: Iterable[Expected],
+    terms: Terms = STANDARD,
+) -> tuple[Compared, ...]:
+    """Each expected metric beside what the runs measured: its interval, its ratio, and whether it is comparable."""
+    return tuple(_compared(records, case, against, conditions, each, terms) for each in expected)
+
+
+def _compared(
+    records: Sequence[Record],
+    case: Case,
+    against: Against,
+    conditions: Sequence[ConditionResult],
+    expected: Expected,
+    terms: Terms,
+) -> Compared:
+    """A published value depends on some of the conditions; a baseline's metrics depend on all of them."""
+    spec = expected.spec
+    names = candidates(spec, against)
+    name = next((name for name in names if common(records, name)), names[-1])
+    found = common(records, name)
+    stated = {
+        **{"name": spec.name, "held_by": name, "unit": expected.unit},
+        **{"better": spec.better, "expected": expected.estimate},
+    }
+    if not found:
+        return Compared(spec=spec, result=MetricResult(**stated, reason=f"{name} was not measured"), runs=())
+    measured = estimate(found, terms.prior(name), terms.level)
+    why = [*_differing(case, against, conditions, spec, name)]
+    other = next((m for m in found if (m.unit, m.scope) != (expected.unit, expected.scope)), None)
+    difference = quotient = sides = None
+    if other is not None:
+        here, there = f"{other.unit} per {other.scope}", f"{expected.unit} per {expected.scope}"
+        why.append(f"{name} is in {here} here, in {there} {against.side}")
+    elif all(c.agreement is Agreement.EQUAL for c in conditions if c.name in case.shapes):
+        # A fraction of the speed of other work would be quoted all the same.
+        difference = measured.value - expected.estimate.value
+        if spec.unit != "fraction" or is_speed(spec):  # half the accuracy is not half as good
+            quotient = ratio(measured, expected.estimate, spec.better)
+    if not why and name == spec.held_by and is_speed(spec) and (partial := partial_batches(records, name)):
+        why, quotient, difference = [partial], None, None
+    if not why and expected.runs and quotient is not None and is_speed(spec):
+        sides = ratio_of_sides(found, expected.runs, spec.better, terms)
+        quotient = None if sides is None else Ratio(sides.ratio, sides.interval, sides.method)
+    result = MetricResult(
+        **stated,
+        measured=measured,
+        ratio=quotient,
+        difference=difference,
+        comparable=not why,
+        reason="; ".join(why),
+    )
+    return Compared(spec=spec, result=result, runs=tuple(found), baseline=expected.runs, sides=sides)
+
+
+def _differing(
+    case: Case, against: Against, conditions: Sequence[ConditionResult], spec: MetricSpec, name: str
+) -> Iterable[str]:
+    """The conditions that a metric depends on and that forbid to compare it; software only qualifies a verdict."""
+    needed = depends_on(case, spec, name)
+    for condition in conditions:
+        depends = against.kind == "baseline" or condition.name in needed
+        if depends and condition.forbids and condition.name not in case.software_conditions:
+            yield describe(condition, other=against.side)
+
+
+def partial_batches(records: Sequence[Record], name: str) -> str | None:
+    """Why the metric `name`, which counts every batch as full, is not comparable: too many batches were not full."""
+    for record in records:
+        if record.work is None:
+            continue
+        credited, trained = record.work.samples_published_count, record.work.samples_executed
+        if credited > MOST_CREDIT * trained:
+            return (
+                f"record {record.record_id}: {name} counts every batch as full, {credited:,} samples in all, but the "
+                f"run trained on {trained:,}; use a training set of at least a hundred steps"
+            )
+    return None
+
+
+def ratio_of_sides(
+    here: Sequence[Metric], there: Sequence[Metric], better: str, terms: Terms = STANDARD
+) -> SidesRatio | None:
+    """The runs of one side over those of the other, above 1 is better; None where a value is not positive."""
+    mine, others = rates(here), rates(there)
+    if not all(0 < value < math.inf for value in (*mine, *others)):
+        return None
+    if better == "lower":
+        mine, others = others, mine
+    # The half-width, relative, that the windows of the runs give their means.
+    least = math.hypot(*(math.hypot(*_relative(side)) / len(side) for side in (here, there)))
+    prior = terms.prior(here[0].name)
+    return compare_sides(mine, others, least=least, within=terms.within, prior=prior, level=terms.level)
+
+
+def rates(metrics: Sequence[Metric]) -> list[float]:
+    """The value of each run."""
+    return [float(metric.value) for metric in metrics]
+
+
+def _relative(metrics: Sequence[Metric]) -> list[float]:
+    return [width / metric.value for width, metric in zip(half_widths(metrics), metrics, strict=True)]
 
 
 def common(records: Sequence[Record], name: str) -> list[Metric]:

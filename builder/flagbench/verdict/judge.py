@@ -1,17 +1,19 @@
-"""Fast enough? The verdict on a comparable speed, from its interval, and the numbers behind it."""
+"""The verdict: what was found against the records, whether they are comparable, and whether they are fast enough."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec.structs import replace
 
-from flagbench.manifests.model import MetricSpec
 from flagbench.records.model import Metric, Record
-from flagbench.verdict.interval import Ratio, half_widths, without_interval
-from flagbench.verdict.result import Verdict
-from flagbench.verdict.stats.between import DEFAULT, LEVEL, MOST_RUNS, RUNS_FOR_STUDENT, Prior, further_runs
-from flagbench.verdict.stats.compare import WITHIN, Outcome, compare_sides, further_runs_each
+from flagbench.terminal import brief
+from flagbench.verdict.interval import Terms, candidates, half_widths, is_speed, rates, without_interval
+from flagbench.verdict.result import Compared, Estimate, Finding, Findings, MetricResult, Ratio, Verdict
+from flagbench.verdict.result import Verification, VerifyResult
+from flagbench.verdict.stats.between import MOST_RUNS, RUNS_FOR_STUDENT, further_runs
+from flagbench.verdict.stats.compare import Outcome, further_runs_each
+from flagbench.verdict.subject import Subject
 
 LOW, HIGH = 0.95, 1.10
 """The ratios to the expected value between which it counts as reproduced, both ends included."""
@@ -22,56 +24,69 @@ _DECIDED_BY = {
     Outcome.SLOWER: "the interval lies below 1",
     Outcome.INCONCLUSIVE: "the interval contains 1, and ratios that do not count as the same",
 }
+_ENOUGH = (Verdict.REPRODUCED, Verdict.ABOVE, Verdict.FASTER, Verdict.SAME)
+"""Verdicts that slower runs would not have got: a doubt about the runs takes them away."""
+_SLOWER = (Verdict.SLOWER, Verdict.SAME)
+"""Verdicts that a slower baseline would not have given: a doubt about the baseline takes them away."""
 
 # A ratio that is 0.95 in decimal may miss it in the last bits of a division; no measurement resolves this.
 _ROUNDING = 1e-9
 
 
-class Terms(Struct, frozen=True):
-    """What a verdict is made with."""
+def judge(verification: Verification, findings: Findings, terms: Terms) -> VerifyResult:
+    """The verdict of the whole: that of the gate metric, unless a record is invalid or has no evidence."""
+    case, against = verification.case, verification.against
+    subjects = verification.subjects
+    metrics: tuple[MetricResult, ...] = ()
+    used: list[Finding] = [*findings.invalid]
+    if findings.invalid:
+        first = findings.invalid[0].record
+        found = "; ".join(each.message for each in findings.invalid if each.record == first)
+        verdict, reason = Verdict.INVALID, f"record {first}: {found}"
+    else:
+        metrics = tuple(_judged(each, verification, findings, terms) for each in verification.metrics)
+        gate = next((metric for metric in metrics if metric.name == case.gate), None)
+        if gate is None:
+            verdict, reason = Verdict.NOT_COMPARABLE, _without_gate(verification, metrics)
+        else:
+            # Without a verdict, not every record has the gate metric, as far as this version can compute it.
+            verdict, reason = gate.verdict or Verdict.INCONCLUSIVE, gate.reason
+            used += [each for side in findings.doubts.get(gate.name, ()) for each in side]
+    judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
+    without = next(filter(None, map(no_evidence, (*subjects, *verification.baseline))), None)
+    if without is not None and verdict is not Verdict.INVALID:
+        either = f"; it is not comparable either: {reason}" if verdict is Verdict.NOT_COMPARABLE else ""
+        verdict, reason = Verdict.INCONCLUSIVE, without + either
+        metrics = tuple(map(_unproven, metrics))
+    claim = verification.claim
+    shown = {metric.name for metric in metrics} | {condition.name for condition in verification.conditions}
+    return VerifyResult(
+        verdict=verdict,
+        qualifiers=tuple(each.message for each in findings.qualifiers) if judged else (),
+        reason=reason,
+        gate=case.gate,
+        against=against,
+        records=tuple(subject.record.record_id for subject in subjects),
+        metrics=metrics,
+        conditions=verification.conditions,
+        anomalies=tuple(a for a in claim.anomalies if metrics and a.field in shown) if claim is not None else (),
+        not_compared=tuple(dict.fromkeys(name for subject in subjects for name in subject.not_compared)),
+        findings=(*used, *(findings.qualifiers if judged else ())),
+    )
 
-    level: float = LEVEL
-    """Of the intervals; higher at the looks of a run that repeats until it is decided (`stats.looks`)."""
-    within: float = WITHIN
-    """Against a baseline: ratios that differ from 1 by no more are the same."""
-    priors: dict[str, Prior] = {}
-    """The spread between earlier runs, by metric; `DEFAULT` for others."""
 
-    def prior(self, name: str) -> Prior:
-        """What is assumed of the spread between runs of a metric."""
-        return self.priors.get(name, DEFAULT)
-
-
-class Sample(Struct, frozen=True):
-    """One metric of the runs of one side."""
-
-    records: tuple[Record, ...]
-    metrics: tuple[Metric, ...]
-
-    @property
-    def runs(self) -> int:
-        """The number of runs."""
-        return len(self.metrics)
-
-    @property
-    def rates(self) -> list[float]:
-        """The value of each run."""
-        return [float(metric.value) for metric in self.metrics]
-
-    @property
-    def unsettled(self) -> str | None:
-        """Why fewer than five runs give no interval, None if they do."""
-        places = [] if self.runs >= RUNS_FOR_STUDENT else without_interval(self.metrics)
-        if not places:
-            return None
-        why = self.metrics[places[0]].ci_reason or "its record has none"
-        if self.runs == 1:
-            return f"one value, no interval: {why}"
-        which = self.records[places[0]].record_id
-        return (
-            f"{len(places)} of {self.runs} runs have no interval ({which}: {why}), and {RUNS_FOR_STUDENT} runs would "
-            "give one between them"
-        )
+def no_evidence(subject: Subject) -> str | None:
+    """Why the numbers of a record cannot be checked; None if they can."""
+    record = subject.record
+    if record.evidence is not None:
+        return None
+    remedy = "run the case again with this version of flagbench"
+    if record.evidence_reason is not None:
+        remedy = brief(record.evidence_reason)
+    return (
+        f"no evidence: the record {record.record_id} does not contain the step times that its numbers were computed "
+        f"from, so they cannot be checked; {remedy}"
+    )
 
 
 def classify(value: Ratio) -> Verdict:
@@ -88,54 +103,126 @@ def classify(value: Ratio) -> Verdict:
     return Verdict.INCONCLUSIVE
 
 
-def against_claim(value: Ratio, sample: Sample, terms: Terms) -> tuple[Verdict, str | None]:
+def _unproven(metric: MetricResult) -> MetricResult:
+    """A comparison of numbers that cannot be checked, which gives no verdict."""
+    if metric.verdict in (None, Verdict.INVALID, Verdict.NOT_COMPARABLE):
+        return metric
+    return replace(metric, verdict=Verdict.INCONCLUSIVE, reason=f"no evidence; {metric.reason}")
+
+
+def _without_gate(verification: Verification, metrics: Sequence[MetricResult]) -> str:
+    """Why there is no verdict on speed, and what else can be held."""
+    comparable = ", ".join(m.name for m in metrics if m.comparable)
+    # Nothing differs of a metric that was not measured, so its own reason says more than a condition would.
+    others = [f"{m.name} cannot be compared: {m.reason}" for m in metrics if not m.comparable]
+    found = [f"comparable here: {comparable}"] if comparable else []
+    gate, kind = verification.case.gate, verification.against.kind
+    return "; ".join([f"the {kind} publishes no {gate}, so there is no verdict on speed", *found, *others])
+
+
+def _judged(compared: Compared, verification: Verification, findings: Findings, terms: Terms) -> MetricResult:
+    """A metric with its verdict, INCONCLUSIVE with the reasons if a doubt takes that away."""
+    result = compared.result
+    if not compared.runs:
+        return result
+    if not result.comparable:
+        return replace(result, verdict=Verdict.NOT_COMPARABLE if is_speed(compared.spec) else None)
+    result = _fast_enough(compared, verification, terms)
+    runs, baseline = findings.doubts[result.name]
+    doubts = [each.message for each in runs] if result.verdict in _ENOUGH else []
+    if result.verdict in _SLOWER:
+        doubts += [f"the baseline: {each.message}" for each in baseline]
+    if not doubts:
+        return result
+    return replace(result, verdict=Verdict.INCONCLUSIVE, reason="; ".join([result.reason, *doubts]))
+
+
+def _fast_enough(compared: Compared, verification: Verification, terms: Terms) -> MetricResult:
+    """A comparable metric with its verdict, and the numbers behind it."""
+    spec, result, against = compared.spec, compared.result, verification.against
+    name, measured = result.held_by, result.measured or Estimate(0.0, 0)
+    text = f"{name} {_with_runs(measured, result.unit)}, {against.kind} {_with_runs(result.expected)}"
+    if not is_speed(spec):
+        text = f"{text}: {spec.name} is not a speed, so the limits {LOW:.2f} to {HIGH:.2f} do not fit it"
+        return replace(result, reason=text)
+    if result.ratio is None:
+        text = f"{text}: no ratio, a value is not positive or the model not published"
+        return replace(result, verdict=Verdict.INCONCLUSIVE, reason=text)
+    records = [subject.record for subject in verification.subjects]
+    if compared.baseline:
+        others = [subject.record for subject in verification.baseline]
+        ratio, verdict, why = _against_baseline(compared, records, others, terms)
+        return replace(result, ratio=ratio, verdict=verdict, reason=f"{text}: ratio {ratio}, {why}")
+    text = f"{text}: ratio {result.ratio}, allowed {LOW:.2f} to {HIGH:.2f}"
+    if name != candidates(spec, against)[0]:
+        text = f"{text}; {name} itself is held, the record has no {spec.held_by}"
+    verdict, because = _against_claim(result.ratio, records, compared.runs, terms)
+    return replace(result, verdict=verdict, reason=f"{text}; {because}" if because else text)
+
+
+def _against_claim(
+    value: Ratio, records: Sequence[Record], runs: Sequence[Metric], terms: Terms
+) -> tuple[Verdict, str | None]:
     """The verdict on a ratio to a claim, and why it is inconclusive."""
     verdict = classify(value)
     if verdict is not Verdict.INCONCLUSIVE:
         return verdict, None
     if value.ci95 is None:
-        return verdict, sample.unsettled or "a value is not positive, so there is no interval"
+        return verdict, _unsettled(records, runs) or "a value is not positive, so there is no interval"
     more = further_runs(
         lambda low, high: classify(Ratio(value.value, (value.value * low, value.value * high))) is not verdict,
-        sample.rates,
-        half_widths(sample.metrics),
-        terms.prior(sample.metrics[0].name),
+        rates(runs),
+        half_widths(runs),
+        terms.prior(runs[0].name),
         terms.level,
     )
     return verdict, f"the interval crosses a limit; {_further(more)}"
 
 
-def against_baseline(
-    here: Sample, there: Sample, spec: MetricSpec, terms: Terms
-) -> tuple[Ratio | None, Verdict, str]:
+def _against_baseline(
+    compared: Compared, records: Sequence[Record], others: Sequence[Record], terms: Terms
+) -> tuple[Ratio, Verdict, str]:
     """The ratio to a baseline, the verdict on it, and why it is inconclusive or what it was decided by."""
-    mine, others = here.rates, there.rates
-    if not all(0 < value < math.inf for value in (*mine, *others)):
-        return None, Verdict.INCONCLUSIVE, "no ratio, a value is not positive"
-    if spec.better == "lower":
-        mine, others = others, mine
-    least = math.hypot(*(_least(sample) for sample in (here, there)))
-    prior = terms.prior(here.metrics[0].name)
-    found = compare_sides(mine, others, least=least, within=terms.within, prior=prior, level=terms.level)
-    for side, sample in (("", here), ("the baseline: ", there)):
-        if why := sample.unsettled:
-            return Ratio(found.ratio), Verdict.INCONCLUSIVE, f"{side}{why}"
-    verdict = Verdict[found.outcome.name]
-    limits = f"{1 - terms.within:g} to {1 + terms.within:g} counts as the same"
-    why = _DECIDED_BY[found.outcome]
-    if found.outcome is Outcome.INCONCLUSIVE:
-        more = further_runs_each(mine, others, within=terms.within, prior=prior, level=terms.level)
+    sides = compared.sides
+    assert sides is not None  # a ratio to a baseline is that of its sides
+    for side, of, runs in (("", records, compared.runs), ("the baseline: ", others, compared.baseline)):
+        if why := _unsettled(of, runs):
+            return Ratio(sides.ratio), Verdict.INCONCLUSIVE, f"{side}{why}"
+    why = _DECIDED_BY[sides.outcome]
+    if sides.outcome is Outcome.INCONCLUSIVE:
+        here, there = rates(compared.runs), rates(compared.baseline)
+        if compared.spec.better == "lower":
+            here, there = there, here
+        prior = terms.prior(compared.runs[0].name)
+        more = further_runs_each(here, there, within=terms.within, prior=prior, level=terms.level)
         why = f"{why}; {_further(more, ' on each side')}"
-    return Ratio(found.ratio, found.interval, found.method), verdict, f"{limits}; {why}"
+    limits = f"{1 - terms.within:g} to {1 + terms.within:g} counts as the same"
+    return Ratio(sides.ratio, sides.interval, sides.method), Verdict[sides.outcome.name], f"{limits}; {why}"
 
 
-def _least(sample: Sample) -> float:
-    """The half-width, relative, that the windows of the runs give their mean."""
-    widths = [width / metric.value for width, metric in zip(half_widths(sample.metrics), sample.metrics, strict=True)]
-    return math.hypot(*widths) / sample.runs
+def _unsettled(records: Sequence[Record], runs: Sequence[Metric]) -> str | None:
+    """Why fewer than five runs give no interval, None if they do."""
+    places = [] if len(runs) >= RUNS_FOR_STUDENT else without_interval(runs)
+    if not places:
+        return None
+    why = runs[places[0]].ci_reason or "its record has none"
+    if len(runs) == 1:
+        return f"one value, no interval: {why}"
+    which = records[places[0]].record_id
+    return (
+        f"{len(places)} of {len(runs)} runs have no interval ({which}: {why}), and {RUNS_FOR_STUDENT} runs would "
+        "give one between them"
+    )
 
 
 def _further(runs: int | None, where: str = "") -> str:
     if runs is None:
         return f"{MOST_RUNS} runs{where} would probably not decide it"
     return f"about {runs} more run{'s' if runs > 1 else ''}{where} would decide"
+
+
+def _with_runs(value: Estimate, unit: str = "") -> str:
+    """A measured value says how many runs it is of: one run knows least of how runs differ."""
+    if not value.runs:
+        return value.text()
+    return f"{value.text(unit)} ({'one run' if value.runs == 1 else f'{value.runs} runs'})"

@@ -1,9 +1,13 @@
-"""Whether a record's numbers follow from its evidence: all that can be computed is computed again."""
+"""All numbers of a record, computed again from its evidence, and where the record has others.
+
+Only names that the record has and this version derives are compared: an earlier version derived fewer, a later one
+derives more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -11,16 +15,18 @@ from msgspec.structs import replace
 from flagbench.manifests.model import Case
 from flagbench.records.model import Metric, Record
 from flagbench.verdict.derivation import count
-from flagbench.verdict.differences import differences, not_compared
-from flagbench_core.evidence import EvidenceError, Facts, Section, derive
+from flagbench.verdict.subject import Subject
+from flagbench_core.evidence import Derived, EvidenceError, Facts, Section, derive
 from flagbench_core.evidence.derive import INFER, TRAIN
 from flagbench_core.evidence.metrics import LOSS_TAIL
 from flagbench_core.evidence.section import WARMUP, WINDOW, digest_of, read_section
 
 _WHOLE = 1e-3
 """How far a number of right answers, computed from a share, may be from a whole number."""
-_SHOWN = 5
-"""How many differences are named."""
+TOLERANCE = 1e-6
+"""Largest relative difference between a number and what the evidence gives: both are computed by the same code."""
+_NEAR_ZERO = 1e-9
+"""What two results of the same sum may differ by, relative to the terms: for differences and spreads near zero."""
 
 
 class _Extra(msgspec.Struct):
@@ -40,62 +46,128 @@ class _Evaluation(msgspec.Struct):
     extra: list[_Extra]
 
 
-def repeated_metrics(record: Record) -> Iterator[str]:
-    """Metrics that a record has more than once: which of them holds could be chosen."""
-    seen: set[tuple[str, str]] = set()
-    for metric in record.metrics:
-        key = (metric.name, metric.scope)
-        if key in seen:
-            yield f"metric {metric.name} is given twice"
-        seen.add(key)
+def recompute(record: Record, case: Case) -> Subject:
+    """The record with the metrics that its evidence gives; as it is without evidence, or if its run did not end well.
 
-
-class Checked(NamedTuple):
-    """A record as far as its evidence bears it out: its metrics computed again, and what contradicts them."""
-
-    record: Record
-    problems: tuple[str, ...] = ()
-    """One clause each, with both numbers."""
-    section: Section | None = None
-    """The evidence, if it can be read; the record's numbers need not follow from it."""
-    not_compared: tuple[str, ...] = ()
-    """Names that only one of the record and this version knows, so that nothing can be said of them."""
-
-
-def check(record: Record, case: Case) -> Checked:
-    """Compute a record's numbers again; as it is without evidence, or if its run did not end well.
-
-    The record returned has the metrics that its evidence gives, as computed here: its intervals are always those of
-    this version.
+    Its intervals are always those of this version.
     """
     if record.evidence is None or record.config is None or record.status.state != "ok":
-        return Checked(record)
+        return Subject(record, case)
     raw = record.raw["evidence"]
     if (digest := digest_of(raw)) != record.evidence_digest:
-        return Checked(record, (f"evidence_digest is {record.evidence_digest}, and its evidence gives {digest}",))
+        wrong = f"evidence_digest is {record.evidence_digest}, and its evidence gives {digest}"
+        return Subject(record, case, unreadable=[wrong])
     try:
         section = read_section(raw)
-        if wrong := [*_extent(record, section)]:
-            return _shortened(record, wrong)
-        found = derive(section, _facts(record, case, section))
+        if unfit := [*_extent(record, section)]:
+            return Subject(record, case, unreadable=unfit)
+        found = derive(section, facts(record, case, section))
     except msgspec.ValidationError as error:
-        return Checked(record, (f"its evaluations cannot be read: {error}",))
+        return Subject(record, case, unreadable=[f"its evaluations cannot be read: {error}"])
     except EvidenceError as error:
-        return Checked(record, (f"its evidence contradicts itself: {error}",))
+        return Subject(record, case, unreadable=[f"its evidence contradicts itself: {error}"])
     except OverflowError:
-        return Checked(record, ("its evidence has numbers that are too large to compute with",))
+        return Subject(record, case, unreadable=["its evidence has numbers that are too large to compute with"])
     computed = {(entry["name"], entry["scope"]): entry for entry in found.metrics}
     both = (metric for metric in record.metrics if (metric.name, metric.scope) in computed)
-    metrics = (_computed(metric, computed[metric.name, metric.scope]) for metric in both)
-    checked = _shortened(replace(record, metrics=tuple(metrics)), list(differences(record, found, section)))
-    return checked._replace(section=section, not_compared=tuple(not_compared(record, found)))
+    metrics = tuple(_computed(metric, computed[metric.name, metric.scope]) for metric in both)
+    return Subject(
+        replace(record, metrics=metrics),
+        case,
+        section,
+        differences=[*_differences(record, found, section)],
+        not_compared=[*_not_compared(record, found)],
+    )
 
 
-def _shortened(record: Record, problems: Sequence[str]) -> Checked:
-    """The first of many problems, and the number of the others."""
-    more = len(problems) - _SHOWN
-    rest = (f"{more} more numbers do not follow from its evidence",) if more > 0 else ()
-    return Checked(record, (*problems[:_SHOWN], *rest))
+_STATED = {"formula", "peak", "peak_reason"}
+"""Fields of `flops` that do not follow from evidence."""
+_FLOPS = ("executed", "recomputed", "useful")
+
+
+def _not_compared(record: Record, found: Derived) -> Iterator[str]:
+    """Metrics and fields that only one of the record and this version has, like `metric f1` and `window.drift`."""
+    here, there = ({(m.name, m.scope) for m in record.metrics}, {(m["name"], m["scope"]) for m in found.metrics})
+    yield from (f"metric {name}" for name, _ in sorted(here ^ there))
+    for section in ("timing", "window", "work", "flops"):
+        mine, theirs = (_named(side) for side in (record.raw.get(section), getattr(found, section)))
+        names = sorted((mine ^ theirs) - _STATED)
+        if names:
+            yield from (f"{section}.{name}" for name in names) if mine and theirs else (section,)
+
+
+def _named(section: Mapping[str, Any] | None) -> set[str]:
+    return {name for name, value in (section or {}).items() if value is not None}
+
+
+def _differences(record: Record, found: Derived, section: Section) -> Iterator[str]:
+    """Every number of a record that does not follow from its evidence, with both numbers."""
+    expected = {(entry["name"], entry["scope"]): entry for entry in found.metrics}
+    for metric in record.metrics:
+        if entry := expected.get((metric.name, metric.scope)):
+            names = ["value", "unit", "n", "stdev"]
+            # Another version may have another method; a verdict rests on the interval that is computed here.
+            if metric.ci95 is None or metric.ci_method in (None, entry.get("ci_method")):
+                names.append("ci95")
+            yield from _fields(f"metric {metric.name}", metric, entry, names, abs(entry["value"]))
+    for part in ("timing", "window", "work"):
+        yield from _fields(part, getattr(record, part), getattr(found, part), scale=1.0 if part == "window" else 0.0)
+    if record.flops is not None and found.flops is not None:
+        yield from _fields("flops", record.flops, found.flops, _FLOPS)
+        ceiling = record.flops.measured_ceiling
+        if ceiling is not None:
+            there = {"flops": found.flops["measured_ceiling"]}
+            yield from _fields("flops.measured_ceiling", ceiling, there, ("flops",))
+    for rank in record.ranks:
+        yield from _fields(f"rank {rank.rank}", rank, {**found.ranks[rank.rank], "steps": section.steps})
+    training = record.quality.training if record.quality is not None else None
+    yield from _fields("quality.training", training, found.pipeline, scale=1.0)
+
+
+def _fields(
+    where: str, mine: Any, theirs: Mapping[str, Any] | None, names: Sequence[str] | None = None, scale: float = 0.0
+) -> Iterator[str]:
+    """The fields that both have and that differ; `scale`: the size of the terms of a number that may be near zero."""
+    here = mine if isinstance(mine, Mapping) else msgspec.structs.asdict(mine) if mine is not None else {}
+    there = theirs or {}
+    for name in there if names is None else names:
+        one, other = here.get(name), there.get(name)
+        if one is not None and other is not None and not _agree(one, other, scale):
+            one, other = _first_difference(one, other, scale)
+            yield f"{where}: {name} is {_shown(one)}, and its evidence gives {_shown(other)}"
+
+
+def _agree(mine: Any, theirs: Any, scale: float) -> bool:
+    if _is_list(mine) and _is_list(theirs):
+        return len(mine) == len(theirs) and all(_agree(a, b, scale) for a, b in zip(mine, theirs, strict=True))
+    if _is_number(mine) and _is_number(theirs):
+        # `<=` and not `>`, which a NaN would pass.
+        return bool(abs(mine - theirs) <= TOLERANCE * max(abs(mine), abs(theirs)) + _NEAR_ZERO * scale)
+    return bool(mine == theirs)
+
+
+def _first_difference(mine: Any, theirs: Any, scale: float) -> tuple[Any, Any]:
+    """Of two lists of equal length the first entries that differ; else both as they are."""
+    if _is_list(mine) and _is_list(theirs) and len(mine) == len(theirs) > 2:
+        return next((a, b) for a, b in zip(mine, theirs, strict=True) if not _agree(a, b, scale))
+    return mine, theirs
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    """A number with the digits that tell it from another within TOLERANCE."""
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    if _is_list(value):
+        return f"{len(value)} values" if len(value) > 2 else f"[{', '.join(map(_shown, value))}]"
+    return str(value)
 
 
 def _computed(metric: Metric, entry: Mapping[str, Any]) -> Metric:
@@ -151,7 +223,7 @@ def _kind(record: Record) -> str:
     return INFER if record.config is not None and INFER in record.config else TRAIN
 
 
-def _facts(record: Record, case: Case, section: Section) -> Facts:
+def facts(record: Record, case: Case, section: Section) -> Facts:
     """What the numbers of a record depend on besides its evidence. Raises msgspec.ValidationError, EvidenceError."""
     config, quality = record.config or {}, record.quality
     kind = _kind(record)

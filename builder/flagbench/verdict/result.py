@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal
 
 from msgspec import Struct, to_builtins
 
-from flagbench.manifests.model import Anomaly
+from flagbench.manifests.model import Anomaly, Case, Claim, MetricSpec
+from flagbench.records.model import Metric
 from flagbench.verdict.conditions import ConditionResult
-from flagbench.verdict.interval import Estimate, Ratio
+from flagbench.verdict.stats.compare import SidesRatio
+from flagbench.verdict.subject import Subject
 from flagbench_core.exit_codes import ExitCode
 
 
@@ -34,6 +37,50 @@ class Verdict(str, Enum):
         if self is Verdict.SLOWER:
             return ExitCode.BELOW
         return ExitCode[self.name]
+
+
+class Estimate(Struct, frozen=True):
+    """A metric over one or more runs, and its 95 % interval; `ci95` is None where the runs give none.
+
+    A published value has no runs and no interval: it is taken as exact.
+    """
+
+    value: float
+    runs: int
+    ci95: tuple[float, float] | None = None
+    ci_method: str | None = None
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The bounds of the value, or None if they are unknown."""
+        return self.ci95 if self.runs else (self.value, self.value)
+
+    def text(self, unit: str = "") -> str:
+        """`1510 samples/s [1490, 1530]`; a published value has every digit that its publisher printed."""
+        if not self.runs:
+            return f"{self.value:.15g}"
+        text = f"{four_digits(self.value)} {unit}".rstrip()
+        return text if self.ci95 is None else f"{text} [{', '.join(map(four_digits, self.ci95))}]"
+
+
+class Ratio(Struct, frozen=True):
+    """A ratio of two estimates; `ci95` is None where either has no interval."""
+
+    value: float
+    ci95: tuple[float, float] | None = None
+    ci_method: str | None = None
+
+    def __str__(self) -> str:
+        """`0.777 [0.767, 0.788]`: three decimals, the resolution that the limits 0.95 and 1.10 need."""
+        text = f"{self.value:.3f}"
+        return text if self.ci95 is None else f"{text} [{self.ci95[0]:.3f}, {self.ci95[1]:.3f}]"
+
+
+def four_digits(value: float) -> str:
+    """A measured value to four significant digits; the integer part is never rounded away."""
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if abs(value) >= 1_000 else f"{value:#.4g}"
 
 
 class Against(Struct, frozen=True):
@@ -69,6 +116,54 @@ class MetricResult(Struct, frozen=True, kw_only=True):
     comparable: bool = False
     verdict: Verdict | None = None
     reason: str
+
+
+class Compared(Struct, frozen=True, kw_only=True):
+    """A metric measured and expected, with the runs of both sides, before the verdict on it."""
+
+    spec: MetricSpec
+    result: MetricResult
+    """Without a verdict; its reason says why the metric is not comparable, if it is not."""
+    runs: tuple[Metric, ...]
+    """The metric of each run."""
+    baseline: tuple[Metric, ...] = ()
+    sides: SidesRatio | None = None
+    """Against a baseline: the ratio of both sides, if all values are positive."""
+
+
+class Verification(Struct, frozen=True, kw_only=True):
+    """What rules and the judge look at: the records of both sides, their conditions and what was measured."""
+
+    case: Case
+    against: Against
+    subjects: Sequence[Subject]
+    conditions: tuple[ConditionResult, ...]
+    metrics: tuple[Compared, ...]
+    claim: Claim | None = None
+    baseline: Sequence[Subject] = ()
+
+    @property
+    def software(self) -> tuple[ConditionResult, ...]:
+        """The conditions that are versions."""
+        return tuple(c for c in self.conditions if c.name in self.case.software_conditions)
+
+
+class Finding(Struct, frozen=True):
+    """What a rule found: its message has both values. `record`: the id of the one that it is of."""
+
+    rule: str
+    message: str
+    record: str | None = None
+
+
+class Findings(Struct, frozen=True):
+    """What all rules found."""
+
+    invalid: tuple[Finding, ...]
+    invalid_baseline: tuple[Finding, ...]
+    doubts: Mapping[str, tuple[tuple[Finding, ...], tuple[Finding, ...]]]
+    """By metric: about the runs, and about the baseline."""
+    qualifiers: tuple[Finding, ...]
 
 
 class LeftOutRun(Struct, frozen=True):
@@ -130,6 +225,8 @@ class VerifyResult(Struct, frozen=True):
     """Ids of records that nothing but themselves speaks for: no launcher's clock and no series."""
     not_compared: tuple[str, ...] = ()
     """Metrics, fields and checks that only one of the records and this version of flagbench has."""
+    findings: tuple[Finding, ...] = ()
+    """By which rules a record is invalid, the verdict in doubt or qualified."""
 
     @property
     def differing(self) -> tuple[ConditionResult, ...]:

@@ -1,29 +1,76 @@
-"""A record of a case, and what its parts are compared by."""
+"""A record of a case as far as its evidence bears it out, and what its parts are compared by."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from flagbench.manifests.model import Accelerator, Case, Stack
 from flagbench.manifests.settings import completed, preset_of
-from flagbench.records.evidence import Packed
+from flagbench.records.digest import config_digest
 from flagbench.records.model import Record
+from flagbench.records.telemetry import DeviceTelemetry
 from flagbench.terminal import brief
-from flagbench.verdict.arguments import Arguments, parse
 from flagbench.verdict.derivation import UNKNOWN, count, evaluate, look_up
 from flagbench_core import __version__
+from flagbench_core.evidence import Section
 from flagbench_core.flops import batch_of
 
 
 class Subject:
-    """A record of a case, and what its parts are compared by."""
+    """A record of a case, and what its parts are compared by; `recompute` makes it."""
 
-    def __init__(self, record: Record, case: Case) -> None:
+    def __init__(
+        self,
+        record: Record,
+        case: Case,
+        section: Section | None = None,
+        *,
+        unreadable: Sequence[str] = (),
+        differences: Sequence[str] = (),
+        not_compared: Sequence[str] = (),
+    ) -> None:
+        """
+        Args:
+            record: its metrics as computed again from its evidence.
+            section: the evidence, if it can be read.
+            unreadable: why it cannot be.
+            differences: numbers of the record that do not follow from it.
+            not_compared: names that only one of the record and this version knows.
+        """
         self.record = record
         self.case = case
+        self.section = section
+        self.unreadable = tuple(unreadable)
+        self.differences = tuple(differences)
         self.config: Mapping[str, Any] = record.config or {}
+        self._not_compared = tuple(not_compared)
+
+    @property
+    def ending(self) -> str:
+        """How a failed or interrupted run ended."""
+        return ending(self.record)
+
+    @property
+    def config_digest(self) -> str | None:
+        """The digest that the configuration has; None if there is none."""
+        return None if self.record.config is None else config_digest(self.record.config)
+
+    @property
+    def not_compared(self) -> tuple[str, ...]:
+        """What nothing is said of: names that only the record or this version knows, and FLOPs that are not counted."""
+        return (*self._not_compared, *self._uncounted())
+
+    def _uncounted(self) -> Iterable[str]:
+        if self.record.evidence is None or self.record.status.state != "ok":
+            return
+        if self.case.formula is None:
+            yield f"FLOPs: {self.case.name} counts none"
+        elif self.other_formula:
+            yield f"FLOPs: counted by {text(self.other_formula)}"
+        elif self.record.flops is not None and self.flops_of_unit is None:
+            yield "FLOPs: the tokens of a sample or a size of the model are not known"
 
     @cached_property
     def stack(self) -> Stack | None:
@@ -61,10 +108,9 @@ class Subject:
         return self.accelerator or (next(filter(None, known), None) if len(self.names) == 1 else None)
 
     @property
-    def packed(self) -> bool:
-        """Whether the times of the record's evidence are packed, as those of thousands of ranks are."""
-        evidence = self.record.evidence
-        return evidence is not None and any(isinstance(s.columns.get("device"), Packed) for s in evidence.spans)
+    def monitored(self) -> tuple[DeviceTelemetry, ...]:
+        """What a monitor saw of the devices."""
+        return self.record.telemetry.devices if self.record.telemetry is not None else ()
 
     @cached_property
     def world(self) -> int:
@@ -98,6 +144,52 @@ class Subject:
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             return None
 
+    @cached_property
+    def achieved(self) -> float | None:
+        """FLOP/s of a device in the window, recomputation included; None if the record does not say.
+
+        By the record, but no fewer than the window's samples take by the formula of the case.
+        """
+        flops, window = self.record.flops, self.record.window
+        if flops is None or window is None or not window.seconds:
+            return None
+        length = self.counted("tokens_per_sample") or 0
+        units = window.samples * length if self.case.unit == "tokens" else window.samples
+        most = max(flops.executed, (self.flops_of_unit or 0.0) * units)
+        return (most + (flops.recomputed or 0)) / window.seconds / self.world
+
+    @cached_property
+    def peak(self) -> float | None:
+        """The device's peak in the precision of the run, FLOP/s; None where no manifest has it."""
+        precision = self.record.conditions.get("precision") or self.config.get("precision")
+        known = self.device.peaks.get(str(precision)) if self.device else None
+        return float(known.flops) if known is not None else None
+
+    @property
+    def sequences_of_sample(self) -> float | None:
+        """Sequences of a sample, padding included, the mean of the run; None if the record does not say."""
+        work, length = self.record.work, self.counted("tokens_per_sample")
+        if work is None or not work.tokens_executed or not work.samples_executed or length is None:
+            return None
+        return work.tokens_executed / work.samples_executed / length
+
+    @property
+    def first_step(self) -> int:
+        """The step that the run began with: later than 0 if it was resumed."""
+        quality = self.record.quality
+        return (count(quality.resumed, "step") or 0) if quality is not None else 0
+
+    @property
+    def finite_losses(self) -> list[float]:
+        """The losses of the first steps, as far as they are finite."""
+        losses = self.record.quality.losses if self.record.quality is not None else None
+        return [float(value) for value in losses.values if value is not None] if losses is not None else []
+
+    @property
+    def evaluations(self) -> tuple[dict[str, Any], ...]:
+        """The evaluations of the run."""
+        return self.record.quality.evaluations if self.record.quality is not None else ()
+
     @property
     def other_formula(self) -> str | None:
         """The formula by which another version counted the record's FLOPs, if it is not the case's."""
@@ -110,10 +202,11 @@ class Subject:
         """Whether another version made the record: its manifest may have named other checks, or another formula."""
         return self.record.flagbench.version != __version__
 
-    @cached_property
-    def arguments(self) -> Arguments:
-        """The record's command line."""
-        return parse(self.record.argv)
+
+def ending(record: Record) -> str:
+    """How a failed or interrupted run ended."""
+    why = f": {record.status.reason}" if record.status.reason else ""
+    return f"the run ended as {record.status.state} in {record.status.phase}{why}"
 
 
 def _numbers(model: Any) -> dict[str, Any]:
@@ -128,12 +221,12 @@ def _numbers(model: Any) -> dict[str, Any]:
 
 
 def text(value: Any) -> str:
-    """A value as it stands in a clause, at most a line."""
+    """A value as it stands in a message, at most a line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return brief(str(value))
 
 
 def differ(what: str, here: Any, source: str, there: Any) -> str:
-    """A clause with both sides of a contradiction."""
+    """A message with both sides of a contradiction."""
     return f"{what} is {text(here)}, but {source} {text(there)}"

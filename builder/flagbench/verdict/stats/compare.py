@@ -33,7 +33,7 @@ class Outcome(str, Enum):
     INCONCLUSIVE = "INCONCLUSIVE"
 
 
-class Compared(NamedTuple):
+class SidesRatio(NamedTuple):
     """The ratio of two sides: above 1, this side is faster."""
 
     outcome: Outcome
@@ -61,7 +61,7 @@ def compare_sides(
     within: float = WITHIN,
     prior: Prior = DEFAULT,
     level: float = LEVEL,
-) -> Compared:
+) -> SidesRatio:
     """Compare the rates of runs here with those of runs there.
 
     Args:
@@ -79,7 +79,7 @@ def compare_sides(
         half = min(max(half, least), WIDEST)
     difference = a.mean - b.mean
     interval = math.exp(difference - half), math.exp(difference + half)
-    return Compared(judge(interval, within), math.exp(difference), interval, method)
+    return SidesRatio(judge(interval, within), math.exp(difference), interval, method)
 
 
 def further_runs_each(

@@ -1,0 +1,267 @@
+"""Rules on a comparison: doubts, which take a verdict away, and qualifiers, which a reader should know.
+
+A doubt leaves room for a slower run than the record shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from flagbench.manifests.model import NOT_PUBLISHED, Range
+from flagbench.verdict.conditions import Agreement, depends_on, gate_conditions
+from flagbench.verdict.judge import classify
+from flagbench.verdict.result import Compared, MetricResult, Ratio, Verification
+from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
+from flagbench.verdict.subject import Subject
+from flagbench_core.evidence.derive import INFER
+from flagbench_core.stats.within import MIN_STEPS
+
+GIB = 2.0**30
+
+
+# Doubts: each leaves room for a slower run than the record shows
+
+
+@rule(
+    "ceiling-not-measured",
+    Needs.SAMPLE,
+    "The image could not measure what its device reaches, so a wrong clock would not be noticed.",
+    consequence=Consequence.DOUBT,
+)
+def _ceiling_not_measured(
+    subjects: Sequence[Subject], compared: Compared, verification: Verification
+) -> Iterator[str]:
+    for subject in subjects:
+        flops = subject.record.flops
+        if flops is not None and subject.achieved is not None and flops.measured_ceiling is None:
+            yield f"record {subject.record.record_id}: what a matrix product reaches was not measured in its run"
+
+
+@rule(
+    "above-ceiling",
+    Needs.SAMPLE,
+    "Steps were timed that had not ended, or the device was slower while its ceiling was measured.",
+    "2 %",
+    Consequence.DOUBT,
+)
+def _above_ceiling(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
+    for subject in subjects:
+        flops, speed = subject.record.flops, subject.achieved
+        ceiling = flops.measured_ceiling.flops if flops and flops.measured_ceiling else None
+        if speed is not None and ceiling is not None and speed > 1.02 * ceiling:
+            yield (
+                f"record {subject.record.record_id}: its window has {speed:.4g} FLOP/s per device, "
+                f"{speed / ceiling if ceiling else float('inf'):.3f} times what a matrix product had in the same run"
+            )
+
+
+@rule(
+    "few-steps",
+    Needs.SAMPLE,
+    "What happens once in a hundred steps did not happen in a short window.",
+    f"{MIN_STEPS} steps in all",
+    Consequence.DOUBT,
+)
+def _few_steps(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
+    if compared.result.name != verification.case.gate:
+        return
+    found = [subject.record.metric(compared.result.held_by) for subject in subjects]
+    steps = [metric.n for metric in found if metric is not None and metric.n]
+    if steps and len(steps) == len(found) and sum(steps) < MIN_STEPS:
+        which = f"its {len(steps)} windows have" if len(steps) > 1 else "its window has"
+        yield (
+            f"{which} {sum(steps)} steps, and fewer than {MIN_STEPS} in all say too little: {MIN_STEPS - sum(steps)} "
+            "more would decide (--steps)"
+        )
+
+
+HOST_CLOCK = 1.02
+"""How far the host's clock may exceed one that includes all waits, beyond what the published row does."""
+
+
+@rule(
+    "host-clock",
+    Needs.CLAIM,
+    "The publisher's clock stops before the device has finished, which hides what comes after a step.",
+    f"{HOST_CLOCK} times the same ratio of the row",
+    Consequence.DOUBT,
+)
+def _host_clock(compared: Compared, verification: Verification) -> Iterator[str]:
+    gate, held_by = verification.case.gate, compared.result.held_by
+    if compared.result.name != gate or held_by == gate:
+        return
+    published = _published_ratio(verification, "p_core", "p_train")
+    for subject in verification.subjects:
+        record, host = subject.record, subject.record.metric(held_by)
+        for name in dict.fromkeys((gate, "p_core", "p_train")):
+            other = record.metric(name)
+            if host is None or other is None or other.unit != host.unit or other.value <= 0:
+                continue
+            scale = subject.world if (other.scope, host.scope) == ("job", "device") else 1
+            ratio = host.value / (other.value / scale)
+            if ratio > published * HOST_CLOCK:
+                yield (
+                    f"record {record.record_id}: {held_by}, by the host's clock, is {ratio:.3f} times {name}; at most "
+                    f"{published * HOST_CLOCK:.3f} times is allowed ({published:.3f} published x {HOST_CLOCK}), so the "
+                    "clock may hide work of the device"
+                )
+
+
+@rule(
+    "loop-clock",
+    Needs.CLAIM,
+    "An inference waits between its steps, which its rate does not count.",
+    f"{HOST_CLOCK} times the same ratio of the row",
+    Consequence.DOUBT,
+)
+def _loop_clock(compared: Compared, verification: Verification) -> Iterator[str]:
+    published = _published_ratio(verification, "p_infer_core", "p_infer_whole")
+    for subject in verification.subjects if compared.result.name == verification.case.gate else ():
+        window = subject.record.window
+        if INFER not in subject.config or window is None or not window.seconds or window.host_seconds is None:
+            continue
+        ratio = window.host_seconds / window.seconds
+        if ratio > published * HOST_CLOCK:
+            yield (
+                f"record {subject.record.record_id}: its window took {ratio:.3f} times as long as its steps on the "
+                f"device; at most {published * HOST_CLOCK:.3f} times is allowed ({published:.3f} published x "
+                f"{HOST_CLOCK})"
+            )
+
+
+def _published_ratio(verification: Verification, faster: str, slower: str) -> float:
+    """How far one published rate exceeds another, at least 1."""
+    claim = verification.claim
+    top, bottom = (claim.metric(name) if claim is not None else None for name in (faster, slower))
+    return max(1.0, top.value / bottom.value) if top and bottom and bottom.value > 0 else 1.0
+
+
+@rule(
+    "not-published",
+    Needs.CLAIM,
+    "The row does not say how much work it is of; the verdict must be the same over the range that is possible.",
+    "the ranges of the case's manifest",
+    Consequence.DOUBT,
+)
+def _not_published(compared: Compared, verification: Verification) -> Iterator[str]:
+    case, metric = verification.case, compared.result
+    needed = set(depends_on(case, compared.spec, metric.held_by)) & set(case.work_conditions)
+    for condition in verification.conditions:
+        name = condition.name
+        if condition.agreement is not Agreement.NOT_PUBLISHED or name not in needed:
+            continue
+        if name in case.ranges:
+            yield from _over_range(verification.subjects, name, case.ranges[name], metric)
+        else:
+            yield f"{name} is {NOT_PUBLISHED}, and the speed depends on it"
+
+
+def _over_range(subjects: Sequence[Subject], name: str, limits: Range, metric: MetricResult) -> Iterator[str]:
+    """Whether a verdict changes between the ends of the range of a condition."""
+    works = [work for work in (subject.sequences_of_sample for subject in subjects) if work is not None]
+    if metric.ratio is None or len(works) < len(subjects):
+        yield f"{name} is {NOT_PUBLISHED}, and the record does not say how much work a sample was"
+        return
+    low, high = (_scaled(metric.ratio, by) for by in (min(works) / limits.high, max(works) / limits.low))
+    if {classify(low), classify(high)} != {classify(metric.ratio)}:
+        yield (
+            f"{name} is {NOT_PUBLISHED}: for {limits.low:g} to {limits.high:g} of them (this run has "
+            f"{works[0]:.3g}) the ratio lies between {low.value:.3f} and {high.value:.3f}"
+        )
+
+
+def _scaled(ratio: Ratio, by: float) -> Ratio:
+    return Ratio(ratio.value * by, None if ratio.ci95 is None else (ratio.ci95[0] * by, ratio.ci95[1] * by))
+
+
+# Qualifiers: what a reader of the verdict should know
+
+
+def _qualifier(name: str, why: str, tolerance: str = "") -> Callable[[Find], Find]:
+    return rule(name, Needs.BOTH, why, tolerance, Consequence.QUALIFIER)
+
+
+@_qualifier("software-differs", "The image has other versions than the publisher's.")
+def _software_differs(verification: Verification) -> Iterator[str]:
+    if any(c.agreement is Agreement.DIFFERS for c in verification.software):
+        yield "software differs"
+
+
+@_qualifier("software-unknown", "One side does not say what it ran.")
+def _software_unknown(verification: Verification) -> Iterator[str]:
+    if any(c.agreement is Agreement.UNKNOWN and c.here != c.expected for c in verification.software):
+        yield "software unknown"
+
+
+@_qualifier("work-not-published", "The row leaves out what the speed depends on; it is taken to be the same.")
+def _work_not_published(verification: Verification) -> Iterator[str]:
+    matters = set(verification.case.work_conditions) & set(gate_conditions(verification.case))
+    silent = (c.name for c in verification.conditions if c.agreement is Agreement.NOT_PUBLISHED)
+    yield from (f"{name} {NOT_PUBLISHED}" for name in silent if name in matters)
+
+
+def _each_side(find: Callable[[Sequence[Subject]], Iterator[str]]) -> Find:
+    """A rule on the runs of one side, for both."""
+
+    def both(verification: Verification) -> Iterator[str]:
+        yield from find(verification.subjects)
+        yield from (f"baseline: {what}" for what in find(verification.baseline))
+
+    return both
+
+
+@_qualifier("unsteady", "The device became slower or faster within the window: it warmed up, or was shared.", "2 %")
+@_each_side
+def _unsteady(subjects: Sequence[Subject]) -> Iterator[str]:
+    windows = [subject.record.window for subject in subjects]
+    drifts = [window.drift or 0.0 for window in windows if window is not None and window.steady is False]
+    if drifts:
+        worst = max(drifts, key=abs)
+        yield "window not steady" + (f" (drift {100 * worst:+.1f} %)" if worst else "")
+
+
+NO_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost"})
+"""Reasons for a lower clock that are not throttling: the clock was set, or the device was idle."""
+
+
+@_qualifier("throttled", "The device is too hot, or has too little power.", "1 s: one sample")
+@_each_side
+def _throttled(subjects: Sequence[Subject]) -> Iterator[str]:
+    longest: dict[str, float] = {}
+    for device in (device for subject in subjects for device in subject.monitored):
+        for reason, seconds in device.throttle_seconds.items():
+            longest[reason] = max(seconds, longest.get(reason, 0.0))
+    for reason, seconds in longest.items():
+        if seconds >= 1 and reason not in NO_THROTTLING:
+            yield f"throttled {seconds:.0f} s ({reason})"
+
+
+@_qualifier("tenant", "Somebody else uses the device.", "1 GiB in use before the run: a driver alone uses less")
+@_each_side
+def _tenant(subjects: Sequence[Subject]) -> Iterator[str]:
+    devices = (device for subject in subjects for device in subject.monitored)
+    if any(device.foreign_processes or device.mem_used_before_bytes > GIB for device in devices):
+        yield "another tenant on the device"
+
+
+@_qualifier("clock-set", "The time of day was set during the run.", "1 s")
+@_each_side
+def _clock_set(subjects: Sequence[Subject]) -> Iterator[str]:
+    moved = max((subject.record.system.clock_set_seconds or 0.0 for subject in subjects), key=abs, default=0.0)
+    if moved:
+        yield f"the clock was set by {moved:+.0f} s during the run"
+
+
+@_qualifier("outside-of-steps", "One side loses more time between steps, as in a slow loader.", "5 % of the window")
+def _outside_of_steps(verification: Verification) -> Iterator[str]:
+    here, there = (_outside(side) for side in (verification.subjects, verification.baseline))
+    if here is not None and there is not None and abs(here - there) > 0.05:
+        yield f"{here:.0%} of the time outside of the device's steps, the baseline {there:.0%}"
+
+
+def _outside(subjects: Sequence[Subject]) -> float | None:
+    """The share of the windows' time that the device's steps do not account for; None where it is not known."""
+    windows = [subject.record.window for subject in subjects if subject.record.window is not None]
+    total = sum(window.host_seconds or 0.0 for window in windows)
+    known = all(window.host_seconds for window in windows) and total > 0
+    return 1 - sum(window.seconds for window in windows) / total if known else None

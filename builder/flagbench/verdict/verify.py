@@ -1,0 +1,181 @@
+"""A record's way to its verdict: recompute, conditions, interval, rules, judge; each once, on what the last one gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.model import Case, Claim
+from flagbench.records.digest import unseeded_digest
+from flagbench.records.model import Record
+from flagbench.terminal import visible
+from flagbench.verdict import rules
+from flagbench.verdict.conditions import (
+    DEVICE,
+    SEED,
+    alike,
+    case_conditions,
+    claim_conditions,
+    compare_conditions,
+    gate_conditions,
+    known_conditions,
+    shared_conditions,
+    shown,
+)
+from flagbench.verdict.interval import STANDARD, Terms, compare_metrics, expected_of_baseline, expected_of_claim
+from flagbench.verdict.judge import judge
+from flagbench.verdict.recompute import recompute
+from flagbench.verdict.result import Against, Verification, VerifyResult
+from flagbench.verdict.samples import check_distinct, check_one_machine
+from flagbench_core.exit_codes import ExitCode
+
+
+def verify_claim(
+    records: Sequence[Record], claim: Claim, case: Case, *, chosen: bool = False, terms: Terms = STANDARD
+) -> VerifyResult:
+    """Compare the records of one or more runs with a claim.
+
+    Args:
+        records: runs of the claim's case on one machine, alike in their software and in all that the gate depends on.
+        chosen: whether the claim was chosen by `choose_claim` and not named by the user.
+        terms: the level of the intervals, and what is known of the spread between runs.
+
+    Raises:
+        FlagbenchError: the records are of another case, not alike, of different machines, or two are of one run.
+    """
+    if claim.case != case.name:
+        raise FlagbenchError(
+            f"the claim {claim.id} is of the case {claim.case}, and the record is of {case.name}",
+            remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
+        )
+    _check_alike(records, case)
+    against = Against("claim", claim.id, chosen)
+    subjects = [recompute(record, case) for record in records]
+    published = claim_conditions(case, claim.conditions)
+    conditions = compare_conditions(published, shared_conditions([r.conditions for r in records]), published)
+    metrics = compare_metrics(
+        [subject.record for subject in subjects], case, against, conditions, expected_of_claim(claim, case), terms
+    )
+    verification = Verification(
+        case=case, against=against, subjects=subjects, conditions=conditions, metrics=metrics, claim=claim
+    )
+    return judge(verification, rules.apply(verification), terms)
+
+
+def verify_baseline(
+    records: Sequence[Record],
+    baseline: Record | Sequence[Record],
+    case: Case,
+    *,
+    any_seed: bool = False,
+    terms: Terms = STANDARD,
+) -> VerifyResult:
+    """Compare the records of one or more runs with those of others, of the same configuration.
+
+    Every condition and the configuration digest must be equal; software gives a qualifier only. The two sides may be
+    of different machines.
+
+    Args:
+        any_seed: whether runs differ in their seeds on purpose, as those of a series do: then the seed counts only
+            for metrics that depend on it by the case's manifest.
+        terms: as for `verify_claim`, and the tolerance of SAME.
+
+    Raises:
+        FlagbenchError: as `verify_claim`, or the baseline itself is invalid or among the records.
+    """
+    baseline = [baseline] if isinstance(baseline, Record) else baseline
+    _check_alike(records, case)
+    _check_alike(baseline, case)
+    ids = [record.record_id for record in baseline]
+    if itself := next((record_id for record_id in ids if record_id in [r.record_id for r in records]), None):
+        raise FlagbenchError(
+            f"the record {itself} is its own baseline", remedy="compare it with the record of another run"
+        )
+    check_distinct([*records, *baseline])
+    against = Against("baseline", ", ".join(ids))
+    subjects, others = ([recompute(record, case) for record in side] for side in (records, baseline))
+    digest = unseeded_digest if any_seed else attrgetter("config_digest")
+    here, there = (
+        shared_conditions([{**known_conditions(r), "config_digest": digest(r)} for r in side])
+        for side in (records, baseline)
+    )
+    conditions = compare_conditions(dict.fromkeys((*case_conditions(case), *here, *there)), here, there)
+    held, expected = (
+        [subject.record for subject in subjects],
+        expected_of_baseline([subject.record for subject in others], case, terms),
+    )
+    seed = [condition for condition in conditions if condition.name == SEED and any_seed]
+    metrics = tuple(
+        compared
+        for each in expected
+        for compared in compare_metrics(
+            held,
+            case,
+            against,
+            [c for c in conditions if c not in seed or SEED in each.spec.depends_on],
+            [each],
+            terms,
+        )
+    )
+    verification = Verification(
+        case=case,
+        against=against,
+        subjects=subjects,
+        conditions=conditions,
+        metrics=metrics,
+        baseline=others,
+    )
+    findings = rules.apply(verification)
+    if wrong := findings.invalid_baseline:
+        what = "; ".join(each.message for each in wrong if each.record == wrong[0].record)
+        raise FlagbenchError(
+            f"the baseline cannot be used: record {wrong[0].record}: {visible(what)}",
+            remedy="give the record of a run that ended well as the baseline",
+            code=ExitCode.DATA,
+        )
+    return judge(verification, findings, terms)
+
+
+def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
+    """The claim of the record's case with the fewest conditions that differ; the first of equals.
+
+    A row of another device that does not publish the gate comes last: it would give no verdict on speed.
+
+    Raises:
+        FlagbenchError: the case has no claim.
+    """
+    own = [c for c in claims if c.case == record.case]
+    if not own:
+        raise FlagbenchError(
+            f"there is no claim of the case {record.case}",
+            remedy="compare the record with another one: `flagbench verify RECORD --baseline RECORD`",
+        )
+
+    def distance(claim: Claim) -> tuple[bool, int]:
+        expected = claim_conditions(case, claim.conditions)
+        differing = [c.name for c in compare_conditions(expected, record.conditions, expected) if c.forbids]
+        return claim.metric(case.gate) is None and DEVICE in differing, len(differing)
+
+    return min(own, key=distance)
+
+
+def _check_alike(records: Sequence[Record], case: Case) -> None:
+    """Reject records of different work or software: their spread would not be that of one repeated run."""
+    first = records[0]
+    for record in records:
+        if record.case != case.name:
+            raise FlagbenchError(
+                f"the record {record.record_id} is of the case {record.case}, not of {case.name}",
+                remedy=f"give a record of {case.name}, or name a claim or baseline of {record.case}",
+            )
+        for name in (*gate_conditions(case), *case.software_conditions):
+            mine, other = first.conditions.get(name), record.conditions.get(name)
+            if not alike(mine, other):
+                raise FlagbenchError(
+                    f"the records are not of the same conditions: {name} is {visible(shown(mine))} in "
+                    f"{first.record_id} and {visible(shown(other))} in {record.record_id}",
+                    remedy="verify them one at a time, or give only runs of the same conditions",
+                )
+    check_distinct(records)
+    check_one_machine(records)
