@@ -32,7 +32,7 @@ def consistent(raw: Raw) -> Raw:
     record = read_record(json.dumps(sealed(raw)).encode())
     section = read_section(raw["evidence"])
     case = CATALOG.cases[raw["case"]]
-    found = derive(section, recompute._facts(record, case, section))
+    found = derive(section, recompute.facts(record, case, section))
     raw.update(metrics=found.metrics, window=found.window, work=found.work, timing=found.timing)
     ceiling = found.flops and found.flops["measured_ceiling"]
     raw["flops"].update({**(found.flops or {}), "measured_ceiling": ceiling and raw["flops"]["measured_ceiling"]})
@@ -55,6 +55,19 @@ def column(raw: Raw, name: str, change: Callable[[int], int], rank: int | None =
         own = span["columns"][name]
         own = [own] * raw["evidence"]["ranks"] if isinstance(own, int) else own
         span["columns"][name] = [changed(each) if rank in (None, at) else each for at, each in enumerate(own)]
+
+
+def each(raw: Raw, span: Raw, *names: str) -> list[tuple[list[int], ...]]:
+    """The columns of each rank, by step."""
+
+    def listed(value: Any) -> list[int]:
+        if isinstance(value, dict):
+            return [number for count, number in value["runs"] for _ in range(count)]
+        return [value] * span["steps"] if isinstance(value, int) else value
+
+    ranks = raw["evidence"]["ranks"]
+    own = [[value] * ranks if isinstance(value := span["columns"][name], int) else value for name in names]
+    return [tuple(map(listed, columns)) for columns in zip(*own, strict=True)]
 
 
 def scale(raw: Raw, factor: float, *, phases: bool = True) -> None:

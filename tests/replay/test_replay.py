@@ -3,7 +3,7 @@
 `records/run-*` were measured: runs of the tiny presets on a processor, with the machine's kernel, network cards and
 host names left out. `records/row-*` are made up: what a published row says, as a record. Neither has evidence, as
 records of version 0.1.0 (commit afe978e) did not, so all are INCONCLUSIVE that are not invalid. Rows of which a
-record with evidence can be made are in tests/unit/host/verdict/test_verify_recompute.py. The replays of that folder
+record with evidence can be made are in tests/unit/host/verdict/test_recompute.py. The replays of that folder
 have evidence.
 """
 

@@ -20,7 +20,7 @@ from flagbench.records.store import open_store
 from flagbench.report import explanation_page, verdict_table
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
 from flagbench.verdict.explain import Explanation, explain
-from flagbench.verdict.judge import Terms
+from flagbench.verdict.interval import Terms
 from flagbench.verdict.provenance import with_provenance
 from flagbench.verdict.result import Against
 from flagbench.verdict.stats.compare import WITHIN

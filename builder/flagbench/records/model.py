@@ -47,6 +47,8 @@ class Check(Struct, frozen=True):
     name: str
     ok: bool
     detail: str
+    values: dict[str, Number] = {}
+    """What it was decided by, as `flagbench_core.checks` names it."""
 
 
 class Status(Struct, frozen=True):

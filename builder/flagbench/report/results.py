@@ -22,8 +22,9 @@ from flagbench.records.store import Store, StoredRecord, Summary
 from flagbench.records.store.blobs import Unread
 from flagbench.verdict import choose_claim, verify_claim
 from flagbench.verdict.conditions import gate_spec
-from flagbench.verdict.metric import candidates
-from flagbench.verdict.validity import examine
+from flagbench.verdict.interval import candidates
+from flagbench.verdict.recompute import recompute
+from flagbench.verdict.rules import invalid
 
 RULES = 1
 """Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
@@ -130,7 +131,7 @@ def _judged(summary: Summary, record: Record, catalog: Catalog) -> Summary:
     verdict = claim_id = sound = None
     gate = None if case is None else case.gate
     if case is not None:
-        sound = record.evidence is not None and not examine(record, case).problems
+        sound = record.evidence is not None and not invalid(recompute(record, case))
     if case is not None and claims:
         claim = choose_claim(record, case, claims)
         result = verify_claim([record], claim, case, chosen=True)

@@ -12,9 +12,9 @@ from flagbench.terminal import brief, visible
 from flagbench.verdict import Agreement, Comparison, VerifyResult
 from flagbench.verdict.compare import ABSENT
 from flagbench.verdict.conditions import shown
-from flagbench.verdict.interval import Estimate, Ratio, common, estimate
-from flagbench.verdict.result import MetricResult
-from flagbench.verdict.sanity import ending
+from flagbench.verdict.interval import common, estimate
+from flagbench.verdict.result import Estimate, MetricResult, Ratio
+from flagbench.verdict.subject import ending
 from flagbench_core import __version__
 
 NOTHING = "-"

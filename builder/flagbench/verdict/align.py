@@ -26,7 +26,8 @@ from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.terminal import brief
 from flagbench.verdict.conditions import ConditionResult, compare_conditions, describe, known_conditions
-from flagbench.verdict.validity import examine
+from flagbench.verdict.recompute import recompute
+from flagbench.verdict.rules import invalid
 from flagbench_core.exit_codes import ExitCode
 
 FROM_STEP = 21
@@ -193,7 +194,8 @@ def percent(fraction: float) -> str:
 
 
 def _problems(curve: Curve, case: Case | None) -> tuple[str, ...]:
-    return examine(curve.record, case).problems if curve.record and case else ()
+    found = invalid(recompute(curve.record, case)) if curve.record and case else ()
+    return tuple(each.message for each in found)
 
 
 def _text(loss: float | None) -> str:

@@ -15,7 +15,7 @@ from flagbench.records.model import Rank, Record
 from flagbench.records.telemetry import CpuTelemetry, DeviceTelemetry
 from flagbench.terminal import brief
 from flagbench.verdict.conditions import ConditionResult
-from flagbench.verdict.disturbances import LEAST_SECONDS, MUCH_MEMORY, NO_THROTTLING
+from flagbench.verdict.rules.comparison import LEAST_SECONDS, MUCH_MEMORY, NO_THROTTLING
 from flagbench.verdict.subject import Subject
 from flagbench_core.evidence import EvidenceError, Section
 from flagbench_core.evidence.columns import MICRO

@@ -14,10 +14,13 @@ from flagbench.manifests.model import Case
 from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
 from flagbench.verdict.derivation import leaves, same
-from flagbench.verdict.interval import Estimate, Ratio, half_widths, quotient, within_run
-from flagbench.verdict.samples import same_run, same_steps
+from flagbench.verdict.interval import half_widths, quotient, within_run
+from flagbench.verdict.judge import no_evidence
+from flagbench.verdict.recompute import recompute
+from flagbench.verdict.result import Estimate, Ratio
+from flagbench.verdict.rules import invalid
+from flagbench.verdict.samples import same_run
 from flagbench.verdict.stats.compare import compare_sides
-from flagbench.verdict.validity import examine, no_evidence
 from flagbench_core.exit_codes import ExitCode
 
 ABSENT = object()
@@ -91,11 +94,11 @@ def compare_records(a: Record, b: Record, case: Case) -> Comparison:
             f"the records are of different cases: {a.case} and {b.case}",
             remedy="compare two records of the same case; `flagbench results ls` shows them",
         )
-    found = {label: examine(record, case) for label, record in (("A", a), ("B", b))}
-    invalid = [f"{label}: {what}" for label, each in found.items() for what in each.problems]
-    unproven = [f"{label}: {why}" for label, each in found.items() if (why := no_evidence(each.record))]
+    found = {label: recompute(record, case) for label, record in (("A", a), ("B", b))}
+    wrong = [f"{label}: {what.message}" for label, each in found.items() for what in invalid(each)]
+    unproven = [f"{label}: {why}" for label, each in found.items() if (why := no_evidence(each))]
     a, b = (each.record for each in found.values())
-    once = (same_run(a, b) or same_steps(a, b)) if a.record_id != b.record_id else None
+    once = same_run(a, b) if a.record_id != b.record_id else None
     names = dict.fromkeys((*a.conditions, *b.conditions))
     conditions = compare_conditions(names, b.conditions, a.conditions)
     return Comparison(
@@ -108,11 +111,11 @@ def compare_records(a: Record, b: Record, case: Case) -> Comparison:
         ),
         config=_config_differences(a.config or {}, b.config or {}),
         metrics=tuple(
-            _pair(a, b, name, comparable=not invalid)
+            _pair(a, b, name, comparable=not wrong)
             for name in dict.fromkeys(metric.name for metric in (*a.metrics, *b.metrics))
         ),
-        problems=(*invalid, *unproven, *([f"A and B count as one run: {once}"] if once else ())),
-        exit_code=ExitCode.INVALID if invalid else ExitCode.INCONCLUSIVE if unproven else ExitCode.OK,
+        problems=(*wrong, *unproven, *([f"A and B count as one run: {once}"] if once else ())),
+        exit_code=ExitCode.INVALID if wrong else ExitCode.INCONCLUSIVE if unproven else ExitCode.OK,
     )
 
 

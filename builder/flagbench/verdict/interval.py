@@ -1,4 +1,4 @@
-"""Intervals: of a measured metric, from one run or several, of the ratio to what is expected, and what is compared."""
+"""Intervals of measured metrics, from one run or several, and of their ratios to what is expected."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from flagbench.manifests.model import Case, Claim, MetricSpec
 from flagbench.records.model import Metric, Record
@@ -106,12 +107,16 @@ def _compared(
     names = candidates(spec, against)
     name = next((name for name in names if common(records, name)), names[-1])
     found = common(records, name)
-    stated = {
-        **{"name": spec.name, "held_by": name, "unit": expected.unit},
-        **{"better": spec.better, "expected": expected.estimate},
-    }
+    result = MetricResult(
+        name=spec.name,
+        held_by=name,
+        unit=expected.unit,
+        better=spec.better,
+        expected=expected.estimate,
+        reason=f"{name} was not measured",
+    )
     if not found:
-        return Compared(spec=spec, result=MetricResult(**stated, reason=f"{name} was not measured"), runs=())
+        return Compared(spec=spec, result=result, runs=())
     measured = estimate(found, terms.prior(name), terms.level)
     why = [*_differing(case, against, conditions, spec, name)]
     other = next((m for m in found if (m.unit, m.scope) != (expected.unit, expected.scope)), None)
@@ -129,13 +134,8 @@ def _compared(
     if not why and expected.runs and quotient is not None and is_speed(spec):
         sides = ratio_of_sides(found, expected.runs, spec.better, terms)
         quotient = None if sides is None else Ratio(sides.ratio, sides.interval, sides.method)
-    result = MetricResult(
-        **stated,
-        measured=measured,
-        ratio=quotient,
-        difference=difference,
-        comparable=not why,
-        reason="; ".join(why),
+    result = replace(
+        result, measured=measured, ratio=quotient, difference=difference, comparable=not why, reason="; ".join(why)
     )
     return Compared(spec=spec, result=result, runs=tuple(found), baseline=expected.runs, sides=sides)
 

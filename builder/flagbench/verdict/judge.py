@@ -9,8 +9,17 @@ from msgspec.structs import replace
 from flagbench.records.model import Metric, Record
 from flagbench.terminal import brief
 from flagbench.verdict.interval import Terms, candidates, half_widths, is_speed, rates, without_interval
-from flagbench.verdict.result import Compared, Estimate, Finding, Findings, MetricResult, Ratio, Verdict
-from flagbench.verdict.result import Verification, VerifyResult
+from flagbench.verdict.result import (
+    Compared,
+    Estimate,
+    Finding,
+    Findings,
+    MetricResult,
+    Ratio,
+    Verdict,
+    Verification,
+    VerifyResult,
+)
 from flagbench.verdict.stats.between import MOST_RUNS, RUNS_FOR_STUDENT, further_runs
 from flagbench.verdict.stats.compare import Outcome, further_runs_each
 from flagbench.verdict.subject import Subject

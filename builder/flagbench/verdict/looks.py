@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from flagbench.verdict.interval import Ratio
 from flagbench.verdict.judge import classify
-from flagbench.verdict.result import Verdict, VerifyResult
+from flagbench.verdict.result import Ratio, Verdict, VerifyResult
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT
 from flagbench.verdict.stats.looks import look_levels
 from flagbench_core.stats.student import t_two_sided

@@ -14,8 +14,10 @@ from msgspec.structs import replace
 
 from flagbench.manifests.model import Case
 from flagbench.records.model import Metric, Record
+from flagbench.verdict import checks
 from flagbench.verdict.derivation import count
 from flagbench.verdict.subject import Subject
+from flagbench_core import __version__
 from flagbench_core.evidence import Derived, EvidenceError, Facts, Section, derive
 from flagbench_core.evidence.derive import INFER, TRAIN
 from flagbench_core.evidence.metrics import LOSS_TAIL
@@ -76,7 +78,7 @@ def recompute(record: Record, case: Case) -> Subject:
         case,
         section,
         differences=[*_differences(record, found, section)],
-        not_compared=[*_not_compared(record, found)],
+        not_compared=[*_not_compared(record, found), *_checks_since(record, case)],
     )
 
 
@@ -94,6 +96,12 @@ def _not_compared(record: Record, found: Derived) -> Iterator[str]:
         names = sorted((mine ^ theirs) - _STATED)
         if names:
             yield from (f"{section}.{name}" for name in names) if mine and theirs else (section,)
+
+
+def _checks_since(record: Record, case: Case) -> Iterator[str]:
+    """Checks that the case may have got after another version made the record."""
+    if record.flagbench.version != __version__:
+        yield from (f"check {name}" for name in checks.missing(record, case))
 
 
 def _named(section: Mapping[str, Any] | None) -> set[str]:
@@ -134,7 +142,8 @@ def _fields(
         one, other = here.get(name), there.get(name)
         if one is not None and other is not None and not _agree(one, other, scale):
             one, other = _first_difference(one, other, scale)
-            yield f"{where}: {name} is {_shown(one)}, and its evidence gives {_shown(other)}"
+            what = where if name == "value" else f"{where}: {name}"
+            yield f"{what} is {_shown(one)}, and its evidence gives {_shown(other)}"
 
 
 def _agree(mine: Any, theirs: Any, scale: float) -> bool:

@@ -77,7 +77,8 @@ def _lasted(record: Record) -> timedelta:
 
 
 def _uuids(record: Record) -> set[str]:
-    return {own.uuid for own in (*record.system.devices, *record.ranks) if own.uuid}
+    uuids = [*(device.uuid for device in record.system.devices), *(rank.uuid for rank in record.ranks)]
+    return {uuid for uuid in uuids if uuid}
 
 
 def _machine(a: Record, b: Record) -> Iterator[tuple[str, object, object]]:

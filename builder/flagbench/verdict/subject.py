@@ -59,7 +59,7 @@ class Subject:
 
     @property
     def not_compared(self) -> tuple[str, ...]:
-        """What nothing is said of: names that only the record or this version knows, and FLOPs that are not counted."""
+        """What no rule is applied to: names that only the record or this version knows, and FLOPs not counted."""
         return (*self._not_compared, *self._uncounted())
 
     def _uncounted(self) -> Iterable[str]:

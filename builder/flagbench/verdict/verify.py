@@ -1,4 +1,4 @@
-"""A record's way to its verdict: recompute, conditions, interval, rules, judge; each once, on what the last one gave."""
+"""A record's way to its verdict: recompute, conditions, interval, rules, judge; each once, in this order."""
 
 from __future__ import annotations
 

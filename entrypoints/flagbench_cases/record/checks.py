@@ -7,13 +7,9 @@ from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.order import in_order
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.config import schedule
+from flagbench_core import checks as core
 from flagbench_core.evidence.derive import TRAIN
 from flagbench_core.evidence.section import WINDOW, Section
-
-# With fewer steps, comparing the first and the last tenth is not conclusive.
-MIN_STEPS_TO_COMPARE = 50
-# Of the measured steps, those that the loss scaler may skip: such a step does less work.
-MAX_SKIPPED_SHARE = 0.1
 
 
 class Subject(NamedTuple):
@@ -40,9 +36,15 @@ class Subject(NamedTuple):
         return schedule(self.config)["window_steps"] is None
 
     @property
-    def real(self) -> bool:
-        """Whether the data are not synthetic."""
-        return self.config["data"]["source"] != "synthetic"
+    def facts(self) -> core.Facts:
+        """What decides which checks apply."""
+        return core.facts_of(
+            self.config,
+            replicas=self.request.layout.dp,
+            steps=len(self.curve),
+            resumed=bool(self.evidence.first("resumed")),
+            has_accuracy=any(entry["accuracy"] is not None for entry in self.evaluations),
+        )
 
     @property
     def evaluations(self) -> List[Dict[str, Any]]:
@@ -55,21 +57,20 @@ class Subject(NamedTuple):
         return {fact["rank"]: fact["parameters"] for fact in self.evidence.of("memory")}
 
 
-# Whether the check passed, and a detail for the record; None without evidence.
-Answer = Optional[Tuple[bool, str]]
+# Whether the check passed, a detail for the record, and what it was decided by; None without evidence.
+Answer = Optional[Tuple[bool, str, Dict[str, float]]]
 
 
 class Check(NamedTuple):
-    """A check: its name, whether it requires a finished run, whether it applies, and its function."""
+    """A check: its name, whether it requires a finished run, and its function. When it applies is core's."""
 
     name: str
     needs_end: bool
-    applies: Callable[[Subject], bool]
     make: Callable[[Subject], Answer]
 
 
 def checks(subject: Subject, finished: bool) -> List[Dict[str, Any]]:
-    """The results of the checks, as {name, ok, detail}.
+    """The results of the checks, as {name, ok, detail, values}.
 
     For a `finished` run, a check listed in the case's manifest also fails if it applies but there is no evidence, or
     if this kind of case has no such check.
@@ -77,13 +78,16 @@ def checks(subject: Subject, finished: bool) -> List[Dict[str, Any]]:
     named, known = subject.request.checks, CHECKS[subject.request.kind]
     found: List[Dict[str, Any]] = []
     for check in known:
-        if not check.applies(subject) or (check.needs_end and not finished):
+        if not core.applies(check.name, subject.facts) or (check.needs_end and not finished):
             continue
         answer = check.make(subject)
         if answer is None and finished and check.name in named:
-            answer = False, "could not be made: there is no evidence"
+            answer = False, "could not be made: there is no evidence", {}
         if answer is not None:
-            found.append({"name": check.name, "ok": bool(answer[0]), "detail": answer[1]})
+            ok, detail, values = answer
+            found.append(
+                {"name": check.name, "ok": bool(ok), "detail": detail, **({"values": values} if values else {})}
+            )
     for name in named if finished else ():
         if name not in {check.name for check in known}:
             found.append({"name": name, "ok": False, "detail": "listed in the manifest, but there is no such check"})
@@ -96,26 +100,27 @@ def _precision(subject: Subject) -> Answer:
     error = max((proof["relative_error"] for proof in proofs), default=float("nan"))
     asked = subject.config["precision"]
     words = "requested %s; a matrix product ran in %s, relative error %.1e"
-    return executed == [asked], words % (asked, "/".join(executed), error)
+    return executed == [asked], words % (asked, "/".join(executed), error), {}
 
 
 def _loss_finite(subject: Subject) -> Answer:
     """All losses are finite, except in steps skipped by the loss scaler, which the ranks report."""
     skipped = {fact["step"] for fact in subject.evidence.of("skipped")}
     curve = subject.curve
-    bad = next((i for i, loss in enumerate(curve) if not math.isfinite(loss) and i not in skipped), None)
-    if not curve or bad is not None:
-        return False, "not finite at step %d" % bad if curve else "no step"
-    excused = sum(1 for loss in curve if not math.isfinite(loss))
-    exceptions = " except %d skipped by the loss scaler" % excused if excused else ""
-    return True, "all %d steps%s" % (len(curve), exceptions)
+    bad = [step for step, loss in enumerate(curve) if not math.isfinite(loss)]
+    ok, values = core.loss_finite(len(bad), sum(1 for step in bad if step in skipped))
+    if not curve or not ok:
+        first = next((step for step in bad if step not in skipped), 0)
+        return False, "not finite at step %d" % first if curve else "no step", values
+    exceptions = " except %d skipped by the loss scaler" % len(bad) if bad else ""
+    return True, "all %d steps%s" % (len(curve), exceptions), values
 
 
 def _parameters_finite(subject: Subject) -> Answer:
     sums = subject.sums
     if len(sums) < subject.world:
         return None
-    return all(math.isfinite(s) for s in sums.values()), "checksums of %d ranks" % len(sums)
+    return all(math.isfinite(s) for s in sums.values()), "checksums of %d ranks" % len(sums), {}
 
 
 def _ranks_in_step(subject: Subject) -> Answer:
@@ -130,7 +135,7 @@ def _ranks_in_step(subject: Subject) -> Answer:
         spread = max(mine) - min(mine) if all(math.isfinite(s) for s in mine) else float("nan")
         ok = ok and spread <= 1e-6 * max(1.0, abs(mine[0]))
         widest = spread if not spread <= widest else widest
-    return ok, "parameter checksums differ by %.1e" % widest
+    return ok, "parameter checksums differ by %.1e" % widest, {}
 
 
 def _rates_in_order(subject: Subject) -> Answer:
@@ -139,14 +144,14 @@ def _rates_in_order(subject: Subject) -> Answer:
     stretches = [section.stretch(), section.stretch(TRAIN, WINDOW)]
     if stretches[0].steps == stretches[1].steps:
         stretches.pop()
-    return in_order(stretches, section.durations.get(TRAIN, []))
+    return (*in_order(stretches, section.durations.get(TRAIN, [])), {})
 
 
 def _passes_in_order(subject: Subject) -> Answer:
     """p_infer_core >= p_infer_whole, for every pass."""
     section = subject.section
     answers = [in_order([section.stretch(name)], seconds) for name, seconds in section.durations.items()]
-    return (all(ok for ok, _ in answers), "; ".join(words for _, words in answers)) if answers else None
+    return (all(ok for ok, _ in answers), "; ".join(words for _, words in answers), {}) if answers else None
 
 
 def _steps(subject: Subject) -> Answer:
@@ -160,7 +165,7 @@ def _steps(subject: Subject) -> Answer:
     least = 1 if subject.whole and subject.evidence.first("timing").get("converged") is True else planned
     everywhere = len(counts) == 1 and len(subject.evidence.steps) == subject.world
     shown = "/".join(str(count) for count in sorted(counts))
-    return everywhere and least <= len(subject.curve) <= planned, "%s of %d steps" % (shown, planned)
+    return everywhere and least <= len(subject.curve) <= planned, "%s of %d steps" % (shown, planned), {}
 
 
 def _updated(subject: Subject) -> Answer:
@@ -169,8 +174,8 @@ def _updated(subject: Subject) -> Answer:
     if count <= first:
         return None
     skipped = {fact["step"] for fact in subject.evidence.of("skipped") if fact["step"] >= first}
-    words = "the loss scaler skipped %d of %d measured steps" % (len(skipped), count - first)
-    return len(skipped) <= MAX_SKIPPED_SHARE * (count - first), words
+    ok, values = core.updated(len(skipped), count - first)
+    return ok, "the loss scaler skipped %d of %d measured steps" % (len(skipped), count - first), values
 
 
 def _evaluated(subject: Subject) -> Answer:
@@ -178,74 +183,54 @@ def _evaluated(subject: Subject) -> Answer:
     if last is None:
         return None
     trained = len(subject.curve) + subject.evidence.first("resumed").get("step", 0)
-    return last == trained, "the last evaluation followed step %d of %d" % (last, trained)
+    ok, values = core.evaluated(last, trained)
+    return ok, "the last evaluation followed step %d of %d" % (last, trained), values
 
 
 def _learned(subject: Subject) -> Answer:
-    curve = [loss for loss in subject.curve if math.isfinite(loss)]
-    tenth = len(curve) // 10
-    if not tenth:
+    answer = core.learned(subject.curve)
+    if answer is None:
         return None
-    early, late = sum(curve[:tenth]) / tenth, sum(curve[-tenth:]) / tenth
-    return late < early, "mean loss of the first tenth %.4f, of the last %.4f" % (early, late)
+    words = "mean loss of the first tenth %(first_tenth).4f, of the last %(last_tenth).4f"
+    return answer[0], words % answer[1], answer[1]
 
 
 def _above_chance(subject: Subject) -> Answer:
-    """Whether the last accuracy exceeds that of guessing by more than three standard errors, if the workload reports
-    the latter."""
+    """Of the last accuracy, if the workload reports that of guessing."""
     chance = subject.evidence.first("workload").get("chance")
     if chance is None:
         return None
     last = [e for e in subject.evaluations if e["accuracy"] is not None][-1]
-    accuracy, count = last["accuracy"], last["counted"]
-    bar = chance + 3 * math.sqrt(chance * (1 - chance) / count)
-    words = "acc %.4f of %d examples; guessing gives %.4f, at most %.4f"
-    return accuracy > bar, words % (accuracy, count, chance, bar)
+    ok, values = core.above_chance(last["accuracy"], last["counted"], chance)
+    words = "acc %(accuracy).4f of %(counted)d examples; guessing gives %(chance).4f, at most %(bar).4f"
+    return ok, words % values, values
 
 
-def _always(subject: Subject) -> bool:
-    return True
-
-
-def _has_loss_scaler(subject: Subject) -> bool:
-    return bool(subject.config["precision"] == "fp16")
-
-
-def _has_beginning_and_end(subject: Subject) -> bool:
-    """A resumed run lacks the first steps to compare with."""
-    long_enough = len(subject.curve) >= MIN_STEPS_TO_COMPARE
-    return subject.real and subject.whole and long_enough and not subject.evidence.first("resumed")
-
-
-def _measures_accuracy(subject: Subject) -> bool:
-    return subject.real and subject.whole and any(e["accuracy"] is not None for e in subject.evaluations)
-
-
-_PRECISION = Check("precision", False, _always, _precision)
-_PARAMETERS_FINITE = Check("parameters_finite", True, _always, _parameters_finite)
-_RANKS_IN_STEP = Check("ranks_in_step", False, lambda subject: subject.request.layout.dp > 1, _ranks_in_step)
-_STEPS = Check("steps", True, _always, _steps)
-_EVALUATED = Check("evaluated", True, lambda subject: subject.whole, _evaluated)
-_ABOVE_CHANCE = Check("above_chance", True, _measures_accuracy, _above_chance)
+_PRECISION = Check("precision", False, _precision)
+_PARAMETERS_FINITE = Check("parameters_finite", True, _parameters_finite)
+_RANKS_IN_STEP = Check("ranks_in_step", False, _ranks_in_step)
+_STEPS = Check("steps", True, _steps)
+_EVALUATED = Check("evaluated", True, _evaluated)
+_ABOVE_CHANCE = Check("above_chance", True, _above_chance)
 
 CHECKS = {
     "train": (
         _PRECISION,
-        Check("loss_finite", False, _always, _loss_finite),
+        Check("loss_finite", False, _loss_finite),
         _PARAMETERS_FINITE,
         _RANKS_IN_STEP,
-        Check("rates_in_order", False, _always, _rates_in_order),
+        Check("rates_in_order", False, _rates_in_order),
         _STEPS,
-        Check("updated", True, _has_loss_scaler, _updated),
+        Check("updated", True, _updated),
         _EVALUATED,
-        Check("learned", True, _has_beginning_and_end, _learned),
+        Check("learned", True, _learned),
         _ABOVE_CHANCE,
     ),
     "infer": (
         _PRECISION,
         _PARAMETERS_FINITE,
         _RANKS_IN_STEP,
-        Check("rates_in_order", True, _always, _passes_in_order),
+        Check("rates_in_order", True, _passes_in_order),
         _STEPS,
         _EVALUATED,
         _ABOVE_CHANCE,

@@ -16,9 +16,6 @@ from flagbench.verdict.subject import Subject
 from flagbench_core.evidence.derive import INFER
 from flagbench_core.stats.within import MIN_STEPS
 
-GIB = 2.0**30
-
-
 # Doubts: each leaves room for a slower run than the record shows
 
 
@@ -101,9 +98,8 @@ def _host_clock(compared: Compared, verification: Verification) -> Iterator[str]
             ratio = host.value / (other.value / scale)
             if ratio > published * HOST_CLOCK:
                 yield (
-                    f"record {record.record_id}: {held_by}, by the host's clock, is {ratio:.3f} times {name}; at most "
-                    f"{published * HOST_CLOCK:.3f} times is allowed ({published:.3f} published x {HOST_CLOCK}), so the "
-                    "clock may hide work of the device"
+                    f"record {record.record_id}: {held_by}, by the host's clock, is {ratio:.3f} times {name}; "
+                    f"{_allowed(published)}, so the clock may hide work of the device"
                 )
 
 
@@ -124,9 +120,12 @@ def _loop_clock(compared: Compared, verification: Verification) -> Iterator[str]
         if ratio > published * HOST_CLOCK:
             yield (
                 f"record {subject.record.record_id}: its window took {ratio:.3f} times as long as its steps on the "
-                f"device; at most {published * HOST_CLOCK:.3f} times is allowed ({published:.3f} published x "
-                f"{HOST_CLOCK})"
+                f"device; {_allowed(published)}"
             )
+
+
+def _allowed(published: float) -> str:
+    return f"at most {published * HOST_CLOCK:.3f} times is allowed ({published:.3f} published x {HOST_CLOCK})"
 
 
 def _published_ratio(verification: Verification, faster: str, slower: str) -> float:
@@ -220,6 +219,10 @@ def _unsteady(subjects: Sequence[Subject]) -> Iterator[str]:
         yield "window not steady" + (f" (drift {100 * worst:+.1f} %)" if worst else "")
 
 
+LEAST_SECONDS = 1.0
+"""The sampling interval: a shorter time is within one sample."""
+MUCH_MEMORY = 2**30
+"""Bytes in use before the run; a driver alone uses less on an idle device."""
 NO_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost"})
 """Reasons for a lower clock that are not throttling: the clock was set, or the device was idle."""
 
@@ -232,7 +235,7 @@ def _throttled(subjects: Sequence[Subject]) -> Iterator[str]:
         for reason, seconds in device.throttle_seconds.items():
             longest[reason] = max(seconds, longest.get(reason, 0.0))
     for reason, seconds in longest.items():
-        if seconds >= 1 and reason not in NO_THROTTLING:
+        if seconds >= LEAST_SECONDS and reason not in NO_THROTTLING:
             yield f"throttled {seconds:.0f} s ({reason})"
 
 
@@ -240,7 +243,7 @@ def _throttled(subjects: Sequence[Subject]) -> Iterator[str]:
 @_each_side
 def _tenant(subjects: Sequence[Subject]) -> Iterator[str]:
     devices = (device for subject in subjects for device in subject.monitored)
-    if any(device.foreign_processes or device.mem_used_before_bytes > GIB for device in devices):
+    if any(device.foreign_processes or device.mem_used_before_bytes > MUCH_MEMORY for device in devices):
         yield "another tenant on the device"
 
 

@@ -71,7 +71,7 @@ def _check_missing(subject: Subject) -> Iterator[str]:
 
 @rule("check-again", Needs.EVIDENCE, "The image's own check has a defect, or what it was made of was edited.")
 def _check_again(subject: Subject, section: Section) -> Iterator[str]:
-    yield from checks.failing_again(subject.record, subject.case)
+    yield from checks.failing_again(subject.record)
 
 
 # Conditions, each beside what it follows from
@@ -83,13 +83,14 @@ def _condition_config(subject: Subject) -> Iterator[str]:
     for name, value in derived_conditions(subject.case, subject.config).items() if subject.config else ():
         if name not in stated:
             continue
+        here = stated[name]
         if not isinstance(value, Unknown):
-            if not alike(stated[name], value):
-                yield differ(f"the condition {name}", stated[name], "its configuration gives", value)
+            if not alike(here, value):
+                yield differ(f"the condition {name}", here, "its configuration gives", value)
         elif value.lacks:
-            yield f"the condition {name} is {text(stated[name])}, which its configuration does not give"
-        elif stated[name] is not None and value.excludes(stated[name]):
-            yield f"the condition {name} is {text(stated[name])}, which its configuration rules out"
+            yield f"the condition {name} is {text(here)}, which its configuration does not give"
+        elif here is not None and value.excludes(here):
+            yield f"the condition {name} is {text(here)}, which its configuration rules out"
 
 
 @rule("condition-device", Needs.RUN, "A node has devices of several models.")
@@ -108,8 +109,9 @@ def _condition_software(subject: Subject) -> Iterator[str]:
     record, software = subject.record, subject.record.software
     for name, version in {**software.packages, "torch": software.torch, "cuda": software.cuda}.items():
         here = record.conditions.get(name, version)
-        # A package may leave its build out of what it calls itself.
-        if here != version and not (name in software.packages and (_extends(here, version) or _extends(version, here))):
+        # A package may leave its build out of its version.
+        alike_names = name in software.packages and (_extends(here, version) or _extends(version, here))
+        if here != version and not alike_names:
             yield differ(f"the condition {name}", here, "software has", version)
     stated, driver = record.conditions.get("driver"), record.system.driver
     if stated is not None and driver is not None and driver not in str(stated).split(" + "):
@@ -170,7 +172,7 @@ def _formula(subject: Subject) -> Iterator[str]:
 
 @rule("peak", Needs.RUN, "The stack's manifest was edited, or has a peak of another variant of the device.")
 def _peak(subject: Subject) -> Iterator[str]:
-    peak = subject.record.flops and subject.record.flops.peak
+    peak = subject.record.flops.peak if subject.record.flops is not None else None
     device = subject.device if subject.stack is None else subject.accelerator
     if peak is None or (subject.stack is None and device is None):
         return
@@ -197,7 +199,7 @@ def _devices_listed(subject: Subject) -> Iterator[str]:
         yield f"system.devices has {listed} of node 0, but system.devices_per_node is {expected}"
 
 
-@rule("device-monitored", Needs.RUN, "Devices are numbered otherwise for the run than for the tool that watches them.")
+@rule("device-monitored", Needs.RUN, "The run and the tool that watches the devices number them differently.")
 def _device_monitored(subject: Subject) -> Iterator[str]:
     record = subject.record
     own = sorted((rank for rank in record.ranks if rank.node == 0), key=lambda rank: rank.rank)
@@ -304,7 +306,11 @@ _ERRORS = {"fp32": (0.0, 2e-5), "tf32": (2e-5, 1.2e-3), "fp16": (0.0, 2e-2), "bf
 # What a device can do
 
 
-@rule("above-peak", Needs.RUN, "Steps were timed that had not ended, a clock runs slow, or the peak is of another device.")
+@rule(
+    "above-peak",
+    Needs.RUN,
+    "A step was timed that had not ended, a clock runs slow, or the peak is another device's.",
+)
 def _above_peak(subject: Subject) -> Iterator[str]:
     for name in ("hfu", "mfu"):
         metric = subject.record.metric(name)
@@ -340,9 +346,11 @@ def _device_memory(subject: Subject) -> Iterator[str]:
 @rule("memory-in-use", Needs.RUN, "The driver moved memory to the host, or its counter is wrong.")
 def _memory_in_use(subject: Subject) -> Iterator[str]:
     sizes = [device.memory_bytes / GIB for device in subject.record.system.devices if device.memory_bytes]
-    most = min([*([max(sizes)] if sizes else []), *([subject.device.memory_gib] if subject.device else [])], default=None)
+    known = [subject.device.memory_gib] if subject.device else []
+    most = min([*([max(sizes)] if sizes else []), *known], default=None)
     found = [(name, m.value) for name in ("mem_peak", "allocator_peak") if (m := subject.record.metric(name))]
-    found += [("telemetry's mem_used_max_bytes", d.mem_used_max_bytes / GIB) for d in subject.monitored]
+    used_most = [device.mem_used_max_bytes for device in subject.monitored if device.mem_used_max_bytes is not None]
+    found += [("telemetry's mem_used_max_bytes", used / GIB) for used in used_most]
     for name, used in found:
         if most is not None and used > most * ROUNDING:
             yield f"{name} is {used:.4g} GiB, but a device has {most:.4g}"

@@ -10,6 +10,7 @@ once they are proved. A module that tests the proof says so by TESTED.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -23,8 +24,10 @@ from catalogs import CATALOG
 from flagbench.manifests.model import Claim
 from flagbench.records.model import Metric, Record, Work
 from flagbench.records.read import read_record
-from flagbench.verdict import VerifyResult, recompute, sanity, verify_claim
-from flagbench.verdict.result import MetricResult
+from flagbench.verdict import VerifyResult, rules, verify_claim
+from flagbench.verdict.result import Finding, MetricResult
+from flagbench.verdict.rules import Needs
+from flagbench.verdict.subject import Subject
 from honest import CLAIMS, Pace, honest_record
 
 Raw = dict[str, Any]
@@ -69,13 +72,21 @@ BASE = replay("a100-1x8")
 @pytest.fixture(autouse=True)
 def _believed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is believed of a record, by the TESTED of a module: for "comparisons", the default, each number, and that
-    its parts agree; for "parts" each number; for "records" nothing."""
+    its parts agree; for "records" nothing."""
     tested = getattr(request.module, "TESTED", "comparisons")
-    if tested != "records":
-        monkeypatch.setattr(recompute, "check", lambda record, case: recompute.Checked(record))
     if tested == "comparisons":
-        monkeypatch.setattr(sanity, "contradictions", lambda subject: ())
-        monkeypatch.setattr(sanity.physics, "problems", lambda subject: ())
+        for name in ("verify", "compare", "align"):
+            monkeypatch.setattr(sys.modules[f"flagbench.verdict.{name}"], "recompute", Subject)
+        for name in ("rules", "compare", "align"):
+            monkeypatch.setattr(sys.modules[f"flagbench.verdict.{name}"], "invalid", _on_any_record)
+
+
+def _on_any_record(subject: Subject) -> tuple[Finding, ...]:
+    """What is found in the way that a run ended."""
+    found = [
+        (each.id, what) for each in rules.RULES.values() if each.needs is Needs.RECORD for what in each.find(subject)
+    ]
+    return tuple(Finding(rule, message, subject.record.record_id) for rule, message in found)
 
 
 @cache

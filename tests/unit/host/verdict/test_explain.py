@@ -189,7 +189,7 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 def test_an_invalid_record_has_no_gap_but_its_own_time() -> None:
     record = made(0, change=loading(0.3))
-    verdict, found = against_claim(structs.replace(record, metrics=(*record.metrics, record.metrics[0])))
+    verdict, found = against_claim(structs.replace(record, config_digest="sha256:" + "0" * 64))
     assert (verdict, found.gap, found.causes[0].name) == (Verdict.INVALID, None, "data_wait")
 
 

@@ -13,7 +13,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.records.model import Record, Status
 from flagbench.report import comparison_table, verdict_table
 from flagbench.verdict import VerifyResult, compare_records, verify_baseline
-from flagbench.verdict.interval import four_digits
+from flagbench.verdict.result import four_digits
 from unit.host.conftest import Ended
 
 from .conftest import BASE, CASE, CLAIM, REPLAYS, edit, held, replay

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from catalogs import CATALOG
 from flagbench.manifests.model import NOT_PUBLISHED
-from flagbench.verdict import Verdict, recompute, verify_baseline
+from flagbench.verdict import Verdict, verify_baseline
+from flagbench.verdict.recompute import recompute
 from flagbench_cases.record import measured
 from flagbench_cases.shared import config as configs
 from flagbench_cases.shared.spool import Step
@@ -59,10 +60,6 @@ def drop(name: str) -> Edit:
     return lambda raw: raw.update(metrics=[entry for entry in raw["metrics"] if entry["name"] != name])
 
 
-def twice(name: str) -> Edit:
-    return lambda raw: raw["metrics"].extend([dict(entry) for entry in raw["metrics"] if entry["name"] == name])
-
-
 def column(name: str, change: Callable[[Any], Any], span: int = 1, rank: int = 0) -> Edit:
     """Change the column of a rank; all ranks have one of their own afterwards."""
 
@@ -81,6 +78,8 @@ MEASURED = ("steps", "step_median", "data_wait_total", "first_collective_median"
 
 def numbers(raw: Raw) -> Iterator[tuple[str, tuple[Any, ...], int | float]]:
     """What names each number that follows from the evidence, its path and its value."""
+    training = raw["quality"].get("training") or {}
+    bubbles = {name: value for name, value in training.items() if name.startswith("measured_bubble")}
     holders: list[tuple[str, tuple[Any, ...], Raw]] = [
         *(
             (f"metric {metric['name']} is", ("metrics", at), {"value": metric["value"]})
@@ -92,7 +91,7 @@ def numbers(raw: Raw) -> Iterator[tuple[str, tuple[Any, ...], int | float]]:
             ("ranks", -1),
             {name: raw["ranks"][-1].get(name) for name in MEASURED},
         ),
-        ("quality.training: {} is", ("quality", "training"), raw["quality"].get("training") or {}),
+        ("quality.training: {} is", ("quality", "training"), bubbles),
     ]
     for name, path, holder in holders:
         for field, value in holder.items():
@@ -108,47 +107,41 @@ def test_every_number_that_was_edited_alone_is_named(claim: str) -> None:
         edited = made(claim)
         other = value + max(1, value // 10**5) if isinstance(value, int) else value * (1 + 3e-6) or 1.0
         put(*path, value=other)(edited)
-        (problem, *_) = recompute.check(read(edited), CATALOG.cases[edited["case"]]).problems
+        (problem, *_) = recompute(read(edited), CATALOG.cases[edited["case"]]).differences
         numbers_shown = [str(each) if isinstance(each, int) else f"{each:.9g}" for each in (other, value)]
         assert problem.startswith(f"{name} {numbers_shown[0]}, ")
         assert problem.endswith(numbers_shown[1])
 
 
-DOCTORED: list[tuple[str, Edit, tuple[str, ...]]] = [
-    (DISTILBERT, metric("p_core_host", ci95=[1.0, 1e6]), ("p_core_host", "ci95", "1")),
-    (DISTILBERT, metric("p_core", n=61), ("p_core", "61", "110")),
-    (DISTILBERT, metric("p_core", stdev=0.0), ("p_core", "stdev", "0")),
-    (DISTILBERT, metric("p_core_host", unit="samples"), ("samples", "samples/s")),
-    (DISTILBERT, twice("p_core_host"), ("p_core_host",)),
-    (DISTILBERT, put("window", "steady", value=False), ("False", "True")),
-    (DISTILBERT, put("window", "step_seconds", 3, factor=1.001), ("step_seconds",)),
-    (DISTILBERT, put("flops", "measured_ceiling", "flops", factor=2), ("2.496e+14", "1.248e+14")),
-    (DISTILBERT, put("flops", "peak", "flops", factor=2), ("mfu",)),
-    (DISTILBERT, put("quality", "losses", "values", 30, value=0.1), ("steps 30 to 31", "0.1")),
-    (DISTILBERT, put("quality", "losses", "steps", value=50), ("50", "130")),
-    (DISTILBERT, put("quality", "loss_curve", 5, 1, value=0.1), ("[5, 0.1]", "[5, ")),
-    (DISTILBERT, put("quality", "loss_curve", value=[]), ("loss_curve",)),
-    (DISTILBERT, put("quality", "evaluations", 0, "accuracy", value=0.99), ("acc", "0.915", "0.99")),
-    (DISTILBERT, put("quality", "evaluations", 0, "accuracy", value=0.12345678), ("0.12345678", "10000")),
-    (DISTILBERT, put("quality", "evaluations", 0, "accuracy", value=1.5), ("1.5", "10000")),
-    (DISTILBERT, put("quality", "evaluations", 0, "counted", value="x"), ("evaluations",)),
-    (DISTILBERT, put("config", "train", "warmup_steps", value=None), ("train.warmup_steps",)),
-    (DISTILBERT, put("config", "train", "warmup_steps", value=19), ("19",)),
-    (DISTILBERT, put("config", "train", "window_steps", value=31), ("130", "20 + 31")),
-    (DISTILBERT, put("evidence_digest", value=None), ("evidence_digest", "None")),
-    (DISTILBERT, put("ranks", 2, "rank", value=1), ("8 ranks", "7")),
+DOCTORED: list[tuple[str, Edit]] = [
+    ("numbers", metric("p_core_host", ci95=[1.0, 1e6])),
+    ("numbers", metric("p_core", n=61)),
+    ("numbers", metric("p_core", stdev=0.0)),
+    ("numbers", metric("p_core_host", unit="samples")),
+    ("numbers", put("window", "steady", value=False)),
+    ("numbers", put("window", "step_seconds", 3, factor=1.001)),
+    ("numbers", put("flops", "measured_ceiling", "flops", factor=2)),
+    ("numbers", put("flops", "peak", "flops", factor=2)),
+    ("numbers", put("quality", "losses", "values", -1, value=0.1)),
+    ("numbers", put("quality", "evaluations", 0, "accuracy", value=0.99)),
+    ("evidence", put("quality", "evaluations", 0, "accuracy", value=0.12345678)),
+    ("evidence", put("quality", "evaluations", 0, "counted", value="x")),
+    ("evidence", put("config", "train", "warmup_steps", value=None)),
+    ("evidence", put("config", "train", "warmup_steps", value=19)),
+    ("evidence", put("config", "train", "window_steps", value=31)),
+    ("evidence", put("evidence_digest", value=None)),
+    ("evidence", put("ranks", 2, "rank", value=1)),
 ]
-"""A part of the record that was edited alone, and what is shown."""
+"""The rule, and a part of the record that was edited alone."""
 
 
-@pytest.mark.parametrize(("claim", "edit", "words"), DOCTORED, ids=[" ".join(words) for *_, words in DOCTORED])
-def test_a_part_that_was_edited_alone_makes_a_record_invalid(claim: str, edit: Edit, words: tuple[str, ...]) -> None:
-    raw = made(claim)
+@pytest.mark.parametrize(("rule", "edit"), DOCTORED, ids=range(len(DOCTORED)))
+def test_a_part_that_was_edited_alone_makes_a_record_invalid(rule: str, edit: Edit) -> None:
+    raw = made()
     edit(raw)
-    result, record = verified(raw, claim=claim), read(raw)
+    result = verified(raw)
     assert (result.verdict, result.verdict.exit_code) == (Verdict.INVALID, 12)
-    problems = [*recompute.repeated_metrics(record), *recompute.check(record, CATALOG.cases[record.case]).problems]
-    assert [word for word in words if word not in "; ".join(problems)] == []
+    assert rule in {finding.rule for finding in result.findings}
 
 
 FORGED: list[tuple[str, Edit]] = [
@@ -161,7 +154,6 @@ FORGED: list[tuple[str, Edit]] = [
     (DISTILBERT, put("evidence", "durations", "train", 3, value=10**9)),
     (DISTILBERT, put("evidence", "timing", "e2e", value=10**9)),
     (DISTILBERT, put("evidence", "memory", "peak", 3, value=2**37)),
-    (DISTILBERT, put("evidence", "spans", 0, "loss", 2, 4, value=9.0)),
     (DISTILBERT, put("evidence", "spans", 1, "first_step", value=21)),
     (DISTILBERT, put("evidence", "spans", 1, "steps", value=39)),
     (DISTILBERT, put("evidence", "spans", 1, "phase", value="infer")),
@@ -177,10 +169,11 @@ def test_evidence_that_was_edited_alone_makes_a_record_invalid(claim: str, edit:
     raw = made(claim)
     edit(raw)
     result = verified(raw, claim=claim)
-    assert (result.verdict, "evidence_digest is" in result.reason) == (Verdict.INVALID, True)
+    assert (result.verdict, result.findings[0].rule) == (Verdict.INVALID, "evidence")
     # Whoever edits it may compute its digest as well.
     raw["evidence_digest"] = digest_of(raw["evidence"])
-    assert recompute.check(read(raw), CATALOG.cases[raw["case"]]).problems != ()
+    found = recompute(read(raw), CATALOG.cases[raw["case"]])
+    assert found.unreadable or found.differences
 
 
 OF_ANOTHER_VERSION: list[tuple[Edit, str]] = [
@@ -220,14 +213,6 @@ def test_a_verdict_needs_the_gate_metric() -> None:
     assert {"metric p_core", "metric p_core_host"} <= set(result.not_compared)
 
 
-def test_of_many_numbers_that_do_not_follow_a_few_are_named() -> None:
-    raw = made()
-    column("host", lambda own: [2 * n for n in own])(raw)
-    raw["evidence_digest"] = digest_of(raw["evidence"])
-    problems = recompute.check(read(raw), CATALOG.cases["distilbert"]).problems
-    assert (len(problems), "more numbers" in problems[-1]) == (6, True)
-
-
 def test_what_rounding_alone_could_change_is_no_contradiction() -> None:
     raw = made()
     for entry in raw["metrics"]:
@@ -259,11 +244,10 @@ def test_a_record_without_evidence_is_inconclusive(remove: Edit) -> None:
         assert (found.verdict, raw["record_id"] in found.reason) == (Verdict.INCONCLUSIVE, True)
 
 
-@pytest.mark.parametrize("edit", [put("quality", "checks", 0, "ok", value=False), twice("p_core_host")])
-def test_a_record_without_evidence_stays_invalid_otherwise(edit: Edit) -> None:
+def test_a_record_without_evidence_stays_invalid_otherwise() -> None:
     raw = made()
     del raw["evidence"]
-    edit(raw)
+    put("quality", "checks", 0, "ok", value=False)(raw)
     assert verified(raw).verdict is Verdict.INVALID
 
 
@@ -298,23 +282,5 @@ def test_the_host_computes_what_the_image_side_made(
         raw = honest_record(
             CLAIMS[claim], steps=least + count if window else None, count=count, change=change, status=OK
         )
-    assert recompute.check(read(raw), CATALOG.cases[CLAIMS[claim].case]).problems == ()
-
-
-@pytest.mark.parametrize(
-    ("edit", "name"),
-    [
-        (put("ranks", 3, "collective_wait_median", value=60.0), "rank 3: collective_wait_median"),
-        (put("quality", "training", "measured_bubble", value=0.01), "quality.training: measured_bubble"),
-    ],
-)
-def test_medians_without_evidence_are_what_steps_allow(edit: Edit, name: str) -> None:
-    """The evidence of an earlier version does not have the times of collectives and passes."""
-    raw, case = made(PIPELINE), CATALOG.cases["llama2-70b"]
-    for span in raw["evidence"]["spans"]:
-        del span["collectives"], span["passes"]
-    raw["evidence_digest"] = digest_of(raw["evidence"])
-    assert recompute.check(read(raw), case).problems == ()
-    edit(raw)
-    (problem,) = recompute.check(read(raw), case).problems
-    assert problem.startswith(name)
+    found = recompute(read(raw), CATALOG.cases[CLAIMS[claim].case])
+    assert (found.unreadable, found.differences) == ((), ())

@@ -107,9 +107,6 @@ def test_anomalies_of_what_was_compared_are_kept() -> None:
     [
         ({"status": FAILED}, ("failed", "train", "a rank ran out of memory")),
         ({"quality": Quality((Check("loss_finite", False, "step 7 of 200"),))}, ("loss_finite", "step 7 of 200")),
-        ({"metrics": {"p_core": {"ci95": (2.0, 1.0)}}}, ("p_core",)),
-        ({"metrics": {"p_core_host": {"value": 500.0}}}, ("p_core_host",)),
-        ({"metrics": {"p_core_host": {"value": 0.0, "ci95": None}}}, ("p_core_host", "0.0")),
         ({"config_digest": "sha256:" + "0" * 64}, ("sha256:000", BASE.config_digest)),
         ({"config_digest": None}, ("configuration",)),
     ],

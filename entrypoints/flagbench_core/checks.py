@@ -1,0 +1,87 @@
+"""The checks of a run that both sides make: the image when the run ends, the host from its record."""
+
+import math
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+
+LEAST_STEPS = 50
+"""With fewer steps, comparing the first and the last tenth is not conclusive."""
+MAX_SKIPPED_SHARE = 0.1
+"""Of the measured steps, those that the loss scaler may skip: such a step does less work."""
+
+# Whether a check holds, and what it was decided by, which the record has as its `values`.
+Answer = Tuple[bool, Dict[str, float]]
+
+
+class Facts(NamedTuple):
+    """What decides which checks apply."""
+
+    precision: str
+    real: bool
+    """Whether the data are not synthetic."""
+    whole: bool
+    """Whether it is a full published run, rather than a window of steps."""
+    resumed: bool
+    steps: int
+    replicas: int
+    has_accuracy: bool
+    """Whether an evaluation that followed a step has one."""
+
+
+def facts_of(config: Dict[str, Any], replicas: int, steps: int, resumed: bool, has_accuracy: bool) -> Facts:
+    """The facts of a run by its resolved configuration. Raises LookupError or TypeError where that lacks some."""
+    length = config["train"] if "train" in config else config["infer"]
+    return Facts(
+        precision=config["precision"],
+        real=config["data"]["source"] != "synthetic",
+        whole=length["window_steps"] is None,
+        resumed=resumed,
+        steps=steps,
+        replicas=replicas,
+        has_accuracy=has_accuracy,
+    )
+
+
+def applies(name: str, facts: Facts) -> bool:
+    """Whether a run that ended well has a check; one that is not named here always applies."""
+    if name == "ranks_in_step":
+        return facts.replicas > 1
+    if name == "updated":
+        return facts.precision == "fp16"
+    if name == "evaluated":
+        return facts.whole
+    if name == "learned":  # a resumed run lacks the first steps to compare with
+        return facts.real and facts.whole and facts.steps >= LEAST_STEPS and not facts.resumed
+    if name == "above_chance":
+        return facts.real and facts.whole and facts.has_accuracy
+    return True
+
+
+def loss_finite(not_finite: int, skipped: int) -> Answer:
+    """All losses are finite, but for those of steps that the loss scaler skipped."""
+    return not_finite <= skipped, {"not_finite": not_finite, "skipped": skipped}
+
+
+def updated(skipped: int, measured: int) -> Answer:
+    """The measured steps updated the parameters, but for a few that the loss scaler skipped."""
+    return skipped <= MAX_SKIPPED_SHARE * measured, {"skipped": skipped, "measured": measured}
+
+
+def evaluated(last: int, end: int) -> Answer:
+    """The last evaluation followed the last step."""
+    return last == end, {"last": last, "end": end}
+
+
+def learned(losses: Sequence[float]) -> Optional[Answer]:
+    """The mean loss of the last tenth is below that of the first; None for fewer than ten finite losses."""
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    tenth = len(finite) // 10
+    if not tenth:
+        return None
+    first, last = math.fsum(finite[:tenth]) / tenth, math.fsum(finite[-tenth:]) / tenth
+    return last < first, {"first_tenth": first, "last_tenth": last}
+
+
+def above_chance(accuracy: float, counted: int, chance: float) -> Answer:
+    """The accuracy of so many examples exceeds that of guessing by more than three standard errors."""
+    bar = chance + 3 * math.sqrt(chance * (1 - chance) / counted)
+    return accuracy > bar, {"accuracy": accuracy, "counted": counted, "chance": chance, "bar": bar}
