@@ -92,7 +92,6 @@ def verify_baseline(
         raise FlagbenchError(
             f"the record {itself} is its own baseline", remedy="compare it with the record of another run"
         )
-    check_distinct([*records, *baseline])
     against = Against("baseline", ", ".join(ids))
     subjects, others = ([recompute(record, case) for record in side] for side in (records, baseline))
     digest = unseeded_digest if any_seed else attrgetter("config_digest")
@@ -134,6 +133,7 @@ def verify_baseline(
             remedy="give the record of a run that ended well as the baseline",
             code=ExitCode.DATA,
         )
+    check_distinct([*records, *baseline])
     return judge(verification, findings, terms)
 
 
