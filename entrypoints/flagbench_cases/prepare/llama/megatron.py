@@ -33,7 +33,7 @@ MAX_RANKS = 64
 """The vocabulary is padded for at most this number of ranks; a larger embedding is that of another model."""
 MIN_VERSION = 2.0
 """Older checkpoint versions order the rows of query_key_value differently."""
-COMPLETE_REMEDY = "download the complete checkpoint again"
+SHARDS_REMEDY = "download all shards of one checkpoint of this model, and no others"
 
 Shape = Tuple[int, ...]
 
@@ -158,7 +158,7 @@ def _open_shard(path: str) -> Shard:
 
 
 def check(shards: List[Shard], section: Dict[str, Any]) -> int:
-    """Check names, shapes and types of all tensors of all shards; returns the number of rows after the vocabulary.
+    """Check names and shapes of all tensors of all shards; returns the number of rows after the vocabulary.
 
     Raises DataError for another model, and for a shard of another number of ranks.
     """
@@ -167,19 +167,19 @@ def check(shards: List[Shard], section: Dict[str, Any]) -> int:
         if section[key] % tp:
             raise DataError(
                 "%s has %d %s, which %d shards cannot share" % (section["name"], section[key], what, tp),
-                "download all shards of the checkpoint, and no others",
+                SHARDS_REMEDY,
             )
     rows = _rows(shards[0])
     wanted = _shapes(section, tp, rows)
     for shard in shards:
         for table, shapes in wanted.items():
-            _check_table(shard, table, shapes, shards[0], tp)
+            _check_table(shard, table, shapes, tp)
     total, vocabulary = rows * tp, section["vocab_size"]
     if not vocabulary <= total < vocabulary + section["vocab_multiple"] * MAX_RANKS:
         raise DataError(
             "the %d shards of %s have %d rows of the vocabulary (%d each), but the model has %d"
             % (tp, os.path.dirname(os.path.dirname(shards[0].path)), total, rows, vocabulary),
-            "download all shards of the published checkpoint, and no others",
+            SHARDS_REMEDY,
         )
     return total - vocabulary
 
@@ -206,36 +206,18 @@ def _shapes(section: Dict[str, Any], tp: int, rows: int) -> Dict[str, Dict[str, 
     return {EMBEDDING: {"weight": (rows, dim)}, ENCODER: encoder, OUTPUT: {"weight": (rows, dim)}}
 
 
-def _check_table(shard: Shard, table: str, wanted: Dict[str, Shape], first: Shard, tp: int) -> None:
-    found, path = shard.tables[table], shard.path
-    missing, foreign = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
-    if missing:
-        raise DataError(
-            "%s has no tensor %s in %s (%d are missing)" % (path, missing[0], table, len(missing)), COMPLETE_REMEDY
-        )
-    if foreign:
-        raise DataError(
-            "%s has a tensor %s in %s, which is not in this model" % (path, foreign[0][:80], table),
-            conversion.MODEL_REMEDY,
-        )
-    for name, shape in wanted.items():
-        tensor = found[name]
-        if tuple(tensor.shape) != shape:
+def _check_table(shard: Shard, table: str, wanted: Dict[str, Shape], tp: int) -> None:
+    found = shard.tables[table]
+    for name in sorted({*wanted, *found}):
+        if name not in found or name not in wanted:
+            words = "%s has no tensor %s in %s" if name in wanted else "%s has a tensor %s in %s, not in this model"
+            raise DataError(words % (shard.path, name[:80], table), SHARDS_REMEDY)
+        shape = tuple(found[name].shape)
+        if shape != wanted[name]:
             raise DataError(
                 "%s: %s of %s has the shape %s, but that of one of %d shards of this model is %s"
-                % (path, name, table, tuple(tensor.shape), tp, shape),
-                "download all shards of one checkpoint of this model",
-            )
-        if tensor.dtype not in conversion.TYPES:
-            raise DataError(
-                "%s: %s of %s is %s" % (path, name, table, tensor.dtype),
-                "use weights in fp32, fp16 or bf16, not quantised ones",
-            )
-        other = first.tables[table][name].dtype
-        if tensor.dtype != other:
-            raise DataError(
-                "%s: %s of %s is %s, but %s in %s" % (path, name, table, tensor.dtype, other, first.path),
-                "download all shards of one checkpoint",
+                % (shard.path, name, table, shape, tp, wanted[name]),
+                SHARDS_REMEDY,
             )
 
 
@@ -299,7 +281,7 @@ class Checkpoint:
             if not torch.equal(first, other):
                 raise DataError(
                     "%s: %s differs from that in %s" % (shard.path, name, self._shards[0].path),
-                    "download all shards of one checkpoint",
+                    SHARDS_REMEDY,
                 )
         return first
 
