@@ -197,22 +197,6 @@ def test_the_words_of_a_pull(push: Callable[[HandMade], str], docker_engine: Eng
     assert "up to date" in flagbench("pull", address).stdout
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["distilbert:cpu"],
-        ["distilbert:cpu", "--from", "s3://lab/prefix"],
-        ["nothing:cpu", "--from", "s3://lab"],
-        ["s3://lab/flagbench/distilbert:cpu", "--from", "s3://lab"],
-        ["s3://lab/flagbench/distilbert"],
-    ],
-)
-def test_what_no_pull_can_be(server: Any, words: list[str]) -> None:
-    ended = flagbench("pull", *words)
-    assert ended.returncode == ExitCode.USAGE
-    assert "fix: " in ended.stderr
-
-
 @pytest.fixture
 def registry(server: Any, name: str) -> Iterator[str]:
     """The host at whose root the registry's bucket is served."""
@@ -233,12 +217,6 @@ def test_docker_pulls_from_the_bucket(
         assert got.id == image.id
         assert got.repo_digests == (f"{registry}/{name}@{image.digest}",)
         docker_client.api.remove_image(got.id, force=True)
-
-
-def test_docker_pulls_nothing_private(registry: str, server: Any, docker_engine: Engine, name: str) -> None:
-    make_image({"one": b"1"}).put(server, REGISTRY_BUCKET, name)
-    with pytest.raises(FlagbenchError):
-        docker_engine.pull(f"{registry}/{name}:cpu")
 
 
 def test_containerd_pulls_from_the_bucket(registry: str, server: Any, docker_engine: Engine, name: str) -> None:

@@ -96,15 +96,6 @@ def test_a_second_case_sends_its_own_layer(bench: Bench, push: Push, server: Any
     assert hows(push(f"{bench.name}/one:1", "elsewhere")) == {"copied"}
 
 
-def test_a_copy_that_another_push_has_ended(bench: Bench, push: Push, proxy: Any) -> None:
-    shared = os.urandom(PART + 1)
-    push(build(bench, "one:1", b"one", shared), "one")
-    answers = [(404, "NoSuchUpload")]
-    proxy.fault = lambda method, path, count: answers.pop() if answers and "partNumber=" in path else None
-    assert hows(push(build(bench, "two:1", b"two", shared), "two")) == {"uploaded"}
-    assert not answers
-
-
 def test_what_is_damaged_is_put_again(bench: Bench, push: Push, server: Any, bucket: str) -> None:
     image = build(bench, "case:1", os.urandom(1000))
     first = push(image)

@@ -152,13 +152,9 @@ class ImageBucket:
             if self._holds(blob):
                 return "present"
             if source := self._elsewhere.get((blob.digest, blob.size)):
-                try:
+                with suppress(S3Error):  # removed meanwhile, or not for this key to read: it is sent
                     self._copy(source, key, blob)
                     return "copied"
-                except S3Error as error:
-                    # Removed meanwhile, not for this key to read, or another push of it has ended first.
-                    if not (error.missing or error.denied or error.code == "NoSuchUpload"):
-                        raise
             with progress.bar(f"sending {sha256[:12]}", blob.size) as show:
                 sent = put_file(self._bucket, key, path, sha256, show=show, **self._acl)
         return "uploaded" if sent else "present"

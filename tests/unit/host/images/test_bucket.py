@@ -8,6 +8,7 @@ import pytest
 
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import blob_folder, is_in_bucket, parse_bucket_image, parse_image_bucket
+from flagbench.images.pull import find_in_bucket
 from flagbench_core.exit_codes import ExitCode
 
 DIGEST = f"sha256:{'0123456789ab' + 'c' * 52}"
@@ -86,3 +87,22 @@ def test_only_what_nobody_uses_is_removed(tmp_path: Path, monkeypatch: pytest.Mo
             assert one.is_dir()
             assert other != one
     assert not one.exists()
+
+
+@pytest.mark.parametrize(
+    ("image", "bucket"),
+    [
+        ("distilbert:cpu", None),
+        ("distilbert:cpu", "s3://lab/prefix"),
+        ("nothing:cpu", "s3://lab"),
+        ("s3://lab/flagbench/distilbert:cpu", "s3://lab"),
+    ],
+)
+def test_what_cannot_be_pulled(image: str, bucket: str | None) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        find_in_bucket(image, bucket)
+    assert caught.value.code is ExitCode.USAGE
+
+
+def test_an_image_is_named_by_its_bucket() -> None:
+    assert find_in_bucket("distilbert:cpu", "s3://lab").url == "s3://lab/flagbench/distilbert:cpu"
