@@ -75,7 +75,7 @@ def command(
             lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, base_digest=base_digest)
         results.append(_as_json(lock, images, changed))
         if not as_json:
-            _tell(results[-1], checked=check)
+            _print_lock(results[-1], checked=check)
     if as_json:
         echo_json({"locks": results})
     open_ends = [result["stack"] for result in results if result["unresolved"] or not result["base"]["digest"]]
@@ -112,7 +112,7 @@ def _as_json(lock: Lock, images: Path, changed: bool) -> dict[str, Any]:
     }
 
 
-def _tell(result: dict[str, Any], *, checked: bool) -> None:
+def _print_lock(result: dict[str, Any], *, checked: bool) -> None:
     state = "fits its manifest" if checked else "written" if result["changed"] else "unchanged"
     print(f"{result['path']}: {state}, {result['packages']} packages")
     if result["base"]["digest"] is None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason
 from flagbench.image_reference import DIGEST, find_reference
-from flagbench.images.docker_archive import MANIFEST_TYPE, Blob, damaged, digest_of
+from flagbench.images.docker_archive import MANIFEST_TYPE, Blob, damaged_image, digest_of
 from flagbench.progress import Progress
 from flagbench.signals import raising_interrupt
 from flagbench.terminal import brief
@@ -151,7 +151,7 @@ class ImageBucket:
         with s3_errors():
             if self._holds(blob):
                 return "present"
-            if source := self._elsewhere.get((blob.digest, blob.size)):
+            if source := self._blobs_elsewhere.get((blob.digest, blob.size)):
                 with suppress(S3Error):  # removed meanwhile, or not for this key to read: it is sent
                     self._copy(source, key, blob)
                     return "copied"
@@ -175,7 +175,7 @@ class ImageBucket:
                     return None
                 raise
         if reference.startswith("sha256:") and digest_of(content) != reference:
-            raise damaged(f"the manifest {reference} of {self.url} does not match its digest")
+            raise damaged_image(f"the manifest {reference} of {self.url} does not match its digest")
         return content
 
     def get_blob(self, blob: Blob, path: Path, show: Callable[[int], None]) -> None:
@@ -186,7 +186,7 @@ class ImageBucket:
                 get_file(self._bucket, self._blob_key(blob), path, size=blob.size, sha256=sha256, show=show)
             except S3Error as error:
                 if error.missing:
-                    raise damaged(f"{self.url} lacks the blob {blob.digest}, which a manifest names") from None
+                    raise damaged_image(f"{self.url} lacks the blob {blob.digest}, which a manifest names") from None
                 raise
 
     def _put(self, key: str, content: bytes, media_type: str) -> None:
@@ -224,7 +224,7 @@ class ImageBucket:
         return True
 
     @cached_property
-    def _elsewhere(self) -> dict[tuple[str, int], str]:
+    def _blobs_elsewhere(self) -> dict[tuple[str, int], str]:
         """Keys of the blobs of all other repositories, by digest and size; a listing has a hundred images a page."""
         found = {}
         try:

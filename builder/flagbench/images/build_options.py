@@ -175,8 +175,8 @@ def check_wheelhouse(folder: Path, lock: Lock) -> tuple[Path, ...]:
         raise FlagbenchError(
             f"the wheelhouse {folder} cannot be read: {reason(error)}", remedy="check its permissions"
         ) from error
-    problems = [f"missing {_some(missing)}"] if missing else []
-    problems += [f"not the locked files: {_some(different)}"] if different else []
+    problems = [f"missing {_first_names(missing)}"] if missing else []
+    problems += [f"not the locked files: {_first_names(different)}"] if different else []
     if problems:
         raise FlagbenchError(
             f"the wheelhouse {folder} does not fit the lock of {lock.stack}: {'; '.join(problems)}",
@@ -196,6 +196,6 @@ def _package_files(folder: Path) -> dict[tuple[str, Version], list[Path]]:
     return found
 
 
-def _some(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     rest = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

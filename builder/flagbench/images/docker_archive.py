@@ -81,7 +81,7 @@ def decode(content: bytes, kind: type[Document], what: str) -> Document:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise damaged(f"{what} cannot be used: {error}") from None
+        raise damaged_image(f"{what} cannot be used: {error}") from None
 
 
 def digest_of(content: bytes) -> str:
@@ -89,7 +89,7 @@ def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def damaged(what: str) -> FlagbenchError:
+def damaged_image(what: str) -> FlagbenchError:
     """The error for an image whose parts are not what they should be."""
     return FlagbenchError(what, remedy="remove it there and push the image again", code=ExitCode.DATA)
 

@@ -108,7 +108,7 @@ class Lock:
         return "".join(f"{entry.pin}\n" for entry in self.unresolved)
 
 
-def part_of(lock: Lock, names: Collection[str]) -> Lock:
+def select_packages(lock: Lock, names: Collection[str]) -> Lock:
     """The lock with only the packages of these canonical names: what one tier of an image installs."""
     return replace(
         lock,
@@ -124,7 +124,7 @@ def requirements_file(stack: Stack, lock: Lock) -> str:
     """
     apart = {canonical(package.name): "to compile" for package in stack.build.compiled}
     apart |= {canonical(package.name): f"for Python {package.python}" for package in stack.build.other_python}
-    wheels = part_of(lock, {entry.name for entry in lock.entries} - apart.keys()).hashed_requirements()
+    wheels = select_packages(lock, {entry.name for entry in lock.entries} - apart.keys()).hashed_requirements()
     others = "".join(f"# {apart[entry.name]}: {entry.pin}\n" for entry in lock.entries if entry.name in apart)
     return lock.header + wheels + others + lock.comments
 

@@ -24,7 +24,7 @@ from flagbench.images.bucket import (
     parse_image_bucket,
 )
 from flagbench.images.docker import Engine, ImageInfo
-from flagbench.images.docker_archive import Config, Layer, Manifest, damaged, decode, digest_of
+from flagbench.images.docker_archive import Config, Layer, Manifest, damaged_image, decode, digest_of
 from flagbench.images.docker_errors import EngineError
 from flagbench.images.render.directory import tar_chunks
 from flagbench.manifests.load import load_catalog
@@ -99,11 +99,11 @@ def pull(source: BucketImage, engine: Engine, progress: Progress) -> Pulled:
         config = decode(config_file.read_bytes(), Config, f"the configuration of {source.url}")
         diff_ids = tuple(config.rootfs.diff_ids)
         if len(diff_ids) != len(manifest.layers):
-            raise damaged(f"{source.url} has {len(manifest.layers)} layers, its configuration {len(diff_ids)}")
+            raise damaged_image(f"{source.url} has {len(manifest.layers)} layers, its configuration {len(diff_ids)}")
         image = _in_engine(engine, name, manifest, config)
         loaded, downloaded = image is None, 0
         if image is None:
-            wanted = manifest.layers[_held(engine, diff_ids) :]
+            wanted = manifest.layers[_count_held_layers(engine, diff_ids) :]
             files = {layer: folder / layer.digest.removeprefix("sha256:") for layer in wanted}
             downloaded = sum(layer.size for layer in files)
             with progress.bar(f"downloading {name}", downloaded) as show:
@@ -114,7 +114,7 @@ def pull(source: BucketImage, engine: Engine, progress: Progress) -> Pulled:
                 engine.load(tar_chunks(_archive(manifest, config_file, files, name)))
             except EngineError as error:
                 if _OTHER_LAYER.search(error.message):
-                    raise damaged(f"a layer of {source.url} does not match its configuration") from error
+                    raise damaged_image(f"a layer of {source.url} does not match its configuration") from error
                 raise
             image = engine.inspect(name)
             if image is None or image.layers != diff_ids:
@@ -135,14 +135,14 @@ def _in_engine(engine: Engine, name: str, manifest: Manifest, config: Config) ->
     return image if image is not None and (image.layers, image.labels) == wanted else None
 
 
-def _held(engine: Engine, diff_ids: tuple[str, ...]) -> int:
+def _count_held_layers(engine: Engine, diff_ids: tuple[str, ...]) -> int:
     """How many of the lowest layers another image of the engine has: those are not loaded."""
     if not engine.names_configurations():
         return 0  # the containerd store needs the compressed layers, too
-    return max((_shared(image.layers, diff_ids) for image in engine.images()), default=0)
+    return max((_count_shared_layers(image.layers, diff_ids) for image in engine.images()), default=0)
 
 
-def _shared(first: Sequence[str], second: Sequence[str]) -> int:
+def _count_shared_layers(first: Sequence[str], second: Sequence[str]) -> int:
     """How many of the lowest layers are the same."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from flagbench.image_reference import LOCAL, image_of, parse_reference
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import ImageInfo
-from flagbench.images.lockfile import Lock, part_of
+from flagbench.images.lockfile import Lock, select_packages
 from flagbench.images.render.directory import Rendered
 from flagbench.images.render.steps import case_packages, needed_to_compile, stack_packages
 from flagbench.manifests.model import Case, Stack
@@ -126,7 +126,7 @@ def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base, options
         labels=_labels(stack.title, stack, lock, base, digest),
         platform=platform,
         base=base,
-        lock=part_of(lock, stack_packages(stack, lock)),
+        lock=select_packages(lock, stack_packages(stack, lock)),
     )
 
 
@@ -148,7 +148,7 @@ def case_tier(
         },
         platform=platform,
         base=base,
-        lock=part_of(lock, case_packages(case, stack, lock)),
+        lock=select_packages(lock, case_packages(case, stack, lock)),
         compiles=len(needed_to_compile(case, stack.build)),
         below=below.fixed_tag,
     )

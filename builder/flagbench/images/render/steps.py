@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.lockfile import Lock, canonical, part_of
+from flagbench.images.lockfile import Lock, canonical, select_packages
 from flagbench.images.render.quoting import plain_name, python_version
 from flagbench.manifests.model import Case, Compiled, Stack, StackBuild
 
@@ -98,7 +98,7 @@ def wheel_key(package: Compiled, stack: Stack, lock: Lock) -> str:
     torch = stack_steps(stack, lock)["torch"]
     decisive = [
         [(step.locked, step.unlocked) for step in (_step(lock, {canonical(package.name)}), torch)],
-        part_of(lock, _BUILD_TOOLS).hashed_requirements(),
+        select_packages(lock, _BUILD_TOOLS).hashed_requirements(),
         [stack.python, stack.platform, stack.build.interpreter, sorted(package.env.items())],
     ]
     summed = hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
@@ -133,7 +133,7 @@ def _for_cases(build: StackBuild) -> set[str]:
 
 
 def _step(lock: Lock, wanted: Collection[str]) -> Step:
-    part = part_of(lock, wanted)
+    part = select_packages(lock, wanted)
     return Step(part.hashed_requirements(), part.unhashed_requirements())
 
 

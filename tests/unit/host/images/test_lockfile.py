@@ -12,9 +12,9 @@ from flagbench.images.lockfile import (
     is_stale,
     load_lock,
     lock_path,
-    part_of,
     read_lock,
     requirements_file,
+    select_packages,
     write_lock,
 )
 from flagbench.manifests.load import load_catalog
@@ -68,7 +68,7 @@ def test_what_pip_cannot_take_along_is_in_comments(lock, stack):
 
 
 def test_a_part_for_one_step_of_a_build(lock):
-    part = part_of(lock, {"numpy", "torch"})
+    part = select_packages(lock, {"numpy", "torch"})
     assert part.hashed_requirements() == f"numpy==2.2.6 \\\n    --hash={A} \\\n    --hash={B}\n"
     assert part.unhashed_requirements() == "torch==2.6.0+cu118\n"
 
