@@ -8,6 +8,7 @@ from typing import Any
 from flagbench.claims.published import reproductions
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, ClaimMetric, Stack
 from flagbench.report.export import cell, table
+from flagbench.verdict.rules import RULES
 
 HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not edit. -->
 
@@ -16,11 +17,19 @@ HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not
 
 
 def reference(catalog: Catalog) -> str:
-    """docs/reference.md: cases, stacks and claims, as Markdown."""
+    """docs/reference.md: cases, stacks, the rules of a verdict and claims, as Markdown."""
     cases, stacks = catalog.cases.values(), catalog.stacks.values()
     return (
         "\n".join(
-            [HEADER, *_cases(cases), *_stacks(stacks), *_matrix(catalog), *_published(catalog), *_claims(catalog)]
+            [
+                HEADER,
+                *_cases(cases),
+                *_stacks(stacks),
+                *_matrix(catalog),
+                *_rules(),
+                *_published(catalog),
+                *_claims(catalog),
+            ]
         )
         + "\n"
     )
@@ -46,6 +55,16 @@ def _cases(cases: Iterable[Case]) -> Iterable[str]:
         yield table(("`--set`", "type", "range"), settings)
         quirks = ((q.id, q.decision, q.publisher, q.here) for q in case.quirks)
         yield table(("quirk", "decision", "the publisher's code", "here"), quirks)
+
+
+def _rules() -> Iterable[str]:
+    yield "## Rules of a verdict\n"
+    yield (
+        "Each is for something that a broken tool, a wrong set-up or a sick machine does. `verify --json` names them in "
+        "`findings`.\n"
+    )
+    rows = ((f"`{r.id}`", r.needs.value, r.why, r.tolerance, r.consequence.value) for r in RULES.values())
+    yield table(("rule", "looks at", "what it is for", "allows", "what follows"), rows)
 
 
 def _groups_of(case: Case, conditions: Sequence[str]) -> str:
