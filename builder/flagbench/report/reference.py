@@ -8,7 +8,7 @@ from typing import Any
 from flagbench.claims.published import reproductions
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, ClaimMetric, Stack
 from flagbench.report.export import cell, table
-from flagbench.verdict.rules import RULES
+from flagbench.verdict.rules import RULES, Needs
 
 HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not edit. -->
 
@@ -60,10 +60,11 @@ def _cases(cases: Iterable[Case]) -> Iterable[str]:
 def _rules() -> Iterable[str]:
     yield "## Rules of a verdict\n"
     yield (
-        "Each is for something that a broken tool, a wrong set-up or a sick machine does. `verify --json` names them in "
-        "`findings`.\n"
+        "Each is for something that a broken tool, a wrong set-up or a sick machine does. `verify --json` names them "
+        "in `findings`.\n"
     )
-    rows = ((f"`{r.id}`", r.needs.value, r.why, r.tolerance, r.consequence.value) for r in RULES.values())
+    found = sorted(RULES.values(), key=lambda rule: [*Needs].index(rule.needs))
+    rows = ((f"`{r.id}`", r.needs.value, r.why, r.tolerance, r.consequence.value) for r in found)
     yield table(("rule", "looks at", "what it is for", "allows", "what follows"), rows)
 
 
