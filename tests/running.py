@@ -213,6 +213,14 @@ def need(there: bool, what: str) -> None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("this test needs %s" % what)
 
 
+def need_imports(case: str) -> None:
+    """What a case imports beside torch, by its manifest."""
+    from flagbench_cases.shared.config import load_case
+
+    for name in load_case(case).get("imports", ()):
+        need(importlib.util.find_spec(name) is not None, name)
+
+
 def need_megatron() -> None:
     """Megatron-Core, whichever release this Python has."""
     need(importlib.util.find_spec("megatron") is not None, "Megatron-Core")

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from flagbench_cases.shared.config import case_names, load_case, load_stack, resolve
-from running import need_megatron
+from running import need_imports
 from workloads import on_ranks, set_up
 
 pytestmark = pytest.mark.image
@@ -48,8 +48,7 @@ def described(case: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_description_is_the_one_on_record(tmp_path: Path, case: str) -> None:
-    if "megatron" in load_case(case)["engines"]:
-        need_megatron()
+    need_imports(case)
     found = described(case, tmp_path)
     names = {name for group in load_case(case)["condition_groups"].values() for name in group}
     assert set(found["conditions"]) <= names <= {*found["conditions"], *SHARED}

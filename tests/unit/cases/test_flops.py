@@ -12,7 +12,7 @@ import pytest
 
 from flagbench_cases.contract import INFER, Work
 from flagbench_cases.shared.config import load_case, load_stack, merge, resolve
-from running import need_megatron
+from running import need_imports
 from workloads import on_ranks, set_up
 
 pytestmark = [
@@ -53,8 +53,7 @@ def counted(case: str, changes: dict[str, Any], folder: Path, rank: int, world: 
 @pytest.mark.parametrize("name", STEPS)
 def test_flops_are_those_that_torch_counts(tmp_path: Path, name: str) -> None:
     case, changes = STEPS[name]
-    if "megatron" in load_case(case)["engines"]:
-        need_megatron()
+    need_imports(case)
     ((work, total),) = on_ranks(1, tmp_path, functools.partial(counted, case, changes))
     done = Work(*work)
     assert done.flops_executed + done.flops_recomputed == pytest.approx(total, rel=1e-3)
