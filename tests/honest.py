@@ -251,8 +251,10 @@ def _steps(claim: Claim, request: Request, pace: Pace, count: int) -> dict[int, 
     core = _published(claim, "p_core") or _published(claim, "p_infer_core") or (train and train * 1.02)
     length = config["data"]["sequence_length"]
     case = CATALOG.cases[claim.case]
-    assert case.flops is not None
-    needed = case.flops(config["model"], batch_of(1, length)).executed / (length if case.unit == "tokens" else 1)
+    assert case.count_flops is not None
+    needed = case.count_flops(config["model"], batch_of(1, length)).executed / (
+        length if case.unit == "tokens" else 1
+    )
     # A row without a speed: a second, or as long as its devices need.
     host = units / core if core else max(1.0, needed * units / layout.world / (UTILISATION * _peak(request)))
     wait = max(units / train - host, 0.0) if train else 0.02 * host

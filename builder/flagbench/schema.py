@@ -1,22 +1,24 @@
-"""JSON Schemas of manifests and records, and their violations in plain words."""
+"""JSON Schemas of manifests and records, generated from their types, and their violations in plain words."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import msgspec
 from jsonschema_rs import Draft202012Validator as Validator
+from jsonschema_rs import ValidationError
 
 from flagbench.errors import FlagbenchError
 from flagbench.terminal import brief
 from flagbench_core.exit_codes import ExitCode
 
-Kind = Literal["case", "stack", "claims", "record", "series"]
 FieldPath = tuple[str | int, ...]
 """Where a value stands in a document: keys and indices from the top."""
 
@@ -28,7 +30,7 @@ def shipped_manifests() -> Path:
     """
     package = Path(__file__).resolve().parent
     for folder in (package.parent.parent / "manifests", package / "_data" / "manifests"):
-        if (folder / "schema").is_dir():
+        if (folder / "cases").is_dir():
             return folder
     raise FlagbenchError(
         f"this installation of flagbench has no manifests (looked around {package})",
@@ -43,57 +45,81 @@ def field_name(path: FieldPath) -> str:
     return "".join(steps).removeprefix(".")
 
 
-def violations(kind: Kind, document: Any) -> list[tuple[FieldPath, str]]:
-    """Everything in `document`, of JSON's types, that its schema does not allow, without repetition: where, and what.
+def json_schema(model: type) -> dict[str, Any]:
+    """The JSON Schema of the documents whose fields are those of `model`; its `VERSION` is their `schema` field.
 
-    Schemas are always this flagbench's own, even if manifests come from elsewhere: the code that reads the documents
-    relies on them.
+    A dataclass is a manifest and has no other fields. A Struct may: readers of records ignore unknown ones.
     """
-    return list(dict.fromkeys(_explained(*_shipped(kind), document)))
+    version = model.VERSION  # type: ignore[attr-defined]
+    _, found = msgspec.json.schema_components([model], ref_template="#/$defs/{name}")
+    closed = not issubclass(model, msgspec.Struct)
+    parts = {name: _simplified(part, closed) for name, part in found.items()}
+    top = parts.pop(model.__name__)
+    top["properties"] = {"schema": {"const": version}, **top["properties"]}
+    top["properties"].pop("raw", None)  # the whole document, which readers keep
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"{version.replace('/', '-')}.json",
+        "title": f"flagbench {version}",
+        **top,
+        "required": ["schema", *top["required"]],
+        "$defs": dict(sorted(parts.items())),
+    }
+
+
+def _simplified(schema: Any, closed: bool) -> Any:
+    """A schema that msgspec generated, in fewer words, and with `$` for Python's `\\Z`."""
+    if isinstance(schema, list):
+        return [_simplified(item, closed) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {
+        key: _simplified(item, closed)
+        for key, item in schema.items()
+        if not (key == "title" and isinstance(item, str))
+    }
+    if isinstance(found.get("pattern"), str):
+        found["pattern"] = found["pattern"].replace(r"\Z", "$")
+    if closed and "properties" in found:
+        found["additionalProperties"] = False
+    return _one_form(found.pop("anyOf"), found) if "anyOf" in found else found
+
+
+def _one_form(forms: list[dict[str, Any]], around: dict[str, Any]) -> dict[str, Any]:
+    """Forms that only differ in their types as one, `type: [string, null]`, whose violations say what is wrong."""
+    types = [form.get("type") for form in forms]
+    rules = {key: rule for form in forms for key, rule in form.items() if key != "type"}
+    same = all(rules[key] == rule for form in forms for key, rule in form.items() if key != "type")
+    if not same or "enum" in rules or not all(isinstance(name, str) for name in types):
+        return {"anyOf": forms, **around}
+    names = [name for name in dict.fromkeys(types) if name != "integer" or "number" not in types]
+    return {"type": names[0] if len(names) == 1 else names, **rules, **around}
+
+
+def violations(model: type, document: Any) -> list[tuple[FieldPath, str]]:
+    """Everything in `document`, of JSON's types, that `model` does not allow, without repetition: where, and what."""
+    found = list(dict.fromkeys(_explained(*_compiled(model), document)))
+    if found:
+        return found
+    try:
+        msgspec.convert(document, model)
+    except msgspec.ValidationError as error:  # what JSON Schema cannot say, such as that 8.0 is no integer
+        what, _, where = str(error).partition(" - at `$")
+        steps = re.findall(r"\.(\w+)|\[(\d+)\]", where)
+        return [(tuple(name or int(index) for name, index in steps), what[0].lower() + what[1:].replace("`", ""))]
+    return []
 
 
 def value_fault(schema: dict[str, Any], value: Any) -> str | None:
     """The first reason why `schema` does not allow a single value, or None."""
-    strict = _strict(schema)
-    return next((what for _, what in _explained(strict, _compiled(strict), value)), None)
+    return next((what for _, what in _explained(schema, Validator(schema), value)), None)
 
 
 @cache
-def _shipped(kind: Kind) -> tuple[Any, Validator]:
-    """The schema of one kind of document, compiled once per process."""
-    text = (shipped_manifests() / "schema" / f"{kind}-v1.json").read_text(encoding="utf-8")
-    schema = _strict(json.loads(text))
-    return schema, _compiled(schema)
-
-
-def _compiled(schema: Any) -> Validator:
-    return Validator(schema, keywords={_WHOLE: _Whole})
-
-
-_WHOLE = "wholeNumber"
-"""A keyword beside `type: integer`: JSON Schema takes 8.0 for an integer; the code that uses it would not."""
-
-
-class _Whole:
-    """The check of `wholeNumber`, as jsonschema_rs calls it."""
-
-    def __init__(self, parent: Any, value: Any, path: Any) -> None:
-        pass
-
-    def validate(self, instance: Any) -> None:
-        if isinstance(instance, float) and instance.is_integer():
-            raise ValueError
-
-
-def _strict(schema: Any) -> Any:
-    """The schema with `wholeNumber` wherever a number has to be an integer."""
-    if isinstance(schema, list):
-        return [_strict(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    types = schema.get("type")
-    whole = types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types)
-    return {key: _strict(item) for key, item in schema.items()} | ({_WHOLE: True} if whole else {})
+def _compiled(model: type) -> tuple[Any, Validator]:
+    """The schema of a type of document, compiled once per process."""
+    schema = json_schema(model)
+    return schema, Validator(schema)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -112,23 +138,38 @@ def _explained(schema: Any, validator: Validator, document: Any) -> Iterator[tup
         yield (), f"cannot be checked: {fault}"
         return
     for error in errors:
-        path: FieldPath = tuple(error.instance_path)
-        kind: Any = error.kind
-        *around, keyword = error.schema_path
-        rules = functools.reduce(lambda inner, step: inner[step], around, schema)
-        if keyword == "required":
-            yield (*path, kind.property), "missing"
-        elif keyword == "additionalProperties":
-            allowed = rules.get("properties", {})
-            for name in kind.unexpected:
-                close = nearest(name, allowed)
-                hint = f"did you mean '{close}'?" if close else f"allowed: {', '.join(sorted(allowed))}"
-                yield (*path, name), f"unknown field; {hint}"
-        else:
-            of_name = kind.name == "propertyNames"
-            value = kind.error.instance if of_name else error.instance
-            role = "the field name " if of_name else ""
-            yield path, role + _plain_words(str(keyword), value, rules, error.message)
+        yield from _one_explained(schema, error)
+
+
+def _one_explained(schema: Any, error: ValidationError) -> Iterator[tuple[FieldPath, str]]:
+    path: FieldPath = tuple(error.instance_path)
+    kind: Any = error.kind
+    *around, keyword = error.schema_path
+    rules = functools.reduce(lambda inner, step: inner[step], around, schema)
+    if keyword == "required":
+        yield (*path, kind.property), "missing"
+    elif keyword == "additionalProperties":
+        allowed = rules.get("properties", {})
+        for name in kind.unexpected:
+            close = nearest(name, allowed)
+            hint = f"did you mean '{close}'?" if close else f"allowed: {', '.join(sorted(allowed))}"
+            yield (*path, name), f"unknown field; {hint}"
+    elif keyword == "anyOf":
+        # The form that is meant is the one whose type the value has.
+        meant = [form for form in kind.context if not any(_has_other_type(inner, path) for inner in form)]
+        if len(meant) != 1:
+            yield path, "has none of the forms that are allowed"
+        for inner in meant[0] if len(meant) == 1 else ():
+            yield from _one_explained(schema, inner)
+    else:
+        of_name = kind.name == "propertyNames"
+        value = kind.error.instance if of_name else error.instance
+        role = "the field name " if of_name else ""
+        yield path, role + _plain_words(str(keyword), value, rules, error.message)
+
+
+def _has_other_type(error: ValidationError, path: FieldPath) -> bool:
+    return tuple(error.instance_path) == path and error.schema_path[-1] == "type"
 
 
 _TYPES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
@@ -148,7 +189,7 @@ def _plain_words(keyword: str, value: Any, rules: Mapping[str, Any], fallback: s
         case "enum" | "const":
             allowed = limit if keyword == "enum" else [limit]
             return f"{_shown(value)} is not allowed; allowed: {', '.join(map(str, allowed))}"
-        case "type" | "wholeNumber":
+        case "type":
             types = rules["type"]
             expected = types if isinstance(types, str) else " or ".join(types)
             return f"expected {expected}, got {_TYPES.get(type(value), 'object')} {_shown(value)}".rstrip()
@@ -156,10 +197,6 @@ def _plain_words(keyword: str, value: Any, rules: Mapping[str, Any], fallback: s
             return f"{f'has {len(value)}' if value else 'is empty'}; needs at least {limit}"
         case "pattern":
             return f"{_shown(value)} does not match the pattern {limit}"
-        case "uniqueItems":
-            return "contains the same entry twice"
-        case "anyOf":
-            return "has none of the forms that are allowed"
     return fallback
 
 

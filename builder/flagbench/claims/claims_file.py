@@ -10,7 +10,7 @@ from flagbench.claims.numbers import Cell, read_count, read_number
 from flagbench.claims.rows import Row, TableError
 from flagbench.manifests.documents import Document, read_document
 from flagbench.manifests.load import build_claim
-from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim
+from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim, ClaimsManifest
 from flagbench.schema import violations
 
 
@@ -18,7 +18,7 @@ def read_claims(path: Path, catalog: Catalog) -> list[Row]:
     """The rows of a file. Raises TableError with every problem, by line, if it is not as its schema says."""
     document = read_document(path, str(path))
     if not document.problems:
-        for where, what in violations("claims", document.data):
+        for where, what in violations(ClaimsManifest, document.data):
             document.problem(where, what)
     if not document.problems:
         document.require_known("case", "case", catalog.cases)
@@ -69,8 +69,8 @@ def _row(number: int, line: int, claim: Claim, catalog: Catalog, accelerators: t
         cards=find_cards(device, accelerators),
         nodes=nodes,
         devices=devices,
-        precision="" if claim.precision_label == NOT_PUBLISHED else claim.precision_label.lower(),
-        executed=claim.precision_executed,
+        precision="" if claim.precision.label == NOT_PUBLISHED else claim.precision.label.lower(),
+        executed=claim.precision.executed,
         conditions=stated,
         metrics=_metrics(claim),
         memory_total=None if total is None else read_number(_text(total)),

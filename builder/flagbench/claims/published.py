@@ -106,7 +106,7 @@ def reproduce_utilisation(claim: Claim, case: Case) -> Reproduction | None:
         return None
     devices = claim.run.nodes * claim.run.gpus
     share = devices if throughput.scope == "job" else 1
-    peak = formula.peak_of(claim.precision_executed)
+    peak = formula.peak_of(claim.precision.executed)
     return Reproduction(
         claim=claim.id,
         formula=formula,

@@ -42,7 +42,7 @@ class UnitWork:
 def unit_work(case: Case, sequence_length: int | None, choices: int | None) -> UnitWork | None:
     """The work of a sample or token of a case; None if it has no formula."""
     length = sequence_length or case.presets["reference"]["data"].get("sequence_length")
-    if case.flops is None or length is None or max(length, choices or 0) > _LARGEST:
+    if case.count_flops is None or length is None or max(length, choices or 0) > _LARGEST:
         return None
     conventions = _conventions(case, length)
     if "choices" not in {name for names in case.condition_groups.values() for name in names}:
@@ -58,10 +58,10 @@ def _conventions(case: Case, length: int) -> dict[str, float]:
     Every matrix product, with attention in full and with half of it, as a causal mask leaves it; 6 FLOPs a parameter
     and token (2 for inference, 4 for LoRA), with and without the embeddings (Chowdhery et al. 2022, PaLM, app. B).
     """
-    assert case.flops is not None
+    assert case.count_flops is not None
     model, batch = case.presets["reference"]["model"], batch_of(1, length)
-    whole = case.flops(model, batch)
-    attention = whole.executed - case.flops(model, batch._replace(pairs=0)).executed
+    whole = case.count_flops(model, batch)
+    attention = whole.executed - case.count_flops(model, batch._replace(pairs=0)).executed
     each = 2 * round(whole.executed / whole.forward)
     found: dict[str, float] = {"every matrix product": whole.executed}
     if whole.causal:

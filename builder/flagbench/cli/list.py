@@ -99,6 +99,6 @@ def _as_json(entry: Case | Stack | Claim, catalog: Catalog, here: Collection[str
     fields = ("id", "case", "stack", "no_stack", "title", "run", "metrics", "aligned", "source")
     return {
         **{name: msgspec.to_builtins(getattr(entry, name)) for name in fields},
-        "precision": {"label": entry.precision_label, "executed": entry.precision_executed},
+        "precision": {"label": entry.precision.label, "executed": entry.precision.executed},
         "this_machine": entry.id in here,
     }

@@ -42,7 +42,7 @@ def compile_manifests(check: CheckOption = False, json: JsonOption = False) -> N
 
 @app.command("docs")
 def write_docs(check: CheckOption = False, json: JsonOption = False) -> None:
-    """Write what is generated in README.md and docs/: reference tables, diagrams, badges, the picture of a verdict.
+    """Write manifests/schema, and what is generated in README.md and docs/: tables, diagrams, badges, a picture.
 
     --json prints {"changed": [FILE, ...]}.
     """

@@ -47,7 +47,7 @@ def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
     """
     if options.base is None and lock.base_image is None:
         raise FlagbenchError(
-            f"the stack {stack.name} has no public base image", remedy=stack.base_obtain or "name one with --base"
+            f"the stack {stack.name} has no public base image", remedy=stack.base.obtain or "name one with --base"
         )
     open_ends = [entry.pin for entry in lock.unresolved]
     name_it = ""

@@ -82,7 +82,7 @@ def require_redistributable(stack: Stack, image: ImageInfo) -> None:
 
     Raises FlagbenchError (usage).
     """
-    terms = stack.base_redistribution
+    terms = stack.base.redistribution
     base = image.labels.get(BASE_NAME_LABEL) or "this image"
     own = find_reference(stack.base_image or "")
     if stack.base_image is not None and (own is None or base != own.tagged):

@@ -16,6 +16,10 @@ from flagbench.schema import FieldPath
 from flagbench_core.flops import FORMULAS
 
 _CONVERSION = re.compile(r"%[-+ #0-9.]*[a-zA-Z]")
+_FORMS = ({"value"}, {"one_of"}, {"text", "of"}, {"product"}, {"difference"}, {"quotient"})
+"""The keys of each form of a derivation but `by`, which may have an `else`."""
+FLOPS_METRICS = ("mfu", "hfu")
+"""How the names of metrics begin that follow from FLOPs."""
 _RESOLVED = dict.fromkeys(("case", "division", "preset", "precision", "nodes", "gpus", "seed", "weights"))
 """What resolving adds to a preset."""
 
@@ -55,7 +59,6 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
         ("division_presets", "division of this case", raw["divisions"]),
         ("gate", "metric of this case", metrics),
         ("metrics.*.held_by", "metric of this case", metrics),
-        ("flops.formula", "formula of flagbench_core.flops", FORMULAS),
         ("flops.published.metric", "metric of this case", metrics),
         ("metrics.*.depends_on", "condition group", raw["condition_groups"]),
         ("shapes", "condition of this case", conditions),
@@ -67,6 +70,7 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
     doc.require_unique("quirks.*.id", "quirk")
     doc.require_unique("metrics.*.name", "metric")
     doc.require_unique("condition_groups.*", "condition")
+    _check_flops(doc)
     _check_settable(doc)
     for section in ("conditions", "counts"):
         for name, derivation in raw.get(section, {}).items():
@@ -88,6 +92,22 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
         doc.problem(("presets", "reference"), "missing: engine.name, one of the engines above")
 
 
+def _check_flops(doc: Document) -> None:
+    """That the formula exists; that a case that counts no FLOPs has no metric which follows from them."""
+    flops = doc.data["flops"]
+    formula, where = (flops, ("flops",)) if isinstance(flops, str) else (flops["formula"], ("flops", "formula"))
+    if flops == "none":
+        for path, name in doc.names("metrics.*.name"):
+            if name.startswith(FLOPS_METRICS):
+                doc.problem(
+                    path, f"'{name}' follows from FLOPs, of which `flops: none` counts none; remove one of them"
+                )
+    elif isinstance(flops, str):
+        doc.problem(where, f"'{formula}' is not allowed; write none, or a formula with its source")
+    elif formula not in FORMULAS:
+        doc.problem(where, f"unknown formula '{formula}'; flagbench_core.flops has {', '.join(sorted(FORMULAS))}")
+
+
 def _check_settable(doc: Document) -> None:
     engines = doc.data["engines"]
     for name, spec in doc.data["settable"].items():
@@ -106,9 +126,12 @@ def _check_settable(doc: Document) -> None:
 
 
 def _check_derivation(doc: Document, derivation: Any, where: FieldPath) -> None:
-    """That every path in a condition's derivation exists, and that a text has as many values as its format takes."""
+    """That it has one form with all its parts, that its paths exist, and that its format takes as many values."""
     if isinstance(derivation, str):
         _check_config_path(doc, derivation, where)
+        return
+    if derivation.keys() not in _FORMS and derivation.keys() - {"else"} != {"by", "values"}:
+        doc.problem(where, "needs one of value, one_of, text and of, by and values, product, difference, quotient")
         return
     if "by" in derivation:
         _check_config_path(doc, derivation["by"], (*where, "by"))
@@ -195,7 +218,7 @@ def _packages_for_cases(build: Any) -> set[str]:
 def _check_claims(doc: Document, case: Document | None, stacks: Mapping[str, Document]) -> None:
     """The claims of a file: each one's sources, its stack, and where the case is known what it says of it."""
     _check_file_name(doc, "case")
-    if ("source" in doc.data) == ("sources" in doc.data):
+    if (doc.data.get("source") is None) == ("sources" not in doc.data):
         doc.problem((), "needs either `source`, one for all claims, or `sources`, one of which each claim names")
     sources = doc.data.get("sources", {})
     doc.require_known("claims.*.source", "entry of `sources`", sources)
@@ -204,7 +227,7 @@ def _check_claims(doc: Document, case: Document | None, stacks: Mapping[str, Doc
         here: FieldPath = ("claims", index)
         if not claim["id"].startswith(f"{doc.data['case']}/"):
             doc.problem((*here, "id"), f"'{claim['id']}' must start with '{doc.data['case']}/'")
-        if "sources" in doc.data and "source" not in claim:
+        if "sources" in doc.data and claim.get("source") is None:
             doc.problem((*here, "source"), f"missing; known: {', '.join(sorted(sources)) or 'none'}")
         _check_stack(doc, claim, here, case, stacks.get(claim["stack"]))
         if case is not None:
@@ -219,9 +242,9 @@ def _check_claims(doc: Document, case: Document | None, stacks: Mapping[str, Doc
 def _check_stack(doc: Document, claim: Any, here: FieldPath, case: Document | None, stack: Document | None) -> None:
     """That a claim has either a stack that runs its case, or the reason why it has no stack."""
     name = claim["stack"]
-    if name is None and "no_stack" not in claim:
+    if name is None and claim.get("no_stack") is None:
         doc.problem((*here, "no_stack"), "missing: a claim without a stack says why there is none")
-    elif name is not None and "no_stack" in claim:
+    elif name is not None and claim.get("no_stack") is not None:
         doc.problem((*here, "no_stack"), f"there is a stack, '{name}'; remove one of the two")
     elif case is not None and stack is not None and _refuses(case, stack):
         doc.problem((*here, "stack"), f"the stack '{name}' does not run '{case.data['name']}'")
@@ -247,8 +270,9 @@ def _check_values(doc: Document, claim: Any, here: FieldPath, case: Any) -> None
             if name in declared and metric[key] != (expected := declared[name][key]):
                 text = f"'{metric[key]}' is not allowed; allowed: {expected}, as {case['name']} declares {name}"
                 doc.problem((*where, key), text)
-        if "printed" in metric and printed_number(metric["printed"]) != Decimal(repr(metric["value"])):
-            doc.problem((*where, "printed"), f"'{metric['printed']}' is not the value {metric['value']}")
+        printed = metric.get("printed")
+        if printed is not None and printed_number(printed) != Decimal(repr(metric["value"])):
+            doc.problem((*where, "printed"), f"'{printed}' is not the value {metric['value']}")
 
 
 def _conditions(case: Any) -> set[str]:

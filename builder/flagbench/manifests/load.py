@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,8 +14,17 @@ from flagbench.errors import FlagbenchError
 from flagbench.files import expanded
 from flagbench.manifests.checks import check
 from flagbench.manifests.documents import Document, ManifestError, read_document
-from flagbench.manifests.model import Case, Catalog, Claim, ClaimMetric, Stack
-from flagbench.schema import Kind, shipped_manifests, violations
+from flagbench.manifests.model import (
+    Case,
+    CaseManifest,
+    Catalog,
+    Claim,
+    ClaimMetric,
+    ClaimsManifest,
+    Stack,
+    StackManifest,
+)
+from flagbench.schema import shipped_manifests, violations
 
 _VARIABLE = "FLAGBENCH_MANIFESTS"
 Raw = Mapping[str, Any]
@@ -59,9 +68,11 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
     there are no manifests at all.
     """
     folder = manifests_root(root)
-    cases = _read_folder(folder, "cases", "case")
-    stacks = _read_folder(folder, "stacks", "stack")
-    published = _read_folder(folder, "claims", "claims", claims if isinstance(claims, str) else "*") if claims else []
+    cases = _read_folder(folder, "cases", CaseManifest)
+    stacks = _read_folder(folder, "stacks", StackManifest)
+    published = (
+        _read_folder(folder, "claims", ClaimsManifest, claims if isinstance(claims, str) else "*") if claims else []
+    )
     documents = cases + stacks + published
     check(cases, stacks, published)
     problems = [problem for doc in documents for problem in doc.problems]
@@ -80,8 +91,8 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
     )
 
 
-def _read_folder(root: Path, name: str, kind: Kind, stem: str = "*") -> list[Document]:
-    """The manifests of a folder that have a name, by default all, checked against their schema."""
+def _read_folder(root: Path, name: str, model: type, stem: str = "*") -> list[Document]:
+    """The manifests of a folder that have a name, by default all, checked against their type."""
     documents = [
         read_document(path, f"{root.name}/{name}/{path.name}")
         for path in sorted((root / name).glob("*.yaml"))
@@ -89,7 +100,7 @@ def _read_folder(root: Path, name: str, kind: Kind, stem: str = "*") -> list[Doc
     ]
     for doc in documents:
         if not doc.problems:
-            for path, what in violations(kind, doc.data):
+            for path, what in violations(model, doc.data):
                 doc.problem(path, what)
     return documents
 
@@ -104,48 +115,25 @@ def _case(raw: Raw, path: Path, stacks: Mapping[str, Stack]) -> Case:
         {**metric, "depends_on": [condition for group in metric["depends_on"] for condition in groups[group]]}
         for metric in raw["metrics"]
     ]
-    formula = None if raw["flops"] == "none" else raw["flops"].get("published")
-    values = {**raw, "metrics": metrics, "published_formula": formula, "raw": raw, "path": path}
-    return replace(msgspec.convert(values, Case), stacks=stacks)
+    return replace(msgspec.convert({**raw, "metrics": metrics, "raw": raw, "path": path}, Case), stacks=stacks)
 
 
 def build_stack(raw: Raw, path: Path, cases: Mapping[str, Case]) -> Stack:
     """A Stack from its manifest's data; it runs every case of `cases` that neither side refuses."""
-    base, device, docker = raw["base"], raw["device"], raw["docker"]
     runs = [
         name
         for name, case in sorted(cases.items())
         if name not in raw["does_not_run"] and raw["name"] not in case.does_not_run
     ]
-    values = {
-        **raw,
-        "base_image": base["image"],
-        "base_obtain": base["obtain"],
-        "base_redistribution": base["redistribution"],
-        "device_kind": device["kind"],
-        "visibility_variable": device["visibility_variable"],
-        "docker": {**docker, **{f"multi_node_{key}": needs for key, needs in docker["multi_node"].items()}},
-        "runs": runs,
-        "raw": raw,
-        "path": path,
-    }
-    return msgspec.convert(values, Stack)
+    return msgspec.convert({**raw, "runs": runs, "raw": raw, "path": path}, Stack)
 
 
 def build_claim(claim: Raw, file: Raw, path: Path) -> Claim:
     """A claim of a file, with what all of them share: the case, and the source where there is only one."""
     sources = file.get("sources", {})
     # Every field is given, in its order: `flagbench list --json` prints them.
-    metrics = [
-        {**dict.fromkeys(ClaimMetric.__annotations__), **metric, "source": sources.get(metric.get("source"))}
-        for metric in claim["metrics"]
-    ]
-    values = {
-        **claim,
-        "case": file["case"],
-        **{f"precision_{key}": value for key, value in claim["precision"].items()},
-        "metrics": metrics,
-        "source": file.get("source") or sources[claim["source"]],
-        "path": path,
-    }
+    absent = dict.fromkeys(field.name for field in fields(ClaimMetric))
+    metrics = [{**absent, **metric, "source": sources.get(metric.get("source"))} for metric in claim["metrics"]]
+    source = file.get("source") or sources[claim["source"]]
+    values = {**claim, "case": file["case"], "metrics": metrics, "source": source, "path": path}
     return msgspec.convert(values, Claim)

@@ -1,4 +1,7 @@
-"""What there is, as typed data: Case, Stack and Claim, one field per key of their manifests."""
+"""Manifests as typed data: what stands in the files, from which their JSON Schemas follow, and Case, Stack and Claim.
+
+A limit of a value stands with its field's type; what connects fields, or files, is in `checks`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_args
+
+from msgspec import Meta
 
 from flagbench_core.flops import FORMULAS, Formula
 
@@ -17,6 +22,105 @@ NOT_PUBLISHED = "not published"
 Number = int | float
 """As it is written: `361` stays an integer."""
 Scalar = str | int | float | bool
+Positive = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*\Z")]
+Identifier = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
+ConfigPath = Annotated[str, Meta(pattern=r"^[a-z_0-9]+(\.[a-z_0-9]+)*\Z")]
+"""A path in the resolved configuration."""
+Reason = Annotated[str, Meta(min_length=10)]
+SourceText = Annotated[str, Meta(min_length=3)]
+Word = Annotated[str, Meta(min_length=1)]
+HttpsUrl = Annotated[str, Meta(pattern=r"^https://[^\s]+\Z")]
+PackageName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+PackageVersion = Annotated[str, Meta(pattern=r"^[^\s;]+\Z")]
+PythonVersion = Annotated[str, Meta(pattern=r"^3\.[0-9]+\Z")]
+DevicePath = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9._/-]+\Z")]
+ResourceName = Annotated[str, Meta(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+\Z")]
+Environment = Mapping[
+    Annotated[str, Meta(pattern=r"^[A-Z_][A-Z0-9_]*\Z")], Annotated[str, Meta(pattern=r"^[^\n\r]*\Z")]
+]
+Capability = Literal["IPC_LOCK", "SYS_NICE", "SYS_PTRACE"]
+Division = Literal["faithful", "tuned"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+Preset = Literal["reference", "tiny"]
+Axis = Literal["dp", "tp", "pp"]
+Unit = Literal["samples/s", "tokens/s", "s", "fraction", "GiB", "nats"]
+Scope = Literal["job", "node", "device"]
+
+
+def _keys(names: Any, *required: str) -> Meta:
+    """That a mapping has no other keys than those of a Literal, and has those that are required."""
+    rules: dict[str, Any] = {"propertyNames": {"enum": list(get_args(names))}}
+    return Meta(extra_json_schema={**rules, "required": list(required)} if required else rules)
+
+
+@dataclass(frozen=True)
+class Published:
+    """The publisher's code."""
+
+    project: str
+    path: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One way in which ranks compute together, and what it supports."""
+
+    layout: tuple[Axis, ...]
+    """The axes along which it can have more than one rank."""
+    divides: Annotated[Mapping[str, Annotated[tuple[ConfigPath, ...], Meta(min_length=1)]], _keys(Axis)] = field(
+        default_factory=dict
+    )
+    """Values of a preset that the size of an axis must divide, by their path in it."""
+    max_nodes: Count | None = None
+    """Any number where absent."""
+    resume: bool | None = None
+    """Whether it writes checkpoints; as the case where absent."""
+    does_not_run: Mapping[str, str] = field(default_factory=dict)
+    """Stacks on which it does not run, each with the reason."""
+
+
+class _Setting(TypedDict):
+    path: Annotated[str, Meta(pattern=r"^[a-z_]+(\.[a-z_]+)+\Z")]
+    type: Literal["integer", "number", "string", "boolean"]
+
+
+class Setting(_Setting, total=False):
+    """A hyper-parameter that `--set` changes, and the values it may have."""
+
+    minimum: Number
+    exclusive_minimum: Number
+    maximum: Number
+    exclusive_maximum: Number
+    choices: tuple[Any, ...]
+
+
+_Else = TypedDict("_Else", {"else": "Derivation"}, total=False)
+
+
+class DerivationForm(_Else, total=False):
+    """A derivation that is more than a path: one of `value`, `one_of`, `text`, `by` and the operations."""
+
+    value: Scalar
+    one_of: Annotated[tuple[Scalar, ...], Meta(min_length=2)]
+    """What only a run knows, which is one of these."""
+    text: Word
+    """A format in the style of printf, of the values in `of`."""
+    of: Annotated[tuple[Derivation, ...], Meta(min_length=1)]
+    by: ConfigPath
+    values: Annotated[Mapping[str, Derivation], Meta(min_length=1)]
+    """By the value at `by` as JSON writes it, strings without quotes; `else` for others."""
+    product: tuple[Derivation, Derivation]
+    difference: tuple[Derivation, Derivation]
+    """The first less the second."""
+    quotient: tuple[Derivation, Derivation]
+    """The first by the second, which divides it."""
+
+
+Derivation = ConfigPath | DerivationForm
+"""How a value follows from the resolved configuration: by its path, or by a form."""
 
 
 @dataclass(frozen=True)
@@ -24,24 +128,44 @@ class MetricSpec:
     """A metric of a case: its unit, its direction and the conditions its value depends on."""
 
     name: str
-    unit: str
-    scope: str
-    better: str
+    unit: Unit
+    scope: Scope
+    better: Literal["higher", "lower"]
     depends_on: tuple[str, ...]
-    """Names of conditions, the groups of the manifest already expanded, in the manifest's order."""
+    """Groups of conditions; in a Case the names of the conditions, in the manifest's order."""
     held_by: str | None = None
     """The measured metric a published value of this name is compared with, where it is another one."""
+
+
+@dataclass(frozen=True)
+class OperatorDifference:
+    """How many more of an operator our step has than the publisher's."""
+
+    step: int = 0
+    layer: int = 0
+    """In each layer."""
+
+
+@dataclass(frozen=True)
+class StepDifference:
+    """What of a quirk a step shows beside the publisher's (tests/reenact)."""
+
+    operators: Mapping[str, OperatorDifference]
+    share: Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
+    """At most this share of the bytes a step moves."""
+    saved_share: Annotated[int, Meta(ge=-1)] | Annotated[float, Meta(ge=-1)] | None = None
+    """The share of the bytes kept for the backward pass, signed."""
 
 
 @dataclass(frozen=True)
 class Quirk:
     """A surprise in the publisher's code, and whether a comparable run repeats it."""
 
-    id: str
-    decision: str
+    id: Name
+    decision: Literal["kept", "corrected"]
     publisher: str
     here: str
-    difference: Mapping[str, Any] | None = None
+    difference: StepDifference | None = None
 
 
 @dataclass(frozen=True)
@@ -50,10 +174,10 @@ class PublishedFormula:
 
     id: str
     metric: str
-    flops_per_unit: Number
-    peak: Number
+    flops_per_unit: Positive
+    peak: Positive
     source: str
-    peaks: Mapping[str, Number] = field(default_factory=dict)
+    peaks: Annotated[Mapping[str, Positive], _keys(Precision)] = field(default_factory=dict)
     """Other peaks that the publisher divides by, by the executed precision."""
 
     def peak_of(self, precision: str) -> Number:
@@ -62,16 +186,81 @@ class PublishedFormula:
 
 
 @dataclass(frozen=True)
+class Flops:
+    """How FLOPs are counted."""
+
+    formula: str
+    """A formula's id in flagbench_core.flops."""
+    source: str
+    published: PublishedFormula | None = None
+    """How the publisher makes a utilisation of a throughput, where it publishes one."""
+
+
+@dataclass(frozen=True)
 class Range:
     """The values that a condition can have which no row publishes; the tokens of a sample are proportional to it."""
 
-    low: Number
-    high: Number
-    source: str
+    low: Positive
+    high: Positive
+    source: SourceText
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseManifest:
+    """One workload: a model, a dataset, a task and its metrics."""
+
+    VERSION: ClassVar = "case/v1"
+
+    name: Name
+    title: str
+    task: str
+    kind: Literal["train", "infer"] = "train"
+    """Whether the case trains or runs a model forward; so is the section of its presets that says how long."""
+    unit: Literal["samples", "tokens"]
+    gate: str
+    published: Published
+    divisions: Annotated[tuple[Division, ...], Meta(min_length=1)]
+    division_presets: Annotated[
+        Mapping[str, Annotated[Mapping[str, Mapping[str, Any]], _keys(Preset)]], _keys(Literal["tuned"])
+    ] = field(default_factory=dict)
+    """What a division changes of the presets: of `reference`, and of `tiny` on top of it."""
+    precisions: Annotated[tuple[Precision, ...], Meta(min_length=1)]
+    default_precision: Precision
+    default_seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    resume: bool
+    engines: Annotated[Mapping[str, Engine], Meta(min_length=1)]
+    """How ranks compute together. Where there are several, presets.reference.engine.name names one."""
+    checks: Annotated[tuple[Identifier, ...], Meta(min_length=1)]
+    """The checks that the record of a run must contain, each where it applies, for the run to be a success."""
+    presets: Annotated[Mapping[str, Mapping[str, Any]], _keys(Preset, "reference", "tiny")]
+    settable: Mapping[str, Setting]
+    condition_groups: Mapping[str, Annotated[tuple[str, ...], Meta(min_length=1)]]
+    conditions: Mapping[str, Derivation] = field(default_factory=dict)
+    """How a condition follows from the resolved configuration, by its name; left out if only a run knows it."""
+    counts: Annotated[Mapping[str, Derivation], _keys(Literal["samples_per_step", "tokens_per_sample"])] = field(
+        default_factory=dict
+    )
+    """How the work of a run follows from its configuration and its steps, where it does: samples that a replica
+    counts in a step, its batches full; tokens of a sample with its padding, without a factor of `ranges`."""
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    """Between which values conditions lie that rows leave out and the tokens of a sample are proportional to."""
+    metrics: Annotated[tuple[MetricSpec, ...], Meta(min_length=1)]
+    flops: Flops | str
+    """How FLOPs are counted, or `none`: then no rule on FLOPs and no utilisation applies."""
+    quirks: tuple[Quirk, ...]
+    does_not_run: Mapping[Name, Reason]
+    """Stacks that cannot run this case, each with the reason; every other stack runs it."""
+    imports: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9_]+\Z")], ...] = ()
+    """Modules that a run of this case imports beside those of every case."""
+    needs: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z")], ...] = ()
+    """Packages that stacks install only for a case that names them: those under `compiled`, `optional` and
+    `other_python`; a stack that leaves one out does without."""
+    shapes: Annotated[tuple[str, ...], Meta(min_length=1)] = ("model", "sequence_length")
+    """Conditions without which two speeds measure different work, so that their ratio means nothing."""
 
 
 class Manifest:
-    """What cases and stacks have in common: the image side gets a copy."""
+    """What Case and Stack have in common: the image side gets a copy."""
 
     raw: Mapping[str, Any]
 
@@ -82,36 +271,9 @@ class Manifest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case(Manifest):
-    """One workload: a model, a dataset, a task and its metrics."""
+class Case(CaseManifest, Manifest):
+    """A case of the catalog."""
 
-    name: str
-    title: str
-    unit: str
-    gate: str
-    divisions: tuple[str, ...]
-    precisions: tuple[str, ...]
-    presets: Mapping[str, Mapping[str, Any]]
-    settable: Mapping[str, Mapping[str, Any]]
-    checks: tuple[str, ...]
-    """The checks that the record of a run must contain, each where it applies."""
-    condition_groups: Mapping[str, tuple[str, ...]]
-    conditions: Mapping[str, Any] = field(default_factory=dict)
-    """How a condition follows from the resolved configuration, by its name: see `flagbench.verdict.derivation`."""
-    counts: Mapping[str, Any] = field(default_factory=dict)
-    """How samples of a step and tokens of a sample follow from it, in the same form."""
-    ranges: Mapping[str, Range] = field(default_factory=dict)
-    does_not_run: Mapping[str, str]
-    """Stacks that cannot run this case, each with the reason."""
-    needs: tuple[str, ...] = ()
-    """Packages that a stack installs for this case alone, by their canonical names."""
-    metrics: tuple[MetricSpec, ...]
-    quirks: tuple[Quirk, ...]
-    published: Mapping[str, str]
-    shapes: tuple[str, ...] = ("model", "sequence_length")
-    """Conditions without which two speeds measure different work, so that their ratio means nothing."""
-    published_formula: PublishedFormula | None = None
-    """How the publisher makes a utilisation of a throughput; None where it publishes none."""
     raw: Mapping[str, Any]
     """The whole manifest, as it is compiled for the image side."""
     path: Path
@@ -125,12 +287,17 @@ class Case(Manifest):
     @property
     def formula(self) -> str | None:
         """The id of the formula of its FLOPs; None where it counts none."""
-        return None if self.raw["flops"] == "none" else str(self.raw["flops"]["formula"])
+        return None if isinstance(self.flops, str) else self.flops.formula
 
     @property
-    def flops(self) -> Formula | None:
+    def count_flops(self) -> Formula | None:
         """The formula itself."""
         return None if self.formula is None else FORMULAS[self.formula]
+
+    @property
+    def published_formula(self) -> PublishedFormula | None:
+        """How the publisher makes a utilisation of a throughput; None where it publishes none."""
+        return None if isinstance(self.flops, str) else self.flops.published
 
     @property
     def software_conditions(self) -> tuple[str, ...]:
@@ -147,16 +314,16 @@ class Case(Manifest):
 class Peak:
     """A device's peak throughput at one precision, FLOP/s, with its source."""
 
-    flops: Number
-    source: str
+    flops: Positive
+    source: SourceText
 
 
 @dataclass(frozen=True)
 class Limit:
     """What a device cannot exceed, with its source."""
 
-    value: Number
-    source: str
+    value: Positive
+    source: SourceText
 
 
 @dataclass(frozen=True)
@@ -173,12 +340,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A device model a stack runs on; `match` has the whole names by which drivers report it."""
+    """A device model a stack runs on."""
 
-    match: tuple[str, ...]
+    match: tuple[SourceText, ...]
+    """Whole names of the device as its driver reports them, in every spelling; any other name is another device."""
     name: str
-    peaks: Mapping[str, Peak]
-    memory_gib: Number
+    peaks: Annotated[Mapping[str, Peak], _keys(Precision)]
+    memory_gib: Positive
     limits: Limits = Limits()
 
 
@@ -186,148 +354,175 @@ class Accelerator:
 class Compiled:
     """A package compiled from source in a stage of its own, with the reason for its version."""
 
-    name: str
-    version: str
-    env: Mapping[str, str]
-    reason: str
-    apt: tuple[str, ...] = ()
+    name: PackageName
+    version: PackageVersion
+    env: Environment
+    reason: Reason
+    apt: tuple[Word, ...] = ()
     """Debian packages that its setup runs, in that stage alone."""
 
 
 @dataclass(frozen=True)
 class OtherPython:
-    """A package taken as a wheel for another Python, with the reason."""
+    """A package taken as a wheel for another Python, with the reason. It replaces what the base has of it."""
 
-    name: str
-    version: str
-    python: str
+    name: PackageName
+    version: PackageVersion
+    python: PythonVersion
     """Minor version, such as 3.10."""
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
 class StackBuild:
     """How the image of a stack is made on its base."""
 
-    interpreter: str | None
-    """The base's Python; None: Debian's, in a virtual environment of ours."""
-    apt: tuple[str, ...]
-    from_base: tuple[str, ...]
+    interpreter: Annotated[str, Meta(pattern=r"^/[^\s]+\Z")] | None
+    """The base's Python; null: Debian's, in a virtual environment of ours."""
+    apt: tuple[Word, ...]
+    from_base: tuple[PackageName, ...]
     """Packages that the base brings and that are never installed over."""
-    packages: tuple[str, ...]
+    packages: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,-]+\])?==[^\s;]+\Z")], ...]
     """Direct requirements, `name==version`; the lock holds what they need in turn."""
-    indexes: tuple[str, ...]
+    indexes: tuple[HttpsUrl, ...]
     """URLs of package indexes beside the default one."""
     compiled: tuple[Compiled, ...]
     """Only in images of cases that need them, like `optional`."""
-    left_out: Mapping[str, str]
+    left_out: Mapping[Name, Reason]
     """Packages a reader would look for, and why they are not here."""
-    env: Mapping[str, str]
-    optional: tuple[str, ...] = ()
+    env: Environment
+    """Environment of the image."""
+    optional: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[^\s;]+\Z")], ...] = ()
     """Requirements like `packages`, installed only in images of cases that need them."""
     other_python: tuple[OtherPython, ...] = ()
     """The same, without what they need in turn."""
 
 
 @dataclass(frozen=True)
+class MultiNodeNeeds:
+    """What `docker run` has to grant besides in a run of several nodes."""
+
+    devices: tuple[DevicePath, ...]
+    capabilities: tuple[Capability, ...]
+
+
+@dataclass(frozen=True)
 class DockerNeeds:
     """What `docker run` has to grant a container of a stack."""
 
-    gpus: str | None
-    devices: tuple[str, ...]
-    groups: tuple[str, ...]
-    capabilities: tuple[str, ...]
-    shm_size: str
+    gpus: Literal["all", None]
+    devices: tuple[DevicePath, ...]
+    groups: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9_-]+\Z")], ...]
+    capabilities: tuple[Capability, ...]
+    shm_size: Annotated[str, Meta(pattern=r"^[1-9][0-9]*[mg]\Z")]
     """As docker writes it: a number and `m` or `g`."""
-    ulimits: Mapping[str, int]
+    ulimits: Annotated[Mapping[str, Annotated[int, Meta(ge=-1)]], _keys(Literal["memlock", "stack", "nofile"])]
     """Soft and hard limit alike; -1 is unlimited, `memlock` and `stack` are in bytes."""
     root: bool
     """Whether a device demands uid 0."""
-    multi_node_devices: tuple[str, ...]
-    multi_node_capabilities: tuple[str, ...]
+    multi_node: MultiNodeNeeds
 
 
 @dataclass(frozen=True)
 class KubernetesNeeds:
     """What a pod of a stack asks its cluster for, per device where it says so."""
 
-    resource: str | None
-    """The extended resource of one device; None on processors."""
-    node_labels: Mapping[str, tuple[str, ...]]
+    resource: ResourceName | None
+    """The extended resource of one device; null on processors."""
+    node_labels: Mapping[
+        str,
+        Annotated[
+            tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")], ...],
+            Meta(min_length=1),
+        ],
+    ]
     """Labels a node must carry, each with the values that will do."""
-    tolerations: tuple[str, ...]
-    memory_per_device_gib: int
-    cpus_per_device: int
-    shm_per_device_gib: int
+    tolerations: tuple[ResourceName, ...]
+    memory_per_device_gib: Count
+    cpus_per_device: Count
+    shm_per_device_gib: Count
 
 
 @dataclass(frozen=True)
 class Redistribution:
-    """Whether a base's layers may be given to others."""
+    """Whether a base's layers may be given to others; `flagbench push` sends them only then, or when told to."""
 
     status: Literal["allowed", "restricted", "unknown"]
     """`restricted`: on conditions of the licence that a person has to judge. `unknown` counts as not allowed."""
-    reason: str
-    source: str | None
+    reason: Reason
+    source: HttpsUrl | None
     """Where the licence can be read."""
 
 
 @dataclass(frozen=True)
-class Stack(Manifest):
-    """One vendor software stack on one accelerator."""
+class Base:
+    """The image that a stack's images are made on."""
 
-    name: str
-    title: str
-    vendor: str
-    aliases: tuple[str, ...]
-    base_image: str | None
-    base_obtain: str | None
+    image: Annotated[str, Meta(pattern=r"^[^\s]+\Z")] | None
+    obtain: Reason | None
     """How a person gets the base, where no public one exists."""
-    base_redistribution: Redistribution
-    platform: str
-    python: str
-    expects: Mapping[str, str]
-    """Versions that the image must show when it starts, by package; a prefix that ends at a dot will do."""
-    does_not_run: Mapping[str, str]
-    """Cases this stack cannot run, each with the reason."""
-    runs: tuple[str, ...]
-    """Every other case of the catalog that does not refuse this stack, sorted."""
-    build: StackBuild
-    device_kind: str
+    redistribution: Redistribution
+
+
+@dataclass(frozen=True)
+class DeviceSupport:
+    """How a process of a stack finds its devices, and how ranks reach each other."""
+
+    kind: Literal["cpu", "cuda"]
     visibility_variable: str | None
+    driver_floor: str | None
+    backend: Literal["gloo", "nccl", "mccl"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackManifest:
+    """One vendor software stack on a family of devices."""
+
+    VERSION: ClassVar = "stack/v1"
+
+    name: Name
+    title: str
+    vendor: Literal["cpu", "nvidia", "metax"]
+    aliases: tuple[Name, ...]
+    base: Base
+    platform: Literal["linux/amd64", "linux/arm64"]
+    python: PythonVersion
+    expects: Annotated[Mapping[str, Word], Meta(min_length=1)]
+    """Versions that the image must show when it is built and when it starts, by package; a prefix that ends at a dot
+    will do. torch where the image has one."""
+    device: DeviceSupport
+    monitor: Literal["cpu", "nvml", "mx-smi"]
+    accelerators: tuple[Accelerator, ...]
+    does_not_run: Mapping[Name, Reason]
+    """Cases this stack cannot run, each with the reason; every other case it runs."""
+    build: StackBuild
     docker: DockerNeeds
     kubernetes: KubernetesNeeds
-    accelerators: tuple[Accelerator, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack(StackManifest, Manifest):
+    """A stack of the catalog."""
+
+    runs: tuple[str, ...]
+    """Every other case of the catalog that does not refuse this stack, sorted."""
     raw: Mapping[str, Any]
+    """The whole manifest, as it is compiled for the image side."""
     path: Path
+
+    @property
+    def base_image(self) -> str | None:
+        """The base's reference; None where no public one exists."""
+        return self.base.image
+
+    @property
+    def device_kind(self) -> str:
+        """`cpu`, or `cuda` for all that torch calls so."""
+        return self.device.kind
 
     def accelerator(self, reported: str) -> Accelerator | None:
         """The device model that a driver reports by this name; the whole name must match."""
         return next((entry for entry in self.accelerators if reported in entry.match), None)
-
-
-@dataclass(frozen=True)
-class ClaimMetric:
-    """One published value. `of` is the total where a cell was printed as used/total."""
-
-    name: str
-    value: Number
-    unit: str
-    scope: str
-    of: Number | None
-    printed: str | None
-    """The cell as it was printed, where that is not `value`: `80.52%`."""
-    source: Source | None
-    """An earlier version of the table, whose value a later one took out; None for the claim's own source."""
-
-
-@dataclass(frozen=True)
-class Anomaly:
-    """An oddity of a published row, with its derivation; the row itself is left as it was printed."""
-
-    id: str
-    field: str
-    note: str
 
 
 @dataclass(frozen=True)
@@ -337,46 +532,122 @@ class Source:
     project: str
     url: str
     file: str
-    commit: str
+    commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{7,40}\Z")]
     table: str
+
+
+@dataclass(frozen=True)
+class PublishedValue:
+    """One published value."""
+
+    name: str
+    value: Number
+    unit: Unit
+    scope: Scope
+    of: Number | None = None
+    """The total where a cell was printed as used/total."""
+    printed: Word | None = None
+    """The cell as it was printed, where that is not `value`: `80.52%`."""
+
+
+@dataclass(frozen=True)
+class RowMetric(PublishedValue):
+    """One published value in a claims file."""
+
+    source: str | None = None
+    """An entry of `sources`: an earlier version of the table, whose value a later one took out."""
+
+
+@dataclass(frozen=True)
+class ClaimMetric(PublishedValue):
+    """One published value of a claim."""
+
+    source: Source | None = None
+    """An earlier version of the table, whose value a later one took out; None for the claim's own source."""
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """An oddity of a published row, with its derivation; the row itself is left as it was printed."""
+
+    id: Name
+    field: str
+    note: str
+
+
+@dataclass(frozen=True)
+class ClaimPrecision:
+    """The precision as the row has it, what was executed, and how that is known."""
+
+    label: str
+    executed: Precision
+    derivation: str
 
 
 @dataclass(frozen=True)
 class ClaimRun:
     """How to run what a claim says: the arguments of the image."""
 
-    nodes: int
-    gpus: int
-    preset: str
-    division: str
-    precision: str
-    set: Mapping[str, Scalar]
+    nodes: Count
+    gpus: Count
+    preset: Preset
+    division: Division
+    precision: Precision
+    set: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    """One published row: its source, its conditions and its metrics."""
+class PublishedRow:
+    """One published row: its conditions and its metrics."""
 
-    id: str
-    case: str
+    id: Annotated[str, Meta(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+\Z")]
     title: str
     row: str
-    stack: str | None
-    """The stack that runs it; None if its hardware has no stack; `no_stack` then says why."""
-    no_stack: str | None = None
-    precision_label: str
-    precision_executed: str
-    precision_derivation: str
+    stack: Name | None
+    """The stack that runs it; null if its hardware has no stack; `no_stack` then says why."""
+    no_stack: Reason | None = None
+    published_image: str
+    precision: ClaimPrecision
     run: ClaimRun
     conditions: Mapping[str, Scalar]
     """By name; NOT_PUBLISHED where the publisher is silent."""
     environment: Mapping[str, Scalar]
-    metrics: tuple[ClaimMetric, ...]
     anomalies: tuple[Anomaly, ...]
-    source: Source
-    path: Path
     aligned: bool | None = None
-    """Whether the row says that its losses are aligned with the publisher's; None if it does not say."""
+    """Whether the row says that its losses are aligned: from the 21st step on, their mean relative error against the
+    publisher's reference is below 2 %. The reference losses were not published. Absent where the row does not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimRow(PublishedRow):
+    """One row in a claims file."""
+
+    source: str | None = None
+    """An entry of `sources`."""
+    metrics: Annotated[tuple[RowMetric, ...], Meta(min_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimsManifest:
+    """The published rows of one case."""
+
+    VERSION: ClassVar = "claims/v1"
+
+    case: Name
+    source: Source | None = None
+    sources: Mapping[Name, Source] = field(default_factory=dict)
+    """Where the rows stand, by name; a claim names its own. In place of `source`, for more than one."""
+    claims: Annotated[tuple[ClaimRow, ...], Meta(min_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(PublishedRow):
+    """One published row of the catalog."""
+
+    case: str
+    source: Source
+    metrics: tuple[ClaimMetric, ...]
+    path: Path
 
     def metric(self, name: str) -> ClaimMetric | None:
         """A published value by the metric's name, or None if the row has none."""

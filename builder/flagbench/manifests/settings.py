@@ -21,7 +21,7 @@ def schedule(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def preset_of(case: Case, preset: str, division: str) -> dict[str, Any]:
     """A preset with the changes of a division, as shared/config.py of the image side makes it."""
-    changed = case.raw.get("division_presets", {}).get(division, {})
+    changed = case.division_presets.get(division, {})
     config = _overlaid(case.presets["reference"], changed.get("reference", {}))
     if preset != "reference":
         config = _overlaid(_overlaid(config, case.presets[preset]), changed.get(preset, {}))
@@ -50,4 +50,6 @@ def completed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str,
 
 def setting_fault(spec: Mapping[str, Any], value: Any) -> str | None:
     """Why `value` is not allowed by `spec`, an entry of a case's `settable`; None where it is."""
+    if spec["type"] == "integer" and isinstance(value, float):  # JSON Schema takes 8.0 for an integer
+        return f"expected integer, got number {value}"
     return value_fault({_KEYWORDS.get(name, name): limit for name, limit in spec.items()}, value)

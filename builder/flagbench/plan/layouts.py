@@ -85,7 +85,8 @@ def _sizes(planned: Planned, axis: str, ranks: int) -> list[int]:
         return [asked] if ranks % asked == 0 else []
     if axis not in planned.engine["layout"]:
         return [1]
-    limits = [ranks, planned.case.settable.get(axis, {}).get("maximum", ranks)]
+    setting = planned.case.settable.get(axis)
+    limits = [ranks, int(setting.get("maximum", ranks)) if setting else ranks]
     limits += [_at(planned.config, path) for path in planned.engine.get("divides", {}).get(axis, ())]
     return [size for size in range(1, min(limits) + 1) if ranks % size == 0]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
@@ -295,6 +295,8 @@ class Launch(Struct, frozen=True):
 
 class Record(Struct, frozen=True):
     """The record of one run."""
+
+    VERSION: ClassVar = "record/v1"
 
     record_id: RecordId
     run_id: RunId

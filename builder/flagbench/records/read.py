@@ -1,8 +1,7 @@
 """A record read strictly: JSON without NaN or duplicate fields, its version first, then its types and limits.
 
 The standard library parses: msgspec's own decoder takes the last of duplicate fields, and numbers of any size.
-msgspec then checks and converts (`model`). tests/unit/host/records/test_record_read.py holds the model against
-manifests/schema/record-v1.json, so records are not validated twice.
+msgspec then checks and converts (`model`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from flagbench.records.model import Record
 from flagbench.terminal import brief, visible
 from flagbench_core.exit_codes import ExitCode
 
-VERSION = "record/v1"
+VERSION = Record.VERSION
 
 MAX_BYTES = 1_000_000
 """Bytes. A run keeps its record below; a larger file is refused without reading it."""

@@ -1,4 +1,4 @@
-"""What is generated in a checkout's pages: tables, diagrams, badges and a picture of a verdict.
+"""What is generated in a checkout: JSON Schemas, and in its pages tables, diagrams, badges and a picture.
 
 A page holds a generated part between two comments, `<!-- generated: NAME -->` and `<!-- end -->`.
 """
@@ -19,6 +19,7 @@ from flagbench.report.architecture import layers
 from flagbench.report.export import table
 from flagbench.report.picture import badge, verdict_svg
 from flagbench.report.reference import reference
+from flagbench.report.schemas import schema_files
 from flagbench.verdict import Verdict, choose_claim, verify_claim
 from flagbench.verdict.judge import HIGH, LOW
 from flagbench.verdict.stats.compare import WITHIN
@@ -57,6 +58,7 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
     docs = root / "docs"
     known = _blocks(catalog, root)
     files = {docs / "reference.md": reference(catalog)}
+    files |= {root / "manifests" / "schema" / name: text for name, text in schema_files().items()}
     record = docs / "verdict" / "record.json"
     if record.is_file():
         files[docs / "verdict" / "verdict.svg"] = _picture(catalog, record)

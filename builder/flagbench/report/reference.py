@@ -41,8 +41,8 @@ def _cases(cases: Iterable[Case]) -> Iterable[str]:
         yield f"### `{case.name}`: {case.title}\n"
         yield (
             f"Counts {case.unit}; the gate is `{case.gate}`; divisions {', '.join(case.divisions)}; precisions "
-            f"{', '.join(case.precisions)}. Published as {case.published['project']} "
-            f"`{case.published['path']}` at `{case.published['commit']}`.\n"
+            f"{', '.join(case.precisions)}. Published as {case.published.project} "
+            f"`{case.published.path}` at `{case.published.commit}`.\n"
         )
         groups = {name: ", ".join(members) for name, members in case.condition_groups.items()}
         yield table(("condition group", "conditions"), groups.items())
@@ -161,8 +161,8 @@ def _claims(catalog: Catalog) -> Iterable[str]:
         source = claim.source
         yield (
             f"{claim.title}. {source.project}, `{source.file}` at `{source.commit}`, row “{cell(claim.row)}”. "
-            f"Labelled {claim.precision_label}, executed {claim.precision_executed}: "
-            f"{claim.precision_derivation.strip()}\n"
+            f"Labelled {claim.precision.label}, executed {claim.precision.executed}: "
+            f"{claim.precision.derivation.strip()}\n"
         )
         yield f"Stack: {f'`{claim.stack}`' if claim.stack else f'none: {claim.no_stack}'}.\n"
         yield table(("metric", "published", "unit"), ((f"`{m.name}`", _value(m), m.unit) for m in claim.metrics))

@@ -135,7 +135,7 @@ class Subject:
 
         None if there is none, if another version counted the record by another or by none, or if a size is not known.
         """
-        length, count = self.counted("tokens_per_sample"), self.case.flops
+        length, count = self.counted("tokens_per_sample"), self.case.count_flops
         if length is None or count is None or self.other_formula or (self.made_elsewhere and not self.record.flops):
             return None
         try:

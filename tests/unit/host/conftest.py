@@ -20,7 +20,6 @@ from flagbench.cli import main
 from flagbench.manifests import load
 from flagbench.manifests.documents import Document
 from flagbench.records.store import FolderBlobs, Store
-from flagbench.schema import Kind
 from running import need
 
 # A busy machine makes no example fail.
@@ -102,8 +101,8 @@ def _read_once() -> Iterator[None]:
     """flagbench's own manifests are read once for all commands that tests run in this process: 0.1 s of CPU each."""
     read, once = load._read_folder, cache(load._read_folder)
 
-    def read_folder(root: Path, name: str, kind: Kind, stem: str = "*") -> list[Document]:
-        return (once if root == MANIFESTS else read)(root, name, kind, stem)
+    def read_folder(root: Path, name: str, model: type, stem: str = "*") -> list[Document]:
+        return (once if root == MANIFESTS else read)(root, name, model, stem)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "_read_folder", read_folder)

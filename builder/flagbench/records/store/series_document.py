@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -19,7 +19,6 @@ from flagbench.records.scalars import Count, Digest, Name, Positive, RecordId, R
 from flagbench.terminal import brief
 from flagbench_core.exit_codes import ExitCode
 
-VERSION = "series/v1"
 MAX_RUNS = 1000
 MAX_BYTES = 4 * 2**20
 """Bytes of a document of MAX_RUNS runs, with room."""
@@ -86,6 +85,8 @@ class Request(Struct, frozen=True):
 class SeriesDocument(Struct, frozen=True):
     """A series, ended or not."""
 
+    VERSION: ClassVar = "series/v1"
+
     series_id: RunId
     nonce: Annotated[str, Meta(pattern=rf"^{NONCE.pattern}\Z")]
     nonce_by: Literal["user", "flagbench"]
@@ -117,7 +118,7 @@ class SeriesDocument(Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; the shape that is stored and that `flagbench run --repeat --json` prints."""
-        return {"schema": VERSION, **msgspec.to_builtins(self)}
+        return {"schema": self.VERSION, **msgspec.to_builtins(self)}
 
     def to_json(self) -> bytes:
         """The bytes that are stored."""
@@ -178,13 +179,14 @@ def parse_series(content: bytes, name: str) -> SeriesDocument:
         raise SeriesError(f"{name} has {len(content):,} bytes, more than the {MAX_BYTES:,} of a series")
     try:
         version = msgspec.json.decode(content, type=_Schema).schema
-        if version != VERSION:
+        if version != SeriesDocument.VERSION:
             raise SeriesError(
-                f"{name} is {brief(str(version))}; this flagbench reads {VERSION}", remedy="upgrade flagbench"
+                f"{name} is {brief(str(version))}; this flagbench reads {SeriesDocument.VERSION}",
+                remedy="upgrade flagbench",
             )
         return msgspec.json.decode(content, type=SeriesDocument)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise SeriesError(f"{name} is not a valid {VERSION}: {brief(str(error))}") from None
+        raise SeriesError(f"{name} is not a valid {SeriesDocument.VERSION}: {brief(str(error))}") from None
 
 
 class _Schema(Struct):

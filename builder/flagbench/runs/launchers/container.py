@@ -165,8 +165,8 @@ def passed_on(environment: Mapping[str, str], stack: Stack, nodes: int) -> dict[
     else:
         # A container on a network of its own does not have the host's interfaces.
         names = {name for name in names if not name.endswith("_SOCKET_IFNAME")}
-    if stack.visibility_variable is not None:
-        names.add(stack.visibility_variable)
+    if stack.device.visibility_variable is not None:
+        names.add(stack.device.visibility_variable)
     return {name: environment[name] for name in sorted(names) if name in environment}
 
 

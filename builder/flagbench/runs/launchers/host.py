@@ -31,13 +31,13 @@ class Host:
         over TCP, and its capability would be granted for nothing. Groups are numbers, because a name may have another
         number in the image; a name stays only where this machine has no such group, and then the image must have it.
         """
-        fabric = tuple(device for device in needs.multi_node_devices if nodes > 1 and self.exists(device))
+        fabric = tuple(device for device in needs.multi_node.devices if nodes > 1 and self.exists(device))
         numbers = ((name, self.group_id(name)) for name in needs.groups)
         return replace(
             needs,
             devices=needs.devices + fabric,
             groups=tuple(name if number is None else str(number) for name, number in numbers),
-            capabilities=needs.capabilities + (needs.multi_node_capabilities if fabric else ()),
+            capabilities=needs.capabilities + (needs.multi_node.capabilities if fabric else ()),
         )
 
 

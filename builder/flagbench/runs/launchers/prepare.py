@@ -12,7 +12,7 @@ from typing import TypeAlias
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
 from flagbench.images.bucket import is_in_bucket
-from flagbench.manifests.model import DockerNeeds
+from flagbench.manifests.model import DockerNeeds, MultiNodeNeeds
 from flagbench.options import words
 from flagbench.progress import Progress
 from flagbench.runs.launchers import native
@@ -28,7 +28,7 @@ SOURCES = ("data", "weights", "vocabulary")
 MOST_ENTRIES = 100_000
 """Entries of a source folder that are searched for links. Nothing that a case publishes has as many."""
 # A conversion needs no device, whatever the stack's runs need.
-_NOTHING = DockerNeeds(None, (), (), (), "64m", {}, False, (), ())
+_NOTHING = DockerNeeds(None, (), (), (), "64m", {}, False, MultiNodeNeeds((), ()))
 
 Prepared: TypeAlias = tuple[bytes, int]
 """Outcome of a preparation: what was printed on stdout, and the exit code."""

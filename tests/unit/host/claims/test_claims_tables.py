@@ -198,7 +198,7 @@ def test_every_cell_is_a_value_and_every_value_a_cell(published: Published) -> N
         shown = [cells[label] for label in LABELS if label in cells]
         assert [part.strip() for part in claim.row.split("|")] == shown
         if "precision" in cells:
-            assert claim.precision_label == cells["precision"]
+            assert claim.precision.label == cells["precision"]
         if ALIGNED in cells:
             assert claim.aligned == {"True": True}.get(cells[ALIGNED])
         # What a later version took out is a value of the earlier one only.

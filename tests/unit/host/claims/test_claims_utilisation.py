@@ -90,7 +90,7 @@ def test_a_row_without_throughput_or_formula_is_not_computed() -> None:
     hidden = CATALOG.claims["llama2-7b-lora/c500-1x1-fp16-bs4"]
     assert reproduce_utilisation(hidden, CATALOG.cases["llama2-7b-lora"]) is None
     claim = CATALOG.claims["glm/a100-1x1-fp32-bs16"]
-    assert reproduce_utilisation(claim, replace(CATALOG.cases["glm"], published_formula=None)) is None
+    assert reproduce_utilisation(claim, replace(CATALOG.cases["glm"], flops="none")) is None
 
 
 def test_lint_prints_how_each_fits(capsys: pytest.CaptureFixture[str]) -> None:

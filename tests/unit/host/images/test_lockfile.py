@@ -30,6 +30,10 @@ def stack():
     return load_catalog().stacks["a100-cuda11.8"]
 
 
+def on_base(stack, image):
+    return dataclasses.replace(stack, base=dataclasses.replace(stack.base, image=image))
+
+
 @pytest.fixture
 def lock(stack):
     return Lock(
@@ -118,8 +122,8 @@ def test_without_a_lock_the_command_that_makes_one_is_named(content, stack, tmp_
         (lambda s: dataclasses.replace(s, python="3.12"), "Python"),
         (lambda s: changed(s, packages=(*s.build.packages, "x==1")), "packages"),
         (lambda s: changed(s, indexes=()), "indexes"),
-        (lambda s: dataclasses.replace(s, base_image="debian:13"), "debian:13"),
-        (lambda s: dataclasses.replace(s, base_image=f"{s.base_image}@{B}"), B),
+        (lambda s: on_base(s, "debian:13"), "debian:13"),
+        (lambda s: on_base(s, f"{s.base_image}@{B}"), B),
     ],
 )
 def test_a_stale_lock_names_what_changed(change, named, lock, stack):
@@ -129,5 +133,5 @@ def test_a_stale_lock_names_what_changed(change, named, lock, stack):
 def test_what_decides_nothing_makes_no_lock_stale(lock, stack):
     same = changed(stack, packages=tuple(reversed(stack.build.packages)), left_out={}, env={"A": "b"}, apt=("git",))
     assert is_stale(lock, dataclasses.replace(same, title="New", aliases=())) is None
-    pinned = dataclasses.replace(stack, base_image=f"{stack.base_image}@{B}")
+    pinned = on_base(stack, f"{stack.base_image}@{B}")
     assert is_stale(dataclasses.replace(lock, base_digest=B), pinned) is None

@@ -13,7 +13,7 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Redistribution
 from flagbench_core.exit_codes import ExitCode
 
-STACK = replace(load_catalog(claims=False).stacks["cpu"], base_image="debian:bookworm-slim")
+STACK = load_catalog(claims=False).stacks["cpu"]
 
 
 def on(base: str) -> ImageInfo:
@@ -22,7 +22,7 @@ def on(base: str) -> ImageInfo:
 
 
 def test_a_base_that_everybody_may_redistribute() -> None:
-    assert STACK.base_redistribution.status == "allowed"
+    assert STACK.base.redistribution.status == "allowed"
     require_redistributable(STACK, on("debian:bookworm-slim"))
 
 
@@ -36,7 +36,7 @@ def test_a_base_that_everybody_may_redistribute() -> None:
     ],
 )
 def test_any_other_base_needs_consent(base: str, status: str) -> None:
-    stack = replace(STACK, base_redistribution=Redistribution(status, "a reason", None))
+    stack = replace(STACK, base=replace(STACK.base, redistribution=Redistribution(status, "a reason", None)))
     with pytest.raises(FlagbenchError) as caught:
         require_redistributable(stack, on(base))
     assert caught.value.code is ExitCode.USAGE

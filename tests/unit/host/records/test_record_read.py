@@ -1,26 +1,18 @@
-"""A record is read strictly, its version first, by a model that takes what the JSON Schema takes.
+"""A record is read strictly, its version first.
 
 test_hostile_records.py has more of what is refused.
 """
 
 from __future__ import annotations
 
-import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
-from flagbench.records.model import Record
 from flagbench.records.read import MAX_BYTES, MAX_DEPTH, MAX_VALUES, RecordError, read_record
-from flagbench.schema import violations
 from flagbench_core.exit_codes import ExitCode
-from unit.host.conftest import FULL_RECORD, MANIFESTS, places
 
 MakeRecord = Callable[..., bytes]
 
@@ -102,50 +94,3 @@ def test_a_refusal_is_one_line_whatever_the_record_holds(make_record: MakeRecord
     twice = b'{"a\\nREPRODUCED: all good": 1, "a\\nREPRODUCED: all good": 2}'
     for content in (twice, make_record(stack="\x1b[2J"), make_record(status={"\x1b[2J": 1})):
         assert refused(content).message.isprintable()
-
-
-_values = st.one_of(
-    st.booleans(),
-    st.integers(-(10**6), 10**6),
-    st.floats(-1e6, 1e6),
-    st.text(st.characters(codec="utf-8"), max_size=5),
-    st.sampled_from([[], {}, [1], [1, 2.5], [1, 2, 3], {"a": 1}, {"a": "x"}, "ok", "job", "tiny", "a\n", "a" * 200]),
-)
-
-
-def accepted(raw: dict[str, Any]) -> bool:
-    """Whether the reader takes a document."""
-    try:
-        read_record(json.dumps(raw).encode())
-    except RecordError:
-        return False
-    return True
-
-
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
-@given(place=st.sampled_from(places(FULL_RECORD)[1:]), value=_values, remove=st.booleans())
-@example(place=("case",), value="a\n", remove=False)
-@example(place=("created_at",), value="2026-01-01T00:00:00Z\n", remove=False)
-def test_the_model_and_the_schema_agree(place: tuple[Any, ...], value: Any, remove: bool) -> None:
-    # Not compared: null for an absent field, which only one of them takes, and what a pattern cannot say of a date.
-    raw = copy.deepcopy(FULL_RECORD)
-    holder = raw
-    for step in place[:-1]:
-        holder = holder[step]
-    if remove:
-        del holder[place[-1]]
-    else:
-        holder[place[-1]] = value
-    assert accepted(raw) == (violations("record", raw) == [])
-
-
-def names(schema: Any) -> set[str]:
-    """Every property that a schema names, at any depth."""
-    inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    own = set(schema.get("properties", {})) if isinstance(schema, dict) else set()
-    return own.union(*map(names, inner))
-
-
-def test_the_model_has_every_field_of_the_schema() -> None:
-    generated = msgspec.json.schema(Record)
-    assert names(json.loads((MANIFESTS / "schema" / "record-v1.json").read_text())) - names(generated) == {"schema"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from flagbench.errors import FlagbenchError
 from flagbench.records.digest import config_digest
 from flagbench.records.model import Builder
 from flagbench.records.store import FolderBlobs, Store, StoreError
@@ -31,9 +29,8 @@ from flagbench.records.store.series_document import (
     series_id_of,
 )
 from flagbench.records.store.series_writer import SeriesWriter
-from flagbench.schema import violations
 from flagbench_core.exit_codes import ExitCode
-from unit.host.conftest import MANIFESTS, RECORD, Flagbench, places
+from unit.host.conftest import RECORD, Flagbench
 
 DAY = "2026-01-01"
 Edit = Callable[[dict[str, Any]], object]
@@ -271,31 +268,6 @@ def test_what_is_no_series_is_refused(content: bytes) -> None:
         parse_series(content, "the file")
     assert caught.value.code is ExitCode.DATA
     assert "the file" in caught.value.message
-
-
-@pytest.mark.parametrize("value", [None, -1, 1.5, "", "x" * 200, "a\n", [], {}, "2026-01-01T12:00:00Z"], ids=repr)
-def test_the_model_and_the_schema_agree(document: dict[str, Any], value: Any) -> None:
-    for place in places(document)[1:]:
-        raw = copy.deepcopy(document)
-        holder = raw
-        for step in place[:-1]:
-            holder = holder[step]
-        if holder[place[-1]] is not None and value is None:
-            continue  # null for an absent field, which only one of them takes
-        holder[place[-1]] = value
-        try:
-            parse_series(json.dumps(raw).encode(), "it")
-            accepted = True
-        except FlagbenchError:
-            accepted = False
-        assert accepted == (violations("series", raw) == []), place
-
-
-def test_the_model_has_every_field_of_the_schema(document: dict[str, Any]) -> None:
-    schema = json.loads((MANIFESTS / "schema" / "series-v1.json").read_text())
-    assert set(schema["properties"]) == set(document)
-    assert set(schema["properties"]["runs"]["items"]["properties"]) == set(document["runs"][0])
-    assert set(schema["properties"]["request"]["properties"]) == set(document["request"])
 
 
 def test_a_series_that_was_moved_to_another_name_is_damaged(document: dict[str, Any], store: Store) -> None:

@@ -120,7 +120,7 @@ class JobRequest:
         """Variables asked for, by name; none that the job sets itself, and no secret, which would be written down."""
         found = _pairs("--env", self.job.env)
         for name, value in found.items():
-            if name in _RESERVED_VARIABLES or name == self.stack.visibility_variable:
+            if name in _RESERVED_VARIABLES or name == self.stack.device.visibility_variable:
                 raise FlagbenchError(f"--env {name} is set by the job or the image", remedy="leave it out")
             _refuse_secret(f"--env {name}", name, value)
         return found

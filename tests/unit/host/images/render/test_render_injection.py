@@ -30,6 +30,14 @@ def of_stack(field: str) -> Change:
     return lambda stack, case, value: (replace(stack, **{field: value}), case)
 
 
+def in_base(stack: Stack, **fields: Any) -> Stack:
+    return replace(stack, base=replace(stack.base, **fields))
+
+
+def of_base(stack: Stack, case: Case, value: str) -> tuple[Stack, Case]:
+    return in_base(stack, image=value), case
+
+
 def of_build(**fields: Callable[[str], Any]) -> Change:
     return lambda stack, case, value: (in_build(stack, **{f: made(value) for f, made in fields.items()}), case)
 
@@ -54,7 +62,7 @@ def of_other_python(name: str, python: str) -> Change:
 REFUSED: dict[str, tuple[Change, str, list[str]]] = {
     "stack": (of_stack("name"), "", ["", "-o", "../x", "."]),
     "case": (lambda stack, case, value: (stack, replace(case, name=value)), "", ["", "bert", "stack", "../x"]),
-    "base": (of_stack("base_image"), "", ["", "-o", "a:b:", "a@sha256:1", "/a"]),
+    "base": (of_base, "", ["", "-o", "a:b:", "a@sha256:1", "/a"]),
     "python": (of_stack("python"), "", ["", "3", "3.12.1", "2.7"]),
     "interpreter": (of_build(interpreter=str), "/opt/", ["bin/python3", "/", "/a//b"]),
     "apt": (of_build(apt=lambda value: (value,)), "", ["", "-o", "a=1", "A"]),
@@ -77,7 +85,7 @@ REFUSED: dict[str, tuple[Change, str, list[str]]] = {
 # In quotes, or in a comment.
 TAKEN: dict[str, Change] = {
     "stack's title": of_stack("title"),
-    "how to obtain the base": lambda stack, case, value: (replace(stack, base_image=None, base_obtain=value), case),
+    "how to obtain the base": lambda stack, case, value: (in_base(stack, image=None, obtain=value), case),
     "left out": of_build(left_out=lambda value: {value: value}),
     "value of a variable": of_build(env=lambda value: {"A": value}),
     "case's title": lambda stack, case, value: (stack, replace(case, title=value)),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import DockerNeeds
+from flagbench.manifests.model import DockerNeeds, MultiNodeNeeds
 from flagbench.runs.launchers.container import Container, DockerOptions, is_another_node, passed_on, plan
 from flagbench.runs.launchers.folders import Folder
 from flagbench.runs.launchers.host import Host, this_host
@@ -177,7 +177,7 @@ def test_no_stack_is_privileged_or_publishes_a_port(planned: Planned, stack: str
 @given(value=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_every_value_stays_in_its_word(value: str) -> None:
     folder = Folder("/" + value.replace("\r", ""), "/out", writable=False)
-    needs = DockerNeeds(None, (), (), (), "1g", {}, False, (), ())
+    needs = DockerNeeds(None, (), (), (), "1g", {}, False, MultiNodeNeeds((), ()))
     *words, mount, image, argument = Container(
         "i", "n", "r", (f"--set={value}",), {"X": value}, (folder,), needs
     ).command()

@@ -22,7 +22,7 @@ from flagbench.records.digest import config_digest
 from flagbench.records.read import read_record
 from flagbench.records.store import Store, folder
 from flagbench.records.store.series import read_series
-from flagbench.records.store.series_document import seed_of
+from flagbench.records.store.series_document import SeriesDocument, seed_of
 from flagbench.runs.launchers import LaunchResult, clock
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.native import NativeLauncher
@@ -119,7 +119,7 @@ def test_a_series_names_every_run_in_order(fake: FakeRuns, flagbench: Flagbench,
     ended = flagbench(f"{RUN} 3 --nonce mine --json")
     assert ended.code == 5
     document = json.loads(ended.out)
-    assert violations("series", document) == []
+    assert violations(SeriesDocument, document) == []
     assert states(document) == ["ok", "failed", "ok"]
     assert [run["run_id"] for run in document["runs"]] == ["mine-1", "mine-2", "mine-3"]
     assert [run["seed"] for run in document["runs"]] == [seed_of("mine", number) for number in (1, 2, 3)]

@@ -1,0 +1,63 @@
+"""The JSON Schemas in manifests/schema, generated from the types of the documents, with their docstrings."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from itertools import pairwise
+from typing import Any, get_args, get_type_hints
+
+from flagbench.manifests.model import CaseManifest, ClaimsManifest, StackManifest
+from flagbench.records.model import Record
+from flagbench.records.store.series_document import SeriesDocument
+from flagbench.schema import json_schema
+
+DOCUMENTS = (CaseManifest, StackManifest, ClaimsManifest, Record, SeriesDocument)
+
+
+def schema_files() -> dict[str, str]:
+    """The text of each schema by its file's name."""
+    schemas = [(json_schema(model), model) for model in DOCUMENTS]
+    for schema, model in schemas:
+        _describe(schema, model)
+    return {schema["$id"]: json.dumps(schema, indent=1, ensure_ascii=False) + "\n" for schema, _ in schemas}
+
+
+def _describe(schema: dict[str, Any], model: type) -> None:
+    """Add the docstrings of classes and fields to a schema as descriptions."""
+    for part in _classes(model):
+        described = schema if part is model else schema["$defs"][part.__name__]
+        described["description"] = " ".join((part.__doc__ or "").split())
+        for name, text in _field_docstrings(part).items():
+            if name in described["properties"]:
+                described["properties"][name]["description"] = text
+
+
+def _classes(hint: Any) -> set[type]:
+    """The classes with fields that a type consists of."""
+    found: set[type] = set()
+
+    def visit(hint: Any) -> None:
+        for inner in get_args(hint):
+            visit(inner)
+        if isinstance(hint, type) and hint not in found and hint.__module__.startswith("flagbench"):
+            found.add(hint)
+            for inner in get_type_hints(hint, include_extras=True).values():
+                visit(inner)
+
+    visit(hint)
+    return found
+
+
+def _field_docstrings(model: type) -> dict[str, str]:
+    """The strings below the fields of a class, and below those that it inherits."""
+    found: dict[str, str] = {}
+    for part in reversed([part for part in model.__mro__ if part.__module__.startswith("flagbench")]):
+        [definition] = ast.parse(inspect.getsource(part)).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, text in pairwise(definition.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    found[name] = " ".join(words.split())
+    return found
