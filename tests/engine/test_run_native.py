@@ -74,16 +74,6 @@ def test_garbage_is_collected_as_usual_once_steps_begin(tmp_path, at, expected):
     assert int(told.read_text()) == expected
 
 
-def test_describe_runs_nothing(tmp_path):
-    ended = run_case(tmp_path, "--describe", "--preset", "tiny", "--set", "batch_size=7")
-    described = json.loads(ended.lines[0])
-    assert ended.code == 0
-    assert described["config"]["train"]["batch_size"] == 7
-    assert described["config_digest"].startswith("sha256:")
-    again = run_case(tmp_path, "--preset", "tiny", "--describe", "--set", "batch_size=7")
-    assert again.lines == ended.lines
-
-
 def test_out_and_store_hold_the_same_record(tmp_path):
     out, store = tmp_path / "out", tmp_path / "store of mine"
     url = "file://" + str(store).replace(" ", "%20")

@@ -1,19 +1,15 @@
-"""Cases whose model is split over layers' parts and stages, run for real: to their end, refused, and failing.
+"""Cases whose model is split over layers' parts and stages, run for real: to their end, and failing.
 
 Llama2-70B trains, Aquila-33B infers.
 """
 
 import json
 import os
-import shutil
 import signal
-import time
 
 import pytest
 
-from flagbench_cases.cases.llama2_70b import data, indexed
-from flagbench_cases.shared.config import load_case, preset_of
-from running import ENDLESS, CaseRun, need_megatron, run_case, wait_until
+from running import ENDLESS, CaseRun, need_megatron, run_case
 
 pytestmark = pytest.mark.image
 
@@ -104,76 +100,6 @@ def test_a_window_in_bf16_of_two_replicas(megatron, tmp_path):
     assert conditions["vocabulary_padding"] == "zeros"
 
 
-# Refused
-
-
-@pytest.mark.parametrize(
-    "case, arguments, words",
-    [
-        (TRAINS, ["--gpus", "3", "--set", "pp=3"], ["pp 3", "model.layers", "4"]),
-        (TRAINS, ["--gpus", "8", "--set", "tp=8"], ["tp 8", "model.kv_heads", "4"]),
-        (TRAINS, ["--gpus", "2", "--set", "tp=2", "--set", "pp=2"], ["2 ranks", "tp 2 x pp 2"]),
-        (TRAINS, ["--set", "pp=0"], ["pp", "0"]),
-        (TRAINS, ["--set", "recompute=some"], ["recompute", "some"]),
-        (TRAINS, ["--precision", "fp16"], ["FP16", "CPU"]),
-        (INFERS, ["--gpus", "3"], ["tp 3", "model.heads", "16"]),
-        (INFERS, ["--gpus", "2", "--set", "tp=4"], ["2 ranks", "tp 4"]),
-        (INFERS, ["--gpus", "3", "--set", "tp=2"], ["3 ranks", "tp 2"]),
-        (INFERS, ["--set", "tp=16"], ["tp", "16"]),
-        (INFERS, ["--precision", "tf32"], ["aquila-33b", "tf32"]),
-        (INFERS, ["--resume", "/tmp"], ["aquila-33b", "resum"]),
-    ],
-)
-def test_usage(tmp_path, case, arguments, words):
-    record = run_case(tmp_path, "--preset", "tiny", *arguments, case=case).failed(2, "usage", *words)
-    assert record["ranks"] == []
-
-
-def test_a_batch_that_does_not_divide(megatron, tmp_path):
-    ended = run_case(tmp_path, "--preset", "tiny", "--set", "micro_batch_size=3", case=TRAINS)
-    ended.failed(2, None, "batch_size 8", "micro_batch_size 3")
-
-
-def test_a_corrupt_index(megatron, tmp_path):
-    """Its file is named; the checksums of a prepared folder are not needed to find it."""
-    from flagbench_cases.prepare.writer import writing
-
-    with writing(str(tmp_path / "out"), "llama2-70b", "data") as writer:
-        for end in indexed.ENDS:
-            shutil.copyfile(os.path.join(data.TINY, indexed.STEM + end), writer.path(indexed.STEM + end))
-        with open(writer.path(indexed.STEM + ".idx"), "r+b") as file:
-            file.seek(indexed.HEADER.size)
-            file.write(b"\x01\x00\x00\x00")
-        writer.format(indexed.FORMAT)
-    arguments = [*TINY, *STAGES, "--data", str(tmp_path / "out"), "--steps", "5"]
-    run_case(tmp_path, *arguments, case=TRAINS).failed(3, "data", indexed.STEM + ".idx")
-
-
-def prepared_weights(folder, **changes):
-    """Weights of the tiny Aquila, some of its sizes changed, as `prepare` writes them."""
-    from safetensors.torch import save_file
-
-    from flagbench_cases.prepare.llama import convert
-    from flagbench_cases.prepare.writer import writing
-    from unit.cases.engines.megatron_bench import weights_of
-
-    section = dict(preset_of(load_case(INFERS), "tiny", "faithful")["model"], **changes)
-    source = folder / "source"
-    source.mkdir(parents=True)
-    save_file(weights_of(section), str(source / "model.safetensors"))
-    (source / "config.json").write_text(json.dumps(convert.config_of(section)), encoding="utf-8")
-    with writing(str(folder), INFERS, "weights") as writer:
-        convert.convert(str(source), section, writer, lambda *_: None)
-    return str(folder / "weights")
-
-
-def test_weights_of_another_model(megatron, tmp_path):
-    """A folder prepared for a model with fewer layers."""
-    weights = prepared_weights(tmp_path / "made", layers=1)
-    ended = run_case(tmp_path, *TINY, "--weights", weights, case=INFERS)
-    ended.failed(3, "data", "num_hidden_layers", "1", "2")
-
-
 # Failures of one part
 
 
@@ -201,35 +127,20 @@ def assert_kept(record):
 
 @pytest.mark.parametrize(
     "case, rank, name",
-    [(TRAINS, 0, "(tp 0, pp 0, dp 0)"), (TRAINS, 1, "(tp 0, pp 1, dp 0)"), (INFERS, 1, "(tp 1, pp 0, dp 0)")],
+    [(TRAINS, 1, "(tp 0, pp 1, dp 0)"), (INFERS, 1, "(tp 1, pp 0, dp 0)")],
 )
 def test_a_killed_part_is_named(endless, case, rank, name):
     run = endless(case)
     os.kill(run.pids()[rank], signal.SIGKILL)
-    killed = time.monotonic()
-    ended = run.wait(60)
-    assert time.monotonic() - killed < 10
-    record = ended.failed(4, "train" if case == TRAINS else "infer", "rank %d %s" % (rank, name), "SIGKILL")
+    record = run.wait().failed(4, "train" if case == TRAINS else "infer", "rank %d %s" % (rank, name), "SIGKILL")
     assert record["ranks"][rank]["exit"] == "SIGKILL"
     assert_kept(record)
 
 
-def test_a_stopped_part_is_found_within_the_timeout(endless):
-    run = endless(TRAINS, "--timeout", "5")
-    pid = run.pids()[1]
-    os.kill(pid, signal.SIGSTOP)
-    stopped = time.monotonic()
-    ended = run.wait(60)
-    assert time.monotonic() - stopped < 5 + 6
-    ended.failed(6, "train", "5 s", "rank 1 (tp 0, pp 1, dp 0) (process %d)" % pid)
-
-
-@pytest.mark.parametrize("case, phase", [(TRAINS, "train"), (INFERS, "infer")])
-def test_sigterm_ends_it_within_3_seconds(endless, case, phase):
-    run = endless(case)
+def test_sigterm_ends_a_pass(endless):
+    run = endless(INFERS)
     run.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: run.process.poll() is not None, 3)
-    assert_kept(run.wait(5).failed(7, phase, "SIGTERM"))
+    assert_kept(run.wait().failed(7, "infer", "SIGTERM"))
 
 
 def test_a_loss_that_is_not_finite_ends_it(megatron, tmp_path):

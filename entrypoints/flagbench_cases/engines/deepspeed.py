@@ -15,7 +15,7 @@ from typing import Any, Dict, List
 import torch
 
 from flagbench_cases.contract import Context
-from flagbench_cases.engines.process_group import ensure_group
+from flagbench_cases.engines.groups import ensure_group
 from flagbench_cases.shared.errors import UsageError
 
 # A CPU extension that DeepSpeed would compile on first use, which takes a minute and leaves a stale lock behind if

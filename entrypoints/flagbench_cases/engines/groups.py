@@ -1,4 +1,4 @@
-"""The process groups of a layout, one along each axis."""
+"""The process groups of a job: along each axis of its layout, or of a single rank for libraries that need one."""
 
 import datetime
 from typing import Any, Dict
@@ -22,3 +22,10 @@ def make_groups(layout: Layout, rank: int, limit: datetime.timedelta) -> Dict[st
             if rank in ranks:
                 groups[axis] = group
     return groups
+
+
+def ensure_group(backend: str) -> None:
+    """Create a single-rank group unless one exists. With several ranks it exists before a workload is built."""
+    if not dist.is_initialized():
+        # An in-process store opens no port.
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)

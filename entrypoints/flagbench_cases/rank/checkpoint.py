@@ -132,3 +132,10 @@ def _read_on_all(
             )
     assert saved is not None
     return saved
+
+
+def restore_generators(device: torch.device, states: Dict[str, torch.Tensor], rank: int) -> None:
+    """Restore a rank's random generators from the states of all ranks in a checkpoint."""
+    torch.set_rng_state(states["%d.cpu" % rank])
+    if device.type == "cuda" and "%d.cuda" % rank in states:
+        torch.cuda.set_rng_state(states["%d.cuda" % rank], device)

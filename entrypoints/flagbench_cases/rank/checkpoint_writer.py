@@ -16,7 +16,6 @@ import torch
 
 from flagbench_cases.contract import TrainWorkload
 from flagbench_cases.rank import tensor_file
-from flagbench_cases.rank.generators import generators
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.checkpoint_facts import FACTS, GENERATORS, SCHEMAS, TENSORS, tensors_of
 from flagbench_cases.shared.errors import CaseError, UsageError
@@ -85,7 +84,7 @@ class Writer:
         """
         tensors, facts = workload.state()
         own, _, split = files_of(workload, self.job)
-        states = self.job.gather(generators(self.device))
+        states = self.job.gather(generator_states(self.device))
         what = "the checkpoint of step %d" % step
         part = self._make_part(what)
         try:
@@ -209,3 +208,11 @@ class Writer:
         self.written.append(target)
         for old in self.written[:-KEPT]:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def generator_states(device: torch.device) -> Dict[str, torch.Tensor]:
+    """The states of this rank's random generators."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states

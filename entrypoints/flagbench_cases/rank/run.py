@@ -14,7 +14,6 @@ from flagbench_cases.engines import precision
 from flagbench_cases.engines.groups import make_groups
 from flagbench_cases.rank import checkpoint, matmul_peak
 from flagbench_cases.rank.device import open_device
-from flagbench_cases.rank.generators import of_rank, set_generators
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
 from flagbench_cases.rank.job import Job, check_same_configuration, collect_spools
 from flagbench_cases.rank.probe import CollectiveProbe
@@ -118,8 +117,7 @@ class RankRun:
                     "the checkpoint is from the last step, %d: there is nothing left to train" % saved.step,
                     "resume from an earlier checkpoint, or start a new run",
                 )
-            states = of_rank(saved.generators, rank)
-            resume = functools.partial(set_generators, device.torch, states)
+            resume = functools.partial(checkpoint.restore_generators, device.torch, saved.generators, rank)
             if rank == 0:
                 self.spool.fact("resumed", step=saved.step, checkpoint=os.path.basename(saved.folder))
         init = self._begin(capacity)

@@ -80,7 +80,7 @@ class StepTimer:
         """Attribute the time since the last step to its `after`; returns the current time."""
         at = now()
         if self._ended is not None:
-            self.spool.after(self.count - 1, at - self._ended)
+            self.spool.update(self.count - 1, after=at - self._ended)
         return at
 
     def settle(self) -> None:
@@ -101,14 +101,15 @@ class StepTimer:
                 wait = clock.seconds(marks[1], marks[2]) + synced
                 clock.release(list(marks))
             clock.release(syncs)
-            self.spool.device_times(index, clock.seconds(start, end), first, wait)
+            self.spool.update(index, device=clock.seconds(start, end), first_collective=first, collective_wait=wait)
             clock.release([start, end])
             if passes:
-                self.spool.passes(index, *self.probe.pass_seconds(passes))
+                computing, pipeline = self.probe.pass_seconds(passes)
+                self.spool.update(index, computing=computing, pipeline=pipeline)
                 clock.release(passes)
             if late is not None:
                 loss = float(late)
-                self.spool.loss(index, loss)
+                self.spool.update(index, loss=loss)
                 if self.not_finite is None and not is_finite(loss):
                     self.not_finite = (index, loss)
 

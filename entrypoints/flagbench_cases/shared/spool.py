@@ -20,7 +20,7 @@ _PROGRESS_AT = 24
 _COUNT = struct.Struct("<Q")
 _CAPACITY_AT = 8
 _COUNT_AT = 16
-_LOSS = struct.Struct("<d")
+_NUMBER = struct.Struct("<d")
 _LOSS_AT = 48
 _BEAT_AT = 56
 HEADER_SIZE = 64
@@ -49,13 +49,7 @@ class Step(NamedTuple):
 
 
 SLOT = struct.Struct("<%dd" % len(Step._fields))
-_TIMES = struct.Struct("<3d")
-_TIMES_AT = 3 * 8  # device, first_collective, collective_wait
-_AFTER = struct.Struct("<d")
-_AFTER_AT = 6 * 8
-_STEP_LOSS_AT = 7 * 8
-_PASSES = struct.Struct("<2d")
-_PASSES_AT = 15 * 8  # computing, pipeline
+_OFFSETS = {name: 8 * index for index, name in enumerate(Step._fields)}
 
 
 def path_of(folder: str, rank: int, kind: str) -> str:
@@ -107,33 +101,22 @@ class RankSpool:
         _COUNT.pack_into(self._map, _BEAT_AT, self._beats)
 
     def step(self, step: Step) -> None:
-        """Append a step; its device times and its loss may be added later by `device_times`, `passes` and `loss`."""
+        """Append a step. What is measured later, such as device times, is added by `update`."""
         if self._steps >= self.capacity:
             raise IndexError("the spool holds %d steps" % self.capacity)
         SLOT.pack_into(self._map, HEADER_SIZE + self._steps * SLOT.size, *step)
         self._steps += 1
         _COUNT.pack_into(self._map, _COUNT_AT, self._steps)
         _COUNT.pack_into(self._map, _PROGRESS_AT + 8, self._steps)
-        _LOSS.pack_into(self._map, _LOSS_AT, step.loss)
+        _NUMBER.pack_into(self._map, _LOSS_AT, step.loss)
         self.beat()
 
-    def device_times(self, index: int, device: float, first_collective: float, collective_wait: float) -> None:
-        """Fill in the device times of step `index`."""
-        offset = HEADER_SIZE + index * SLOT.size + _TIMES_AT
-        _TIMES.pack_into(self._map, offset, device, first_collective, collective_wait)
-
-    def passes(self, index: int, computing: float, pipeline: float) -> None:
-        """Fill in the times of the passes of step `index`."""
-        _PASSES.pack_into(self._map, HEADER_SIZE + index * SLOT.size + _PASSES_AT, computing, pipeline)
-
-    def loss(self, index: int, loss: float) -> None:
-        """Fill in the loss of step `index`."""
-        _LOSS.pack_into(self._map, HEADER_SIZE + index * SLOT.size + _STEP_LOSS_AT, loss)
-        _LOSS.pack_into(self._map, _LOSS_AT, loss)
-
-    def after(self, index: int, seconds: float) -> None:
-        """Set the `after` time of step `index`, replacing an earlier value."""
-        _AFTER.pack_into(self._map, HEADER_SIZE + index * SLOT.size + _AFTER_AT, seconds)
+    def update(self, index: int, **values: float) -> None:
+        """Set fields of step `index` that were not known when it was written, or are known better."""
+        for name, value in values.items():
+            _NUMBER.pack_into(self._map, HEADER_SIZE + index * SLOT.size + _OFFSETS[name], value)
+        if "loss" in values:
+            _NUMBER.pack_into(self._map, _LOSS_AT, values["loss"])
 
     def fact(self, kind: str, **values: Any) -> None:
         """Append a fact as a JSON line."""

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from flagbench_cases.contract import Context
+from flagbench_cases.engines.groups import ensure_group
 from flagbench_cases.engines.megatron import cpu_shims
 from flagbench_cases.engines.megatron.attention import MODULES, UNFUSED
 from flagbench_cases.engines.megatron.common import (
@@ -22,7 +23,6 @@ from flagbench_cases.engines.megatron.common import (
     token_losses,
 )
 from flagbench_cases.engines.megatron.shape import Shape
-from flagbench_cases.engines.process_group import ensure_group
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Apex and Transformer Engine are absent; pynvml has another name

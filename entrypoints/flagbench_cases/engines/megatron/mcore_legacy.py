@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from flagbench_cases.contract import Context
+from flagbench_cases.engines.groups import ensure_group
 from flagbench_cases.engines.megatron import cpu_shims
 from flagbench_cases.engines.megatron.attention import MODULES, UNFUSED
 from flagbench_cases.engines.megatron.shape import Shape
-from flagbench_cases.engines.process_group import ensure_group
 
 sys.modules.setdefault("transformer_engine", None)  # type: ignore[arg-type]  # an import of it fails
 # It reports that Zarr, for checkpoints, is absent.

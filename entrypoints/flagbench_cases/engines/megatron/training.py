@@ -6,15 +6,14 @@ Shapes: micro-batches int64 [B, T + 1].
 
 import functools
 import inspect
+import math
 import warnings
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from flagbench_cases.contract import Context
+from flagbench_cases.contract import Context, Probe
 from flagbench_cases.engines.megatron import cpu_shims, training_state
-from flagbench_cases.engines.megatron.schedule import CosineSchedule
-from flagbench_cases.engines.megatron.timers import Timers
 from flagbench_cases.shared.errors import DataError
 
 with warnings.catch_warnings():
@@ -226,3 +225,75 @@ def _mean(losses: torch.Tensor) -> Tuple[torch.Tensor, Dict[str, torch.Tensor]]:
     mean = torch.sum(losses * counts) / counts.sum()
     mean.isnan().item()  # the publisher asserts it, which waits for the device; the loop ends such a run
     return mean, {"loss": mean.detach().clone()}
+
+
+class CosineSchedule:
+    """Sets the rate of every group of an optimizer of Megatron-Core, and its weight decay, which stays as it is.
+
+    Linear to the maximum, then a cosine, over samples, not steps. Megatron-Core has it from 0.9 on.
+    """
+
+    def __init__(
+        self, optimizer: Any, highest: float, lowest: float, warmup: int, length: int, weight_decay: float
+    ) -> None:
+        """`warmup`: samples in which the rate rises to `highest`; `length`: samples after which it is `lowest`."""
+        self.optimizer = optimizer
+        self.highest = highest
+        self.lowest = lowest
+        self.warmup = warmup
+        self.length = length
+        self.weight_decay = weight_decay
+        self.samples = 0
+        self.step(0)
+
+    def step(self, samples: int) -> None:
+        """Count the samples of an update, and set the rate of the next one."""
+        self.samples += samples
+        for group in self.optimizer.param_groups:
+            group.update(lr=self.rate(self.samples), weight_decay=self.weight_decay * group["wd_mult"])
+
+    def rate(self, samples: int) -> float:
+        """The rate after so many samples.
+
+        Source: Megatron-LM's optimizer_param_scheduler.py, `cosine`.
+        """
+        if self.warmup > 0 and samples <= self.warmup:
+            return self.highest * samples / self.warmup
+        if samples > self.length:
+            return self.lowest
+        done = (samples - self.warmup) / (self.length - self.warmup)
+        return self.lowest + 0.5 * (math.cos(math.pi * done) + 1.0) * (self.highest - self.lowest)
+
+
+PASSES = ("forward-compute", "backward-compute")
+"""The timers around the forward and the backward pass of a micro-batch. Between them a stage waits for other stages,
+sends and receives."""
+
+
+class Timers:
+    """Passed to Megatron-Core as `config.timers`, which its schedules start and stop around their parts.
+
+    Megatron-LM's own timers synchronise the device. These mark the passes of each micro-batch on the device's
+    timeline, without waiting, and ignore everything else.
+    """
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+
+    def __call__(self, name: str, log_level: int = 0) -> "_Timer":
+        """The timer of this name."""
+        return _Timer(self._probe if name in PASSES else None)
+
+
+class _Timer(NamedTuple):
+    probe: Optional[Probe]
+
+    def start(self, barrier: bool = False) -> None:
+        """Mark the start of a pass."""
+        if self.probe is not None:
+            self.probe.pass_begins()
+
+    def stop(self, barrier: bool = False) -> None:
+        """Mark its end."""
+        if self.probe is not None:
+            self.probe.pass_ends()

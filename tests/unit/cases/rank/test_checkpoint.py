@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from flagbench_cases.contract import Evaluation, TrainWorkload, Work
-from flagbench_cases.rank import checkpoint, generators
+from flagbench_cases.rank import checkpoint
 from flagbench_cases.rank.checkpoint_writer import Writer
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.shared import checkpoint_facts
@@ -114,8 +115,7 @@ def run(folder: Path, resume: Path | None = None, every: int = 3) -> list[float]
     saved, save = checkpoint.prepare(plan, job_of(0, 1), CPU, workload)
     set_generators = None
     if saved is not None:
-        states = generators.of_rank(saved.generators, 0)
-        set_generators = lambda: generators.set_generators(CPU, states)  # noqa: E731
+        set_generators = functools.partial(checkpoint.restore_generators, CPU, saved.generators, 0)
     first = saved.step if saved else 0
     how = Plan(3, 1, None, None, False, first_step=first, checkpoint_every=every)
     spool = RankSpool(str(folder / "spool"), 0)

@@ -8,8 +8,7 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from flagbench_cases.rank import checkpoint
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.checkpoint_facts import FACTS, GENERATORS, tensors_of
 from flagbench_cases.shared.errors import CaseError, DataError
-from running import need
 from unit.cases.rank.toy_loop import job_of
 from workloads import on_ranks
 
@@ -261,28 +259,17 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert content["identity"] == flat
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    need(os.geteuid() == 0, "root, to mount a small file system")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], check=True)
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, tiny_disk: Path) -> None:
     """Rank 1 has no room; both end, and nothing else is left. Rank 0 may find the disk full too."""
 
     def body(folder: Path, rank: int, world: int) -> Any:
         work = Halves(rank, 10.0)
-        _, save = prepared(small_disk, rank, work)
+        _, save = prepared(tiny_disk, rank, work)
         save(3)
         if rank == 1:
             work.part = torch.ones(2**17)
         error = caught(lambda: save(6))
-        return error, os.listdir(small_disk / "out")
+        return error, os.listdir(tiny_disk / "out")
 
     (first, left), (second, _) = on_ranks(2, tmp_path / "ranks", body)
     assert first[:2] in (("PeerError", 4), ("CaseError", 14))
@@ -290,7 +277,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, small_disk: Pa
     assert "step 6" in second[2]
     assert os.strerror(errno.ENOSPC) in second[2]
     assert left == [STEP]
-    assert whole(small_disk / "out" / STEP)["step"] == 3
+    assert whole(tiny_disk / "out" / STEP)["step"] == 3
 
 
 def test_a_rank_killed_while_it_writes(tmp_path: Path) -> None:

@@ -272,6 +272,19 @@ def test_a_layout_that_does_not_fit_is_refused(layout: dict[str, int], ranks: di
         resolve(case=with_layout(SPLIT, **layout), **ranks)
 
 
+@pytest.mark.parametrize(
+    ("case", "gpus", "settings", "named"),
+    [
+        ("llama2-70b", 3, ["pp=3"], "model.layers"),
+        ("llama2-70b", 8, ["tp=8"], "model.kv_heads"),
+        ("aquila-33b", 3, [], "model.heads"),
+    ],
+)
+def test_a_layout_that_does_not_divide_is_refused(case: str, gpus: int, settings: list[str], named: str) -> None:
+    with refuses(UsageError, named):
+        resolve(config.load_stack("cpu"), config.load_case(case), preset="tiny", gpus=gpus, settings=settings)
+
+
 ENGINES = {
     "torch": {"layout": ["dp"]},
     "other": {"layout": [], "max_nodes": 1, "resume": False, "does_not_run": {"a100": "it is slow there"}},

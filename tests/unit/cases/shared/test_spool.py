@@ -46,7 +46,7 @@ def test_device_times_follow_later(tmp_path: Path) -> None:
     made.step(step(0, NAN))
     made.step(step(1, NAN))
     assert math.isnan(SpoolReader(str(tmp_path), 0).steps()[1].device)
-    made.device_times(1, 1.0, 2.0, 3.0)
+    made.update(1, device=1.0, first_collective=2.0, collective_wait=3.0)
     first, second = SpoolReader(str(tmp_path), 0).steps()
     assert math.isnan(first.device)
     assert second == step(1)._replace(device=1.0, first_collective=2.0, collective_wait=3.0)
