@@ -12,7 +12,7 @@ from flagbench.cli.options import JsonOption
 from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.images.render.directory import Rendered, write_tree
-from flagbench.images.render.image import ImageRenderer
+from flagbench.images.render.image import ImageRenderer, find_target
 from flagbench.manifests.load import load_catalog
 
 
@@ -55,9 +55,10 @@ def command(
             "--check compares the committed Dockerfiles, all of them and as they are",
             remedy="write `flagbench render --all --check`",
         )
-    renderer = ImageRenderer(load_catalog(claims=False), template)
+    catalog = load_catalog(claims=False)
+    renderer = ImageRenderer(catalog, template)
     if image is not None:
-        _show(renderer.tiers(image), out, as_json)
+        _show(renderer.tiers(find_target(image, catalog)), out, as_json)
     elif out is not None:
         _show({rendered.folder: rendered for rendered in renderer.matrix()}, out, as_json)
     elif check:

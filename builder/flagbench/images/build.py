@@ -17,12 +17,11 @@ from flagbench.images.build_options import BuildOptions, make_inputs, secrets
 from flagbench.images.docker import BuildRequest, Engine, Resources
 from flagbench.images.lockfile import Lock
 from flagbench.images.render.directory import context_tar
-from flagbench.images.render.image import ImageRenderer
+from flagbench.images.render.image import ImageRenderer, Target, find_target
 from flagbench.images.render.stack import interpreter
 from flagbench.images.sbom import is_sbom_of, read_contents, sbom_json, sbom_path, write_sbom
 from flagbench.images.tags import CREATED_LABEL, REVISION_LABEL, Base, Tier, case_tier, stack_tier
-from flagbench.manifests.lookup import get_stack, resolve_image
-from flagbench.manifests.model import Case, Catalog, Stack
+from flagbench.manifests.model import Catalog, Stack
 from flagbench.progress import Progress
 
 
@@ -163,28 +162,6 @@ class ImageResult:
 JOB_BYTES = 9 * 2**30
 """Peak memory of one compiler job, bytes: nvcc on flash-attn's kernels takes 8 to 9 GB. Source: setup.py of
 flash-attn 2.5.9 and 2.7.3, which without MAX_JOBS starts a job for each 9 GiB of free memory."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """An image to build: a case on a stack, or the stack alone."""
-
-    case: Case | None
-    stack: Stack
-
-    @property
-    def name(self) -> str:
-        """`case:stack`, or the stack's name."""
-        return self.stack.name if self.case is None else f"{self.case.name}:{self.stack.name}"
-
-
-def find_target(name: str, catalog: Catalog) -> Target:
-    """What `case:stack`, or a stack's name or alias, stands for. Raises UnknownNameError (usage)."""
-    if ":" in name:
-        return Target(*resolve_image(name, catalog))
-    if name in catalog.cases:
-        resolve_image(name, catalog)  # says how an image is written
-    return Target(None, get_stack(name, catalog))
 
 
 class Builder:

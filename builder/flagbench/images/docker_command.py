@@ -89,10 +89,10 @@ def run_docker(
             stderr=its_output,
             start_new_session=True,
         )
-        os.close(its_output)
         reader = Thread(target=_read, args=(output, lines, show, secrets), daemon=True)
-        reader.start()
         try:
+            os.close(its_output)
+            reader.start()
             if process.stdin is not None:
                 with suppress(BrokenPipeError):  # a command that ends early says why itself
                     process.stdin.writelines(content or ())

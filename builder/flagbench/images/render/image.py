@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
@@ -17,6 +18,28 @@ from flagbench.manifests.lookup import get_stack, resolve_image
 from flagbench.manifests.model import Case, Catalog, Stack
 
 _FILES = ("rendered/*/requirements.txt", "rendered/*/*/Dockerfile")
+
+
+@dataclass(frozen=True)
+class Target:
+    """An image: a case on a stack, or the stack alone."""
+
+    case: Case | None
+    stack: Stack
+
+    @property
+    def name(self) -> str:
+        """`case:stack`, or the stack's name."""
+        return self.stack.name if self.case is None else f"{self.case.name}:{self.stack.name}"
+
+
+def find_target(name: str, catalog: Catalog) -> Target:
+    """What `case:stack`, or a stack's name or alias, stands for. Raises UnknownNameError (usage)."""
+    if ":" in name:
+        return Target(*resolve_image(name, catalog))
+    if name in catalog.cases:
+        resolve_image(name, catalog)  # says how an image is written
+    return Target(None, get_stack(name, catalog))
 
 
 class ImageRenderer:
@@ -46,13 +69,12 @@ class ImageRenderer:
         """The thin tier, on a stack's."""
         return render_case(case, stack, stack_rendered, self.lock(stack), self._code, self._templates)
 
-    def tiers(self, image: str) -> dict[str, Rendered]:
-        """Both tiers of `CASE:STACK`, or the one of a stack, by the folder that each is written to."""
-        if ":" not in image:
-            return {"stack": self.stack(get_stack(image, self.catalog))}
-        case, stack = resolve_image(image, self.catalog)
-        heavy = self.stack(stack)
-        return {"stack": heavy, case.name: self.case(case, stack, heavy)}
+    def tiers(self, target: Target) -> dict[str, Rendered]:
+        """The tiers of an image, by the folder that each is written to."""
+        heavy = self.stack(target.stack)
+        if target.case is None:
+            return {"stack": heavy}
+        return {"stack": heavy, target.case.name: self.case(target.case, target.stack, heavy)}
 
     def matrix(self) -> Iterator[Rendered]:
         """Every stack, each followed by the cases it runs, by name."""
