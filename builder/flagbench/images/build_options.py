@@ -60,6 +60,9 @@ class BuildOptions:
             raise FlagbenchError(f"--platform: {self.platform!r} is not valid", remedy=remedy)
         for url in self.pip_source:
             _require_url(url, "--pip-source")
+        if self.apt_file is not None and not self.apt_file.is_file():
+            remedy = "name a file of sources lines, or the URL of a mirror"
+            raise FlagbenchError(f"--apt-source: there is no file {self.apt_source!r}", remedy=remedy)
         if self.apt_source is not None and self.apt_file is None:
             _require_url(self.apt_source, "--apt-source")
 

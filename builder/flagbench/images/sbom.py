@@ -13,7 +13,6 @@ from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
-from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from platformdirs import user_data_path
 
 from flagbench.errors import FlagbenchError
@@ -231,10 +230,7 @@ def _component(
     """A package; `terms` is the licence that it gives itself, `hashes` are `sha256:<64 hex>` of its file."""
     found: Component = {"type": kind, "bom-ref": url, "name": name, "version": version, "purl": url}
     if terms:
-        try:
-            found["licenses"] = [{"expression": canonicalize_license_expression(terms)}]
-        except InvalidLicenseExpression:
-            found["licenses"] = [{"license": {"name": terms}}]
+        found["licenses"] = [{"expression": terms}]
     if hashes:
         found["hashes"] = [{"alg": "SHA-256", "content": each.removeprefix("sha256:")} for each in hashes]
     return found

@@ -19,7 +19,7 @@ from packages import lock_entry
     [
         ("base", ["debian:bookworm-slim", "registry.example:5000/a/b_c:1.0", "sha256:" + "f" * 64, "0123456789ab"]),
         ("platform", ["linux/amd64", "linux/arm64/v8"]),
-        ("apt_source", ["http://mirror.example/debian", "/etc/apt/sources.list"]),
+        ("apt_source", ["http://mirror.example/debian", __file__]),
         ("pip_source", ["https://user:p%40ss@mirror.example:8443/simple/"]),
     ],
 )
@@ -36,7 +36,7 @@ def test_valid_values(option, values):
         ("pip_source", ["ftp://a/b", "file:///etc", "https://", "mirror", "https://a/\nextra-index-url = https://b",
                         "https://a/$(x y)", "https://[::1", "https://a:99999/", "https://a/'x'", "https://a/{{x}}",
                         "https://ä/", "https://user:planted@mirror.example/a b"]),
-        ("apt_source", ["ftp://a/b"]),
+        ("apt_source", ["ftp://a/b", "/none"]),
     ],
 )  # fmt: skip
 def test_invalid_values(option, values):
