@@ -1,30 +1,48 @@
-"""Texts in JSON lines, as they are published: an object with `text` on every line."""
+"""JSON lines, as data sets are published in."""
 
 import json
 import os
-from typing import Iterator, Optional, Tuple
+from typing import Any, Iterator, NamedTuple, Tuple
 
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
 
-REMEDY = "correct or remove the line, or download the file again"
+REMEDY = "download the file again, or correct the line"
 
 
-def texts(path: str, required: bool) -> Iterator[Tuple[int, int, str]]:
-    """The bytes read, the bytes of the file, and the text of every line.
+class Line(NamedTuple):
+    """A line: its place for messages, its content, the bytes read so far, and the bytes of the file."""
 
-    Empty lines are skipped, and lines without `text` unless it is `required`. Raises DataError naming the line.
-    """
+    where: str
+    content: Any
+    done: int
+    total: int
+
+
+def objects(path: str) -> Iterator[Line]:
+    """The lines that are not empty. Raises DataError naming a line that is not JSON."""
     try:
         total, done = os.stat(path).st_size, 0
         with open_file(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 done += len(line)
-                text = _text("%s, line %d," % (path, number), line, required) if line.strip() else None
-                if text is not None:
-                    yield done, total, text
+                if line.strip():
+                    yield Line("%s:%d" % (path, number), _parse("%s:%d" % (path, number), line), done, total)
     except OSError as error:
-        raise DataError("%s cannot be read (%s)" % (path, error.strerror), "give JSON lines with `text`") from None
+        raise DataError("%s cannot be read (%s)" % (path, error.strerror), REMEDY) from None
+
+
+def texts(path: str, required: bool) -> Iterator[Tuple[int, int, str]]:
+    """The bytes read, the bytes of the file, and the text of every line.
+
+    Lines without `text` are skipped unless it is `required`. Raises DataError naming the line.
+    """
+    for line in objects(path):
+        text = line.content.get("text") if isinstance(line.content, dict) else None
+        if (required or text is not None) and not is_text(text):
+            raise DataError("%s has no valid `text`" % line.where, REMEDY)
+        if text is not None:
+            yield line.done, line.total, text
 
 
 def is_text(value: object) -> bool:
@@ -32,12 +50,8 @@ def is_text(value: object) -> bool:
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-def _text(where: str, line: bytes, required: bool) -> Optional[str]:
+def _parse(where: str, line: bytes) -> Any:
     try:
-        entry = json.loads(line.decode("utf-8"))
+        return json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise DataError("%s is not JSON (%s)" % (where, error), REMEDY) from None
-    text = entry.get("text") if isinstance(entry, dict) else None
-    if (required or text is not None) and not is_text(text):
-        raise DataError("%s has no valid `text`" % where, REMEDY)
-    return text

@@ -13,6 +13,7 @@ import torch
 
 from flagbench_cases.cases.aquila_33b.tokens import Tokeniser
 from flagbench_cases.prepare import json_lines, prepared_folder
+from flagbench_cases.prepare.synthetic import lognormal
 from flagbench_cases.shared.errors import DataError
 
 FORMAT = "aquila-sentences/v1"
@@ -82,8 +83,7 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], see
 def synthetic(count: int, length: int, vocabulary_size: int, seed: int) -> SentenceSet:
     """Random tokens, with lengths like LAMBADA's."""
     generator = np.random.RandomState(seed)
-    drawn = np.rint(generator.lognormal(np.log(MEAN) - SIGMA**2 / 2, SIGMA, size=count)).astype(np.int64)
-    lengths = np.clip(drawn, min(SHORTEST, length), length + 1)
+    lengths = lognormal(generator, count, MEAN, SIGMA, min(SHORTEST, length), length + 1)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     tokens = generator.randint(PAD + 1, vocabulary_size, size=int(offsets[-1])).astype(np.int32)
     return SentenceSet(tokens, offsets, length)

@@ -6,7 +6,6 @@ synthetic rows with the lengths of SST-2.
 """
 
 import hashlib
-import math
 import os
 import zipfile
 import zlib
@@ -15,6 +14,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import torch
 
+from flagbench_cases.prepare.synthetic import lognormal
+from flagbench_cases.prepare.wordpiece import read_vocabulary
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
 
@@ -173,19 +174,6 @@ def find_vocabulary(*folders: Optional[str]) -> str:
     )
 
 
-def read_vocabulary(path: str) -> Dict[str, int]:
-    """The tokens of a WordPiece vocab.txt (one per line) with their ids."""
-    try:
-        with open_file(path, encoding="utf-8", newline="\n") as file:
-            vocabulary = {line.rstrip(): index for index, line in enumerate(file)}
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "it must be readable UTF-8 text") from error
-    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
-    if missing:
-        raise DataError("%s has no token %s" % (path, ", ".join(missing)), "use the vocabulary of the checkpoint")
-    return vocabulary
-
-
 def read_tsv(path: str, classes: int) -> Tuple[List[str], List[int]]:
     """Sentences and labels (0 to classes - 1) of one GLUE TSV file, header `sentence<TAB>label`."""
     sentences: List[str] = []
@@ -218,7 +206,7 @@ def read_tsv_pair(
     """Read train.tsv and dev.tsv, tokenised by WordPiece, truncated and padded to `length`."""
     from tokenizers import BertWordPieceTokenizer
 
-    tokenizer = BertWordPieceTokenizer(read_vocabulary(vocabulary), lowercase=True)
+    tokenizer = BertWordPieceTokenizer(read_vocabulary(vocabulary, SPECIAL_TOKENS), lowercase=True)
     tokenizer.enable_truncation(length)
     sets = []
     for name in ("train.tsv", "dev.tsv"):
@@ -237,10 +225,10 @@ def synthetic(data: Dict[str, Any], model: Dict[str, Any], count: int, seed: int
     """`count` random rows with lognormal lengths of the manifest's mean and range; deterministic for a seed."""
     shape = data["synthetic"]
     generator = np.random.RandomState(seed)
-    mu = math.log(shape["mean_length"]) - shape["sigma"] ** 2 / 2
-    drawn = np.rint(generator.lognormal(mu, shape["sigma"], size=count))
     length = data["sequence_length"]
-    lengths = np.clip(drawn, shape["min_length"], min(shape["max_length"], length)).astype(np.int32)
+    longest = min(shape["max_length"], length)
+    drawn = lognormal(generator, count, shape["mean_length"], shape["sigma"], shape["min_length"], longest)
+    lengths = drawn.astype(np.int32)
     ids = generator.randint(SEP + 1, model["vocab_size"], size=(count, length), dtype=np.int32)
     ids[:, 0] = CLS
     ids[np.arange(count), lengths - 1] = SEP

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 
 from flagbench_cases.cases.glm.cloze_set import ClozeSet, Example
-from flagbench_cases.cases.glm.dataset_text import build, read_vocabulary, special_tokens
+from flagbench_cases.cases.glm.dataset_text import SPECIAL_TOKENS, build, special_tokens
 from flagbench_cases.cases.glm.ragged import FORMAT, Builder, RaggedExamples, Special, open_split
 from flagbench_cases.cases.glm.synthetic import synthetic
+from flagbench_cases.prepare.wordpiece import read_vocabulary
 from flagbench_cases.shared.errors import DataError, UsageError
 
 TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
@@ -104,7 +105,7 @@ def read_shipped(length: int, vocabulary_size: int) -> Tuple[ClozeSet, ClozeSet]
 
     Raises UsageError if the vocabulary does not fit the model.
     """
-    vocabulary = read_vocabulary(os.path.join(TINY, "vocab.txt"))
+    vocabulary = read_vocabulary(os.path.join(TINY, "vocab.txt"), SPECIAL_TOKENS)
     special = special_tokens(vocabulary)
     if special.eop >= vocabulary_size:
         raise UsageError(

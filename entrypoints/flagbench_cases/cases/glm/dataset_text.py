@@ -14,15 +14,14 @@ answers are in the order of the file. The publisher takes both from Python sets,
 wrong entities, vary between runs.
 """
 
-import json
 from array import array
 from random import Random
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from flagbench_cases.cases.glm.overlap import best_f1, normalised_words
 from flagbench_cases.cases.glm.ragged import Builder, Special
+from flagbench_cases.prepare import json_lines
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.files import open_file
 
 STANDARD = {0x201C: '"', 0x201D: '"', 0x2018: "'", 0x2019: "'", 0x2013: "-"}
 PLACEHOLDER = "@placeholder"
@@ -65,9 +64,10 @@ def read_queries(path: str, training: bool) -> Tuple[List[str], List[Query]]:
     passages: List[str] = []
     queries: List[Query] = []
     shuffler = Random(SHUFFLE_SEED)
-    for where, line in _lines(path):
-        text, entities = _passage(where, line)
-        for question in _list(where, line, "qas"):
+    for line in json_lines.objects(path):
+        where = line.where
+        text, entities = _passage(where, line.content)
+        for question in _list(where, line.content, "qas"):
             query, answers = _question(where, question)
             before, after = query.split(PLACEHOLDER)
             for choices, right in _choices(entities, answers, training, shuffler):
@@ -83,22 +83,6 @@ def read_queries(path: str, training: bool) -> Tuple[List[str], List[Query]]:
     return passages, queries
 
 
-def _lines(path: str) -> Iterator[Tuple[str, Any]]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    where = "%s:%d" % (path, number)
-                    try:
-                        yield where, json.loads(line)
-                    except (ValueError, RecursionError):
-                        raise DataError("%s is not JSON: the file is truncated or damaged" % where, REMEDY) from None
-    except FileNotFoundError:
-        raise DataError("%s does not exist" % path, "both train.jsonl and val.jsonl are needed") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "download it again") from error
-
-
 def _list(where: str, parent: Any, key: str) -> List[Dict[str, Any]]:
     value = parent.get(key) if isinstance(parent, dict) else None
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
@@ -108,14 +92,9 @@ def _list(where: str, parent: Any, key: str) -> List[Dict[str, Any]]:
 
 def _text(where: str, parent: Any, key: str) -> str:
     value = parent.get(key) if isinstance(parent, dict) else None
-    if not isinstance(value, str):
+    if not json_lines.is_text(value):
         raise DataError("%s: %s is not text" % (where, key), REMEDY)
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:  # JSON may contain a lone surrogate, which tokenizers do not accept
-        words = (where, key, ord(value[error.start]))
-        raise DataError("%s: %s is not text: it has a lone surrogate, \\u%04x" % words, REMEDY) from None
-    return standardised(value)
+    return standardised(str(value))
 
 
 def _passage(where: str, line: Any) -> Tuple[str, List[str]]:
@@ -153,27 +132,6 @@ def _choices(
             shuffler.shuffle(wrong)
             wrong = wrong[: MAX_TRAINING_CHOICES - 1]
         yield [answer, *wrong], [True] + [False] * len(wrong)
-
-
-def read_vocabulary(path: str) -> Dict[str, int]:
-    """The tokens of a WordPiece vocab.txt (one per line) with their ids. Raises DataError for duplicates."""
-    try:
-        with open_file(path, encoding="utf-8", newline="\n") as file:
-            tokens = [line.rstrip("\r\n") for line in file]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "it must be readable UTF-8 text") from error
-    vocabulary: Dict[str, int] = {}
-    for index, token in enumerate(tokens):
-        first = vocabulary.setdefault(token, index)
-        if first != index:
-            raise DataError(
-                "%s has %s twice, in lines %d and %d" % (path, ascii(token)[1:-1][:60], first + 1, index + 1),
-                "use the unmodified vocab.txt of bert-large-uncased",
-            )
-    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
-    if missing:
-        raise DataError("%s has no token %s" % (path, ", ".join(missing)), "use the vocab.txt of bert-large-uncased")
-    return vocabulary
 
 
 def special_tokens(vocabulary: Dict[str, int]) -> Special:

@@ -9,6 +9,7 @@ from flagbench_cases.cases.glm import dataset_text, sparse_hdf5
 from flagbench_cases.cases.glm.data import EXPECTED, HDF5_FORM, JSONL_FORM, condition_of
 from flagbench_cases.cases.glm.ragged import FORMAT, Builder, Special, save
 from flagbench_cases.prepare import pickles
+from flagbench_cases.prepare.wordpiece import read_vocabulary
 from flagbench_cases.shared.errors import DataError, UsageError
 
 WANTS = {
@@ -113,7 +114,7 @@ def find_data(source: str) -> Tuple[Dict[str, str], bool]:
 
 def published_vocabulary(path: str) -> Dict[str, int]:
     """Read the vocabulary that the checkpoint was trained with. Raises DataError for a different one."""
-    words = dataset_text.read_vocabulary(path)
+    words = read_vocabulary(path, dataset_text.SPECIAL_TOKENS)
     if len(words) != VOCABULARY_LINES:  # its tokens are distinct: as many as its lines
         raise DataError(
             "%s has %d tokens, not %d" % (path, len(words), VOCABULARY_LINES),

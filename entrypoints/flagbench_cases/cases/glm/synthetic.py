@@ -6,7 +6,6 @@ run starts quickly and every rank has the same set.
 """
 
 import hashlib
-import math
 from typing import Any, Dict
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from flagbench_cases.cases.glm.cloze_set import ClozeSet
 from flagbench_cases.cases.glm.dataset_text import MAX_TRAINING_CHOICES
 from flagbench_cases.cases.glm.ragged import Cloze, Special
+from flagbench_cases.prepare.synthetic import lognormal
 
 SPECIAL = Special(pad=0, cls=1, mask=2, sop=3, eop=4)
 # Number of examples if the manifest does not set it.
@@ -30,15 +30,13 @@ class SyntheticExamples:
     ) -> None:
         draw = np.random.RandomState(seed % 2**32)
         longest = min(shape["max_answer"], length // 4)
-        self.choices = _lognormal(
+        self.choices = lognormal(
             draw, count, shape["mean_choices"], shape["sigma_choices"], shape["min_choices"], most_choices
         )
         self.starts = np.concatenate([[0], np.cumsum(self.choices)])
-        self._answers = _lognormal(
-            draw, int(self.starts[-1]), shape["mean_answer"], shape["sigma_answer"], 1, longest
-        )
+        self._answers = lognormal(draw, int(self.starts[-1]), shape["mean_answer"], shape["sigma_answer"], 1, longest)
         low, high = min(shape["min_context"], length // 2), length - longest - 1
-        self._contexts = _lognormal(draw, count, shape["mean_context"], shape["sigma_context"], low, high)
+        self._contexts = lognormal(draw, count, shape["mean_context"], shape["sigma_context"], low, high)
         self.lengths = np.repeat(self._contexts, self.choices) + self._answers + 1
         # In training the right answer comes first; in evaluation its position must not reveal it.
         self._right = (draw.random_sample(count) * self.choices).astype(np.int64)
@@ -80,12 +78,6 @@ class SyntheticExamples:
         for array in (self.choices, self._answers, self._contexts, self._right):
             hasher.update(np.ascontiguousarray(array))
         return hasher.hexdigest()
-
-
-def _lognormal(draw: Any, count: int, mean: float, sigma: float, low: int, high: int) -> np.ndarray:
-    """`count` int64 integers from low to high, whose mean before clipping is `mean`."""
-    drawn = draw.lognormal(math.log(mean) - sigma**2 / 2, sigma, size=count)
-    return np.clip(np.rint(drawn), low, high).astype(np.int64)
 
 
 def synthetic(data: Dict[str, Any], model: Dict[str, Any], split: str, seed: int) -> ClozeSet:

@@ -10,8 +10,8 @@ import torch
 from flagbench_cases.cases.llama2_70b import indexed
 from flagbench_cases.engines.megatron import sample_index
 from flagbench_cases.prepare import prepared_folder
-from flagbench_cases.prepare.llama.random_blocks import RandomBlocks
 from flagbench_cases.prepare.llama.vocabulary import EOS
+from flagbench_cases.prepare.synthetic import RandomBlocks
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import sum_of
 

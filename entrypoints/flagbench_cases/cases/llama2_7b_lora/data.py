@@ -14,8 +14,8 @@ import torch
 from flagbench_cases.cases.llama2_7b_lora import blocks, mmlu, samsum
 from flagbench_cases.cases.llama2_7b_lora.mmlu import CHOICES, Vocabulary
 from flagbench_cases.prepare import prepared_folder
-from flagbench_cases.prepare.llama.random_blocks import RandomBlocks
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS
+from flagbench_cases.prepare.synthetic import RandomBlocks, lognormal
 
 TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
 # Tokens of a prompt's heading, and of a question with its choices: lognormal with this mean and sigma. Token counts
@@ -172,9 +172,8 @@ def random_questions(data: Dict[str, Any], model: Dict[str, Any], seed: int) -> 
     generator = np.random.RandomState(seed)
     heading = min(HEADING, limit // 8)
     # A question and its solved examples are from the same subject and assumed to have the same length.
-    mu = np.log(MEAN_QUESTION) - SIGMA_QUESTION**2 / 2
-    drawn = np.rint(generator.lognormal(mu, SIGMA_QUESTION, size=count)).astype(np.int64)
-    size = np.clip(drawn, min(SHORTEST_QUESTION, limit // 4), limit - heading)
+    shortest = min(SHORTEST_QUESTION, limit // 4)
+    size = lognormal(generator, count, MEAN_QUESTION, SIGMA_QUESTION, shortest, limit - heading)
     shots = np.minimum(most, (limit - heading) // size - 1)
     lengths = heading + (shots + 1) * size
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

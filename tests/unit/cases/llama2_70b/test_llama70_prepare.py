@@ -96,7 +96,7 @@ def test_text_needs_a_vocabulary(tmp_path: Path) -> None:
 def test_a_line_without_a_text(megatron: None, tmp_path: Path) -> None:
     path = tmp_path / "text.jsonl"
     path.write_bytes(b'{"text": "a"}\n{"content": "b"}\n')
-    refused(tmp_path, path, path, "line 2")
+    refused(tmp_path, path, path, ":2 ")
 
 
 # An indexed dataset

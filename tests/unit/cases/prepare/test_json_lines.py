@@ -28,7 +28,7 @@ def test_lines_without_a_text_are_skipped_or_refused(tmp_path: Path) -> None:
     for line in (b'{"other": 1}', b"[]", b"3", b'"text"', b"null", b'{"text": null}'):
         content = b'{"text": "a"}\n' + line + b'\n{"text": "b"}\n'
         assert read(tmp_path / "texts", content) == ["a", "b"]
-        with refuses(DataError, tmp_path / "texts", "line 2"):
+        with refuses(DataError, tmp_path / "texts", ":2 "):
             read(tmp_path / "texts", content, required=True)
 
 
@@ -44,5 +44,5 @@ BAD = [
 
 @pytest.mark.parametrize("line", BAD)
 def test_a_bad_line_is_refused_with_its_number(tmp_path: Path, line: bytes) -> None:
-    with refuses(DataError, tmp_path / "texts", "line 2"):
+    with refuses(DataError, tmp_path / "texts", ":2 "):
         read(tmp_path / "texts", b'{"text": "a"}\n' + line + b"\n")

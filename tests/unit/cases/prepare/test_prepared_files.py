@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.cases.glm import dataset_text
 from flagbench_cases.cases.llama2_7b_lora import mmlu, samsum
 from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
-from flagbench_cases.prepare import weights
+from flagbench_cases.prepare import json_lines, weights, wordpiece
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import sum_of
 from unit.cases.refusal import refuses
@@ -24,7 +23,8 @@ pytestmark = pytest.mark.image
     "read",
     [
         sum_of,
-        dataset_text.read_vocabulary,
+        lambda path: wordpiece.read_vocabulary(path, ()),
+        lambda path: list(json_lines.objects(path)),
         samsum.read,
         mmlu.read,
         lambda path: Vocabulary(path, 512),

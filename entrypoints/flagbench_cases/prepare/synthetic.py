@@ -1,11 +1,19 @@
-"""Blocks of random tokens for runs without a data set."""
+"""Random data for runs without a data set; the same for a seed in all versions of numpy."""
 
 import hashlib
+import math
 
 import numpy as np
 import torch
 
-from flagbench_cases.prepare.llama.vocabulary import EOS
+FIRST_ID = 3
+"""Of random tokens; those before are the special tokens of Llama."""
+
+
+def lognormal(draw: np.random.RandomState, count: int, mean: float, sigma: float, low: int, high: int) -> np.ndarray:
+    """`count` int64 integers from low to high, lognormal, whose mean before clipping is `mean`."""
+    drawn = draw.lognormal(math.log(mean) - sigma**2 / 2, sigma, size=count)
+    return np.clip(np.rint(drawn), low, high).astype(np.int64)
 
 
 class RandomBlocks(torch.utils.data.Dataset):
@@ -25,7 +33,7 @@ class RandomBlocks(torch.utils.data.Dataset):
         if not 0 <= index < self.count:
             raise IndexError(index)
         generator = np.random.RandomState([self.seed, index])
-        drawn = generator.randint(EOS + 1, self.vocabulary_size, size=self.length, dtype=np.int64)
+        drawn = generator.randint(FIRST_ID, self.vocabulary_size, size=self.length, dtype=np.int64)
         return torch.from_numpy(drawn)
 
     def digest(self) -> str:
