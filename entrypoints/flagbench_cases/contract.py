@@ -42,6 +42,9 @@ class Probe(Protocol):
     def attach(self, parameters: List[torch.nn.Parameter]) -> None:
         """Watch the gradients of these parameters, given in the order of the forward pass."""
 
+    def attach_buffers(self, network: torch.nn.Module, module: torch.nn.Module) -> None:
+        """Watch a network that makes the buffers of its `module` equal on all ranks before it calls that."""
+
     def backward_done(self) -> None:
         """Must be called immediately after the backward pass."""
 

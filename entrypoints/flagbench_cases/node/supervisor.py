@@ -293,7 +293,8 @@ class Run:
 
     def _hang_outcome(self, seconds: float) -> Outcome:
         """The outcome of a hang. It names stopped processes, or the steps done by each rank."""
-        stopped, steps = [self.ranks.stopped()], [self.ranks.steps()]
+        stopped: List[Any] = [self.ranks.stopped()]
+        steps: List[Any] = [self.ranks.steps()]
         for state in self.peers.states().values():
             stopped.append(state.get("stopped"))
             steps.append(state.get("steps"))

@@ -106,7 +106,8 @@ def open_folder(
         raise DataError("%s cannot be read (%s)" % (path, error), prepare_again(case, kind)) from None
     index = parse_index(content, path, case, kind)
     check_use(index, folder, case, kind, formats)
-    opened = PreparedFolder(folder, **{name: index.get(name) for name in PreparedFolder._fields[1:]})
+    known: Dict[str, Any] = {name: index.get(name) for name in PreparedFolder._fields[1:]}
+    opened = PreparedFolder(folder, **known)
     _check_files(opened, thorough, report)
     return opened
 

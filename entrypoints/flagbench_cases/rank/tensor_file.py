@@ -60,7 +60,7 @@ def _pieces(words: bytes, names: Any, tensors: Dict[str, torch.Tensor], beat: Ca
     yield struct.pack("<Q", len(words)) + words
     for name in names:
         beat()
-        yield memoryview(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        yield tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _flush(file: Any) -> None:

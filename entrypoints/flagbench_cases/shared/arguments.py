@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from typing import IO, NoReturn, Optional
+from typing import Any, NoReturn
 
 from flagbench_cases.shared import output
 from flagbench_cases.shared.errors import UsageError
@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
         message = re.sub(r"(unrecognized arguments: )(.*)", lambda m: m.group(1) + _names(m.group(2)), message)
         raise UsageError(message, "see python -m flagbench_cases --help")
 
-    def _print_message(self, message: str, file: Optional[IO[str]] = None) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         """Print help or version. Raises CaseError (14) if stdout cannot be written."""
         if (file or sys.stdout) is sys.__stdout__:
             output.write_line(1, message.rstrip("\n"), "the help")

@@ -57,7 +57,7 @@ class SentenceSet(torch.utils.data.Dataset):
         """sha256 of all tokens."""
         hasher = hashlib.sha256()
         for array in (self.tokens, self.offsets):
-            hasher.update(np.ascontiguousarray(array))
+            hasher.update(np.ascontiguousarray(array).data)
         return hasher.hexdigest()
 
 

@@ -49,7 +49,7 @@ class SentenceSet(torch.utils.data.Dataset):
         """sha256 of token rows and labels, independent of the file format."""
         hasher = hashlib.sha256()
         for array in (self.input_ids, self.lengths, self.labels):
-            hasher.update(np.ascontiguousarray(array))
+            hasher.update(np.ascontiguousarray(array).data)
         return hasher.hexdigest()
 
 

@@ -40,6 +40,8 @@ class DistilBertConfig:
 class Embeddings(nn.Module):
     """Word plus learned position embeddings, normalised: [B, T] ids to [B, T, D]."""
 
+    position_ids: Tensor
+
     def __init__(self, config: DistilBertConfig) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab_size, config.dim, padding_idx=config.pad_token_id)

@@ -3,7 +3,7 @@
 Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
 """
 
-from typing import Any, Dict, Iterable, Tuple
+from typing import Any, Dict, Iterable, List, Tuple
 
 import numpy as np
 import torch
@@ -114,7 +114,7 @@ class DistilBertWorkload(TrainWorkload):
     def _make_loaders(self) -> None:
         config, context = self.config, self.context
         # set_epoch is not called, as published: with several ranks, every epoch has the same order.
-        sampler = None
+        sampler: Any = None
         if context.world > 1:
             sampler = DistributedSampler(self.sets.train, context.world, context.rank, seed=config["seed"])
         self.loader = DataLoader(
@@ -133,7 +133,7 @@ class DistilBertWorkload(TrainWorkload):
     def _make_optimizer(self) -> None:
         train = self.config["train"]
         exempt = ("bias", "LayerNorm.weight", "layer_norm.weight")
-        groups = [
+        groups: List[Dict[str, Any]] = [
             {"params": [p for n, p in self.module.named_parameters() if not n.endswith(exempt)]},
             {
                 "params": [p for n, p in self.module.named_parameters() if n.endswith(exempt)],

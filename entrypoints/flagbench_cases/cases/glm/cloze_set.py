@@ -22,7 +22,7 @@ class Example(NamedTuple):
     targets: np.ndarray  # int64 [C, T]
     target_mask: np.ndarray  # int64 [C, T]: 1 where a target counts
     answers: np.ndarray  # bool [C]: whether a choice is right; in training it is choice 0
-    index: int  # in its set
+    index: int  # type: ignore[assignment] # in its set
 
 
 class ClozeSet(torch.utils.data.Dataset):

@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     choice_mask: torch.Tensor  # int64 [B, C]: 0 where the choice is padding
     labels: torch.Tensor  # int64 [B]: the right choice in training, always 0
     answers: torch.Tensor  # bool [B, C]: False for padding
-    index: torch.Tensor  # int64 [B]
+    index: torch.Tensor  # type: ignore[assignment] # int64 [B]
     useful: torch.Tensor  # int64 [B]: tokens of the example's own choices without padding
 
 
@@ -64,12 +64,12 @@ def collate(examples: List[Example]) -> Batch:
     choice_mask = (np.arange(most) < np.array(counts)[:, None]).astype(np.int64)
     useful = [int(example.sep.sum()) + int(example.target_mask.sum()) for example in examples]
     return Batch(
-        *(stacked(name) for name in ("tokens", "positions", "sep", "targets", "target_mask")),
-        torch.from_numpy(choice_mask),
-        torch.zeros(len(examples), dtype=torch.int64),
-        stacked("answers") & torch.from_numpy(choice_mask).bool(),
-        torch.tensor([example.index for example in examples]),
-        torch.tensor(useful),
+        **{name: stacked(name) for name in ("tokens", "positions", "sep", "targets", "target_mask")},
+        choice_mask=torch.from_numpy(choice_mask),
+        labels=torch.zeros(len(examples), dtype=torch.int64),
+        answers=stacked("answers") & torch.from_numpy(choice_mask).bool(),
+        index=torch.tensor([example.index for example in examples]),
+        useful=torch.tensor(useful),
     )
 
 

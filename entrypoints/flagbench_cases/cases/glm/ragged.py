@@ -92,7 +92,7 @@ class RaggedExamples:
         hasher = hashlib.sha256()
         for name in DTYPES:
             hasher.update(name.encode("ascii"))
-            hasher.update(np.ascontiguousarray(self.arrays[name]))
+            hasher.update(np.ascontiguousarray(self.arrays[name]).data)
         return hasher.hexdigest()
 
 
@@ -100,7 +100,7 @@ class Builder:
     """Builds the arrays from single examples."""
 
     def __init__(self) -> None:
-        self._columns = {name: array(code) for name, code in _CODES.items()}
+        self._columns: Dict[str, Any] = {name: array(code) for name, code in _CODES.items()}
         for name in ("context_starts", "answer_starts", "example_starts"):
             self._columns[name].append(0)
 

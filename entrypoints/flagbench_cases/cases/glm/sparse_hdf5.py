@@ -254,7 +254,7 @@ def _require(path: str, first: int, right: np.ndarray, words: str) -> None:
 
 def _add(builder: Builder, scorer: Scorer, rebuilt: Rebuilt, choices: slice, right: List[int]) -> bool:
     """Add an example to `builder`; returns whether it has no right choice."""
-    contexts, masks, answers = (column[choices] for column in rebuilt)
+    contexts, masks, answers = rebuilt[0][choices], rebuilt[1][choices], rebuilt[2][choices]
     flags = [index in right for index in range(len(answers))]
     builder.add(contexts, masks, answers, flags, scorer.f1(answers, right))
     return not right

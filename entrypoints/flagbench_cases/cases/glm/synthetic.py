@@ -76,7 +76,7 @@ class SyntheticExamples:
         """sha256 of the sizes and the seed of the tokens."""
         hasher = hashlib.sha256(("%d %d" % (self._seed, self._vocabulary_size)).encode("ascii"))
         for array in (self.choices, self._answers, self._contexts, self._right):
-            hasher.update(np.ascontiguousarray(array))
+            hasher.update(np.ascontiguousarray(array).data)
         return hasher.hexdigest()
 
 

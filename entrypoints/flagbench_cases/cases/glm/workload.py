@@ -73,7 +73,7 @@ class GlmWorkload(TrainWorkload):
         context.spool.beat()
         torch.manual_seed(config["seed"])  # and, as published, the same dropout
         # Converted before the master copies are made, which thus start from fp16 values.
-        self.module = (model.half() if self.half else model).to(self.device)
+        self.module: Any = (model.half() if self.half else model).to(self.device)
         self._make_optimizer()
         self.network = data_parallel(self.module, context)
         self._make_loaders()

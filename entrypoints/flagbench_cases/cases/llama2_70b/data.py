@@ -81,7 +81,7 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], nee
         return BlockSet(RandomBlocks(needed, length + 1, size, seed), "synthetic", {})
     if data["source"] == "shipped":
         prefix, condition = os.path.join(TINY, indexed.STEM), "shipped"
-        sums = [sum_of(prefix + end) for end in (".bin", ".idx")]
+        sums: List[Any] = [sum_of(prefix + end) for end in (".bin", ".idx")]
     else:
         place = prepared_folder.open_folder(folder or "", CASE, "data", (indexed.FORMAT,))
         prefix, condition = os.path.join(place.folder, indexed.STEM), "files"

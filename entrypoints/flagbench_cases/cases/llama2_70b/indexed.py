@@ -7,7 +7,7 @@ samples it; here a file is checked before, because it trusts every number.
 
 import os
 import struct
-from typing import NamedTuple
+from typing import Dict, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ STEM = "llama_00_text_document"
 ENDS = (".bin", ".idx")
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
-TYPES = {4: np.dtype(np.int32), 8: np.dtype(np.uint16)}
+TYPES: Dict[int, np.dtype] = {4: np.dtype(np.int32), 8: np.dtype(np.uint16)}
 """By their code: the types that Megatron writes for vocabularies above and below 65500."""
 REMEDY = "download or prepare both files again"
 _CHUNK = 2**24

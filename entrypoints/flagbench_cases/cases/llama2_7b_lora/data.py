@@ -40,7 +40,7 @@ class BlockSet(torch.utils.data.Dataset):
 
     def digest(self) -> str:
         """sha256 of the blocks."""
-        return hashlib.sha256(np.ascontiguousarray(self.blocks)).hexdigest()
+        return hashlib.sha256(np.ascontiguousarray(self.blocks).data).hexdigest()
 
 
 class MmluItem(NamedTuple):
@@ -91,7 +91,7 @@ class MmluSet(torch.utils.data.Dataset):
         """sha256 of prompts, offsets and answers."""
         hasher = hashlib.sha256()
         for array in (self.tokens, self.offsets, self.answers):
-            hasher.update(np.ascontiguousarray(array))
+            hasher.update(np.ascontiguousarray(array).data)
         return hasher.hexdigest()
 
 
@@ -138,9 +138,9 @@ def _sets(
     blocks.check(where, made, data["sequence_length"], model["vocab_size"])
     arrays, facts = made
     questions = MmluSet(
-        *(arrays["mmlu_" + name] for name in ("tokens", "offsets", "answers", "subject_ids", "shots")),
-        facts["mmlu"]["subjects"],
-        facts["vocabulary"]["answer_tokens"],
+        **{name: arrays["mmlu_" + name] for name in ("tokens", "offsets", "answers", "subject_ids", "shots")},
+        subjects=facts["mmlu"]["subjects"],
+        answer_tokens=facts["vocabulary"]["answer_tokens"],
     )
     train, validation = BlockSet(arrays["train_blocks"]), BlockSet(arrays["validation_blocks"])
     return Sets(train, validation, questions, *(conditions or blocks.conditions(facts)), facts)

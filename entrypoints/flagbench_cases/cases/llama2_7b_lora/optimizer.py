@@ -24,7 +24,7 @@ def adamw(parameters: List[torch.nn.Parameter], train: Dict[str, Any], fused: bo
     fused=False, as passed by the publisher, also disables the multi-tensor path, which is off by default on torch
     1.12.
     """
-    options = {"fused": fused} if has_fused_adamw() else {}
+    options: Dict[str, Any] = {"fused": fused} if has_fused_adamw() else {}
     return torch.optim.AdamW(parameters, lr=train["learning_rate"], weight_decay=train["weight_decay"], **options)
 
 

@@ -83,7 +83,7 @@ class LlamaLoraWorkload(TrainWorkload):
         base = self._base()
         self.context.spool.beat()
         torch.manual_seed(self.config["seed"])  # the same initial adapters on every rank
-        self.module = lora.attach(base, self.shape, self.config["train"]["recompute"])
+        self.module: Any = lora.attach(base, self.shape, self.config["train"]["recompute"])
         self.parameters = lora.adapters(self.module)
 
     def _base(self) -> Any:
@@ -103,7 +103,7 @@ class LlamaLoraWorkload(TrainWorkload):
 
     def _make_loader(self) -> None:
         config, (rank, world) = self.config, self.place
-        sampler = None
+        sampler: Any = None
         if world > 1:
             sampler = DistributedSampler(self.sets.train, world, rank, shuffle=False, drop_last=True)
         self.loader = DataLoader(

@@ -3,7 +3,7 @@
 Megatron-Core's own modules compute scores, softmax and context separately; its fused ones need Transformer Engine.
 """
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 import torch
 from torch.nn import functional as F
@@ -32,7 +32,7 @@ def _flash() -> Optional[Kernel]:
 
 def _sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     # Before torch 2.5, keys have to be repeated for the queries of their group, as the cases have them already.
-    options = {"enable_gqa": True} if key.shape[2] < query.shape[2] else {}
+    options: Dict[str, Any] = {"enable_gqa": True} if key.shape[2] < query.shape[2] else {}
     query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
     return F.scaled_dot_product_attention(query, key, value, is_causal=True, **options).transpose(1, 2)
 

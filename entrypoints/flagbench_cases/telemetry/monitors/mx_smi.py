@@ -164,10 +164,10 @@ class MxSmiMonitor:
                 useful.append((query,))
                 _merge(alone, values)
         better = _count(alone) > _count(together)
-        self._first, commands = (alone, useful) if better else (together, [QUERIES])
+        self._first = alone if better else together
         if not self._first:
             raise command.NoAnswer("mx-smi prints no value in a known layout")
-        return commands
+        return useful if better else [QUERIES]
 
     def _values(self, commands: Sequence[Tuple[str, ...]]) -> Dict[int, Values]:
         """The values of the run's devices from the commands' output, by the tool's number."""
