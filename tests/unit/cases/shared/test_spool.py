@@ -193,5 +193,5 @@ def test_the_files_of_another_nodes_rank_are_received_whole(tmp_path: Path) -> N
 
 
 def test_a_record_may_end_in_every_phase(record_schema):
-    phases = record_schema["properties"]["status"]["properties"]["phase"]["enum"]
+    phases = record_schema["$defs"]["Status"]["properties"]["phase"]["enum"]
     assert set(spool.PHASES) <= set(phases)
