@@ -8,7 +8,7 @@ import torch
 
 from flagbench_cases.engines import preflight
 from flagbench_cases.shared import config
-from running import CaseRun, free_port, run_case
+from running import run_case
 
 pytestmark = pytest.mark.image
 
@@ -61,13 +61,6 @@ def test_a_native_run_says_why_it_has_no_digests(tmp_path):
     assert record["system"]["driver"] is None
 
 
-def test_an_accelerator_stack_without_devices_is_wrong_hardware(tmp_path):
-    ended = run_case(tmp_path, *SHORT, env={"FLAGBENCH_STACK": "a100-cuda11.6", "CUDA_VISIBLE_DEVICES": ""})
-    remedy = ended.failed(13, "preflight")["status"]["remedy"]
-    assert "CUDA_VISIBLE_DEVICES" in remedy
-    assert "docker" not in remedy, "a native run is helped without docker"
-
-
 @pytest.mark.parametrize(
     ("arguments", "state", "code"),
     [(SHORT, "ok", 0), (["--gpus", "0"], "failed", 2), ([*SHORT, "--out", "/proc/nowhere"], "ok", 14)],
@@ -79,21 +72,6 @@ def test_the_termination_message_tells_the_end(tmp_path, arguments, state, code)
     assert (ended.code, message["state"], message["exit_code"]) == (code, state, code)
     assert message["record_id"] == ended.record["record_id"]
     assert (message["gate"] is not None) is (state == "ok")
-
-
-def test_a_node_that_prints_no_record_says_that_it_ended_well(tmp_path):
-    job = [*SHORT, "--nodes", "2", "--master", "127.0.0.1:%d" % free_port()]
-    runs = []
-    for rank in ("0", "1"):
-        folder = tmp_path / rank
-        folder.mkdir()
-        env = {"FLAGBENCH_TERMINATION_LOG": str(folder / "termination-log")}
-        runs.append(CaseRun(folder, [*job, "--node-rank", rank], isolated=False, env=env))
-    record, second = runs[0].wait().record, runs[1].wait()
-    messages = [json.loads((tmp_path / rank / "termination-log").read_text()) for rank in ("0", "1")]
-    assert (second.code, second.lines) == (0, [])
-    assert messages[0]["record_id"] == record["record_id"]
-    assert messages[1] == {"state": "ok", "exit_code": 0, "reason": None, "gate": None, "record_id": None}
 
 
 def test_a_termination_message_that_cannot_be_written(tmp_path):

@@ -136,20 +136,10 @@ def connect_async(host: str, port: int, delay: float = 0.0) -> ConnectResult:
 
 def listen(port: int) -> socket.socket:
     """A listening socket on every address of this machine. Raises OSError."""
-    try:
-        listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-    except OSError:  # a kernel without IPv6
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if listener.family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(("", port))
-        listener.listen(1024)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET  # a kernel may have no IPv6
+    listener = socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=dual)
+    listener.setblocking(False)
     return listener
 
 
