@@ -10,8 +10,11 @@ from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.telemetry import monitors
 from flagbench_cases.telemetry.cpu import CpuProbe
 from flagbench_cases.telemetry.jsonlines import JsonLinesWriter
-from flagbench_cases.telemetry.sampler import MIN_INTERVAL_S, Lifetime, run
+from flagbench_cases.telemetry.sampler import Lifetime, run
 from flagbench_core.exit_codes import ExitCode
+
+MIN_INTERVAL_S = 1.0
+"""More frequent samples would disturb the run."""
 
 
 def main(argv: Optional[List[str]] = None) -> int:

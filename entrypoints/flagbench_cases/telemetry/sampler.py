@@ -8,7 +8,6 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Protocol
 from flagbench_cases.telemetry.cpu import CpuProbe
 from flagbench_cases.telemetry.monitors import Monitor, MonitorUnavailable, NoDevices
 
-MIN_INTERVAL_S = 1.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STOP = frozenset((signal.SIGTERM, signal.SIGINT))
 # Not a request to stop: the kernel sends this signal when the parent's *thread* that started this process ends, which
@@ -41,8 +40,6 @@ def run(
     ones. `now` returns Unix seconds, `clock` monotonic seconds; `wait(seconds)` may return early, and returns True to
     stop. The sink is opened after the first sample, which tells the parent that the devices may be used.
     """
-    if not interval >= MIN_INTERVAL_S:
-        raise ValueError("the interval is %r s; choose at least %.1f s" % (interval, MIN_INTERVAL_S))
     head: Line = {"kind": "start", "t": round(now(), 3), "interval_s": interval}
     try:
         try:

@@ -20,11 +20,10 @@ def summarise(path: str, window: Optional[_Window] = None) -> Optional[Dict[str,
     Keys as in the record: `samples`, `interval_s` (median), `cpu`, `devices`, `errors`, and `unavailable` if the
     devices could not be monitored. Power in W, `energy_j` in J over the `energy_seconds` of the window covered by
     samples, temperatures in degrees Celsius, clocks in MHz, memory in bytes, utilisation as a fraction. Values that
-    were not measured are absent. The file may be empty or end with an incomplete line; if it contains several runs,
-    the last one is used.
+    were not measured are absent. The file may be empty or end with an incomplete line.
     """
     try:
-        start, lines = _last_run(path)
+        start, lines = _read(path)
     except FileNotFoundError:
         return None
     span = window or (-math.inf, math.inf)
@@ -47,18 +46,18 @@ def summarise(path: str, window: Optional[_Window] = None) -> Optional[Dict[str,
 def read_start(path: str) -> Optional[Dict[str, Any]]:
     """The start line: driver, names, limits, and what used the devices before the run; None if there is none."""
     try:
-        return _last_run(path)[0] or None
+        return _read(path)[0] or None
     except FileNotFoundError:
         return None
 
 
-def _last_run(path: str) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
-    """The last start line ({} if there is none), and the samples and errors after it."""
+def _read(path: str) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
+    """The start line ({} if there is none), and the samples and errors."""
     start: Dict[str, Any] = {}
     lines: List[Dict[str, Any]] = []
     for line in read_lines(path):
         if line.get("kind") == "start":
-            start, lines = line, []
+            start = line
         elif line.get("kind") in ("sample", "error") and isinstance(line.get("t"), (int, float)):
             lines.append(line)
     return start, lines

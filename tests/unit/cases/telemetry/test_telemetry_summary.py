@@ -89,13 +89,6 @@ def test_energy_is_not_made_up_across_a_hole(tmp_path: Path) -> None:
     assert summary["devices"][0]["throttle_seconds"] == {"sw_power_cap": 6.0}
 
 
-def test_of_two_runs_in_one_file_the_last_counts(tmp_path: Path) -> None:
-    start = {"kind": "start", "t": 0.0, "interval_s": 1.0, "devices": []}
-    path = write(tmp_path / "t", start, sample(0.0), sample(1.0), {**start, "t": 9.0}, sample(9.0))
-    assert summarise(path)["samples"] == 1
-    assert read_start(path) == {**start, "t": 9.0}
-
-
 def test_a_missing_file_is_none_and_an_empty_one_has_no_samples(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty")
     assert summarise(str(tmp_path / "missing")) is None
