@@ -10,12 +10,12 @@ from typing import Any
 
 from bundles import bundle as raw_bundle
 from catalogs import CATALOG
-from flagbench.cli.reproduce_verdict import series_verdict
 from flagbench.records.model import Builder
 from flagbench.records.store.series import with_records
 from flagbench.records.store.series_document import Request, Run, SeriesDocument
 from flagbench.runs.reproduce import contents
 from flagbench.runs.reproduce.bundle import write_bundle
+from flagbench.runs.reproduce.verdict import series_verdict
 from honest import honest_events, honest_record
 
 CLAIM = CATALOG.claims["distilbert/a100-1x8-fp32"]

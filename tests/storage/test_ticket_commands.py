@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
-from flagbench.cli import run_keep
 from flagbench.records.store import Store, open_store
 from flagbench.records.store.inbox import Inbox
+from flagbench.runs import keep as run_keep
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.request import RunRequest
 from flagbench_core.exit_codes import ExitCode

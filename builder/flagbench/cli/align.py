@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from flagbench.cli import complete
+from flagbench import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
-from flagbench.cli.output import echo_json
-from flagbench.cli.records import RECORD_HELP, is_path, load_records, require_one_stdin
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
+from flagbench.output import echo_json
+from flagbench.records.named import RECORD_HELP, is_path, load_records, require_one_stdin
 from flagbench.records.read import read_content
 from flagbench.report.alignment import alignment_table
 from flagbench.verdict.align import FROM_STEP, WITHIN, Curve, align_curves, read_curve, record_curve

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from flagbench.cli import complete
-from flagbench.cli.output import echo_json
+from flagbench import complete
 from flagbench.errors import FlagbenchError
 from flagbench.images.build import build_images
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import open_engine
 from flagbench.manifests.load import load_catalog
+from flagbench.output import echo_json
 from flagbench.progress import Progress
 
 

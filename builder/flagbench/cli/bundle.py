@@ -9,17 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from flagbench.cli.options import JsonOption, WideOption
-from flagbench.cli.output import echo_json
-from flagbench.cli.reproduce_verdict import series_verdict
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
+from flagbench.output import echo_json
 from flagbench.records.store.archive import BundleError
 from flagbench.records.store.series import with_records
 from flagbench.report import verdict_table
 from flagbench.runs.reproduce.bundle import DamagedBundle, opened
 from flagbench.runs.reproduce.contents import Contents, claim_document, read_contents, this_flagbench, to_json
 from flagbench.runs.reproduce.surroundings import unlike
+from flagbench.runs.reproduce.verdict import series_verdict
 from flagbench.terminal import brief, visible
 from flagbench.verdict import VerifyResult
 from flagbench_core import __version__

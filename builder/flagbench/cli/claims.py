@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from flagbench.cli.options import JsonOption
-from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
+from flagbench.output import echo_json
 from flagbench.terminal import brief
 from flagbench_core.exit_codes import ExitCode
 

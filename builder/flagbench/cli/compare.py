@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from flagbench.cli import complete
+from flagbench import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
-from flagbench.cli.output import echo_json
-from flagbench.cli.records import RECORD_HELP, load_records
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
+from flagbench.output import echo_json
+from flagbench.records.named import RECORD_HELP, load_records
 from flagbench.report import comparison_table
 from flagbench.verdict import compare_records
 

@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 import typer
 import yaml
 
-from flagbench.cli import complete
-from flagbench.cli.output import echo_json
+from flagbench import complete
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.options import takes_options
+from flagbench.output import echo_json
 from flagbench.runs.launchers.kubernetes.kubectl import submit
 from flagbench.runs.launchers.kubernetes.options import JobOptions
 from flagbench.runs.launchers.kubernetes.render import render_job

@@ -9,12 +9,12 @@ import msgspec
 import typer
 
 from flagbench.cli.options import JsonOption, WideOption
-from flagbench.cli.output import echo_json, print_page
-from flagbench.cli.this_machine import summary
 from flagbench.devices import claims_here, this_machine
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Case, Catalog, Claim, Stack
+from flagbench.output import echo_json, print_page
 from flagbench.page import Table
+from flagbench.runs.this_machine import summary
 
 
 def command(

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from flagbench.cli import complete
+from flagbench import complete
 from flagbench.cli.options import JsonOption
-from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.images.lock import update_lock
 from flagbench.images.lockfile import SHA256, Lock, lock_path, read_lock
@@ -18,6 +17,7 @@ from flagbench.images.render.templates import images_root
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import get_stack
 from flagbench.manifests.model import Catalog, Stack
+from flagbench.output import echo_json
 from flagbench_core.exit_codes import ExitCode
 
 _progress = partial(typer.echo, err=True)

@@ -13,8 +13,8 @@ import typer
 from typer.main import get_command
 
 from flagbench.cli.app import app
-from flagbench.cli.output import print_error
 from flagbench.errors import FlagbenchError
+from flagbench.output import print_error
 from flagbench.stdio import NotPrinted
 from flagbench_core.exit_codes import ExitCode
 

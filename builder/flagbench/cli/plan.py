@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from flagbench.cli import complete
+from flagbench import complete
 from flagbench.cli.options import JsonOption, WideOption
-from flagbench.cli.output import echo_json, print_page
 from flagbench.cli.plan_page import Shown
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog, Stack
+from flagbench.output import echo_json, print_page
 from flagbench.plan.config import Planned, planned, splits
 from flagbench.plan.layouts import GIB, Row, rows
 from flagbench.plan.model import GPU, software_of

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from flagbench.cli import complete
+from flagbench import complete
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
 from flagbench.manifests.load import load_catalog

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from flagbench.cli import complete
+from flagbench import complete
 from flagbench.cli.options import JsonOption
-from flagbench.cli.output import echo_json
 from flagbench.images.docker import open_engine
 from flagbench.images.pull import find_in_bucket, pull
+from flagbench.output import echo_json
 from flagbench.progress import Progress
 
 

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from flagbench.cli import complete
+from flagbench import complete
 from flagbench.cli.options import JsonOption
-from flagbench.cli.output import echo_json
 from flagbench.image_reference import REPOSITORY, image_of
 from flagbench.images.bucket import ImageBucket, is_in_bucket, parse_image_bucket
 from flagbench.images.docker import open_engine
@@ -23,6 +22,7 @@ from flagbench.images.push import (
 from flagbench.images.tags import VERSION
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
+from flagbench.output import echo_json
 from flagbench.progress import Progress
 
 

@@ -9,30 +9,33 @@ from typing import Annotated
 
 import typer
 
-from flagbench.cli import complete, preview, reproduce_page, reproduce_runs
+from flagbench import complete
 from flagbench.cli.options import StoreOption, WideOption
-from flagbench.cli.output import print_error
-from flagbench.cli.reproduce_bundle import bundle_files
 from flagbench.cli.run import usable_store
-from flagbench.cli.run_series import SeriesOptions, plan_sides
-from flagbench.cli.run_target import Via, choose_via, target_of, with_data
 from flagbench.devices import this_machine
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
 from flagbench.manifests.model import Catalog, Claim
 from flagbench.options import takes_options, words
+from flagbench.output import print_error
 from flagbench.records.store import open_store
+from flagbench.runs import preview
 from flagbench.runs.doctor import Finding, Level
 from flagbench.runs.launchers.container import DockerOptions
 from flagbench.runs.launchers.describe import describe
 from flagbench.runs.launchers.estimate import estimate
+from flagbench.runs.reproduce import page as reproduce_page
+from flagbench.runs.reproduce import repeat as reproduce_runs
 from flagbench.runs.reproduce.bundle import check_target, write_bundle
+from flagbench.runs.reproduce.gather import bundle_files
 from flagbench.runs.reproduce.gpus import Usage, usage_now
 from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.log import logged
 from flagbench.runs.reproduce.plan import Plan, PlanOptions, plan_of
 from flagbench.runs.reproduce.preflight import look, nearest
+from flagbench.runs.series import SeriesOptions, plan_sides
+from flagbench.runs.target import Via, choose_via, target_of, with_data
 from flagbench_core.exit_codes import ExitCode
 
 

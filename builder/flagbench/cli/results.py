@@ -12,14 +12,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flagbench.cli import complete, results_push, results_remove, results_series
+from flagbench import complete
+from flagbench.cli import results_push, results_remove, results_series
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
-from flagbench.cli.output import echo_json, echo_json_text, print_page, size_text
-from flagbench.cli.records import STORED_HELP, note, stored_record
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason, write_atomically
+from flagbench.output import echo_json, echo_json_text, print_page, size_text
 from flagbench.page import Lines, Table
 from flagbench.records.model import Metric, Record
+from flagbench.records.named import STORED_HELP, note, stored_record
 from flagbench.records.read import read_record
 from flagbench.records.store import Bundle, Store, StoredRecord, open_store
 from flagbench.records.store.series import load_all

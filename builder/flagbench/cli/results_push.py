@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from flagbench.cli.options import JsonOption, StoreOption
-from flagbench.cli.output import echo_json, print_error
 from flagbench.errors import FlagbenchError
+from flagbench.output import echo_json, print_error
 from flagbench.records.store import Store, open_store
 from flagbench.records.store.bucket import store_errors
 from flagbench.records.store.waiting import Waiting, record_file, unsent_folder, waiting

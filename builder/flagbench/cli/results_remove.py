@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
+from flagbench import complete
 from flagbench import prune as pruning
-from flagbench.cli import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption, YesOption
-from flagbench.cli.output import echo_json, print_error, print_page, size_text
-from flagbench.cli.records import stored_entries
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
+from flagbench.output import echo_json, print_error, print_page, size_text
 from flagbench.page import Lines, Table
 from flagbench.prune import Removable
+from flagbench.records.named import stored_entries
 from flagbench.records.store import open_store
 from flagbench.report.results import State, select
 

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from flagbench.cli import complete
+from flagbench import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
-from flagbench.cli.output import echo_json, print_page
-from flagbench.cli.records import note
 from flagbench.errors import FlagbenchError
+from flagbench.output import echo_json, print_page
 from flagbench.page import Table
+from flagbench.records.named import note
 from flagbench.records.store import open_store
 from flagbench.records.store.series import load_all, load_series
 from flagbench.records.store.series_document import SeriesDocument

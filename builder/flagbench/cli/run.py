@@ -10,23 +10,27 @@ from typing import Annotated
 
 import typer
 
-from flagbench.cli import complete, preview, run_keep, run_series, run_turns
+from flagbench import complete
 from flagbench.cli.options import StoreOption, WideOption
-from flagbench.cli.output import print_error
-from flagbench.cli.run_series import SeriesOptions
-from flagbench.cli.run_target import Target, Via, choose_via, other_side, target_of, with_data
-from flagbench.cli.this_machine import with_stack
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.options import takes_options, words
+from flagbench.output import print_error
 from flagbench.records.store import Store, open_store
+from flagbench.runs import keep as run_keep
+from flagbench.runs import preview
+from flagbench.runs import series as run_series
+from flagbench.runs import turns as run_turns
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.container import DockerOptions
 from flagbench.runs.launchers.describe import check_folders, describe
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.request import LocalOptions, RunRequest
+from flagbench.runs.series import SeriesOptions
+from flagbench.runs.target import Target, Via, choose_via, other_side, target_of, with_data
+from flagbench.runs.this_machine import with_stack
 from flagbench.stdio import NotPrinted
 
 
@@ -123,13 +127,13 @@ def command(
         preview.confirm(expected)
     targets = [with_data(target) for target in targets]
     if series.asked:
-        from flagbench.cli import run_series_page  # with verify, which a --dry-run does not need
+        from flagbench.runs import series_page  # with verify, which a --dry-run does not need
 
         command_line = ["run", image_name, *options.words(), *words(container), *words(series)]
         digests = [None if each is None else each.digest for each in described]
         sides = run_series.plan_sides(series, targets, records, command_line, digests)
         code = run_turns.run_sides(sides, lambda target: run_keep.run_and_keep(target, records, None))
-        run_series_page.show(sides, catalog, claim, store, wide=wide, as_json=as_json)
+        series_page.show(sides, catalog, claim, store, wide=wide, as_json=as_json)
         raise typer.Exit(code)
     ended = run_keep.run_and_keep(targets[0], records, granted)
     if ended.refused or not ended.result.record.strip():

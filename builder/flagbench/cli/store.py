@@ -6,7 +6,7 @@ import typer
 
 from flagbench.cli import store_ticket
 from flagbench.cli.options import JsonOption, StoreOption
-from flagbench.cli.output import echo_json, print_page
+from flagbench.output import echo_json, print_page
 from flagbench.page import Table
 from flagbench.records.store import open_store
 from flagbench.records.store.probe import TICKETS, probe

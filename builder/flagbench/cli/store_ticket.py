@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from flagbench.cli.options import JsonOption, StoreOption
-from flagbench.cli.output import echo_json, print_error
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason
+from flagbench.output import echo_json, print_error
 from flagbench.records.store import open_store
 from flagbench.records.store.inbox import Collected, Inbox
 from flagbench.runs.request import MAX_NODES, check_run_id, new_run_id

@@ -6,23 +6,22 @@ from typing import Annotated
 
 import typer
 
-from flagbench.cli import complete
+from flagbench import complete
 from flagbench.cli.history import store_priors
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
-from flagbench.cli.output import echo_json
-from flagbench.cli.records import RECORD_HELP, is_path, require_one_stdin
-from flagbench.cli.series import SERIES_HELP, Runs, load_runs
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
+from flagbench.output import echo_json
 from flagbench.records.model import Record
+from flagbench.records.named import RECORD_HELP, SERIES_HELP, Runs, is_path, load_runs, require_one_stdin
 from flagbench.records.store import open_store
 from flagbench.report import explanation_page, verdict_table
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
 from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
-from flagbench.verdict.provenance import with_provenance
 from flagbench.verdict.result import Against
+from flagbench.verdict.series import with_provenance
 from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
 

@@ -10,6 +10,7 @@ from msgspec import Struct, to_builtins
 
 from flagbench.manifests.model import Anomaly, Case, Claim, MetricSpec
 from flagbench.records.model import Metric
+from flagbench.records.named import SeriesSummary
 from flagbench.verdict.conditions import ConditionResult
 from flagbench.verdict.stats.compare import SidesRatio
 from flagbench.verdict.subject import Subject
@@ -164,46 +165,6 @@ class Findings(Struct, frozen=True):
     doubts: Mapping[str, tuple[tuple[Finding, ...], tuple[Finding, ...]]]
     """By metric: about the runs, and about the baseline."""
     qualifiers: tuple[Finding, ...]
-
-
-class LeftOutRun(Struct, frozen=True):
-    """A run of a series that is no part of the sample, and why."""
-
-    run: int
-    run_id: str
-    reason: str
-
-
-class SeriesSummary(Struct, frozen=True):
-    """A series whose runs were held, or are the baseline."""
-
-    series_id: str
-    side: Literal["runs", "baseline"]
-    nonce: str
-    nonce_by: str
-    """`user` or `flagbench`."""
-    seeds: str
-    """`derived` from the nonce, or `given`."""
-    requested: int
-    held: int
-    left_out: tuple[LeftOutRun, ...] = ()
-    problems: tuple[str, ...] = ()
-    """Where it contradicts itself or its records."""
-    looks: tuple[int, ...] = ()
-    """The numbers of runs after which it could end because its verdict was decided; none for a fixed number."""
-
-    @property
-    def text(self) -> str:
-        """One line: how many runs count, and which do not, and why."""
-        other = "; ".join(f"run {run.run}: {run.reason}" for run in self.left_out)
-        left = f", {len(self.left_out)} left out ({other})" if self.left_out else ""
-        by = "" if self.nonce_by == "user" else ", random"
-        seeds = "seeds derived from it" if self.seeds == "derived" else "the seed was given, not derived from it"
-        whole = self.held == self.requested and not self.left_out
-        count = f"all {self.requested} runs" if whole else f"{self.held} of {self.requested} runs"
-        if self.looks:
-            count += f", looked at after {', '.join(map(str, self.looks))}"
-        return f"series {self.series_id}: {count}{left}; nonce {self.nonce}{by}, {seeds}"
 
 
 class VerifyResult(Struct, frozen=True):

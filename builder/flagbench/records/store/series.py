@@ -23,8 +23,7 @@ from flagbench_core.exit_codes import ExitCode
 _PART_BYTES = 64 * 2**10
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(msgspec.Struct, frozen=True):
     """A run of a series that is no part of its sample."""
 
     run: int

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.cli import complete
+from flagbench import complete
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Edit, Flagbench
 

@@ -11,10 +11,10 @@ import pytest
 
 from bundles import bundle
 from catalogs import CATALOG
-from flagbench.cli.run_keep import keep
 from flagbench.records.store import FolderBlobs, Store
 from flagbench.records.store.layout import BundlePlace
 from flagbench.records.store.waiting import adopt_bundles, bundle_folder, set_aside, unsent_folder, waiting
+from flagbench.runs.keep import keep
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.request import RunRequest
 from flagbench_core.exit_codes import ExitCode

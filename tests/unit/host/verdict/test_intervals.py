@@ -13,7 +13,7 @@ from flagbench.records.model import Metric
 from flagbench.verdict import Verdict
 from flagbench.verdict.interval import Estimate, Ratio, estimate, quotient
 from flagbench.verdict.judge import HIGH, LOW, classify
-from flagbench.verdict.looks import widened
+from flagbench.verdict.series import widened
 from flagbench.verdict.stats.between import over_runs
 
 from .conftest import edit, held, runs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from flagbench.cli import reproduce, reproduce_runs, reproduce_verdict
+from flagbench.cli import reproduce
 from flagbench.devices import Device, Machine
 from flagbench.errors import FlagbenchError
 from flagbench.records.model import Record
@@ -18,6 +18,8 @@ from flagbench.records.store import Store, archive
 from flagbench.records.store.series import Series, load_series
 from flagbench.records.store.series_document import seed_of
 from flagbench.runs.launchers.describe import describe
+from flagbench.runs.reproduce import repeat as reproduce_runs
+from flagbench.runs.reproduce import verdict as reproduce_verdict
 from flagbench.runs.reproduce.gpus import Gpu, Usage
 from flagbench.runs.reproduce.limits import Clock
 from flagbench.verdict import Verdict, VerifyResult

@@ -15,9 +15,8 @@ from flagbench.runs.reproduce.nearest import nearest_rows
 from flagbench.runs.reproduce.plan import PlanOptions, plan_of
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict.interval import Estimate, Ratio
-from flagbench.verdict.looks import at_look, widened
-from flagbench.verdict.provenance import with_provenance
 from flagbench.verdict.result import Against, MetricResult, SeriesSummary
+from flagbench.verdict.series import at_look, widened, with_provenance
 from flagbench.verdict.stats.looks import LOOKS
 
 

@@ -10,8 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flagbench.cli.reproduce_runs import Outcome
-from flagbench.cli.run_target import Target
 from flagbench.errors import FlagbenchError
 from flagbench.images.sbom import sbom_of
 from flagbench.records.model import Record
@@ -21,6 +19,8 @@ from flagbench.runs.launchers.clock import utc_now
 from flagbench.runs.reproduce import contents, surroundings
 from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.plan import Plan
+from flagbench.runs.reproduce.repeat import Outcome
+from flagbench.runs.target import Target
 from flagbench_core.redaction import redact
 
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 import typer
 from msgspec.structs import replace
 
-from flagbench.cli.output import print_error
-from flagbench.cli.run_keep import Finished
-from flagbench.cli.run_series import Side
-from flagbench.cli.run_target import Target
 from flagbench.errors import FlagbenchError
+from flagbench.output import print_error
 from flagbench.records.read import RecordError, read_record
 from flagbench.records.store import StoreError
 from flagbench.records.store.series_document import Run
 from flagbench.records.store.series_writer import SeriesWriter
+from flagbench.runs.keep import Finished
 from flagbench.runs.launchers.clock import elapsed, utc_now
+from flagbench.runs.series import Side
+from flagbench.runs.target import Target
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import typer
 
-from flagbench.cli import preview
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.lookup import UnknownNameError, resolve_image
 from flagbench.manifests.model import Catalog, Stack
 from flagbench.progress import Progress
+from flagbench.runs import preview
 from flagbench.runs.launchers import Launcher
 from flagbench.runs.launchers.container import DockerOptions
 from flagbench.runs.launchers.docker import DockerLauncher

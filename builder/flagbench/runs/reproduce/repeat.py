@@ -8,20 +8,21 @@ from typing import Literal
 import typer
 from msgspec.structs import replace
 
-from flagbench.cli import run_keep, run_turns
-from flagbench.cli.reproduce_verdict import NO_SAMPLE, series_verdict
-from flagbench.cli.run_keep import Finished
-from flagbench.cli.run_series import Side
-from flagbench.cli.run_target import Target
 from flagbench.errors import FlagbenchError
 from flagbench.records.model import Record
 from flagbench.records.store import Store
 from flagbench.records.store.series import Series
+from flagbench.runs import keep as run_keep
+from flagbench.runs import turns as run_turns
+from flagbench.runs.keep import Finished
 from flagbench.runs.reproduce.limits import Clock, LimitOptions
 from flagbench.runs.reproduce.plan import Plan
+from flagbench.runs.reproduce.verdict import NO_SAMPLE, series_verdict
+from flagbench.runs.series import Side
+from flagbench.runs.target import Target
 from flagbench.terminal import visible
 from flagbench.verdict import VerifyResult
-from flagbench.verdict.looks import is_decided
+from flagbench.verdict.series import is_decided
 from flagbench_core.exit_codes import ExitCode
 
 Ending = Literal["decided", "all runs", "time", "failed", "interrupted"]

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import typer
 
-from flagbench.cli.output import print_error
-from flagbench.cli.run_target import Target
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason
+from flagbench.output import print_error
 from flagbench.records.store import Store
 from flagbench.records.store.bucket import store_errors
 from flagbench.records.store.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.clock import TimedLaunch, stamped, timed_launch
 from flagbench.runs.request import LocalOptions, RunRequest
+from flagbench.runs.target import Target
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3.ticket import Ticket, read_ticket

@@ -9,17 +9,17 @@ from typing import Any
 
 import typer
 
-from flagbench.cli.output import echo_json
-from flagbench.cli.reproduce_runs import Outcome
-from flagbench.cli.run_target import Target
 from flagbench.devices import Machine
 from flagbench.manifests.model import Catalog
+from flagbench.output import echo_json
 from flagbench.report import verdict_table
 from flagbench.runs.doctor import Finding, Level
 from flagbench.runs.launchers.estimate import Estimate, duration
 from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.nearest import SHOWN, machine_conditions, nearest_rows
 from flagbench.runs.reproduce.plan import Plan
+from flagbench.runs.reproduce.repeat import Outcome
+from flagbench.runs.target import Target
 from flagbench.terminal import visible
 
 _ENDINGS = {

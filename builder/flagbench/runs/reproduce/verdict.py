@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from flagbench.cli.series import Runs
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, Claim
 from flagbench.records.model import Record
+from flagbench.records.named import Runs
 from flagbench.records.store.series import Series
 from flagbench.verdict import Verdict, VerifyResult, verify_claim
-from flagbench.verdict.provenance import with_provenance
 from flagbench.verdict.result import Against
+from flagbench.verdict.series import with_provenance
 
 NO_SAMPLE = "the runs are not one sample"
 """Begins the reason of a verdict that further runs do not change."""

@@ -1,15 +1,18 @@
-"""A verdict at a look that was fixed in advance: it has to hold at the level that the look is left with.
+"""What a series adds to a verdict: what its records come from, and a level that holds at every look.
 
-Checking the verdict several times and stopping at the first definite one is wrong more often than checking
-once. So alpha is spread over the looks (`stats.looks`), and at each the interval is as wide as its part demands.
+Checking the verdict several times and stopping at the first definite one is wrong more often than checking once. So
+alpha is spread over the looks (`stats.looks`), which are fixed in advance, and at each the interval is as wide as its
+part demands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
+from flagbench.records.model import Record
+from flagbench.records.named import SeriesSummary
 from flagbench.verdict.judge import classify
 from flagbench.verdict.result import Ratio, Verdict, VerifyResult
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT
@@ -74,3 +77,32 @@ def widened(ratio: Ratio, level: float, runs: int) -> Ratio | None:
     if few and low > 0:  # of few runs it is Student's on logarithms
         return Ratio(value, (value * (low / value) ** factor, value * (high / value) ** factor))
     return Ratio(value, (value - (value - low) * factor, value + (high - value) * factor))
+
+
+def with_provenance(
+    result: VerifyResult, records: Sequence[Record], series: Sequence[SeriesSummary], in_series: Collection[str]
+) -> VerifyResult:
+    """The result with what is known of where its records come from.
+
+    A series of the runs with problems makes the verdict INVALID; runs left out qualify it. Being self-reported
+    changes nothing of it.
+
+    Args:
+        in_series: ids of the records that are of one of `series`.
+    """
+    result = replace(
+        result,
+        series=tuple(series),
+        self_reported=tuple(r.record_id for r in records if r.launch is None and r.record_id not in in_series),
+    )
+    own = [each for each in series if each.side == "runs"]
+    if wrong := [f"series {each.series_id}: {'; '.join(each.problems)}" for each in own if each.problems]:
+        return replace(result, verdict=Verdict.INVALID, reason="; ".join(wrong), qualifiers=(), metrics=())
+    if result.verdict in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
+        return result
+    if result.against.kind == "claim":
+        # Of several series that could each have ended at a look, the one with the strictest counts.
+        looks = [each.looks for each in own if each.looks]
+        result = at_look(result, looks) if looks else result
+    left = tuple(f"{len(each.left_out)} of {each.requested} runs left out" for each in series if each.left_out)
+    return replace(result, qualifiers=(*result.qualifiers, *left))

@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from flagbench.cli.output import echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.settings import schedule
+from flagbench.output import echo_json
 from flagbench.runs.launchers.describe import Described
 from flagbench.runs.launchers.estimate import Estimate, duration
 from flagbench.runs.request import RunRequest

@@ -12,9 +12,8 @@ from typing import Annotated
 
 import typer
 
+from flagbench import complete
 from flagbench.checkout import commit
-from flagbench.cli import complete
-from flagbench.cli.run_target import Target
 from flagbench.errors import FlagbenchError
 from flagbench.options import Text
 from flagbench.records.model import Builder, Record
@@ -35,6 +34,7 @@ from flagbench.records.store.series_writer import SeriesWriter
 from flagbench.runs.launchers.clock import utc_now
 from flagbench.runs.launchers.container import is_another_node
 from flagbench.runs.request import LocalOptions
+from flagbench.runs.target import Target
 from flagbench_core import __version__
 from flagbench_core.redaction import redact
 

@@ -8,17 +8,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from flagbench.cli.output import echo_json, print_error, print_page
-from flagbench.cli.run_series import Side
-from flagbench.cli.series import Runs
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Catalog
+from flagbench.output import echo_json, print_error, print_page
 from flagbench.page import Table
+from flagbench.records.named import Runs
 from flagbench.records.store.series import Series
 from flagbench.report import verdict_table
+from flagbench.runs.series import Side
 from flagbench.stdio import NotPrinted
 from flagbench.verdict import choose_claim, verify_claim
-from flagbench.verdict.provenance import with_provenance
+from flagbench.verdict.series import with_provenance
 
 
 def show(

@@ -1,0 +1,304 @@
+"""What an argument names: a record or a series, by its file, `-`, its id or its beginning, `last` or `last~N`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from flagbench.errors import FlagbenchError
+from flagbench.records.model import Record
+from flagbench.records.read import read_content, read_record
+from flagbench.records.scalars import RECORD_ID
+from flagbench.records.store import Store, StoredRecord, StoreError, open_store
+from flagbench.records.store.layout import check_record_id
+from flagbench.records.store.series import LeftOut, Series, check_series, read_series, series_ids, series_of
+from flagbench.records.store.series_document import is_series, parse_series
+from flagbench.terminal import brief, visible
+from flagbench_core.exit_codes import ExitCode
+
+STORED_HELP = "The id of a stored record or its beginning, last for the newest one, last~1 for the one before it."
+RECORD_HELP = f"A file, - for standard input, or a stored record: {STORED_HELP[0].lower()}{STORED_HELP[1:]}"
+
+_LAST = re.compile(r"last(~([0-9]{0,6}))?")
+_PREFIX = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,159}")
+_CANDIDATES = 10
+"""How many ids an error lists if the beginning of an id matches several."""
+
+
+def load_records(names: Sequence[str], store_url: str | None) -> list[Record]:
+    """The records named by `-`, `last`, `last~N`, a file, an id in the store, or the beginning of one.
+
+    A name that exists as a path, has a slash or ends in .json is a path. Raises FlagbenchError where there is no such
+    record, where it is not valid, and (usage) where the beginning of an id fits several or `-` is named twice.
+    """
+    require_one_stdin(names)
+    return [_load(name, store_url) for name in names]
+
+
+def require_one_stdin(names: Sequence[str]) -> None:
+    """Raise FlagbenchError (usage) if `-` is named twice: standard input can be read once."""
+    if names.count("-") > 1:
+        raise FlagbenchError(
+            "standard input (-) is named more than once", remedy="write the records to files and name those"
+        )
+
+
+def _load(name: str, store_url: str | None) -> Record:
+    if is_path(name):
+        return read_record(None if name == "-" else Path(name))
+    return read_record(stored_record(name, open_store(store_url)))
+
+
+def is_path(name: str) -> bool:
+    """Whether a name is that of a file or `-`, and not of a stored record."""
+    named = name == "-" or "/" in name or name.endswith(".json") or os.path.lexists(name)
+    return named and not _LAST.fullmatch(name)
+
+
+def stored_record(name: str, store: Store) -> bytes:
+    """The bytes of a stored record by `last`, `last~N`, its id or the beginning of its id.
+
+    Raises StoreError: usage for what is not an id or the beginning of several, data for what is missing or
+    is damaged.
+    """
+    if last := _LAST.fullmatch(name):
+        return store.read(_newest(store, last))
+    return store.get(_stored_id(name, store))
+
+
+def stored_entries(names: Iterable[str], store: Store) -> list[StoredRecord]:
+    """The listed records of those names, damaged ones too. Raises StoreError as `stored_record` does.
+
+    An id has more than one entry where copies were put into other folders.
+    """
+    entries: dict[str, StoredRecord] = {}
+    for name in names:
+        if last := _LAST.fullmatch(name):
+            found = [_newest(store, last)]
+        else:
+            record_id = _stored_id(name, store)
+            found = [entry for entry in store.list() if entry.record_id == record_id]
+            if not found:
+                store.get(record_id)  # which says that there is none
+        entries.update((entry.location, entry) for entry in found)
+    return list(entries.values())
+
+
+def _stored_id(name: str, store: Store) -> str:
+    """The id that `name` is or is the beginning of.
+
+    Raises StoreError: usage for what is not an id or fits several, data for a beginning that fits none.
+    """
+    if not _PREFIX.fullmatch(name):
+        return check_record_id(name)
+    found = store.find(name)
+    if name in found or (not found and re.fullmatch(RECORD_ID, name)):
+        return name
+    if not found:
+        raise StoreError(
+            f"no record in {store.url} has an id that begins with '{name}'",
+            remedy="`flagbench results ls` shows the stored records; --store names another store",
+            code=ExitCode.DATA,
+        )
+    if len(found) == 1:
+        return found[0]
+    more = f"\n  and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
+    listed = "".join(f"\n  {record_id}" for record_id in found[:_CANDIDATES])
+    raise StoreError(
+        f"'{name}' is the beginning of {len(found)} ids:{listed}{more}",
+        remedy="give more of the id",
+        code=ExitCode.USAGE,
+    )
+
+
+def _newest(store: Store, last: re.Match[str]) -> StoredRecord:
+    """The record that a match of _LAST means. What was never stored is skipped, with a note on stderr."""
+    back = 0 if last[1] is None else int(last[2] or 1)
+    count = 0
+    for entry in store.list():
+        if entry.problem is not None:
+            note(entry.location, entry.problem)
+        elif count == back:
+            return entry
+        else:
+            count += 1
+    if count:
+        problem = f"the store {store.url} holds only {count} record(s)"
+        remedy = f"name one of last to last~{count - 1}" if count > 1 else "name it last"
+    else:
+        problem = f"the store {store.url} holds no record"
+        remedy = "run a case first (`flagbench run distilbert:cpu --preset tiny`), or name the file of a record"
+    raise StoreError(problem, remedy=remedy, code=ExitCode.DATA)
+
+
+def note(location: str, problem: str) -> None:
+    """Say on stderr why a file in the store is not listed as a record."""
+    print(visible(f"note: {location}: {problem}"), file=sys.stderr)
+
+
+SERIES_HELP = "Or a series: the id of a stored one, or its file."
+_SERIES_ID = re.compile("[0-9A-Za-z][0-9A-Za-z_-]*")
+
+
+class SeriesSummary(Struct, frozen=True):
+    """A series whose runs were held, or are the baseline."""
+
+    series_id: str
+    side: Literal["runs", "baseline"]
+    nonce: str
+    nonce_by: str
+    """`user` or `flagbench`."""
+    seeds: str
+    """`derived` from the nonce, or `given`."""
+    requested: int
+    held: int
+    left_out: tuple[LeftOut, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Where it contradicts itself or its records."""
+    looks: tuple[int, ...] = ()
+    """The numbers of runs after which it could end because its verdict was decided; none for a fixed number."""
+
+    @property
+    def text(self) -> str:
+        """One line: how many runs count, and which do not, and why."""
+        other = "; ".join(f"run {run.run}: {run.reason}" for run in self.left_out)
+        left = f", {len(self.left_out)} left out ({other})" if self.left_out else ""
+        by = "" if self.nonce_by == "user" else ", random"
+        seeds = "seeds derived from it" if self.seeds == "derived" else "the seed was given, not derived from it"
+        whole = self.held == self.requested and not self.left_out
+        count = f"all {self.requested} runs" if whole else f"{self.held} of {self.requested} runs"
+        if self.looks:
+            count += f", looked at after {', '.join(map(str, self.looks))}"
+        return f"series {self.series_id}: {count}{left}; nonce {self.nonce}{by}, {seeds}"
+
+
+@dataclass
+class Runs:
+    """Records, with the series that some of them are of."""
+
+    records: list[Record] = field(default_factory=list)
+    """Of runs that ended well, where they are of a series."""
+    series: list[Series] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        """What makes the series worthless as evidence."""
+        return [f"series {s.document.series_id}: {what}" for s in self.series for what in s.problems]
+
+    @property
+    def in_series(self) -> set[str]:
+        """Ids of the records that are of a series."""
+        return {record.record_id for each in self.series for record in (*each.records, *each.failed)}
+
+    @property
+    def own_seeds(self) -> bool:
+        """Whether runs have seeds of their own, derived from a nonce."""
+        return any(each.document.seeds == "derived" for each in self.series)
+
+    def to_verify(self) -> list[Record]:
+        """The records to hold: those of failed runs where no run ended well, so that the verdict says how they ended.
+
+        Of a series with problems one at most, since they need not be alike. Raises FlagbenchError (data) if no
+        run has a record; a series with problems is given a verdict all the same.
+        """
+        found = self.records or [record for each in self.series for record in each.failed]
+        if self.problems:
+            return found[:1]
+        if not found:
+            why = [f"run {run.run}: {run.reason}" for each in self.series for run in each.left_out]
+            raise FlagbenchError(
+                f"no run of the series can be verified: {'; '.join(why)}",
+                remedy="run it again, or name the store that has its records with --store",
+                code=ExitCode.DATA,
+            )
+        return found
+
+    def summaries(self, side: Literal["runs", "baseline"]) -> list[SeriesSummary]:
+        """Each series as a verdict names it."""
+        return [_summary(each, side) for each in self.series]
+
+
+def load_runs(names: Sequence[str], store_url: str | None) -> Runs:
+    """The records and series named by `-`, `last`, a file, an id in the store, or the beginning of one.
+
+    `last` is the newest record; where that is a run of a series, the whole series. Raises FlagbenchError as
+    `load_records` does.
+    """
+    require_one_stdin(names)
+    runs = Runs()
+    for name in names:
+        found = _load_run(name, store_url)
+        if isinstance(found, Series):
+            runs.series.append(found)
+            runs.records += found.records
+        else:
+            runs.records.append(found)
+    return runs
+
+
+def _load_run(name: str, store_url: str | None) -> Record | Series:
+    if is_path(name):
+        content, called = read_content(None if name == "-" else Path(name))
+        if is_series(content):
+            return check_series(open_store(store_url), parse_series(content, called))
+        return read_record(content, called)
+    store = open_store(store_url)
+    if name == "last":
+        record = read_record(stored_record(name, store))
+        series = series_of(store, record)
+        return record if series is None else check_series(store, series)
+    series_id = named_series(name, store)
+    return read_record(stored_record(name, store)) if series_id is None else read_series(store, series_id)
+
+
+def named_series(name: str, store: Store) -> str | None:
+    """The id of the series that a name is or, where no record has such an id, is the beginning of; else None.
+
+    Raises FlagbenchError (usage) for the beginning of several.
+    """
+    ids = _ids(store) if _SERIES_ID.fullmatch(name) and name != "last" else []
+    if name in ids:
+        return name
+    found = [series_id for series_id in ids if series_id.startswith(name)]
+    return _only(name, found) if found and not store.find(name) else None
+
+
+def _ids(store: Store) -> list[str]:
+    """The ids of the store's series; none where its key may not list."""
+    with suppress(StoreError):
+        return series_ids(store)
+    return []
+
+
+def _only(beginning: str, found: Iterable[str]) -> str:
+    ids = [*found]
+    if len(ids) == 1:
+        return ids[0]
+    raise FlagbenchError(
+        f"'{brief(beginning)}' is the beginning of {len(ids)} series: {', '.join(ids[:10])}",
+        remedy="give more of the id",
+    )
+
+
+def _summary(series: Series, side: Literal["runs", "baseline"]) -> SeriesSummary:
+    document = series.document
+    return SeriesSummary(
+        series_id=document.series_id,
+        side=side,
+        nonce=document.nonce,
+        nonce_by=document.nonce_by,
+        seeds=document.seeds,
+        requested=document.requested,
+        held=len(series.records),
+        left_out=series.left_out,
+        problems=series.problems,
+        looks=document.looks or (),
+    )
