@@ -2,21 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flagbench.errors import FlagbenchError
-from flagbench.plan.config import Planned
-from flagbench.plan.inference import forward_memory
-from flagbench.plan.memory import StageMemory
-from flagbench.plan.model import Layout, Software, bubble
+from flagbench.manifests.model import Case, Engine
+from flagbench.manifests.settings import preset_of, setting_fault
+from flagbench.plan.memory import StageMemory, forward_memory, fullest_stage
+from flagbench.plan.model import Layout, Model, Software, Step, bubble
 from flagbench.plan.speed import TensorSpeed
-from flagbench.plan.training import fullest_stage
+from flagbench.runs.request import read_setting
 
 GIB = 2**30
 UNCERTAINTY = 0.1
 """Predictions are up to this much below or above the published memory (docs/plan.md)."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What does not depend on the layout: the configuration of a case that is split."""
+
+    case: Case
+    config: Mapping[str, Any]
+    precision: str
+    asked: Mapping[str, Any]
+    """The hyper-parameters that were set."""
+
+    @property
+    def engine(self) -> Engine:
+        """What the case's first engine supports."""
+        return next(iter(self.case.engines.values()))
+
+    @property
+    def training(self) -> bool:
+        """Whether the case trains; else it only runs forward."""
+        return self.case.kind == "train"
+
+    @property
+    def model(self) -> Model:
+        """The sizes of the model."""
+        return Model.of(self.config["model"])
+
+    @property
+    def recomputes(self) -> tuple[str, ...]:
+        """The recomputations to choose from: all that the case has, or the one that was set.
+
+        Selective repeats nothing where attention is one kernel, as in the cases: it then equals none.
+        """
+        if not self.training:
+            return ("none",)
+        train = self.config["train"]
+        found = (train["recompute"],) if "recompute" in self.asked else self.case.settable["recompute"]["choices"]
+        same = {"selective": "none"} if train["flash_attention"] else {}
+        return tuple(dict.fromkeys(same.get(each, each) for each in found))
+
+    def step(self, recompute: str) -> Step:
+        """A step with that recomputation. Raises FlagbenchError if micro-batches do not make up a batch."""
+        length = self.config["data"]["sequence_length"]
+        if not self.training:
+            return Step(length, self.config["infer"]["batch_size"], 1, self.precision, fused_attention=False)
+        train = self.config["train"]
+        batch, micro = train["batch_size"], train["micro_batch_size"]
+        if batch % micro:
+            raise FlagbenchError(
+                f"batch_size {batch} is not a multiple of micro_batch_size {micro}",
+                remedy="choose a batch_size of micro_batch_size x accumulated micro-batches",
+            )
+        return Step(
+            length,
+            micro,
+            batch // micro,
+            self.precision,
+            recompute,
+            fused_attention=train["flash_attention"],
+            distributed_optimizer=train["distributed_optimizer"],
+        )
+
+
+def splits(case: Case) -> bool:
+    """Whether the case's first engine splits a model, and the model is one whose memory can be predicted."""
+    engine, model = next(iter(case.engines.values())), case.presets["reference"]["model"]
+    return not {"tp", "pp"}.isdisjoint(engine.layout) and set(Model.__dataclass_fields__) <= set(model)
+
+
+def planned(case: Case, preset: str, precision: str | None, settings: Sequence[str]) -> Planned:
+    """The configuration of a case that is split; `settings` are NAME=VALUE."""
+    config = preset_of(case, preset, "faithful")
+    asked = dict(read_setting(setting, case) for setting in settings)
+    for name, value in asked.items():
+        *sections, key = case.settable[name]["path"].split(".")
+        section = config
+        for part in sections:
+            section = section[part]
+        section[key] = value
+    return Planned(case, config, precision or case.default_precision, asked)
 
 
 @dataclass(frozen=True)
@@ -51,63 +131,64 @@ class Row:
         }
 
 
-def layouts(planned: Planned, devices: int, per_node: int) -> list[Layout]:
+def layouts(plan: Planned, devices: int, per_node: int) -> list[Layout]:
     """Every layout of that many devices that divides the model, its tensor parallelism inside a node.
 
     Raises FlagbenchError (usage) if no layout does.
     """
-    found = [layout for layout in _products(planned, devices, per_node) if _divides(planned, layout)]
+    found = [
+        Layout(tp, pp, devices // (tp * pp))
+        for tp in _sizes(plan, "tp", per_node)
+        for pp in _sizes(plan, "pp", devices // tp)
+        if devices == tp * pp or "dp" in plan.engine.layout
+    ]
+    found = [
+        layout
+        for layout in found
+        if all(
+            _at(plan, path) % getattr(layout, axis) == 0 for axis in Layout._fields for path in _divided(plan, axis)
+        )
+    ]
     if not found:
         parts = "; ".join(
-            f"{axis} must divide {', '.join(f'{path} = {_at(planned.config, path)}' for path in paths)}"
-            for axis, paths in planned.engine.get("divides", {}).items()
+            f"{axis} must divide {', '.join(f'{path} = {_at(plan, path)}' for path in paths)}"
+            for axis, paths in plan.engine.divides.items()
         )
         raise FlagbenchError(
-            f"no layout of {devices} devices, {per_node} on a node, divides {planned.case.name}",
+            f"no layout of {devices} devices, {per_node} on a node, divides {plan.case.name}",
             remedy=f"change --gpus, --gpus-per-node or --set; {parts}",
         )
     return found
 
 
-def _products(planned: Planned, devices: int, per_node: int) -> Iterator[Layout]:
-    for tp in _sizes(planned, "tp", per_node):
-        for pp in _sizes(planned, "pp", devices // tp):
-            layout = Layout(tp, pp, devices // (tp * pp))
-            if layout.dp == 1 or "dp" in planned.engine["layout"]:
-                yield layout
-
-
-def _sizes(planned: Planned, axis: str, ranks: int) -> list[int]:
+def _sizes(plan: Planned, axis: str, ranks: int) -> list[int]:
     """The divisors of `ranks` that the engine and the case allow for an axis, or the size that was set; 0 leaves the
     choice open."""
-    if axis in planned.asked:
-        asked = planned.config["layout"][axis] or ranks  # 0: as many as possible, as in a run
+    if axis in plan.asked:
+        asked = plan.asked[axis] or ranks  # 0: as many as possible, as in a run
         return [asked] if ranks % asked == 0 else []
-    if axis not in planned.engine["layout"]:
+    if axis not in plan.engine.layout:
         return [1]
-    setting = planned.case.settable.get(axis)
-    limits = [ranks, int(setting.get("maximum", ranks)) if setting else ranks]
-    limits += [_at(planned.config, path) for path in planned.engine.get("divides", {}).get(axis, ())]
-    return [size for size in range(1, min(limits) + 1) if ranks % size == 0]
+    most = min([ranks, *(_at(plan, path) for path in _divided(plan, axis))])
+    spec = plan.case.settable.get(axis)
+    sizes = [size for size in range(1, most + 1) if ranks % size == 0]
+    return [size for size in sizes if spec is None or setting_fault(spec, size) is None]
 
 
-def _divides(planned: Planned, layout: Layout) -> bool:
-    """Whether every size that the manifest names is a multiple of the axis."""
-    rules: Mapping[str, Any] = planned.engine.get("divides", {})
-    return all(
-        _at(planned.config, path) % getattr(layout, axis) == 0 for axis, paths in rules.items() for path in paths
-    )
+def _divided(plan: Planned, axis: str) -> Sequence[str]:
+    """The values that the size of an axis must divide, by their paths in the configuration."""
+    return plan.engine.divides.get(axis, ())
 
 
-def _at(config: Mapping[str, Any], path: str) -> int:
-    found: Any = config
+def _at(plan: Planned, path: str) -> int:
+    found: Any = plan.config
     for key in path.split("."):
         found = found[key]
     return int(found)
 
 
 def rows(
-    planned: Planned, devices: int, per_node: int, memory: float, software: Software, speed: TensorSpeed
+    plan: Planned, devices: int, per_node: int, memory: float, software: Software, speed: TensorSpeed
 ) -> list[Row]:
     """Every layout: those that fit into `memory` GiB, then those that just fit, both the fastest first; then those
     that do not fit, the smallest first.
@@ -116,8 +197,8 @@ def rows(
     Of layouts that are equally fast, the one with less tensor parallelism is first, then with fewer stages.
     """
     found = []
-    for layout in layouts(planned, devices, per_node):
-        choices = [_row(planned, layout, recompute, memory, software, speed) for recompute in planned.recomputes]
+    for layout in layouts(plan, devices, per_node):
+        choices = [_row(plan, layout, recompute, memory, software, speed) for recompute in plan.recomputes]
         found.append(min(choices, key=_order))
     return sorted(found, key=_order)
 
@@ -128,11 +209,9 @@ def _order(row: Row) -> tuple[Any, ...]:
     return (False, row.tight, -round(row.relative, 9), row.layout.tp, row.layout.pp)
 
 
-def _row(
-    planned: Planned, layout: Layout, recompute: str, memory: float, software: Software, speed: TensorSpeed
-) -> Row:
-    step, model = planned.step(recompute), planned.model
-    if planned.training:
+def _row(plan: Planned, layout: Layout, recompute: str, memory: float, software: Software, speed: TensorSpeed) -> Row:
+    step, model = plan.step(recompute), plan.model
+    if plan.training:
         needed, waits = fullest_stage(model, step, layout, software), bubble(layout.pp, step.micro_batches)
         again = model.recomputed_share(recompute, step.sequence_length, layout.tp)
     else:

@@ -1,15 +1,21 @@
 """Memory of the ranks of a stage, in bytes: what is always there, what a step adds, and what a device holds beside.
 
-Each term is a tensor that torch or Megatron-Core 0.16 allocates, not a fit. The accounting follows Korthikanti et
-al., Reducing Activation Recomputation in Large Transformer Models, MLSys 2023, for the modules that the cases use.
+Each term is a tensor that torch or Megatron-Core 0.16 allocates, not a fit. Training has Megatron-Core's buffers and
+optimizer, and the activations of its 1F1B schedule, with sequence parallelism if t > 1; the accounting follows
+Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, MLSys 2023. A forward pass has no
+sequence parallelism, and unfused attention in fp32, as in Megatron-LM of 2023.
+
+Bytes for: b micro-batch and s sequence length (tokens = b x s), h width, f width of the SwiGLU, k width of keys and
+values, V vocabulary, t tensor-parallel ranks, e bytes of a value.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from flagbench.plan.model import Layout, Software
+from flagbench.plan.model import GPU, Layout, Model, Software, Step
 
+FP32 = 4
 MIB = 2**20
 CONTEXT = 1343 * MIB
 """A process with loaded kernels before it allocates anything: 1343 MB on a V100 with CUDA 11.2, printed in Hugging
@@ -46,10 +52,14 @@ class StageMemory:
     communicators: int
 
     @property
+    def always(self) -> int:
+        """Tensors that live through every step."""
+        return self.weights + self.gradients + self.optimizer + self.inputs + self.buffers
+
+    @property
     def tensors(self) -> int:
         """Peak of the bytes in live tensors."""
-        always = self.weights + self.gradients + self.optimizer + self.inputs + self.buffers
-        return always + max(self.activations + self.working, self.update)
+        return self.always + max(self.activations + self.working, self.update)
 
     @property
     def in_use(self) -> int:
@@ -60,15 +70,14 @@ class StageMemory:
         a layout may therefore run, more slowly, where this is somewhat above the device's memory.
         """
         spent = self.activations + self.working + self.kept
-        always = self.weights + self.gradients + self.optimizer + self.inputs + self.buffers
-        return always + max(spent, self.update) + self.context + self.communicators
+        return self.always + max(spent, self.update) + self.context + self.communicators
 
     def to_dict(self) -> dict[str, int]:
         """All terms, and both sums."""
         return {**asdict(self), "tensors": self.tensors, "in_use": self.in_use}
 
 
-def margin(layout: Layout, software: Software, *, training: bool) -> dict[str, int]:
+def _margin(layout: Layout, software: Software, *, training: bool) -> dict[str, int]:
     """`context` and `communicators` of a rank: one for each axis of the layout with several ranks, and in training
     one for the group that adds up the norm of the gradients."""
     if not software.device:
@@ -78,3 +87,251 @@ def margin(layout: Layout, software: Software, *, training: bool) -> dict[str, i
         groups.append(layout.ranks)
     sizes = [COMMUNICATOR_OF_TWO if ranks == 2 else COMMUNICATOR for ranks in groups if ranks > 1]
     return {"context": CONTEXT, "communicators": sum(sizes)}
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Bytes of the tensors of one micro-batch on one rank."""
+
+    hidden: int
+    """The residual stream, [s / t, b, h] with sequence parallelism: e x tokens x h / t."""
+    whole: int
+    """The same, gathered: e x tokens x h."""
+    norm_input: int
+    """What a norm saves beside its output."""
+    keeps_input: bool
+    """Whether that is its input itself, not a copy."""
+    query: int
+    """Also the context of the attention, and keys or values, repeated for every query: e x tokens x h / t."""
+    scores: int
+    """e x b x heads / t x s x s."""
+    mask: int
+    """bool, s x s: Megatron-Core's modules make one for every layer."""
+    lse: int
+    """fp32 log of the softmax's sum, of a fused kernel: b x heads / t x s."""
+    angles: int
+    """Cosines and sines, of queries and of keys: 4 x e x s x h / heads."""
+    unit: int
+    """e x tokens x f / t: a tensor inside the SwiGLU."""
+    logits: int
+    """Elements: tokens x V / t."""
+
+    @classmethod
+    def of(cls, model: Model, step: Step, layout: Layout, software: Software) -> _Sizes:
+        tokens, e, t, h = step.tokens, step.bytes, layout.tp, model.dim
+        hidden = e * tokens * h // t
+        wide = FP32 * tokens * h // t
+        heads = step.micro_batch * model.heads // t * step.sequence_length
+        # Without a fused norm: the scaled input and the input, both in fp32.
+        saved = hidden if software.fused_norm else 2 * wide
+        return cls(
+            hidden=hidden,
+            whole=e * tokens * h,
+            keeps_input=software.fused_norm or e == FP32,
+            norm_input=saved + FP32 * tokens // t,  # and the reciprocal root of each token
+            query=e * tokens * h // t,
+            scores=e * heads * step.sequence_length,
+            mask=step.sequence_length**2,
+            lse=FP32 * heads,
+            angles=4 * e * step.sequence_length * h // model.heads,
+            unit=e * tokens * model.ffn // t,
+            logits=tokens * model.padded_vocabulary(t) // t,
+        )
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What one layer saves for backward, bytes."""
+
+    core_inputs: int
+    """Queries and keys after the rotary embedding, and values. Keys and values are repeated for every query."""
+    core: int
+    """What the core of the attention saves, its context excluded."""
+    attention: int
+    """All of the first half, without the core: norm, angles, context."""
+    mlp: int
+    """The second half: norm; of the SwiGLU its input, which are two halves, the activated half and the product."""
+
+    @classmethod
+    def of(cls, model: Model, step: Step, sizes: _Sizes) -> _Layer:
+        inputs = 3 * sizes.query
+        if step.fused_attention:
+            # The kernel has the sequences one after the other: of several, its output is copied.
+            core = inputs + sizes.lse + (sizes.query if step.micro_batch > 1 else 0)
+        else:
+            core = inputs + sizes.scores + sizes.mask
+        norm = sizes.norm_input + sizes.hidden
+        return cls(inputs, core, norm + sizes.angles + sizes.query, norm + 4 * sizes.unit)
+
+    @property
+    def all(self) -> int:
+        return self.attention + self.core + self.mlp
+
+    def saved(self, recompute: str, sizes: _Sizes) -> int:
+        """What stays of it until its backward pass."""
+        if recompute == "full":
+            return sizes.hidden
+        return self.all - self.core + self.core_inputs if recompute == "selective" else self.all
+
+
+def stage_memory(model: Model, step: Step, layout: Layout, stage: int, software: Software = GPU) -> StageMemory:
+    """The memory of each rank of a stage, from the second step on.
+
+    The first stage has min(p, m) micro-batches in flight, every later one a micro-batch less, at least one.
+    """
+    sizes = _Sizes.of(model, step, layout, software)
+    parameters = model.parameters(layout, stage)
+    elements = sum(parameters)  # their padding in the buffers is less than a thousandth
+    replicas = layout.dp if step.distributed_optimizer else 1
+    # fp32 weights are the optimizer's own; of others it has an fp32 copy.
+    of_optimizer = 2 * FP32 if step.bytes == FP32 else 3 * FP32
+    saved = _saved(model, step, layout, stage, sizes)
+    in_flight = min(layout.pp - stage, step.micro_batches)
+    peak = _peak(model, step, layout, stage, software, sizes, saved * in_flight, saved)
+    if software.foreach_adam:
+        update = FP32 * sum(parameters) // replicas
+        largest = _largest_saved(step, sizes)
+        kept = sum(FP32 * one for one in parameters if FP32 * one > largest) // replicas
+    else:
+        update, kept = 2 * FP32 * max(parameters), 0  # the root of the second moment, and the step size
+    if software.copying_reduce_scatter and step.distributed_optimizer:
+        update = max(update, FP32 * elements)
+    return StageMemory(
+        stage=stage,
+        weights=step.bytes * elements,
+        gradients=FP32 * elements,
+        optimizer=of_optimizer * elements // replicas,
+        inputs=8 * step.micro_batches * step.micro_batch * (step.sequence_length + 1),
+        buffers=max(sizes.whole if layout.tp > 1 else 0, 0 if step.fused_attention else sizes.scores)
+        + FP32 * step.sequence_length * model.dim // model.heads,
+        activations=saved * in_flight,
+        working=peak - saved * in_flight,
+        update=update,
+        kept=kept,
+        **_margin(layout, software, training=True),
+    )
+
+
+def fullest_stage(model: Model, step: Step, layout: Layout, software: Software = GPU) -> StageMemory:
+    """The stage whose ranks use most."""
+    stages = (stage_memory(model, step, layout, stage, software) for stage in range(layout.pp))
+    return max(stages, key=lambda found: found.in_use)
+
+
+def _saved(model: Model, step: Step, layout: Layout, stage: int, sizes: _Sizes) -> int:
+    """Bytes that a micro-batch leaves on a stage until its backward pass."""
+    layer, layers = _Layer.of(model, step, sizes), model.layers // layout.pp
+    again = layers if step.recompute != "full" or step.recomputed_layers is None else step.recomputed_layers
+    saved = again * layer.saved(step.recompute, sizes) + (layers - again) * layer.all
+    if stage == 0:
+        saved += 8 * step.tokens  # ids, for the gradient of the embedding
+    elif not sizes.keeps_input and step.recompute != "full":
+        saved += sizes.hidden  # the input, which the schedule holds until its gradient is sent
+    if stage == layout.pp - 1:
+        return saved + _saved_by_loss(sizes)
+    return saved + sizes.hidden  # the output, which the schedule holds until its gradient arrives
+
+
+def _saved_by_loss(sizes: _Sizes) -> int:
+    """The last norm, and the softmax, which is fp32 in every precision."""
+    return sizes.norm_input + sizes.hidden + FP32 * sizes.logits
+
+
+def _largest_saved(step: Step, sizes: _Sizes) -> int:
+    """Bytes of the largest block that every layer of every micro-batch leaves behind when it is freed."""
+    if step.recompute == "full" and step.recomputed_layers is None:
+        return sizes.hidden
+    return max(2 * sizes.unit, 0 if step.fused_attention or step.recompute != "none" else sizes.scores)
+
+
+def _mask_gradient(step: Step, layer: _Layer, sizes: _Sizes) -> int:
+    """The change since the start of a layer's backward pass when it comes to the mask of its scores.
+
+    The second half of the layer is freed, and of the first the softmax, the values and the context, but there is a
+    gradient of the values. The mask was applied in place to a view, for which autograd needs four tensors of scores.
+    The caller adds the gradient that the first half got, where somebody still holds that of the layer's output.
+    """
+    change = 3 * sizes.scores - layer.mlp - sizes.query
+    if step.recompute == "selective":
+        change += layer.core  # scores and mask are there again, with the context, its gradient and that of the values
+    return change
+
+
+def _peak(
+    model: Model,
+    step: Step,
+    layout: Layout,
+    stage: int,
+    software: Software,
+    sizes: _Sizes,
+    saved: int,
+    of_one: int,
+) -> int:
+    """Bytes of activations, gradients and temporaries at the worst moment; `saved` of them are all activations in
+    flight, `of_one` of each micro-batch.
+
+    The moments are those of the backward pass of the oldest micro-batch, before anything of its first layer is freed,
+    and its ends: the loss before it, the embedding after it. Gradients of weights have the precision of the model and
+    live until they are added to the buffer.
+    """
+    layer, last, split = _Layer.of(model, step, sizes), stage == layout.pp - 1, layout.tp > 1
+    e, h, t, unit = step.bytes, model.dim, layout.tp, sizes.unit
+    fc2, table = e * h * model.ffn // t, e * h * model.padded_vocabulary(t) // t
+    # A linear layer's input gradient is scattered: the whole, this rank's part and, by gloo, a copy.
+    scattered = sizes.whole + (sizes.hidden if split else 0)
+    scattered += sizes.whole if split and software.copying_reduce_scatter else 0
+    full = step.recompute == "full" and step.recomputed_layers is None
+    if stage > 0:
+        saved += sizes.hidden  # the gradient that was sent last
+    start = saved + sizes.hidden  # the gradient of the stage's output
+    if last:
+        start -= _saved_by_loss(sizes)
+    if full:
+        # A layer is there again, with its output; its input is saved anyway.
+        start += layer.all - (sizes.hidden if sizes.keeps_input else 0) + sizes.hidden
+    moments = [
+        start + (sizes.whole if split else 0) + unit + fc2,
+        start + 2 * unit,  # the product of the SwiGLU is freed, but there are gradients of it and of both halves
+        start - 2 * unit + scattered + 2 * fc2,
+    ]
+    if not step.fused_attention:
+        moments.append(start + _mask_gradient(step, layer, sizes) + (sizes.hidden if full or not last else 0))
+    if last:
+        half = 0 if e == FP32 else 1
+        # The loss converts the logits to fp32, and its gradient back; then they are multiplied with the weights.
+        kept = 0 if sizes.keeps_input else sizes.hidden
+        moments.append(saved + half * (e * sizes.logits + kept))
+        moments.append(saved + (e - FP32) * sizes.logits + scattered + table)
+    if stage == 0:
+        moments.append(saved - of_one + sizes.hidden + (sizes.whole if split else 0) + table)
+    return max(moments)
+
+
+def forward_memory(model: Model, step: Step, layout: Layout, software: Software = GPU) -> StageMemory:
+    """The memory of each rank while it scores `micro_batch` sequences."""
+    tokens, e, t, h = step.tokens, step.bytes, layout.tp, model.dim
+    scores = step.micro_batch * model.heads // t * step.sequence_length**2  # elements
+    logits = tokens * model.padded_vocabulary(t) // t  # elements
+    hidden, query, unit = e * tokens * h, e * tokens * h // t, e * tokens * model.ffn // t
+    around = 2 * hidden  # the residual stream and the output of the norm
+    # Scores, the same multiplied in fp32, their softmax in fp32, and in half precision its copy.
+    softmax = (12 if e == FP32 else 8 + 2 * e) * scores
+    moments = [
+        around + 3 * query + softmax,  # queries, and repeated keys and values
+        around + 4 * unit,  # both halves of the SwiGLU, the activation and the product
+        # The logits, which are copied into another order if there are several sequences, and in fp32.
+        hidden + (e * (1 if step.micro_batch == 1 else 2) + (0 if e == FP32 else FP32)) * logits,
+    ]
+    return StageMemory(
+        stage=0,
+        weights=e * sum(model.parameters(layout, 0)),
+        gradients=0,
+        optimizer=0,
+        inputs=8 * step.micro_batch * (step.sequence_length + 1),
+        buffers=e * scores + step.sequence_length**2,  # where scores are computed, and the causal mask
+        activations=0,
+        working=max(moments),
+        update=0,
+        kept=0,
+        **_margin(layout, software, training=False),
+    )

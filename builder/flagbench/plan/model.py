@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from flagbench.manifests.model import Stack
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4}
 """Of a weight or an activation, by precision."""
@@ -127,11 +128,11 @@ FOREACH_ADAM_FROM = (2, 0)
 """Releases of torch."""
 
 
-def software_of(stack: Mapping[str, Any]) -> Software:
+def software_of(stack: Stack) -> Software:
     """What a stack allocates: by its device and its version of torch."""
-    if stack["device"]["kind"] == "cpu":
+    if stack.device_kind == "cpu":
         return CPU
-    release = tuple(int(part) for part in stack["expects"]["torch"].split(".")[:2])
+    release = tuple(int(part) for part in stack.expects["torch"].split(".")[:2])
     return Software(fused_norm=release >= FUSED_NORM_FROM, foreach_adam=release >= FOREACH_ADAM_FROM)
 
 
@@ -141,21 +142,3 @@ def bubble(stages: int, micro_batches: int) -> float:
     Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters, SC 2021.
     """
     return (stages - 1) / (micro_batches + stages - 1)
-
-
-def buffer_elements(parameters: list[int], dp: int, distributed: bool) -> int:
-    """Elements of Megatron-Core's buffer of gradients, or of weights.
-
-    For the distributed optimizer (megatron.core.distributed.param_and_grad_buffer), parameters start at multiples of
-    64 elements, and the end is padded so that it is divisible by the replicas and by 128.
-    """
-    if not distributed:
-        return sum(parameters)
-    end = 0
-    for elements in reversed(parameters):
-        end = _up(end, 64) + elements
-    return _up(end, math.lcm(dp, 128))
-
-
-def _up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple

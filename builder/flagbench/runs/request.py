@@ -195,7 +195,7 @@ def check_options(options: RunOptions, case: Case, stack: Stack) -> None:
     if len(given) > 1:
         raise FlagbenchError(f"{' and '.join(given)} contradict each other", remedy="give one of them")
     for setting in options.set_:
-        _check_setting(setting, case)
+        read_setting(setting, case)
     most = engine_of(options, case).get("max_nodes", MAX_NODES)
     if options.nodes > most:
         raise FlagbenchError(
@@ -236,7 +236,8 @@ def _check_choices(options: RunOptions, case: Case, stack: Stack) -> None:
         )
 
 
-def _check_setting(setting: str, case: Case) -> None:
+def read_setting(setting: str, case: Case) -> tuple[str, Scalar]:
+    """The name and the value of NAME=VALUE. Raises FlagbenchError (usage) for what the case does not allow."""
     name, equals, raw = setting.partition("=")
     if not equals:
         raise FlagbenchError(f"--set {setting!r} has no value", remedy="write --set NAME=VALUE")
@@ -250,8 +251,10 @@ def _check_setting(setting: str, case: Case) -> None:
     spec = case.settable[name]
     value = _typed(raw, spec["type"])
     fault = setting_fault(spec, value) if value is not None else f"{raw!r} is not of type {spec['type']}"
-    if fault := text_fault(raw) or fault:
+    fault = text_fault(raw) or fault
+    if fault or value is None:
         raise FlagbenchError(f"--set {name}: {fault}", remedy="give a value that the case allows")
+    return name, value
 
 
 def _typed(raw: str, kind: str) -> Scalar | None:

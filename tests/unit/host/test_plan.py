@@ -13,13 +13,10 @@ from hypothesis import strategies as st
 from catalogs import CATALOG
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Claim
-from flagbench.plan.config import Planned, planned
-from flagbench.plan.inference import forward_memory
-from flagbench.plan.layouts import layouts, rows
-from flagbench.plan.memory import StageMemory
+from flagbench.plan.layouts import Planned, layouts, planned, rows
+from flagbench.plan.memory import StageMemory, forward_memory, fullest_stage, stage_memory
 from flagbench.plan.model import CPU, GPU, Layout, Model, Software, Step, bubble, software_of
 from flagbench.plan.speed import TensorSpeed, tensor_speed
-from flagbench.plan.training import fullest_stage, stage_memory
 
 from .conftest import ROOT
 
@@ -286,7 +283,7 @@ def test_recomputation_repeats_flops(recompute: str, share: float) -> None:
 
 
 def test_the_software_of_a_stack() -> None:
-    told: dict[str, Any] = {name: software_of(stack.raw) for name, stack in CATALOG.stacks.items()}
+    told: dict[str, Any] = {name: software_of(stack) for name, stack in CATALOG.stacks.items()}
     assert told["cpu"] == CPU
     assert told["c500-maca3"] == told["hopper-cuda13"] == GPU
     assert told["a100-cuda11.8"] == Software(fused_norm=False)

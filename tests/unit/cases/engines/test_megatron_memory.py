@@ -134,7 +134,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], list[tupl
 
 @pytest.mark.parametrize("job", JOBS, ids=str)
 def test_a_training_step_needs_what_is_predicted(found: Any, job: Job) -> None:
-    from flagbench.plan import model, training
+    from flagbench.plan import memory, model
 
     length, micro, count = TOKENS[job.shape]
     step = model.Step(
@@ -150,7 +150,7 @@ def test_a_training_step_needs_what_is_predicted(found: Any, job: Job) -> None:
     sizes = model.Model.of(SHAPES[job.shape])
     for rank, (start, more) in enumerate(found(job)):
         stage = job.layout.coordinates(rank).pp
-        told = training.stage_memory(sizes, step, layout, stage, model.CPU)
+        told = memory.stage_memory(sizes, step, layout, stage, model.CPU)
         assert told.tensors == pytest.approx(start + more, rel=0.03)
         # What a step adds to weights, gradients and the optimizer's state.
         assert told.tensors - start == pytest.approx(more, rel=0.05)
@@ -158,12 +158,12 @@ def test_a_training_step_needs_what_is_predicted(found: Any, job: Job) -> None:
 
 @pytest.mark.parametrize("job", FORWARD, ids=str)
 def test_a_forward_pass_needs_what_is_predicted(found: Any, job: Any) -> None:
-    from flagbench.plan import inference, model
+    from flagbench.plan import memory, model
 
     layout, precision = job
     config = aquila_bench.configured()
     step = model.Step(config["data"]["sequence_length"], 1, 1, precision, fused_attention=False)
-    told = inference.forward_memory(model.Model.of(config["model"]), step, model.Layout(layout.tp, 1, 1), model.CPU)
+    told = memory.forward_memory(model.Model.of(config["model"]), step, model.Layout(layout.tp, 1, 1), model.CPU)
     for start, more in found(job):
         assert told.tensors == pytest.approx(start + more, rel=0.05)
         assert told.tensors - start == pytest.approx(more, rel=0.1)

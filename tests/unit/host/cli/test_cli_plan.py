@@ -26,7 +26,7 @@ def test_a_table_for_people(flagbench: Flagbench) -> None:
     assert [row[8] for row in table] == sorted((row[8] for row in table), reverse=True)  # yes before no
     assert "llama2-70b/h800-4x8-amp-tp8-pp4" in done.out
     tp, pp = table[0][:2]
-    assert f"--nodes 4 --gpus 8 --set tp={tp} --set pp={pp}" in rest[-1]
+    assert f"--nodes=4 --gpus=8 --set=tp={tp} --set=pp={pp}" in rest[-1]
 
 
 def test_json_for_scripts(flagbench: Flagbench) -> None:

@@ -1,0 +1,215 @@
+"""A plan of a case on a number of devices: made, as a table for people, and as JSON for scripts."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flagbench.errors import FlagbenchError
+from flagbench.image_reference import case_and_stack
+from flagbench.manifests.lookup import catalog_get, resolve_image
+from flagbench.manifests.model import Case, Catalog, Stack
+from flagbench.page import Block, Lines, Table
+from flagbench.plan.layouts import GIB, UNCERTAINTY, Planned, Row, planned, rows, splits
+from flagbench.plan.model import GPU, Step, software_of
+from flagbench.plan.speed import TensorSpeed, tensor_speed
+from flagbench.runs.request import RunOptions, check_options
+from flagbench_core.exit_codes import ExitCode
+
+NODE = 8
+"""Devices of a node, unless told otherwise: as in all published rows of several nodes."""
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.1f}"
+
+
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "TP": lambda row: str(row.layout.tp),
+    "PP": lambda row: str(row.layout.pp),
+    "DP": lambda row: str(row.layout.dp),
+    "RECOMPUTE": lambda row: row.recompute,
+    "BATCH": lambda row: str(row.global_batch),
+    "MODEL": lambda row: _gib(row.memory.weights + row.memory.gradients + row.memory.optimizer),
+    "ACTIVATIONS": lambda row: _gib(row.memory.activations + row.memory.working),
+    "IN USE": lambda row: _gib(row.memory.in_use),
+    "FITS": lambda row: "tight" if row.tight else "yes" if row.fits else "no",
+    "BUBBLE": lambda row: f"{row.bubble:.1%}",
+    "SPEED": lambda row: f"{row.relative:.3f}",
+}
+"""Of the table: what each shows of a layout. Memory in GiB."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The layouts of a case on a number of devices, the best first."""
+
+    planned: Planned
+    stack: Stack | None
+    options: RunOptions
+    memory: float
+    """GiB of a device."""
+    speed: TensorSpeed
+    rows: Sequence[Row]
+
+    @property
+    def best(self) -> Row | None:
+        """The fastest layout that fits; None if none does."""
+        return self.rows[0] if self.rows[0].fits else None
+
+    @property
+    def step(self) -> Step:
+        """A step of a replica."""
+        return self.planned.step(self.planned.recomputes[0])
+
+    @property
+    def command(self) -> str | None:
+        """The command that runs the best layout; None if none fits."""
+        if self.best is None:
+            return None
+        case, layout = self.planned.case, self.best.layout
+        chosen = {"tp": layout.tp, "pp": layout.pp, "recompute": self.best.recompute}
+        settings = [f"{name}={value}" for name, value in chosen.items() if name in case.settable]
+        settings += sorted(text for text in self.options.set_ if text.partition("=")[0] not in chosen)
+        image = f"{case.name}:{self.stack.name if self.stack else 'STACK'}"
+        return shlex.join(["flagbench", "run", image, *replace(self.options, set_=tuple(settings)).words()])
+
+    def require_fit(self) -> None:
+        """Raise FlagbenchError (out of memory) if no layout fits."""
+        if self.best is not None:
+            return
+        ways = ["use devices with more memory"]
+        if "pp" in self.planned.engine.layout:
+            ways.append("more of them")
+        if self.planned.training and self.planned.config["train"]["micro_batch_size"] > 1:
+            ways.append("a smaller --set micro_batch_size")
+        devices, least = self.options.nodes * self.options.gpus, _gib(self.rows[0].memory.in_use)
+        raise FlagbenchError(
+            f"no layout of {devices} devices fits into {self.memory:g} GiB; the smallest needs {least}",
+            remedy=", or ".join(ways),
+            code=ExitCode.OUT_OF_MEMORY,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a script."""
+        step = self.step
+        return {
+            "case": self.planned.case.name,
+            "stack": self.stack.name if self.stack else None,
+            "preset": self.options.preset,
+            "precision": self.planned.precision,
+            "flops": self.planned.case.formula,
+            "devices": self.options.nodes * self.options.gpus,
+            "devices_per_node": self.options.gpus,
+            "memory_gib": self.memory,
+            "sequence_length": step.sequence_length,
+            "micro_batch_size": step.micro_batch,
+            "batch_size": step.micro_batch * step.micro_batches,
+            "tensor_speed": {"measured": dict(self.speed.measured), "claims": list(self.speed.claims)},
+            "layouts": [row.to_dict() for row in self.rows],
+            "fastest": self.best.to_dict() if self.best else None,
+            "command": self.command,
+        }
+
+    def page(self) -> list[Block]:
+        """For a person."""
+        step, case = self.step, self.planned.case
+        batch = f"{step.micro_batch * step.micro_batches} samples a step for each replica, " * self.planned.training
+        size = f"{step.micro_batch} x {step.sequence_length} tokens at a time"
+        head = f"{case.name} in {self.planned.precision}: {batch}{size}, devices of {self.memory:g} GiB"
+        table = Table(
+            tuple(COLUMNS),
+            [[cell(row) for cell in COLUMNS.values()] for row in self.rows],
+            right=frozenset(COLUMNS) - {"RECOMPUTE", "FITS"},
+            styles={"no": "bold red", "tight": "bold yellow"},
+            drop=("MODEL", "ACTIVATIONS", "BATCH"),
+        )
+        return [Lines((head,)), table, Lines(tuple(self._notes()))]
+
+    def _notes(self) -> list[str]:
+        notes = [
+            "Memory is predicted, GiB on each rank of the fullest stage (docs/plan.md). A layout that fits by less",
+            f"than {UNCERTAINTY:.0%}, the uncertainty of the prediction, is tight and listed after the others.",
+        ]
+        if self.planned.training:
+            notes.append("SPEED is that of a device, 1 without bubble, recomputation and cost of tensor parallelism.")
+        if self.speed.claims:
+            known = ", ".join(f"tp {tp}: {value:.3f}" for tp, value in self.speed.measured.items())
+            notes += [
+                f"Tensor parallelism ({known}) as in the published rows",
+                f"  {' and '.join(self.speed.claims)}",
+            ]
+        else:
+            notes.append("What tensor parallelism costs was not published; of equal speeds, less of it is first.")
+        if self.planned.case.formula is None:
+            notes.append(
+                "The case counts no FLOPs: its runs have no utilisation, and no rule on FLOPs applies to them."
+            )
+        return notes if self.command is None else [*notes, f"Fastest that fits: {self.command}"]
+
+
+def make_plan(
+    name: str, catalog: Catalog, devices: int, per_node: int | None, memory: float | None, options: RunOptions
+) -> Plan:
+    """The plan of `case` or `case:stack` on that many devices.
+
+    Args:
+        per_node: devices of a node; 8, or all, where None.
+        memory: GiB of a device; that of the stack's devices where None.
+        options: its preset, precision and settings.
+
+    Raises FlagbenchError (usage) for what cannot be planned.
+    """
+    case, stack = _case_and_stack(name, catalog)
+    per_node = per_node or min(NODE, devices)
+    if devices % per_node:
+        raise FlagbenchError(
+            f"{devices} devices cannot be divided into nodes of {per_node}",
+            remedy="change --gpus or --gpus-per-node",
+        )
+    options = replace(options, nodes=devices // per_node, gpus=per_node)
+    # Without a stack, options are checked for one with accelerators.
+    able = [stack] if stack else [one for one in catalog.stacks.values() if case.name in one.runs]
+    check_options(options, case, min(able, key=lambda one: one.device_kind == "cpu"))
+    memory = _memory(memory, stack)
+    plan = planned(case, options.preset, options.precision, options.set_)
+    speed = tensor_speed(case, catalog.claims.values()) if plan.training else TensorSpeed()
+    software = GPU if stack is None else software_of(stack)
+    return Plan(plan, stack, options, memory, speed, rows(plan, devices, per_node, memory, software, speed))
+
+
+def _case_and_stack(name: str, catalog: Catalog) -> tuple[Case, Stack | None]:
+    case: Case
+    stack: Stack | None
+    if case_and_stack(name)[1]:
+        case, stack = resolve_image(name, catalog)
+    else:
+        case, stack = catalog_get(catalog.cases, name, kind="case"), None
+    if not splits(case):
+        able = ", ".join(other.name for other in catalog.cases.values() if splits(other))
+        raise FlagbenchError(
+            f"{case.name} cannot be split: every device has the whole model", remedy=f"cases that can be: {able}"
+        )
+    return case, stack
+
+
+def _memory(given: float | None, stack: Stack | None) -> float:
+    """GiB of a device: as given, else that of all the stack's devices. Raises FlagbenchError (usage)."""
+    if given is not None:
+        if not 0 < given <= 2**20:
+            raise FlagbenchError(f"--mem {given:g} is out of range", remedy="give the memory of a device in GiB")
+        return given
+    if stack is None:
+        raise FlagbenchError(
+            "the memory of a device is not known", remedy="add --mem GIB, or name a stack: CASE:STACK"
+        )
+    sizes = {device.name: device.memory_gib for device in stack.accelerators}
+    if len(set(sizes.values())) != 1:
+        named = ", ".join(f"{name} {size} GiB" for name, size in sizes.items())
+        raise FlagbenchError(
+            f"the devices of {stack.name} do not have one size of memory",
+            remedy=f"add --mem GIB{': ' + named if named else ''}",
+        )
+    return float(next(iter(sizes.values())))

@@ -1,0 +1,71 @@
+"""A case that counts no FLOPs says so wherever they would be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flagbench.manifests.documents import ManifestError
+from flagbench.manifests.load import load_catalog
+from honest import CLAIMS, honest_record
+from unit.host.conftest import Flagbench
+
+CASE, CLAIM = "llama2-70b", "llama2-70b/h800-4x8-amp-tp8-pp4"
+
+
+def change(path: Path, **fields: object) -> None:
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    path.write_text(yaml.safe_dump({**document, **fields}, allow_unicode=True), encoding="utf-8")
+
+
+@pytest.fixture
+def uncounted(manifests: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The manifests, of which one case counts no FLOPs."""
+    path = manifests / "cases" / f"{CASE}.yaml"
+    metrics = yaml.safe_load(path.read_text(encoding="utf-8"))["metrics"]
+    change(path, flops="none", metrics=[metric for metric in metrics if "fu" not in metric["name"]])
+    claims = manifests / "claims" / f"{CASE}.yaml"
+    rows = yaml.safe_load(claims.read_text(encoding="utf-8"))["claims"]
+    for row in rows:
+        row["metrics"] = [metric for metric in row["metrics"] if "fu" not in metric["name"]]
+    change(claims, claims=rows)
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    return manifests
+
+
+def test_metrics_of_flops_contradict_the_manifest(manifests: Path) -> None:
+    change(manifests / "cases" / f"{CASE}.yaml", flops="none")
+    with pytest.raises(ManifestError) as caught:
+        load_catalog(manifests)
+    named = {problem.message.split("'")[1] for problem in caught.value.problems}
+    assert named == {"mfu", "mfu_published_formula", "hfu"}
+
+
+def test_list_and_plan_show_it(uncounted: Path, flagbench: Flagbench) -> None:
+    [listed] = [case for case in flagbench("list cases --json").json["cases"] if case["name"] == CASE]
+    assert listed["flops"] is None
+    plan = f"plan {CASE} --gpus 32 --mem 64"
+    assert flagbench(f"{plan} --json").json["flops"] is None
+    assert "FLOPs" in flagbench(plan).out
+
+
+def test_verify_applies_no_rule_on_flops(uncounted: Path, flagbench: Flagbench, tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps(honest_record(CLAIMS[CLAIM], steps=200)))
+    found = flagbench(f"verify {record} --claim {CLAIM} --json").json
+    assert any(name.startswith("FLOPs") for name in found["not_compared"])
+    assert found["verdict"] == "REPRODUCED"
+
+
+def test_claims_are_checked_without_flops(uncounted: Path, flagbench: Flagbench) -> None:
+    done = flagbench("claims lint --json")
+    assert (done.code, {entry["claim"].partition("/")[0] for entry in done.json["utilisations"]} & {CASE}) == (
+        0,
+        set(),
+    )
+    findings = json.loads(flagbench(f"claims lint {uncounted / 'claims' / CASE}.yaml --json").out)["findings"]
+    assert findings
+    assert not [finding for finding in findings if "mfu" in finding["rule"]]
