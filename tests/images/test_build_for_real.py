@@ -331,13 +331,6 @@ def test_an_interrupt_stops_the_step_and_the_client(first: dict[str, Any], site:
     assert site.image() == before
 
 
-def test_another_wheel_than_the_locked_one_is_refused(site: Site, tmp_path: Path) -> None:
-    (tmp_path / site.wheel_file).write_bytes(b"another")
-    done = site.build("distilbert", "--wheelhouse", str(tmp_path), "--no-cache", check=False)
-    assert done.returncode == 2
-    assert f"not the locked files: {site.wheel_file}" in done.stderr
-
-
 def test_without_the_cache_everything_is_compiled_again(first: dict[str, Any], site: Site) -> None:
     site.build("twin")
     said = site.build("twin", "--no-cache").stderr

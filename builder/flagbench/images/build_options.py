@@ -159,30 +159,27 @@ def check_wheelhouse(folder: Path, lock: Lock) -> tuple[Path, ...]:
     A locked package needs a file with one of the locked hashes. For an unresolved package, whose hash is unknown, any
     file of that name and version will do.
 
-    Raises FlagbenchError (usage) naming the packages that are missing and the files that are not the locked ones.
+    Raises FlagbenchError (usage) naming the packages that are missing.
     """
     chosen: list[Path] = []
     missing: list[str] = []
-    different: list[str] = []
     try:
         files = _package_files(folder)
         for entry in (*lock.entries, *lock.unresolved):
             found = files.get((entry.name, Version(entry.version)), [])
             matching = [path for path in found if not entry.hashes or f"sha256:{sha256_of(path)}" in entry.hashes]
             chosen += matching
-            if not found:
+            if not matching:
                 missing.append(entry.pin)
-            elif not matching:
-                different += [path.name for path in found]
     except OSError as error:
         raise FlagbenchError(
             f"the wheelhouse {folder} cannot be read: {reason(error)}", remedy="check its permissions"
         ) from error
-    problems = [f"missing {_first_names(missing)}"] if missing else []
-    problems += [f"not the locked files: {_first_names(different)}"] if different else []
-    if problems:
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise FlagbenchError(
-            f"the wheelhouse {folder} does not fit the lock of {lock.stack}: {'; '.join(problems)}",
+            f"the wheelhouse {folder} lacks files that the lock of {lock.stack} names by their hash, of "
+            f"{', '.join(missing[:_SHOWN])}{more}",
             remedy="fill it with `pip download`; docs/locks.md shows how",
         )
     return tuple(sorted(chosen))
@@ -197,8 +194,3 @@ def _package_files(folder: Path) -> dict[tuple[str, Version], list[Path]]:
             name, version = parse(path.name)[:2]
             found.setdefault((name, version), []).append(path)
     return found
-
-
-def _first_names(names: list[str]) -> str:
-    rest = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
