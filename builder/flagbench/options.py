@@ -1,6 +1,6 @@
 """Options declared once, as fields of a dataclass: from them follow the Typer parameters, the words and the ranges.
 
-A field is `name: Annotated[type, typer.Option(...)] = default`.
+A field is `name: Annotated[type, typer.Option(...)] = default`; a class variable GROUP is their title in --help.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def declared(kind: type) -> tuple[Declared, ...]:
         value, info = get_args(hints[field.name])
         # Typer keeps the first name that `typer.Option` is given in `default`.
         name = info.default if isinstance(info.default, str) else "--" + field.name.replace("_", "-")
+        info.rich_help_panel = info.rich_help_panel or getattr(kind, "GROUP", None)
         found.append(Declared(field.name, name, value, info, field.default))
     return tuple(found)
 

@@ -6,34 +6,47 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from flagbench_core import __version__
 
-COMMANDS = {
-    "list": "Show the cases, stacks and claims there are.",
-    "render": "Show how images are made.",
-    "lock": "Lock the packages and the base of stacks, by hash.",
-    "build": "Build images, each on its stack's image.",
-    "push": "Push an image with its fixed tag and the moving ones.",
-    "pull": "Bring an image from a bucket into the container engine, verified by digest.",
-    "prepare": "Convert downloaded data and weights into the folders that runs read; --to uploads them to a bucket.",
-    "plan": "Show the layouts of a split model, and whether they fit into the devices' memory; the fastest first.",
-    "run": "Run a case, keep its record in the store, and show it beside the published row.",
-    "job": "Print a Kubernetes job that runs a case, for `kubectl apply -f -`.",
-    "verify": "Say whether a record reproduces a published number, and why not.",
-    "reproduce": "Run what a published row says until the verdict is decided, and bundle all evidence of it.",
-    "bundle": "Check the bundle of a reproduction, without a network.",
-    "claims": "Check published rows, flagbench's own or a table of yours, against themselves.",
-    "compare": "Show what differs between two records of a case, and the ratio B/A of every metric.",
-    "align": "Say whether two loss curves are aligned by the published rule, and where they diverge.",
-    "results": "List, show, export and remove stored records, and store those that wait.",
-    "store": "Test a store; create and collect upload tickets.",
-    "doctor": "Check this machine: installation, manifests, store, packages, hardware, container engine.",
-    "manifests": "Work on the manifests of a checkout.",
+GROUPS = {
+    "Measure and judge": {
+        "run": "Run a case, keep its record in the store, and show it beside the published row.",
+        "verify": "Say whether a record reproduces a published number, and why not.",
+        "reproduce": "Run what a published row says until the verdict is decided, and bundle all evidence of it.",
+        "list": "Show the cases, stacks and claims there are.",
+        "doctor": "Check this machine: installation, manifests, store, packages, hardware, container engine.",
+    },
+    "Records": {
+        "results": "List, show, export and remove stored records, and store those that wait.",
+        "compare": "Show what differs between two records of a case, and the ratio B/A of every metric.",
+        "align": "Say whether two loss curves are aligned by the published rule, and where they diverge.",
+        "store": "Test a store; create and collect upload tickets.",
+        "bundle": "Check the bundle of a reproduction, without a network.",
+    },
+    "Before a run": {
+        "build": "Build images, each on its stack's image.",
+        "pull": "Bring an image from a bucket into the container engine, verified by digest.",
+        "prepare": (
+            "Convert downloaded data and weights into the folders that runs read; --to uploads them to a bucket."
+        ),
+        "plan": (
+            "Show the layouts of a split model, and whether they fit into the devices' memory; the fastest first."
+        ),
+        "job": "Print a Kubernetes job that runs a case, for `kubectl apply -f -`.",
+    },
+    "For those who publish": {
+        "render": "Show how images are made.",
+        "lock": "Lock the packages and the base of stacks, by hash.",
+        "push": "Push an image with its fixed tag and the moving ones.",
+        "claims": "Check published rows, flagbench's own or a table of yours, against themselves.",
+        "manifests": "Work on the manifests of a checkout.",
+    },
 }
 """Each command with the first line of its docstring: --help shows these without importing any command."""
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 HIDDEN = {"manifests"}
 
 
@@ -44,12 +57,30 @@ def load(name: str) -> Any:
     if group is None:
         # A Typer with one command becomes that command. Only the root offers to install completion.
         group = typer.Typer(add_completion=False, rich_markup_mode=None)
-        group.command(name)(module.command)
+        group.command(name, cls=Command)(module.command)
     command = get_command(group)
     command.name = name
     command.help = command.help or COMMANDS[name]
     command.hidden = name in HIDDEN
     return command
+
+
+class Command(TyperCommand):
+    """A command whose --help has its options in groups, those that name none first."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments and options in --help."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            shown: Any = parameter
+            line = shown.get_help_record(ctx)
+            if line is not None:
+                plain = "Arguments" if shown.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(shown, "rich_help_panel", None) or plain, []).append(line)
+        for title, lines in sections.items():
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
 
 
 class Commands(TyperGroup):
@@ -70,8 +101,9 @@ class Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The list in --help."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, text in COMMANDS.items() if name not in HIDDEN])
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, text in commands.items() if name not in HIDDEN])
 
 
 app = typer.Typer(

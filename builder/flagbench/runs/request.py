@@ -27,13 +27,17 @@ YEAR = 365 * 24 * 3600
 _RUN_ID = re.compile(RUN_ID)
 
 
+_LIMITS, _NODES = "Limits and folders", "Several nodes"
+"""Groups of options in --help."""
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """What every launcher takes. None leaves the choice to the image."""
 
     nodes: Annotated[int, Option(min=1, max=MAX_NODES, help="Number of nodes.")] = 1
     gpus: Annotated[int, Option(min=1, max=1024, help="Devices per node, one process each; on cpu, ranks.")] = 1
-    run_id: Annotated[Text, Option(help="Name of the run, the same on all nodes.")] = None
+    run_id: Annotated[Text, Option(rich_help_panel=_NODES, help="Name of the run, the same on all nodes.")] = None
     preset: Annotated[
         Literal["reference", "tiny"], Option(help="The published size, or a tiny one that takes seconds.")
     ] = "reference"
@@ -56,9 +60,16 @@ class RunOptions:
     full: Annotated[bool, Option("--full", help="Run to the published stop rule on any data.")] = False
     seed: Annotated[int | None, Option(min=0, max=2**31 - 1, help="Default: the case's.")] = None
     set_: Annotated[Texts, Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter; repeatable.")] = ()
-    max_minutes: Annotated[float | None, Option(metavar="MINUTES", help="End the run after that time.")] = None
+    max_minutes: Annotated[
+        float | None, Option(rich_help_panel=_LIMITS, metavar="MINUTES", help="End the run after that time.")
+    ] = None
     timeout: Annotated[
-        float | None, Option(metavar="SECONDS", help="Time without progress that counts as a hang. Default: 600.")
+        float | None,
+        Option(
+            rich_help_panel=_LIMITS,
+            metavar="SECONDS",
+            help="Time without progress that counts as a hang. Default: 600.",
+        ),
     ] = None
 
     def words(self) -> list[str]:
@@ -80,10 +91,16 @@ class LocalOptions(RunOptions):
         ),
     ] = None
     weights: Annotated[Text, Option(metavar="DIR|s3://...", help="A checkpoint folder. Default: random.")] = None
-    out: Annotated[Text, Option("--out", "-o", metavar="DIR", help="Write the record there as well.")] = None
-    resume: Annotated[Text, Option(metavar="DIR", help="Resume from a checkpoint, if the case writes any.")] = None
-    node_rank: Annotated[int | None, Option(min=0, help="Which node this is, of several.")] = None
-    master: Annotated[Text, Option(metavar="HOST:PORT", help="Where node 0 listens.")] = None
+    out: Annotated[
+        Text, Option("--out", "-o", rich_help_panel=_LIMITS, metavar="DIR", help="Write the record there as well.")
+    ] = None
+    resume: Annotated[
+        Text, Option(rich_help_panel=_LIMITS, metavar="DIR", help="Resume from a checkpoint, if the case writes any.")
+    ] = None
+    node_rank: Annotated[
+        int | None, Option(rich_help_panel=_NODES, min=0, help="Which node this is, of several.")
+    ] = None
+    master: Annotated[Text, Option(rich_help_panel=_NODES, metavar="HOST:PORT", help="Where node 0 listens.")] = None
 
 
 @dataclass(frozen=True)

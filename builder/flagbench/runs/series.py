@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -44,6 +44,8 @@ _NONCE_BYTES = 8
 @dataclass(frozen=True)
 class SeriesOptions:
     """What makes a run a series."""
+
+    GROUP: ClassVar = "Series"
 
     repeat: Annotated[
         int | None,

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from typer import Option
 
@@ -41,6 +41,8 @@ _MASTERS = (
 @dataclass(frozen=True)
 class DockerOptions:
     """What a user may choose about the container of a run."""
+
+    GROUP: ClassVar = "Container"
 
     image: Annotated[
         Text,

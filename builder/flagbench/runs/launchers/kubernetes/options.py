@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from typer import Option
 
@@ -15,6 +15,8 @@ _VOLUME = "NAME[:SUBPATH]"
 @dataclass(frozen=True)
 class JobOptions:
     """What was asked of the cluster, as typed. None is the default."""
+
+    GROUP: ClassVar = "Cluster"
 
     name: Annotated[Text, Option(help="Name of the job. Default: of case, stack and run.")] = None
     namespace: Annotated[Text, Option(help="Default: the one that kubectl is pointed at.")] = None
