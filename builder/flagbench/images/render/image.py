@@ -12,7 +12,7 @@ from flagbench.images.lockfile import Lock, read_lock, requirements_file
 from flagbench.images.render.case import read_code, render_case
 from flagbench.images.render.directory import Rendered
 from flagbench.images.render.stack import render_stack
-from flagbench.images.render.templates import Templates, case_package, core_package, images_root
+from flagbench.images.render.templates import Templates, image_packages, images_root
 from flagbench.manifests.compile import committed_text, find_stale, write_stale
 from flagbench.manifests.lookup import get_stack, resolve_image
 from flagbench.manifests.model import Case, Catalog, Stack
@@ -51,8 +51,7 @@ class ImageRenderer:
         self._template = template
         self._images = images_root(catalog)
         self._templates = Templates(self._images, template)
-        package = case_package(catalog)
-        self._code = read_code(package, core_package(package))
+        self._code = read_code(*image_packages(catalog))
         self._locks: dict[str, Lock] = {}
 
     def lock(self, stack: Stack) -> Lock:

@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,39 +36,20 @@ def shipped_images() -> Path:
     for folder in (package.parents[1] / "images", package / "_data" / "images"):
         if (folder / "templates").is_dir():
             return folder
-    raise _broken(f"no image templates (looked around {package})")
-
-
-def case_package(catalog: Catalog) -> Path:
-    """The image side's package, flagbench_cases: beside the catalog's manifests, else as it is installed.
-
-    Raises FlagbenchError where there is none, which is a broken installation.
-    """
-    beside = catalog.root.parent / "entrypoints" / "flagbench_cases"
-    if beside.is_dir():
-        return beside
-    # Found, not imported: the two packages never import each other.
-    spec = find_spec("flagbench_cases")
-    if spec is not None and spec.origin is not None:
-        return Path(spec.origin).parent
-    shipped = Path(__file__).resolve().parents[4] / "entrypoints" / "flagbench_cases"
-    if shipped.is_dir():
-        return shipped
-    raise _broken("no flagbench_cases, the code that images carry")
-
-
-def core_package(package: Path) -> Path:
-    """flagbench_core: beside the image side's package, else the one that this process uses."""
-    beside = package.parent / "flagbench_core"
-    return beside if beside.is_dir() else Path(flagbench_core.__file__).parent
-
-
-def _broken(what: str) -> FlagbenchError:
-    return FlagbenchError(
-        f"this installation of flagbench has {what}",
+    raise FlagbenchError(
+        f"this installation of flagbench has no image templates (looked around {package})",
         remedy="install flagbench again, from a wheel or an editable checkout",
         code=ExitCode.BUG,
     )
+
+
+def image_packages(catalog: Catalog) -> list[Path]:
+    """The packages that images carry: each beside the catalog's manifests if it is there, else as it is installed."""
+    folders = (catalog.root.parent / "entrypoints", Path(flagbench_core.__file__).parents[1])
+    return [
+        next(folder / name for folder in folders if (folder / name).is_dir())
+        for name in ("flagbench_cases", "flagbench_core")
+    ]
 
 
 # `stack.j2`, `stacks/NAME.j2`, `case.j2` or `cases/NAME.j2`.

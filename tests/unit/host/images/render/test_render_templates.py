@@ -9,7 +9,7 @@ import pytest
 
 from flagbench.errors import FlagbenchError
 from flagbench.images.render.stack import render_stack
-from flagbench.images.render.templates import Templates, case_package, images_root, shipped_images
+from flagbench.images.render.templates import Templates, image_packages, images_root, shipped_images
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Stack
 from flagbench_core.exit_codes import ExitCode
@@ -87,9 +87,9 @@ def test_a_template_that_would_change_nothing_is_refused(
 def test_images_and_code_beside_the_manifests_come_first(manifests: Path) -> None:
     catalog = load_catalog(manifests)
     assert images_root(catalog) == shipped_images()
-    assert (case_package(catalog) / "contract.py").is_file()
+    assert [(package / "__init__.py").is_file() for package in image_packages(catalog)] == [True, True]
     images, package = manifests.parent / "images", manifests.parent / "entrypoints" / "flagbench_cases"
     for folder in (images, package):
         folder.mkdir(parents=True)
     assert images_root(catalog) == images
-    assert case_package(catalog) == package
+    assert image_packages(catalog)[0] == package
