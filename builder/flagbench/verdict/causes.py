@@ -19,9 +19,9 @@ from flagbench.verdict.rules.comparison import LEAST_SECONDS, MUCH_MEMORY, NO_TH
 from flagbench.verdict.subject import Subject
 from flagbench_core.evidence import EvidenceError, Section
 from flagbench_core.evidence.columns import MICRO
-from flagbench_core.evidence.derive import INFER, TRAIN, of_rank
+from flagbench_core.evidence.derive import of_rank
 from flagbench_core.evidence.metrics import DEVICE, OWN, Window, window_of
-from flagbench_core.evidence.section import WINDOW, read_section
+from flagbench_core.evidence.section import INFER, TRAIN, WINDOW, read_section
 from flagbench_core.evidence.stats import median
 
 CORE, LOOP, WHOLE = "core", "loop", "whole"

@@ -19,9 +19,8 @@ from flagbench.verdict.derivation import count
 from flagbench.verdict.subject import Subject
 from flagbench_core import __version__
 from flagbench_core.evidence import Derived, EvidenceError, Facts, Section, derive
-from flagbench_core.evidence.derive import INFER, TRAIN
 from flagbench_core.evidence.metrics import LOSS_TAIL
-from flagbench_core.evidence.section import WARMUP, WINDOW, digest_of, read_section
+from flagbench_core.evidence.section import INFER, TRAIN, WARMUP, WINDOW, digest_of, read_section
 
 _WHOLE = 1e-3
 """How far a number of right answers, computed from a share, may be from a whole number."""

@@ -8,8 +8,7 @@ from flagbench_cases.record.order import in_order
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.config import schedule
 from flagbench_core import checks as core
-from flagbench_core.evidence.derive import TRAIN
-from flagbench_core.evidence.section import WINDOW, Section
+from flagbench_core.evidence.section import TRAIN, WINDOW, Section
 
 
 class Subject(NamedTuple):

@@ -17,9 +17,8 @@ from flagbench_core.evidence.columns import (
     nine_digits,
     whole,
 )
-from flagbench_core.evidence.derive import INFER, TRAIN
 from flagbench_core.evidence.metrics import LOSS_TAIL
-from flagbench_core.evidence.section import WARMUP, WINDOW, Collectives, Section, Span
+from flagbench_core.evidence.section import INFER, TRAIN, WARMUP, WINDOW, Collectives, Section, Span
 
 # The longest published run, DistilBERT on one device, has 21,050 steps; with 11 bytes each, they are a quarter of the
 # 1 MB that a record may have.

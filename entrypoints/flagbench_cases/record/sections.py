@@ -9,8 +9,9 @@ from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.config import schedule
 from flagbench_core.evidence import stats
-from flagbench_core.evidence.derive import CURVE_POINTS, TRAIN, Facts, derive
-from flagbench_core.evidence.section import digest_of
+from flagbench_core.evidence.derive import CURVE_POINTS, derive
+from flagbench_core.evidence.metrics import Facts
+from flagbench_core.evidence.section import TRAIN, digest_of
 
 
 def fill(

@@ -14,7 +14,8 @@ record's metrics from it, and `flagbench verify` computes them again.
 from __future__ import annotations
 
 from flagbench_core.evidence.columns import EvidenceError
-from flagbench_core.evidence.derive import Derived, Facts, derive
+from flagbench_core.evidence.derive import Derived, derive
+from flagbench_core.evidence.metrics import Facts
 from flagbench_core.evidence.section import Section, Span, Stretch
 
 __all__ = ["Derived", "EvidenceError", "Facts", "Section", "Span", "Stretch", "derive"]

@@ -1,14 +1,18 @@
-"""Single metrics, each from integers of the evidence; the definitions are in rank/train_loop.py and infer_loop.py."""
+"""Every metric of a record, each from integers of the evidence; what is timed: rank/train_loop.py and infer_loop.py.
+
+A metric is a function of a run that is listed in METRICS, and a line in the manifest of each case that has it, which
+says what its value depends on. An image computes its records with these functions, and the host verifies them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Dict, NamedTuple, Optional
 
 from flagbench_core.evidence import stats
 from flagbench_core.evidence.columns import MICRO
-from flagbench_core.evidence.section import Stretch
+from flagbench_core.evidence.section import INFER, TRAIN, WINDOW, Section, Stretch
 from flagbench_core.stats.within import METHOD, within_run
 
 GIB = 1024.0**3
@@ -22,6 +26,27 @@ PUBLISHED = ("data_wait", "to_device", "host")
 """What the publishers' p_train counts: their clocks stop when the host finishes the step."""
 HOST = ("host",)
 """What the publishers' p_core counts."""
+
+
+Entry = Optional[Dict[str, Any]]
+"""Of a record's `metrics`; None for one that the run does not have."""
+
+
+class Facts(NamedTuple):
+    """What the numbers of a record depend on besides its evidence: configuration, manifests, how the run went."""
+
+    kind: str  # TRAIN or INFER
+    unit: str  # samples or tokens
+    replicas: int  # data-parallel replicas: the publisher multiplies one rank's work by them
+    complete: bool  # the published run, from its first step to its end
+    precision: str
+    published: Mapping[str, Any] | None  # the publisher's formula of utilisation; None if it does not apply
+    peak: float | None  # of a device, FLOP/s
+    device_kind: str
+    evaluations: Sequence[Mapping[str, Any]]
+    losses: Sequence[float | None]  # the last losses of the job, at most LOSS_TAIL; empty if a case has none
+    stages: int = 1  # of the pipeline
+    counted: bool = True  # whether the case has a formula of FLOPs
 
 
 class Window(NamedTuple):
@@ -43,6 +68,31 @@ def window_of(stretch: Stretch) -> Window | None:
         return None
     rank = stretch.slowest(DEVICE)
     return Window(stretch, rank, stretch.time(DEVICE, rank))
+
+
+class Run(NamedTuple):
+    """What metrics follow from."""
+
+    section: Section
+    facts: Facts
+    window: Window | None
+    """None for a run that ended in its warm-up."""
+    found: list[dict[str, Any]]
+    """The metrics before this one."""
+
+    @property
+    def ceiling(self) -> float | None:
+        """FLOP/s of the matrix product that the slowest rank measured."""
+        return min(self.section.ceilings, default=None)
+
+
+def metrics(run: Run) -> list[dict[str, Any]]:
+    """The record's `metrics`; those that the run does not have, or that are not finite, are left out."""
+    for make in METRICS:
+        for entry in make(run):
+            if entry is not None and math.isfinite(entry["value"]):
+                run.found.append(entry)
+    return run.found
 
 
 def metric(name: str, value: float, unit: str, scope: str = "job", **more: Any) -> dict[str, Any]:
@@ -80,96 +130,179 @@ def entire(name: str, unit: str, amount: float, micro: int, note: str) -> dict[s
     return metric(name, amount * MICRO / micro, unit + "/s", n=1, note=note) if micro else None
 
 
-def utilisation(steady: Window, devices: int, peak: float | None, ceiling: float | None) -> list[dict[str, Any]]:
+def train_rates(run: Run) -> Iterator[Entry]:
+    """p_core, p_train and their published counterparts, in the case's unit; per device too if the unit is tokens."""
+    section, facts, steady = run.section, run.facts, run.window
+    if facts.kind != TRAIN or steady is None:
+        return
+    unit, world = facts.unit, section.world
+    trained = section.durations.get(TRAIN) if facts.complete else None
+    stretch = section.stretch() if trained else steady.stretch
+    span = "all steps" if trained else "the window"
+    n, amounts = stretch.steps, stretch.amount(unit)
+    published = _published_work(stretch, facts)
+    rank = stretch.slowest(OWN)
+    own, theirs = stretch.time(OWN, rank), stretch.time(PUBLISHED, 0)
+    train = f"time of rank {rank}, the slowest rank, without evaluations and checkpoints; over {span}"
+    host = f"{PUBLISHER}rank 0's host clock, batches counted as full: step, over {span}"
+    wait = f"{PUBLISHER}rank 0's host clock, batches counted as full: data wait, copy to device and step, over {span}"
+    yield rate("p_core", unit, steady.stretch.amount(unit), steady.micro, steady.stretch.steps, _core_note(steady))
+    yield rate("p_core_host", unit, published, stretch.time(HOST, 0), n, host)
+    yield rate("p_train", unit, amounts, own, n, train)
+    if unit == "tokens":
+        for name, tokens, micro, note in (
+            ("tokens_per_second_per_device", amounts, own, train),
+            ("tokens_per_second_per_device_host", published, theirs, wait),
+        ):
+            each = [value / world for value in tokens]
+            found = rate(name, unit, each, micro, n, f"{note}; per device, {world} devices")
+            yield found and dict(found, scope="device")
+    else:
+        yield rate("p_train_published_count", unit, published, theirs, n, wait)
+    if trained:
+        note = "training including evaluations, by the slowest rank"
+        yield entire("p_whole", unit, sum(amounts), max(trained), note)
+        if unit != "tokens":
+            note = PUBLISHER + "rank 0's host clock, batches counted as full: training including evaluations"
+            yield entire("p_whole_published_count", unit, sum(published), trained[0], note)
+
+
+def infer_rates(run: Run) -> Iterator[Entry]:
+    """p_infer_core and p_infer_core_host, p_infer_whole of a complete run; p_val_* of the pass before."""
+    section, facts = run.section, run.facts
+    unit = facts.unit
+    for phase in dict.fromkeys(span.phase for span in section.spans) if facts.kind == INFER else ():
+        steady = window_of(section.stretch(phase, WINDOW))
+        if steady is None:
+            continue
+        stretch, n, note = steady.stretch, steady.stretch.steps, _core_note(steady)
+        amounts, useful = stretch.amount(unit), stretch.amount("tokens_useful")
+        host = PUBLISHER + "rank 0's host clock, batches counted as full: step; excluding warm-up"
+        yield rate(f"p_{phase}_core", unit, amounts, steady.micro, n, note)
+        yield rate(f"p_{phase}_core_host", unit, _published_work(stretch, facts), stretch.time(HOST, 0), n, host)
+        if unit == "tokens" and useful != amounts:
+            note += "; padding is not counted"
+            yield rate(f"p_{phase}_core_useful", unit, useful, steady.micro, n, note)
+        if facts.complete and phase in section.durations:
+            total, longest = section.stretch(phase).total(unit), max(section.durations[phase])
+            note = "the whole pass including loading, by the slowest rank"
+            yield entire(f"p_{phase}_whole", unit, total, longest, note)
+
+
+def _published_work(stretch: Stretch, facts: Facts) -> list[int]:
+    """The work of each block as publishers count it: that of rank 0 by the number of replicas, and every batch of
+    samples as full."""
+    name = "tokens" if facts.unit == "tokens" else "samples_published"
+    return [value * facts.replicas for value in stretch.column(name, 0)]
+
+
+def _core_note(steady: Window) -> str:
+    return f"device time of the steps of rank {steady.rank}, the slowest rank; excluding warm-up"
+
+
+def utilisation(run: Run) -> Iterator[Entry]:
     """mfu and hfu relative to the datasheet's peak, mfu_measured relative to this run's matrix product; fractions."""
-    seconds = steady.seconds * devices
-    if not seconds:
-        return []
+    steady, peak, ceiling = run.window, run.facts.peak, run.ceiling
+    if steady is None or not run.facts.counted or not steady.seconds:
+        return
+    seconds = steady.seconds * run.section.world
     achieved, recomputed = (steady.stretch.flops(name) / seconds for name in ("executed", "recomputed"))
-    found = []
     if peak:
         recomputation = "including recomputation" if recomputed else "equal to mfu: nothing is recomputed"
-        found.append(metric("mfu", achieved / peak, "fraction", note="executed model FLOPs, including padding"))
-        found.append(metric("hfu", (achieved + recomputed) / peak, "fraction", note=recomputation))
+        yield metric("mfu", achieved / peak, "fraction", note="executed model FLOPs, including padding")
+        yield metric("hfu", (achieved + recomputed) / peak, "fraction", note=recomputation)
         useful = steady.stretch.flops("useful") / seconds
-        found.append(metric("mfu_useful", useful / peak, "fraction", note="without padding"))
+        yield metric("mfu_useful", useful / peak, "fraction", note="without padding")
     if ceiling:
         note = "relative to the matrix product measured in this run"
-        found.append(metric("mfu_measured", achieved / ceiling, "fraction", note=note))
+        yield metric("mfu_measured", achieved / ceiling, "fraction", note=note)
         if recomputed:
-            found.append(metric("hfu_measured", (achieved + recomputed) / ceiling, "fraction", note=note))
-    return found
+            yield metric("hfu_measured", (achieved + recomputed) / ceiling, "fraction", note=note)
 
 
-def published_utilisation(
-    found: Sequence[dict[str, Any]], formula: Mapping[str, Any] | None, devices: int, precision: str
-) -> list[dict[str, Any]]:
+def published_utilisation(run: Run) -> Iterator[Entry]:
     """mfu_published_formula: computed with the publisher's FLOPs per unit of work and the publisher's peak."""
-    base = next((entry for entry in found if formula and entry["name"] == formula["metric"]), None)
-    if formula is None or base is None:
-        return []
-    share = 1 if base["scope"] == "device" else devices
-    peak = formula.get("peaks", {}).get(precision, formula["peak"])
+    formula = run.facts.published
+    base = next((entry for entry in run.found if formula and entry["name"] == formula["metric"]), None)
+    if formula is None or base is None or run.window is None or not run.facts.counted:
+        return
+    share = 1 if base["scope"] == "device" else run.section.world
+    peak = formula.get("peaks", {}).get(run.facts.precision, formula["peak"])
     scale = formula["flops_per_unit"] / peak / share
     note = "{}: {} x {:g} FLOP / {:g} FLOP/s".format(
         formula["id"], formula["metric"], formula["flops_per_unit"], peak
     )
-    interval = [bound * scale for bound in base["ci95"]] if "ci95" in base else None
-    return [
-        metric(
-            "mfu_published_formula",
-            base["value"] * scale,
-            "fraction",
-            n=base.get("n"),
-            ci95=interval,
-            ci_method=base.get("ci_method"),
-            ci_reason=base.get("ci_reason"),
-            note=note,
-        )
-    ]
+    yield metric(
+        "mfu_published_formula",
+        base["value"] * scale,
+        "fraction",
+        n=base.get("n"),
+        ci95=[bound * scale for bound in base["ci95"]] if "ci95" in base else None,
+        ci_method=base.get("ci_method"),
+        ci_reason=base.get("ci_reason"),
+        note=note,
+    )
 
 
-def memory(by_rank: Mapping[str, Sequence[int | None]], kind: str) -> list[dict[str, Any]]:
-    """mem_peak and allocator_peak, GiB, maximum over devices; `kind`: of device, cpu or cuda."""
-    peaks = [peak for peak in by_rank.get("peak", ()) if peak]
-    allocators = [peak for peak in by_rank.get("allocator_peak", ()) if peak]
-    found = []
-    if peaks:
-        note = "resident set of the largest rank" if kind == "cpu" else "in use on the device when training ended"
-        found.append(metric("mem_peak", max(peaks) / GIB, "GiB", "device", n=len(peaks), note=note))
-    if allocators:
-        note = "maximum sum of live tensors"
-        found.append(metric("allocator_peak", max(allocators) / GIB, "GiB", "device", n=len(allocators), note=note))
-    return found
+def e2e_time(run: Run) -> Iterator[Entry]:
+    """The whole published run, without imports."""
+    if run.facts.complete and "e2e" in run.section.timing:
+        yield metric("e2e_time", run.section.timing["e2e"] / MICRO, "s", n=1, note="excluding imports")
 
 
-def final_loss(tail: Sequence[float | None]) -> list[dict[str, Any]]:
-    """The mean of the last losses of a run, at most LOSS_TAIL; nothing without losses or if one is not finite."""
-    tail = tail[-LOSS_TAIL:]
-    finite = [loss for loss in tail if loss is not None and math.isfinite(loss)]
-    if not finite or len(finite) < len(tail):
-        return []
-    note = f"mean training loss of the last {len(tail)} steps"
-    return [metric("loss", sum(finite) / len(tail), "nats", n=len(tail), note=note)]
+def memory(run: Run) -> Iterator[Entry]:
+    """mem_peak and allocator_peak, GiB, maximum over devices."""
+    used = "in use on the device when training ended"
+    if run.facts.device_kind == "cpu":
+        used = "resident set of the largest rank"
+    for name, kind, note in (
+        ("mem_peak", "peak", used),
+        ("allocator_peak", "allocator_peak", "maximum sum of live tensors"),
+    ):
+        peaks = [peak for peak in run.section.memory.get(kind, ()) if peak]
+        if peaks:
+            yield metric(name, max(peaks) / GIB, "GiB", "device", n=len(peaks), note=note)
 
 
-def evaluated(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def evaluated(run: Run) -> Iterator[Entry]:
     """acc, acc_as_published and the case's additional results, each from the last evaluation that has it."""
-    after = [e for e in evaluations if e["epoch"] >= 0]
-    found: dict[str, dict[str, Any]] = {}
-    for evaluation in after:
+    found: dict[str, Entry] = {}
+    for evaluation in run.facts.evaluations:
+        if evaluation["epoch"] < 0:  # of the untrained model
+            continue
         count = evaluation["counted"]
-        if evaluation["accuracy"] is not None:
-            note = f"each of {count} examples counted once"
-            found["acc"] = metric("acc", evaluation["accuracy"], "fraction", n=count, note=note)
-        if evaluation["published_accuracy"] is not None:
-            found["acc_as_published"] = metric(
+        for name, value, note in (
+            ("acc", evaluation["accuracy"], f"each of {count} examples counted once"),
+            (
                 "acc_as_published",
                 evaluation["published_accuracy"],
-                "fraction",
-                n=count,
-                note="evaluated and counted as by the publisher; see the quirks of the case",
-            )
+                "evaluated and counted as by the publisher; see the quirks of the case",
+            ),
+        ):
+            if value is not None:
+                found[name] = metric(name, value, "fraction", n=count, note=note)
         for extra in evaluation["extra"]:
             found[extra["name"]] = metric(extra["name"], extra["value"], extra["unit"], note=extra["note"])
-    return list(found.values())
+    yield from found.values()
+
+
+def final_loss(run: Run) -> Iterator[Entry]:
+    """The mean of the last losses of a training, at most LOSS_TAIL; none without losses or if one is not finite."""
+    tail = run.facts.losses[-LOSS_TAIL:] if run.facts.kind == TRAIN else ()
+    finite = [loss for loss in tail if loss is not None and math.isfinite(loss)]
+    if finite and len(finite) == len(tail):
+        note = f"mean training loss of the last {len(tail)} steps"
+        yield metric("loss", sum(finite) / len(tail), "nats", n=len(tail), note=note)
+
+
+METRICS = (
+    train_rates,
+    infer_rates,
+    utilisation,
+    published_utilisation,
+    e2e_time,
+    memory,
+    evaluated,
+    final_loss,
+)
+"""In the order of the record."""

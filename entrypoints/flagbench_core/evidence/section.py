@@ -21,6 +21,8 @@ from flagbench_core.evidence.columns import (
     unpack,
 )
 
+TRAIN, INFER = "train", "infer"
+"""Kinds of cases, and the phases that the window is of."""
 WARMUP, WINDOW = "warmup", "window"
 """The parts of a phase: steps that p_core leaves out, and those that it is computed from."""
 MOST_BLOCKS = 100_000

@@ -24,8 +24,7 @@ from flagbench_core.evidence.columns import (
     microseconds,
     whole,
 )
-from flagbench_core.evidence.derive import TRAIN
-from flagbench_core.evidence.section import Span, read_section
+from flagbench_core.evidence.section import TRAIN, Span, read_section
 
 _HEADER, _HEADER_SIZE = struct.Struct("<8sQQ"), 64
 """Magic, capacity and number of steps, in front of them."""

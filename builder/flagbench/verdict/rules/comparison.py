@@ -13,7 +13,7 @@ from flagbench.verdict.judge import classify
 from flagbench.verdict.result import Compared, MetricResult, Ratio, Verification
 from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
 from flagbench.verdict.subject import Subject
-from flagbench_core.evidence.derive import INFER
+from flagbench_core.evidence.section import INFER
 from flagbench_core.stats.within import MIN_STEPS
 
 # Doubts: each leaves room for a slower run than the record shows

@@ -16,9 +16,8 @@ from flagbench.verdict.subject import Subject, differ, text
 from flagbench_core import __version__
 from flagbench_core.evidence import Section
 from flagbench_core.evidence.columns import MICRO, block_sizes
-from flagbench_core.evidence.derive import INFER, TRAIN
 from flagbench_core.evidence.metrics import OWN
-from flagbench_core.evidence.section import Span
+from flagbench_core.evidence.section import INFER, TRAIN, Span
 
 ROUNDING = 1 + 1e-9
 GIB = 2.0**30

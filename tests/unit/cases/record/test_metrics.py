@@ -37,16 +37,16 @@ def steps(*devices: float, **changes: float) -> list[Step]:
     return [BASE._replace(device=device, **changes) for device in devices]
 
 
-def named(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    assert len({entry["name"] for entry in found}) == len(found)
-    return {entry["name"]: entry for entry in found}
-
-
 def throughput(
-    ranks: dict[int, list[Step]], first: int = 0, *trained: float, unit: str = "samples"
+    ranks: dict[int, list[Step]], first: int = 0, *trained: float, unit: str = "samples", **more: Any
 ) -> dict[str, Any]:
     """`trained`: seconds of training by each rank's clock, of a whole run."""
-    return metrics_of(section_of(ranks, first, trained), replicas=len(ranks), unit=unit)
+    return metrics_of(section_of(ranks, first, trained, **more), replicas=len(ranks), unit=unit)
+
+
+def of_steps(**facts: Any) -> dict[str, Any]:
+    """The metrics of a run of three steps of which this is known."""
+    return metrics_of(section_of({0: steps(1.0, 1.0, 1.0)}), **facts)
 
 
 def test_a_jobs_time_is_the_longest_of_its_ranks_own() -> None:
@@ -189,21 +189,24 @@ def test_a_case_that_counts_no_flops_has_no_utilisation() -> None:
 
 
 def test_memory_is_of_the_fullest_device() -> None:
-    found = named(metrics.memory({"peak": [2**30, 3 * 2**30], "allocator_peak": [2**29, None]}, "cuda"))
+    peaks = {"peak": [2**30, 3 * 2**30], "allocator_peak": [2**29, None]}
+    found = throughput({0: steps(1.0), 1: steps(1.0)}, memory=peaks)
     assert found["mem_peak"]["value"] == 3.0
     assert found["mem_peak"]["scope"] == "device"
     assert found["mem_peak"]["n"] == 2
     assert found["allocator_peak"]["value"] == 0.5
     assert found["allocator_peak"]["n"] == 1
-    assert metrics.memory({}, "cpu") == []
+    assert "mem_peak" not in throughput({0: steps(1.0)})
 
 
 def test_the_final_loss_is_the_mean_of_the_tail() -> None:
-    (entry,) = metrics.final_loss([9.0] * 10 + [2.0] * metrics.LOSS_TAIL)
-    assert (entry["value"], entry["n"]) == (2.0, metrics.LOSS_TAIL)
-    assert metrics.final_loss([1.0, NAN]) == []
-    assert metrics.final_loss([float("inf")]) == []
-    assert metrics.final_loss([]) == []
+    def loss(*tail: float) -> dict[str, Any] | None:
+        return of_steps(losses=tail).get("loss")
+
+    found = loss(*[9.0] * 10, *[2.0] * metrics.LOSS_TAIL)
+    assert found is not None
+    assert (found["value"], found["n"]) == (2.0, metrics.LOSS_TAIL)
+    assert loss(1.0, NAN) is loss(float("inf")) is loss() is None
 
 
 def test_accuracy_is_the_last_evaluation_after_training() -> None:
@@ -211,12 +214,11 @@ def test_accuracy_is_the_last_evaluation_after_training() -> None:
         known = {"epoch": epoch, "counted": 872, "extra": []}
         return {**known, "accuracy": accuracy, "published_accuracy": accuracy + 0.01}
 
-    found = named(metrics.evaluated([evaluation(-1, 0.5), evaluation(0, 0.8), evaluation(1, 0.9)]))
+    found = of_steps(evaluations=[evaluation(-1, 0.5), evaluation(0, 0.8), evaluation(1, 0.9)])
     assert found["acc"]["value"] == 0.9
     assert found["acc"]["n"] == 872
     assert found["acc_as_published"]["value"] == 0.91
-    assert metrics.evaluated([evaluation(-1, 0.5)]) == []  # the untrained model's is not the run's
-    assert metrics.evaluated([]) == []
+    assert "acc" not in of_steps(evaluations=[evaluation(-1, 0.5)])  # the untrained model's is not the run's
 
 
 def test_other_numbers_of_an_evaluation_are_metrics() -> None:
@@ -224,7 +226,7 @@ def test_other_numbers_of_an_evaluation_are_metrics() -> None:
         extra = [{"name": "val_loss", "value": loss, "unit": "nats", "note": "of 5 blocks"}]
         return {"epoch": epoch, "accuracy": accuracy, "published_accuracy": None, "counted": 5, "extra": extra}
 
-    found = named(metrics.evaluated([evaluation(0, 0.25, 2.0), evaluation(1, None, 1.5)]))
+    found = of_steps(evaluations=[evaluation(0, 0.25, 2.0), evaluation(1, None, 1.5)])
     # Each from the last evaluation that asked for it.
     assert found["val_loss"]["value"] == 1.5
     assert found["acc"]["value"] == 0.25
@@ -252,23 +254,20 @@ def test_what_is_recomputed_counts_in_hfu_alone() -> None:
     assert (found["mfu_measured"]["value"], found["hfu_measured"]["value"]) == (0.25, 0.375)
 
 
-@pytest.mark.parametrize(
-    ("held", "devices", "value"),
-    [
-        # 4017 tokens/s of one device, 2 x 7e9 FLOP a token, 156e12 FLOP/s: 36.05 % by hand, published 36.1.
-        ({"name": "t", "value": 4017.0, "unit": "tokens/s", "scope": "device"}, 8, 0.3605),
-        # 42.4 samples/s of 8 devices: 42.4 / 8 x 1.4e10 / 156e12.
-        ({"name": "t", "value": 42.4, "unit": "samples/s", "scope": "job", "ci95": [40.0, 44.0]}, 8, 4.756e-4),
-    ],
-)
-def test_the_publishers_own_utilisation(held: dict[str, Any], devices: int, value: float) -> None:
-    formula = {"id": "f/v1", "metric": "t", "flops_per_unit": 1.4e10, "peak": 156e12, "source": "by hand"}
-    (entry,) = metrics.published_utilisation([held], formula, devices, "bf16")
-    assert entry["name"] == "mfu_published_formula"
-    assert entry["value"] == pytest.approx(value, rel=1e-3)
-    assert ("ci95" in entry) == ("ci95" in held)
-    assert metrics.published_utilisation([held], None, devices, "bf16") == []
-    assert metrics.published_utilisation([], formula, devices, "bf16") == []
-    other = {**formula, "peaks": {"tf32": 78e12}}
-    (twice,) = metrics.published_utilisation([held], other, devices, "tf32")
-    assert twice["value"] == pytest.approx(2 * entry["value"])
+def test_the_publishers_own_utilisation() -> None:
+    """4017 tokens/s of one device, 2 x 7e9 FLOP a token, 156e12 FLOP/s: 36.05 % by hand, published 36.1."""
+    formula = {"id": "f/v1", "metric": "p_core", "flops_per_unit": 1.4e10, "peak": 156e12, "peaks": {"tf32": 78e12}}
+    of_device = {**formula, "metric": "tokens_per_second_per_device"}
+    ranks = {
+        rank: steps(*[1.0] * 120, data_wait=0.0, to_device=0.0, after=0.0, host=1.0, tokens=4017.0) for rank in (0, 1)
+    }
+
+    def published(used: dict[str, Any] | None, precision: str = "bf16", **changes: Any) -> dict[str, Any]:
+        section = section_of(ranks)
+        found = metrics_of(section, replicas=2, unit="tokens", published=used, precision=precision, **changes)
+        return found.get("mfu_published_formula", {})
+
+    assert published(formula)["value"] == published(of_device)["value"] == pytest.approx(0.3605, rel=1e-3)
+    assert published(formula)["ci95"] == [pytest.approx(0.3605, rel=1e-3)] * 2
+    assert published(formula, "tf32")["value"] == pytest.approx(2 * 0.3605, rel=1e-3)
+    assert published(None) == published({**formula, "metric": "p_whole"}) == {}
