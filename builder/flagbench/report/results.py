@@ -26,7 +26,7 @@ from flagbench.verdict.interval import candidates
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import invalid
 
-RULES = 1
+RULES = 2
 """Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
 verdict, nearest claim, gate or soundness: in verify, evidence, stats, record, catalog or here. Verdicts that were
 cached under another number are computed again."""

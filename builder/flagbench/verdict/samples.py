@@ -13,7 +13,7 @@ from flagbench.terminal import visible
 _CLOCK = timedelta(seconds=2)
 """Times in a record are whole seconds."""
 _MOVED = timedelta(seconds=60)
-"""By how much a clock may be set between two runs, if that is less than half of each; as in stores.series_check."""
+"""By how much a clock may be set between two runs, if that is less than half of each."""
 _YEAR = 3.2e7
 """Seconds."""
 _MEMORY = 0.01

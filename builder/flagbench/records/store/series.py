@@ -135,12 +135,7 @@ def with_records(series: SeriesDocument, content_of: Callable[[Run], bytes | Non
     failed: list[Record] = []
     left_out: list[LeftOut] = []
     problems = [*order_problems(series)]
-    seen: set[str] = set()
     for run in series.runs:
-        if run.record_id is not None:
-            if run.record_id in seen:
-                continue  # one of the problems
-            seen.add(run.record_id)
         try:
             content = content_of(run)
             record = None if content is None else read_record(content)
@@ -154,7 +149,7 @@ def with_records(series: SeriesDocument, content_of: Callable[[Run], bytes | Non
         if content is None or record is None:
             left_out.append(LeftOut(run.run, run.run_id, _why(run)))
             continue
-        problems += [f"run {run.run}: {what}" for what in record_problems(series, run, record, content)]
+        problems += [f"run {run.run}: {what}" for what in record_problems(run, record, content)]
         if run.state == "ok":
             records.append(record)
         else:

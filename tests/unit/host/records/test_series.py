@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from flagbench.records.model import Builder
 from flagbench.records.store import FolderBlobs, Store, StoreError
 from flagbench.records.store.blobs import ListingDenied
 from flagbench.records.store.series import load_series, read_series, series_ids
-from flagbench.records.store.series_check import record_problems
 from flagbench.records.store.series_document import (
     MAX_RUNS,
     Request,
@@ -107,38 +105,27 @@ def stored_record(store: Store, number: int) -> Any:
     return next(entry for entry in store.list() if entry.record_id == f"record-mine-{number}")
 
 
-def swap(runs: list[Any], *fields: str) -> None:
-    """Exchange fields of the first two runs."""
-    for name in fields:
+ENDING = ("record_id", "sha256", "created_at", "config_digest", "started_at", "seconds")
+
+
+def exchange(runs: list[Any]) -> None:
+    """Exchange the records of the first two runs."""
+    for name in ENDING:
         runs[0][name], runs[1][name] = runs[1][name], runs[0][name]
 
 
-ENDING = ("record_id", "sha256", "created_at", "config_digest", "started_at", "seconds")
-NOT_RUN = {"state": "not_run", "exit_code": None, **dict.fromkeys(ENDING)}
 TAMPERED: dict[str, tuple[Edit, str]] = {
     "another nonce": (lambda d: d.update(nonce="yours"), "nonce yours"),
     "another id": (lambda d: d.update(series_id="yours"), "yours"),
     "one run left out": (lambda d: d["runs"].pop(), "3 were requested"),
     "one run left out of all": (lambda d: (d["runs"].pop(1), d.update(requested=2)), "numbered"),
-    "another order": (lambda d: d["runs"].reverse(), "numbered"),
-    "records exchanged": (lambda d: swap(d["runs"], *ENDING), "run_id"),
+    "records exchanged": (lambda d: exchange(d["runs"]), "run_id"),
     "another seed": (lambda d: d["runs"][0].update(seed=1), "seed 1"),
     "a seed that is called given": (lambda d: d.update(seeds="given"), "seed"),
-    "one record twice": (lambda d: d["runs"][1].update(record_id=d["runs"][0]["record_id"]), "runs 1 and 2"),
     "another sum": (lambda d: d["runs"][0].update(sha256="0" * 64), "sha256"),
     "a good run called failed": (lambda d: d["runs"][0].update(state="failed"), "status.state"),
-    "a good run called missing": (lambda d: d["runs"][0].update(state="missing"), "missing"),
     "a run without its record": (lambda d: d["runs"][0].update(record_id=None), "names no record"),
-    "a run without a time": (lambda d: d["runs"][0].update(seconds=None), "no time"),
-    "a start after the record": (lambda d: d["runs"][2].update(started_at=f"{DAY}T13:00:00Z"), "outside the run"),
     "a run shorter than its work": (lambda d: d["runs"][0].update(seconds=3.0), "took 12.5 s"),
-    "runs at the same time": (lambda d: d["runs"][0].update(seconds=3600.0), "before run 1 had ended"),
-    "a run that is called not run": (lambda d: d["runs"][1].update(NOT_RUN), "run 3 is ok"),
-    "no date": (lambda d: d["runs"][0].update(started_at="2026-02-31T12:00:00Z"), "not a date"),
-    "the future": (lambda d: d["runs"][0].update(started_at="2999-01-01T12:00:00Z"), "future"),
-    "the last run left out": (lambda d: (d["runs"].pop(), d.update(requested=2)), "--repeat 3"),
-    "the nonce of another command": (lambda d: d["request"]["command"].append("--nonce=yours"), "--nonce yours"),
-    "another configuration": (lambda d: d["runs"][0].update(config_digest="sha256:" + "0" * 64), "config_digest"),
 }
 
 
@@ -153,21 +140,6 @@ def test_a_series_that_was_changed_is_invalid(
     assert ended.code == ExitCode.INVALID
     assert named in json.loads(ended.out)["reason"]
     assert flagbench("verify record-mine-1 --baseline", str(file)).code == ExitCode.DATA
-
-
-@pytest.mark.parametrize("moved", [-28800.0, 28800.0])
-def test_a_clock_that_was_set_is_no_problem(store: Store, document: dict[str, Any], moved: float) -> None:
-    series = read_series(store, "mine")
-    record = series.records[0]
-    created = datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ") + timedelta(seconds=moved)
-    later = msgspec.structs.replace(
-        record,
-        created_at=f"{created:%Y-%m-%dT%H:%M:%SZ}",
-        system=msgspec.structs.replace(record.system, clock_set_seconds=moved),
-    )
-    found = [*record_problems(series.document, series.document.runs[0], later, b"")]
-    assert "created_at" in "".join(found), "the series itself has another time, so only that contradicts it"
-    assert "outside the run" not in "".join(found)
 
 
 def test_a_sound_series_is_no_problem(document: dict[str, Any], store: Store, flagbench: Flagbench) -> None:
