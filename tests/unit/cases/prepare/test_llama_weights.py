@@ -13,35 +13,14 @@ from safetensors.torch import load_file
 
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama import convert as conversion
-from flagbench_cases.prepare.llama import weights_format
+from unit.cases.prepare.megatron_checkpoint import SECTION, state
 from unit.cases.prepare.pickled import CURRENT_TORCH, save_tensors, sharded
 from unit.cases.refusal import refusal as refusal_of
 
 pytestmark = pytest.mark.image
 
-SECTION: dict[str, Any] = {
-    "name": "llama-test",
-    "layers": 2,
-    "dim": 8,
-    "heads": 4,
-    "kv_heads": 2,
-    "ffn": 12,
-    "vocab_size": 16,
-    "positions": 32,
-    "norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-}
 HEADER = 4096  # bytes, of a safetensors file
 INV_FREQ = "model.layers.0.self_attn.rotary_emb.inv_freq"
-
-
-def state(dtype: torch.dtype = torch.float16) -> dict[str, torch.Tensor]:
-    """All tensors of the model, each with numbers of its own."""
-    generator = torch.Generator().manual_seed(0)
-    return {
-        name: torch.randn(shape, generator=generator).to(dtype)
-        for name, shape in weights_format.shapes(SECTION).items()
-    }
 
 
 def write(
@@ -130,7 +109,7 @@ def test_theta_where_either_transformers_keeps_it(tmp_path: Path) -> None:
     ("config", "named"),
     [
         ({"num_hidden_layers": 3}, "num_hidden_layers = 3"),
-        ({"num_key_value_heads": None}, "num_key_value_heads = 4"),
+        ({"num_key_value_heads": None}, "num_key_value_heads = 8"),
         ({"rope_theta": 500000.0}, "rope_theta = 500000.0"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'"),
         ({"rope_parameters": "default"}, "rope_parameters is 'default'"),
@@ -150,8 +129,8 @@ NAME = "model.layers.1.mlp.up_proj.weight"
     [
         ({NAME: None}, NAME),
         ({"model.layers.2.mlp.up_proj.weight": torch.ones(2)}, "model.layers.2.mlp.up_proj.weight"),
-        ({"lm_head.weight": torch.zeros(17, 8)}, "lm_head.weight has the shape (17, 8)"),
-        ({"lm_head.weight": torch.zeros(16, 8, dtype=torch.int8)}, "lm_head.weight is torch.int8"),
+        ({"lm_head.weight": torch.zeros(17, 16)}, "lm_head.weight has the shape (17, 16)"),
+        ({"lm_head.weight": torch.zeros(29, 16, dtype=torch.int8)}, "lm_head.weight is torch.int8"),
     ],
     ids=["missing", "unknown", "another shape", "quantised"],
 )
