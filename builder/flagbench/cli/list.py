@@ -87,7 +87,7 @@ def _gate_value(claim: Claim, case: Case) -> str:
 def _as_json(entry: Case | Stack | Claim, catalog: Catalog, here: Collection[str]) -> dict[str, Any]:
     if isinstance(entry, Case):
         keys = ("name", "title", "task", "unit", "gate", "divisions", "precisions", "default_precision")
-        return {**{key: entry.raw[key] for key in keys}, "flops": entry.formula}
+        return {**{key: msgspec.to_builtins(getattr(entry, key)) for key in keys}, "flops": entry.formula}
     if isinstance(entry, Stack):
         names = ("name", "title", "vendor", "aliases", "runs", "base_image", "python", "expects")
         of_cases = {case.name: case.does_not_run.get(entry.name) for case in catalog.cases.values()}

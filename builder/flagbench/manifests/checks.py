@@ -102,10 +102,9 @@ def _check_flops(doc: Document) -> None:
                 doc.problem(
                     path, f"'{name}' follows from FLOPs, of which `flops: none` counts none; remove one of them"
                 )
-    elif isinstance(flops, str):
-        doc.problem(where, f"'{formula}' is not allowed; write none, or a formula with its source")
-    elif formula not in FORMULAS:
-        doc.problem(where, f"unknown formula '{formula}'; flagbench_core.flops has {', '.join(sorted(FORMULAS))}")
+    elif isinstance(flops, str) or formula not in FORMULAS:
+        forms = "write none, or a mapping of formula and source" if isinstance(flops, str) else "unknown formula"
+        doc.problem(where, f"'{formula}': {forms}; formulas: {', '.join(sorted(FORMULAS))}")
 
 
 def _check_settable(doc: Document) -> None:

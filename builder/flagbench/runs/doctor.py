@@ -102,7 +102,7 @@ def native_packages(catalog: Catalog | None) -> Iterator[Finding]:
     """Packages that a run without a container imports: looked up only, because importing torch takes seconds."""
     importing: dict[str, list[str]] = {module: [] for module in _EVERY_CASE}
     for case in catalog.cases.values() if catalog else ():
-        for module in sorted(case.raw.get("imports", ())):
+        for module in sorted(case.imports):
             importing.setdefault(module, []).append(case.name)
     for module, cases in importing.items():
         if importlib.util.find_spec(module) is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -13,7 +12,7 @@ from typer import Option
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
-from flagbench.manifests.model import Case, Scalar, Stack
+from flagbench.manifests.model import Case, Engine, Scalar, Stack
 from flagbench.manifests.settings import setting_fault
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.records.scalars import RUN_ID
@@ -213,7 +212,7 @@ def check_options(options: RunOptions, case: Case, stack: Stack) -> None:
         raise FlagbenchError(f"{' and '.join(given)} contradict each other", remedy="give one of them")
     for setting in options.set_:
         read_setting(setting, case)
-    most = engine_of(options, case).get("max_nodes", MAX_NODES)
+    most = engine_of(options, case).max_nodes or MAX_NODES
     if options.nodes > most:
         raise FlagbenchError(
             f"--nodes {options.nodes}: this engine of {case.name} runs on at most {most}",
@@ -221,19 +220,19 @@ def check_options(options: RunOptions, case: Case, stack: Stack) -> None:
         )
 
 
-def engine_of(options: RunOptions, case: Case) -> Mapping[str, Any]:
-    """What the chosen engine of a case supports, as its manifest has it."""
-    engines: Mapping[str, Mapping[str, Any]] = case.raw["engines"]
-    chosen = case.presets["reference"].get("engine", {}).get("name", next(iter(engines)))
+def engine_of(options: RunOptions, case: Case) -> Engine:
+    """What the chosen engine of a case supports."""
+    chosen = case.presets["reference"].get("engine", {}).get("name", next(iter(case.engines)))
     for name, _, value in (setting.partition("=") for setting in options.set_):
         if case.settable[name]["path"] == "engine.name":
             chosen = value
-    return engines[chosen]
+    return case.engines[chosen]
 
 
 def can_resume(options: RunOptions, case: Case) -> bool:
     """Whether the case, with the engine chosen, writes checkpoints to resume from."""
-    return bool(engine_of(options, case).get("resume", case.raw["resume"]))
+    resumes = engine_of(options, case).resume
+    return case.resume if resumes is None else resumes
 
 
 def _check_choices(options: RunOptions, case: Case, stack: Stack) -> None:

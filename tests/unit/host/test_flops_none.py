@@ -10,6 +10,7 @@ import yaml
 
 from flagbench.manifests.documents import ManifestError
 from flagbench.manifests.load import load_catalog
+from flagbench_core.flops import FORMULAS
 from honest import CLAIMS, honest_record
 from unit.host.conftest import Flagbench
 
@@ -42,6 +43,15 @@ def test_metrics_of_flops_contradict_the_manifest(manifests: Path) -> None:
         load_catalog(manifests)
     named = {problem.message.split("'")[1] for problem in caught.value.problems}
     assert named == {"mfu", "mfu_published_formula", "hfu"}
+
+
+@pytest.mark.parametrize("flops", ["glm/v1", {"formula": "llama/v1", "source": "none"}], ids=["text", "id"])
+def test_a_wrong_formula_is_answered_with_the_formulas(manifests: Path, flops: object) -> None:
+    change(manifests / "cases" / f"{CASE}.yaml", flops=flops)
+    with pytest.raises(ManifestError) as caught:
+        load_catalog(manifests)
+    [problem] = caught.value.problems
+    assert all(formula in problem.message for formula in FORMULAS)
 
 
 def test_list_and_plan_show_it(uncounted: Path, flagbench: Flagbench) -> None:

@@ -73,7 +73,7 @@ def held(stack: Stack) -> set[str]:
 @every_stack
 def test_it_holds_what_its_cases_import(stack: Stack) -> None:
     for case in stack.runs:
-        modules = (*COMMON, *PREPARE, *CATALOG.cases[case].raw.get("imports", ()))
+        modules = (*COMMON, *PREPARE, *CATALOG.cases[case].imports)
         wanted = {canonical(PACKAGES.get(module, module)) for module in modules}
         assert wanted <= held(stack), f"{stack.name} runs {case}"
 

@@ -51,7 +51,7 @@ class NativeLauncher:
 
     def command(self, request: RunRequest) -> str:
         """The line that starts the entrypoint. Raises FlagbenchError (usage) where what it imports is missing."""
-        names = (*NEEDED, *request.case.raw.get("imports", ()))
+        names = (*NEEDED, *request.case.imports)
         require_modules(names, f"a native run of {request.case.name}")
         return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *PYTHON, *request.arguments()])
 

@@ -139,7 +139,7 @@ def _usage(plan: Plan, usage: Usage) -> Iterator[Finding]:
 
 def _driver(plan: Plan, drivers: Sequence[str]) -> Iterator[Finding]:
     """The driver against what the stack's image needs."""
-    floor = plan.request.stack.raw["device"]["driver_floor"]
+    floor = plan.request.stack.device.driver_floor
     if not drivers:
         return
     if floor is not None and _version(drivers[0]) < _version(str(floor)):

@@ -182,7 +182,7 @@ def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
 def test_missing_imports_of_a_case_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     lora = RunRequest(*resolve_image("llama2-7b-lora:cpu", load_catalog()))
-    absent = lora.case.raw["imports"]
+    absent = lora.case.imports
     monkeypatch.setattr(
         "flagbench.runs.launchers.native.find_spec", lambda name: None if name in absent else real(name)
     )
