@@ -43,9 +43,11 @@ class Span(Struct, frozen=True):
 
     phase: Literal["train", "val", "infer"]
     part: Literal["warmup", "window"]
+    """window: the steps of p_core, p_val_core or p_infer_core."""
     first_step: Count
     steps: Positive
     columns: dict[str, Count | tuple[Column, ...] | Packed]
+    """Microseconds: host, device, data_wait, to_device, after; samples, samples_published, tokens, tokens_useful."""
     flops: dict[str, Count | tuple[Count, ...] | Packed]
     """Summed over the span: a number that all ranks have, or that of each."""
     loss: tuple[tuple[Number | None, ...] | None, ...] = ()
@@ -64,8 +66,14 @@ class Evidence(Struct, frozen=True):
     """Steps per block; the last block of a span may be shorter. The number of a block is the sum of its steps."""
     ranks: Positive
     spans: tuple[Span, ...]
+    """All steps that every rank finished, without gaps."""
     timing: dict[str, Count] = {}
+    """Phases of rank 0."""
     durations: dict[str, tuple[Count, ...] | Packed] = {}
+    """Of training without checkpoints, and of each pass, by rank."""
     memory: dict[str, tuple[Count | None, ...] | Packed] = {}
+    """peak and allocator_peak by rank."""
     ceilings: tuple[Amount, ...] | Packed = ()
+    """FLOP/s of the matrix product measured on each rank."""
     loss_tail: tuple[Number | None, ...] = ()
+    """The last 50 losses, where `quality.losses` does not reach them."""

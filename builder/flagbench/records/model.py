@@ -86,6 +86,7 @@ class Device(Struct, frozen=True):
     name: str
     memory_bytes: Count | None = None
     uuid: str | None = None
+    """By which one physical device, or its slice, is told from another; None where the driver does not say."""
 
 
 class Cpu(Struct, frozen=True):
@@ -114,6 +115,7 @@ class System(Struct, frozen=True):
     devices: tuple[Device, ...]
     driver: str | None = None
     versions: dict[str, str] = {}
+    """Versions that a vendor keeps apart: of MetaX mx_smi, driver, maca and vbios."""
     kernel: str | None = None
     os: str | None = None
     cpu: Cpu = Cpu()
@@ -136,8 +138,10 @@ class Software(Struct, frozen=True):
     lock_digest: str | None = None
     lock_digest_reason: str | None = None
     precision: dict[str, Any] | None = None
+    """Switches as set, and the precision that a matrix product really had."""
     deterministic: bool | None = None
     stack_expects: dict[str, Any] = {}
+    """Versions that the stack's manifest expects."""
 
 
 class Timing(Struct, frozen=True):
@@ -163,11 +167,17 @@ class Window(Struct, frozen=True):
     steps: Count
     samples: Count
     seconds: Amount
+    """Device times of its steps, the largest of the ranks' own sums."""
     rank: Count | None = None
+    """The rank whose sum that is."""
     host_seconds: Amount | None = None
+    """The same of host times with all between the steps, without evaluations and checkpoints."""
     step_seconds: tuple[Amount, ...] = ()
+    """Device time of each step on `rank`; at most 2000, evenly thinned."""
     steady: bool | None = None
+    """Whether the drift is at most 2 %; None for too few steps."""
     drift: Number | None = None
+    """Median of the second half over the first, less 1."""
     step_median: Amount | None = None
     step_p5_p95: tuple[Amount, Amount] | None = None
 
@@ -195,6 +205,7 @@ class Flops(Struct, frozen=True):
     executed: Amount
     useful: Amount
     recomputed: Amount | None = None
+    """What recomputing activations adds to `executed`."""
     peak: Peak | None = None
     peak_reason: str | None = None
     measured_ceiling: Ceiling | None = None
@@ -219,6 +230,7 @@ class Losses(Struct, frozen=True):
     steps: Count
     """Steps of this run."""
     values: tuple[Number | None, ...]
+    """Of the first 24,000 steps in a longer run."""
 
 
 class Quality(Struct, frozen=True):
@@ -227,10 +239,13 @@ class Quality(Struct, frozen=True):
     checks: tuple[Check, ...]
     loss_curve: tuple[tuple[Count, Number], ...] = ()
     losses: Losses | None = None
+    """The complete loss curve, which `loss_curve` thins to 200 points."""
     evaluations: tuple[dict[str, Any], ...] = ()
     converged: bool | None = None
     resumed: dict[str, Any] | None = None
+    """The checkpoint that the run resumed from."""
     training: dict[str, Any] | None = None
+    """What the case knows once training has ended: skipped updates, a loss scale, the bubble of a pipeline."""
 
 
 class Rank(Struct, frozen=True):
@@ -253,6 +268,7 @@ class Rank(Struct, frozen=True):
     processor_wait_seconds: Amount | None = None
     """Its main thread was ready to run and waited for a processor."""
     bubble: Annotated[float, Meta(le=1)] | Annotated[int, Meta(le=1)] | None = None
+    """Share of its pipeline's time over the window in which it ran no forward or backward pass."""
     exit: str | None = None
 
 
@@ -294,21 +310,26 @@ class Launch(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """The record of one run."""
+    """The record of one run. A metric that was not measured is absent, never NaN, null or 0."""
 
     VERSION: ClassVar = "record/v1"
 
     record_id: RecordId
     run_id: RunId
+    """The same on all nodes of the run."""
     created_at: Time
+    """UTC."""
     flagbench: Builder
     case: Name
     stack: Name
     preset: Literal["reference", "tiny"]
     division: Literal["faithful", "tuned"]
     config: dict[str, Any] | None
+    """The resolved configuration; None where it could not be resolved."""
     config_digest: Digest | None
+    """sha256 of `config` as canonical JSON: sorted keys, no spaces."""
     conditions: Mapping[str, Scalar]
+    """What a claim's conditions are compared with; None where it could not be found out."""
     system: System
     software: Software
     timing: Timing
@@ -318,16 +339,20 @@ class Record(Struct, frozen=True):
     quality: Quality | None
     telemetry: Telemetry | None
     ranks: tuple[Rank, ...]
+    """One for each; in a document with rank_columns only those that differ from most others."""
     status: Status
     argv: tuple[str, ...] = ()
+    """Arguments of the entrypoint, without secrets."""
     sources: Sources | None = None
     bundle: Bundle | None = None
+    """That of the node that printed the record."""
     layout: Layout | None = None
     window: Window | None = None
     rank_columns: RankColumns | None = None
     """Of more than some hundred ranks; `ranks` has an entry for each all the same."""
     evidence: Evidence | None = None
     evidence_digest: Digest | None = None
+    """sha256 of `evidence` as canonical JSON."""
     evidence_reason: str | None = None
     """Why the record of a large job has no evidence."""
     telemetry_reason: str | None = None

@@ -94,12 +94,8 @@ def test_a_compiled_case_is_its_manifest_in_canonical_json() -> None:
     assert text == json.dumps(json.loads(text), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
 
-def test_limits_of_devices_have_sources() -> None:
+def test_a_device_has_the_same_limits_in_every_stack() -> None:
     devices = [device for stack in load_catalog().stacks.values() for device in stack.accelerators]
     known = {device.name: device.limits for device in devices if device.limits.power_watts is not None}
     assert {"NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200"} <= set(known)
-    for limits in known.values():
-        entries = (limits.power_watts, limits.memory_bandwidth, limits.sm_clock_mhz)
-        assert all(entry is not None and entry.source for entry in entries)
-    # One device has the same limits in every stack.
     assert all(device.limits in (known.get(device.name), type(device.limits)()) for device in devices)

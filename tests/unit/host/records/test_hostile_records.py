@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalogs import CATALOG
-from flagbench.cli import main
 from flagbench.errors import FlagbenchError
 from flagbench.records.read import CLOCK_SKEW, RecordError, read_record
 from flagbench.records.store import FolderBlobs, Store
@@ -241,14 +240,6 @@ def test_a_store_whose_path_is_not_utf_8_is_listed(make_record: MakeRecord, tmp_
     done = run(*FLAGBENCH, "results", "ls", "--json", store=root, env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
     assert Path(json.loads(done.stdout)["records"][0]["location"]).is_relative_to(root)
-
-
-@pytest.mark.parametrize("address", ["file:///a%00b", "file://[x/", "x" * 5000, "/dev/null"])
-def test_an_invalid_store_address_is_an_error(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["results", "ls"], ["results", "show", "last"], ["verify"], ["compare", "last", "last~1"]):
-        code = main.run([*arguments, "--store", address])
-        output = capsys.readouterr()
-        assert names_what_is_wrong((code, output.out, output.err), ExitCode.USAGE)
 
 
 # What a hostile writer would put in the place of a value.

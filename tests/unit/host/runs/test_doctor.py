@@ -54,7 +54,7 @@ def test_broken_manifests_fail_in_one_line(
 def test_packages_are_looked_up_without_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     catalog = load_catalog()
-    case = replace(catalog.cases["glm"], raw={"imports": ["no_such_module", "jinja2"]})
+    case = replace(catalog.cases["glm"], imports=("no_such_module", "jinja2"))
     found = {f.name: f for f in doctor.native_packages(replace(catalog, cases={**catalog.cases, "glm": case}))}
     assert found["jinja2"].level is Level.OK
     remedy = "for runs without a container, in the checkout: pip install -e '.[cases]'"
