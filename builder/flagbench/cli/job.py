@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 import yaml
@@ -15,12 +16,20 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.options import takes_options
 from flagbench.output import echo_json
-from flagbench.runs.launchers.kubernetes.kubectl import submit
-from flagbench.runs.launchers.kubernetes.options import JobOptions
-from flagbench.runs.launchers.kubernetes.render import render_job
-from flagbench.runs.launchers.kubernetes.request import JobRequest
+from flagbench.runs.launchers import kubernetes
+from flagbench.runs.launchers.kubernetes import JobOptions
 from flagbench.runs.request import RunOptions
 from flagbench.terminal import visible
+
+
+class Scheduler(str, Enum):
+    """What a job can be made for."""
+
+    KUBERNETES = "kubernetes"
+
+
+SCHEDULERS = {Scheduler.KUBERNETES: kubernetes}
+"""Each is a package of launchers with a `JobRequest`, `render_job` and `submit`."""
 
 
 @takes_options
@@ -30,7 +39,7 @@ def command(
     image_name: Annotated[
         str, typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu.")
     ],
-    for_: Annotated[Literal["kubernetes"], typer.Option("--for", help="What to print it for.")],
+    for_: Annotated[Scheduler, typer.Option("--for", help="What to print it for.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write there, not to stdout.")
     ] = None,
@@ -45,12 +54,13 @@ def command(
     """
     if send and out is not None:
         raise FlagbenchError("--out and --submit contradict each other", remedy="give one of them")
-    request = JobRequest(*resolve_image(image_name, load_catalog(claims=False)), run, job)
-    text = render_job(request)
+    scheduler = SCHEDULERS[for_]
+    request = scheduler.JobRequest(*resolve_image(image_name, load_catalog(claims=False)), run, job)
+    text = scheduler.render_job(request)
     for warning in request.warnings():
         typer.echo(f"warning: {warning}", err=True)
     if send:
-        said = submit(text)
+        said = scheduler.submit(text)
         if as_json:
             echo_json({"job": request.job_name, "run_id": request.run_id})
         else:
