@@ -64,7 +64,7 @@ def test_records_of_a_newer_image_keep_their_verdict(
     assert (code, result["verdict"]) == (expected["exit_code"], expected["verdict"])
     if result["verdict"] != "INVALID":
         names = {"metric step_slowest", "timing.new", "window.new", "work.new", "flops.new"}
-        assert set(result["not_compared"]) == names
+        assert names <= set(result["not_compared"])
 
 
 def test_a_check_that_the_case_has_since_is_not_compared(
@@ -77,7 +77,7 @@ def test_a_check_that_the_case_has_since_is_not_compared(
     expected = next(each for each in EXPECTED if each["verdict"] == "INCONCLUSIVE")
     code, result = run(capsys, "verify", *expected["verify"], "--store", str(stored))
     assert (code, result["verdict"]) == (expected["exit_code"], "INCONCLUSIVE")
-    assert result["not_compared"] == ["check since"]
+    assert "check since" in result["not_compared"]
 
 
 def test_every_stored_record_is_listed(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
