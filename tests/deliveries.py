@@ -77,7 +77,7 @@ def main(store: str, out: str, bundle: str) -> int:
         delivery = Delivery(targets, record["record_id"], bundle_of(Path(bundle)), interruption, patience)
         os.write(2, BEGIN)
         try:
-            code, _ = delivery.of_record(record, 1)
+            code, _ = delivery.deliver_record(record, 1)
         except KeyboardInterrupt:
             code = int(ExitCode.INTERRUPTED)
     if interruption.abandoned:

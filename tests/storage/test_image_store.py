@@ -195,7 +195,7 @@ def test_results_are_stored_without_a_place_to_wait(
         proxy.fault = lambda method, path, count: (403, "AccessDenied") if method in ("PUT", "POST") else None
     with Interruption() as interruption:
         targets = Targets(None, None, stores.open_store(address))
-        code, lost = Delivery(targets, made["record_id"], bundle_of(large), interruption).of_record(made, 1)
+        code, lost = Delivery(targets, made["record_id"], bundle_of(large), interruption).deliver_record(made, 1)
     out, err = capfd.readouterr()
     assert json.loads(out) == made
     assert "warning" in err

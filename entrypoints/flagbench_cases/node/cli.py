@@ -4,7 +4,6 @@ import argparse
 import os
 from typing import List, Optional, Tuple
 
-from flagbench_cases.node.placement import Placement, locate_node
 from flagbench_cases.shared import config
 from flagbench_cases.shared.arguments import Parser
 from flagbench_cases.shared.errors import UsageError
@@ -135,20 +134,6 @@ def locate_data(data: Optional[str], default: str = "/data") -> Tuple[Optional[s
     except OSError:
         pass
     return None, None
-
-
-def likely_placement(argv: List[str]) -> Optional[Placement]:
-    """The placement of this node among several, if it can be determined from arguments that are otherwise invalid."""
-    parser = Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--nodes", type=_count, default=1)
-    parser.add_argument("--node-rank", type=_rank)
-    parser.add_argument("--master")
-    try:
-        known, _ = parser.parse_known_args(argv)
-        count = max(known.nodes, (known.node_rank or 0) + 1)
-        return locate_node(count, known.node_rank, known.master) if count > 1 else None
-    except UsageError:
-        return None
 
 
 def parse(argv: List[str]) -> argparse.Namespace:

@@ -65,7 +65,7 @@ class Delivery:
         self._failures.append(error.message)
         self._complete = False
 
-    def of_record(self, record: Dict[str, Any], stdout: int) -> Tuple[int, Optional[str]]:
+    def deliver_record(self, record: Dict[str, Any], stdout: int) -> Tuple[int, Optional[str]]:
         """Hand over a record and the bundle; returns the exit code of the process, and what failed.
 
         The exit code is that of the run if the record was kept: on stdout or, if stdout failed, in --out or the
@@ -83,8 +83,8 @@ class Delivery:
             return int(ExitCode.NOT_STORED), self.lost
         return self._code(own), self.lost
 
-    def of_bundle(self, own: int) -> Tuple[int, Optional[str]]:
-        """Hand over the bundle of a node that writes no record, as `of_record` does. `own`: the run's code."""
+    def deliver_bundle(self, own: int) -> Tuple[int, Optional[str]]:
+        """Hand over the bundle of a node that writes no record, as `deliver_record` does. `own`: the run's code."""
         self._keep(None)
         self._store(None, "")
         return self._code(own), self.lost

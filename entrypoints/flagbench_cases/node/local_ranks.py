@@ -51,8 +51,8 @@ class LocalRanks:
             return False
         if self._node > 0:
             return True
-        said = [fact["ranks"] for fact in self._readers[0].facts() if fact["kind"] == "done"]
-        return said == [list(range(self._world))]
+        reported = [fact["ranks"] for fact in self._readers[0].facts() if fact["kind"] == "done"]
+        return reported == [list(range(self._world))]
 
     def find_removed(self, states: Sequence[Optional[Progress]]) -> Optional[int]:
         """A rank whose spool was removed or emptied since an earlier call, else None; `states`: its `progress`.

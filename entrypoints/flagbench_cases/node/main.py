@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional
 
 from flagbench_cases.node import background, cli, network, rendezvous, supervisor
 from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets, print_error
-from flagbench_cases.node.placement import Placement, likely_rank
+from flagbench_cases.node.placement import Placement, likely_node
 from flagbench_cases.node.request import Request, resolve, unresolved
 from flagbench_cases.prepare import remote
 from flagbench_cases.record import assemble as record
@@ -60,7 +60,7 @@ class Attempt:
         self._folder_removed = folder_removed
         self.arguments: Optional[argparse.Namespace] = None
         self.request = unresolved(argv, None)
-        self.writes_record = likely_rank(argv) == 0
+        self.writes_record = likely_node(argv)[0] == 0
         self.targets = Targets()
         self.evidence = NOTHING
         self.bundle: Optional[Bundle] = None
@@ -100,7 +100,7 @@ class Attempt:
                 error.remedy,
                 int(error.code),
             )
-            elsewhere = None if "--describe" in self.argv else cli.likely_placement(self.argv)
+            elsewhere = None if "--describe" in self.argv else likely_node(self.argv)[1]
             if elsewhere is not None:
                 rendezvous.report_failure(elsewhere, socket.gethostname(), redacted(outcome), self.interruption)
             return outcome
@@ -158,14 +158,14 @@ def finish(attempt: Attempt, outcome: Optional[Outcome]) -> int:
     if not attempt.writes_record:
         attempt.finished = True
         print_failure(outcome)
-        code, lost = delivery(attempt, attempt.request.record_id or "").of_bundle(int(outcome.exit_code))
+        code, lost = delivery(attempt, attempt.request.record_id or "").deliver_bundle(int(outcome.exit_code))
         termination.write(termination.of_outcome(outcome, code, lost))
         attempt.disconnect()
         return code
     made = assemble(attempt.request, attempt.evidence, outcome, attempt.bundle)
     attempt.finished = True  # from here on a record may have been printed
     print_failure(Outcome(**made["status"]))
-    code, lost = delivery(attempt, made["record_id"]).of_record(made, attempt.stdout)
+    code, lost = delivery(attempt, made["record_id"]).deliver_record(made, attempt.stdout)
     termination.write(termination.of_record(made, attempt.request.gate, code, lost))
     attempt.disconnect()
     return code

@@ -9,6 +9,7 @@ import re
 import subprocess
 from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from flagbench_cases.shared.arguments import Parser
 from flagbench_cases.shared.errors import UsageError
 
 DEFAULT_PORT = 29400
@@ -115,35 +116,6 @@ def _from_environment(
     return None, master, "default"
 
 
-def likely_rank(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
-    """The node rank as far as it can be determined from arguments that may be invalid; else 0. Never raises.
-
-    A job with invalid arguments is rejected on every node, but only node 0 prints the record.
-    """
-    flag = _last_value(argv, "--node-rank")
-    if flag is not None:
-        return _rank_of(flag)
-    if _last_value(argv, "--nodes") in (None, "1"):
-        return 0
-    found = [env[name] for name in RANK_VARIABLES if name in env][:1]
-    return _rank_of(found[0]) if found else 0
-
-
-def _rank_of(text: str) -> int:
-    return int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
-
-
-def _last_value(argv: Sequence[str], option: str) -> Optional[str]:
-    """The last value of an option on a command line; None if the option is absent."""
-    found = None
-    for word, after in zip(argv, [*argv[1:], ""]):
-        if word == option:
-            found = after
-        elif word.startswith(option + "="):
-            found = word.partition("=")[2]
-    return found
-
-
 def locate_node(
     nodes: int,
     node_rank: Optional[int],
@@ -180,3 +152,30 @@ def locate_node(
         )
     host, port = parse_address(master, "--master")
     return Placement(nodes, node_rank, host, port, source)
+
+
+def likely_node(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Tuple[int, Optional[Placement]]:
+    """The node rank as far as arguments that may be invalid tell, else 0, and the placement, if that is known, among
+    several nodes. Never raises.
+
+    A job with invalid arguments is rejected on every node, but only node 0 prints the record.
+    """
+    parser = Parser(add_help=False, allow_abbrev=False)
+    for option in ("--nodes", "--node-rank", "--master"):
+        parser.add_argument(option)
+    number = 0
+    try:
+        known, _ = parser.parse_known_args(list(argv))
+        rank = known.node_rank
+        if rank is None and known.nodes not in (None, "1"):
+            rank = next((env[name] for name in RANK_VARIABLES if name in env), None)
+        number = _small_number(rank)
+        count = max(_small_number(known.nodes), number + 1)
+        placement = locate_node(count, None if rank is None else number, known.master, env) if count > 1 else None
+    except UsageError:
+        return number, None
+    return number, placement
+
+
+def _small_number(text: Optional[str]) -> int:
+    return int(text) if text and re.fullmatch("[0-9]{1,9}", text) else 0

@@ -41,7 +41,7 @@ class Bar:
         self._drawn = ""
         self._phase = ""
         self._last = float("-inf")
-        self._asked, self._said = float("-inf"), ""
+        self._read_at, self._sensed = float("-inf"), ""
         self._seen: Deque[Tuple[float, int]] = deque()
 
     def _is_live(self) -> bool:
@@ -88,9 +88,9 @@ class Bar:
 
     def _sensor_text(self, clock: float) -> str:
         """The text of `sensors`, read at most once a second, the sampling rate."""
-        if self._sensors is not None and clock - self._asked >= 1.0:
-            self._asked, self._said = clock, self._sensors()
-        return self._said
+        if self._sensors is not None and clock - self._read_at >= 1.0:
+            self._read_at, self._sensed = clock, self._sensors()
+        return self._sensed
 
     def _columns(self) -> int:
         try:

@@ -22,7 +22,7 @@ class Scratch:
     """A new folder owned by this process. Raises OSError if it cannot be created."""
 
     def __init__(self) -> None:
-        self.folder, self._lock = _made()
+        self.folder, self._lock = _create()
 
     def remove(self) -> None:
         """Remove the folder and its contents."""
@@ -52,7 +52,7 @@ def remove_leftovers() -> List[str]:
     except OSError:
         return []
     for folder in folders:
-        lock = _taken(folder)
+        lock = _lock_leftover(folder)
         if lock is not None:
             # Locked until it is removed, so that no other process mistakes it for a new folder.
             shutil.rmtree(folder, ignore_errors=True)
@@ -61,7 +61,7 @@ def remove_leftovers() -> List[str]:
     return removed
 
 
-def _taken(folder: str) -> Optional[int]:
+def _lock_leftover(folder: str) -> Optional[int]:
     """Lock a folder of this user (not a link) whose owner is gone; returns the lock's descriptor, else None."""
     lock: Optional[int] = None
     try:
@@ -79,7 +79,7 @@ def _taken(folder: str) -> Optional[int]:
     return None
 
 
-def _made() -> Tuple[str, Optional[int]]:
+def _create() -> Tuple[str, Optional[int]]:
     """A new folder and its acquired lock; the lock is unused if the file system does not support locks."""
     for _ in range(_TRIES):
         folder = tempfile.mkdtemp(prefix=PREFIX)

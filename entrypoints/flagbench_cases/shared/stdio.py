@@ -105,29 +105,29 @@ class Stderr:
         """Thread: forward everything until no writer is left."""
         while True:
             try:
-                said = os.read(self._reading, CHUNK)
+                content = os.read(self._reading, CHUNK)
             except OSError:
                 return
-            if not said:
+            if not content:
                 return
             try:
-                self._write(said)
+                self._write(content)
             except OSError:
                 continue
 
-    def _write(self, said: bytes) -> None:
+    def _write(self, content: bytes) -> None:
         waiting = select.poll()
         waiting.register(self._real, select.POLLOUT)
         deadline = time.monotonic() + self._patience
-        while said:
+        while content:
             left = deadline - time.monotonic()
             ready = waiting.poll(max(0.0, left) * 1000)
             try:
-                taken = os.write(self._real, said) if ready else 0
+                taken = os.write(self._real, content) if ready else 0
             except BlockingIOError:
                 taken = 0
             if taken:
-                said, self._patience = said[taken:], PATIENCE_SECONDS
+                content, self._patience = content[taken:], PATIENCE_SECONDS
                 deadline = time.monotonic() + PATIENCE_SECONDS
             elif left <= 0:
                 self._patience = 0.0

@@ -23,7 +23,7 @@ class Piece(NamedTuple):
     rows: Optional[Range] = None
     columns: Optional[Range] = None
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+    def slice_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """This piece of a whole tensor, or of what reads one with `[...]`."""
         rows = slice(*self.rows) if self.rows else slice(None)
         return tensor[rows, slice(*self.columns)] if self.columns else tensor[rows]
@@ -102,7 +102,7 @@ def fill(
             parameters[name][at:].zero_()
         for name, tensor in read(sorted(targets)):
             for target, piece in targets[name]:
-                target.copy_(piece.of(tensor))
+                target.copy_(piece.slice_of(tensor))
 
 
 OUTPUT_PROJECTIONS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")

@@ -29,7 +29,7 @@ def ranks(layout: Layout) -> Iterator[Coordinates]:
 
 def size(pieces: list[Piece]) -> tuple[int, ...]:
     """The shape of the parameter that these pieces are."""
-    shapes = [tuple(piece.of(torch.empty(SHAPES[piece.name])).shape) for piece in pieces]
+    shapes = [tuple(piece.slice_of(torch.empty(SHAPES[piece.name])).shape) for piece in pieces]
     return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
@@ -59,7 +59,7 @@ def test_every_element_is_held_once(layout: Layout) -> None:
     for at in ranks(layout):
         for pieces in parts_of(SHAPE, layout, at).values():
             for piece in pieces:
-                piece.of(held[piece.name]).add_(1)
+                piece.slice_of(held[piece.name]).add_(1)
     for name, count in held.items():
         assert (count == (layout.tp if count.dim() == 1 else 1)).all(), name
 
@@ -102,7 +102,7 @@ def drawn(layout: Layout, seed: int) -> dict[str, torch.Tensor]:
         for name, pieces in module.parts.items():
             row = 0
             for piece in pieces:
-                target = piece.of(whole[piece.name])
+                target = piece.slice_of(whole[piece.name])
                 target.copy_(module.parameters[name][row : row + target.shape[0]])
                 row += target.shape[0]
     return whole

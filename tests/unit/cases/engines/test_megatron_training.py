@@ -189,7 +189,7 @@ def test_weights_are_those_of_a_plain_loop(run: Any, expected: Any, name: str) -
     for rank, found in enumerate(run(name)):
         mine = parts.parts_of(shape_of(SECTION), layout, layout.coordinates(rank))
         for parameter, pieces in mine.items():
-            wanted = torch.cat([piece.of(weights[piece.name]) for piece in pieces])
+            wanted = torch.cat([piece.slice_of(weights[piece.name]) for piece in pieces])
             error = (found["weights"][parameter] - wanted).abs().max()
             assert error < 1e-5, (parameter, float(error))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.node.placement import DEFAULT_PORT, Placement, likely_rank, locate_node, parse_address
+from flagbench_cases.node.placement import DEFAULT_PORT, Placement, likely_node, locate_node, parse_address
 from flagbench_cases.shared.errors import UsageError
 from unit.cases.refusal import refuses
 
@@ -78,7 +78,9 @@ def test_each_platform_says_where_a_node_stands(env: dict[str, str], placement: 
 @pytest.mark.parametrize("env", [KUBERNETES, PYTORCHJOB, SLURM, SKYPILOT], ids=["k8s", "pet", "slurm", "sky"])
 @pytest.mark.parametrize("nodes", [["--nodes", "2"], ["--nodes=two"]])
 def test_a_node_knows_that_it_is_not_the_first(nodes: list[str], env: dict[str, str]) -> None:
-    assert likely_rank(["distilbert", "--no-such-option", *nodes], env) == 1
+    rank, placement = likely_node(["distilbert", "--no-such-option", *nodes], env)
+    assert rank == 1
+    assert placement is None or placement.node_rank == 1
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_a_node_knows_that_it_is_not_the_first(nodes: list[str], env: dict[str, 
     ],
 )
 def test_a_node_that_cannot_tell_is_the_first(argv: list[str], env: dict[str, str], rank: int) -> None:
-    assert likely_rank(argv, env) == rank
+    assert likely_node(argv, env)[0] == rank
 
 
 @pytest.mark.parametrize("env", [KUBERNETES, PYTORCHJOB, SLURM, SKYPILOT], ids=["k8s", "pet", "slurm", "sky"])
