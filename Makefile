@@ -59,7 +59,7 @@ bench-verdicts: OPTIONS = $(VERDICTS)
 $(SINGLE:%=bench-%): bench-%:
 	$(BIN)/python tests/bench/$*.py $(OPTIONS)
 
-## compile: update the image side's copies of the manifests, and the generated parts of the docs
+## compile: update the image side's copies of the manifests, the JSON Schemas and the generated parts of the docs
 compile: $(VENV)/.cases
 	$(BIN)/flagbench manifests compile
 	$(BIN)/flagbench manifests docs

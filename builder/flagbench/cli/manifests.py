@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from flagbench.cli.options import JsonOption
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.compile import image_package, stale_compiled, write_stale
+from flagbench.manifests.compile import find_stale, image_package, stale_compiled, write_stale
 from flagbench.manifests.load import load_catalog
 from flagbench.output import echo_json
 from flagbench.report.generated import generated_files
@@ -25,19 +27,8 @@ def compile_manifests(check: CheckOption = False, json: JsonOption = False) -> N
     """
     catalog = load_catalog()
     package = image_package(catalog)
-    stale = stale_compiled(catalog, package)
-    changed = list(stale) if check else write_stale(package, stale)
-    if check and changed:
-        raise FlagbenchError(
-            f"compiled manifests are stale: {', '.join(changed)}", remedy="run `flagbench manifests compile`"
-        )
-    if json:
-        echo_json({"package": str(package), "changed": changed})
-        return
-    for name in changed:
-        print(f"wrote or removed {package / name}")
-    if not changed:
-        print(f"up to date: {package}")
+    changed = _update("compile", package, stale_compiled(catalog, package), check)
+    _show({"package": str(package), "changed": changed}, package, json)
 
 
 @app.command("docs")
@@ -48,16 +39,20 @@ def write_docs(check: CheckOption = False, json: JsonOption = False) -> None:
     """
     catalog = load_catalog()
     root = image_package(catalog).parents[1]
-    files = generated_files(catalog, root)
-    stale = {
-        path: text for path, text in files.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
-    }
-    names = [path.relative_to(root).as_posix() for path in stale]
+    files = {path.relative_to(root).as_posix(): text for path, text in generated_files(catalog, root).items()}
+    changed = _update("docs", root, find_stale(root, files, ("manifests/schema/*.json",)), check)
+    _show({"changed": changed}, root, json)
+
+
+def _update(command: str, root: Path, stale: Mapping[str, str | None], check: bool) -> list[str]:
+    """Write what is stale, and return the files. Raises FlagbenchError (usage) instead if it is only checked."""
     if check and stale:
-        raise FlagbenchError(f"stale: {', '.join(names)}", remedy="run `flagbench manifests docs`")
-    for path, text in stale.items():
-        path.write_text(text, encoding="utf-8")
+        raise FlagbenchError(f"stale: {', '.join(stale)}", remedy=f"run `flagbench manifests {command}`")
+    return write_stale(root, stale)
+
+
+def _show(result: dict[str, Any], root: Path, json: bool) -> None:
     if json:
-        echo_json({"changed": names})
-        return
-    print(f"wrote {', '.join(names)}" if names else f"up to date: {root / 'docs'}")
+        echo_json(result)
+    else:
+        print("\n".join(f"wrote or removed {root / name}" for name in result["changed"]) or f"up to date: {root}")

@@ -92,8 +92,8 @@ def test_an_edited_generated_part_is_written_again(
     page.write_text(before.replace("| `glm` |", "| `glm` | typed by hand |"))
     picture.write_text("<svg/>")
     stale = flagbench("manifests docs --check")
-    assert (stale.code, "stale: docs/verdict/verdict.svg, README.md\n" in stale.err) == (ExitCode.USAGE, True)
-    assert flagbench("manifests docs --json").json["changed"] == ["docs/verdict/verdict.svg", "README.md"]
+    assert (stale.code, "stale: README.md, docs/verdict/verdict.svg\n" in stale.err) == (ExitCode.USAGE, True)
+    assert flagbench("manifests docs --json").json["changed"] == ["README.md", "docs/verdict/verdict.svg"]
     assert page.read_text() == before
 
 
