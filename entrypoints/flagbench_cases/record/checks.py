@@ -1,14 +1,17 @@
 """The checks that make a run's numbers meaningful: `quality.checks` of its record."""
 
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from flagbench_cases.record.evidence import Evidence
-from flagbench_cases.record.order import in_order
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.config import schedule
 from flagbench_core import checks as core
-from flagbench_core.evidence.section import TRAIN, WINDOW, Section
+from flagbench_core.evidence.columns import MICRO
+from flagbench_core.evidence.metrics import DEVICE, OWN
+from flagbench_core.evidence.section import INFER, TRAIN, WINDOW, Section, Stretch
+
+CLOCK_DRIFT = 1e-4  # maximum drift of a device's clock relative to the host's
 
 
 class Subject(NamedTuple):
@@ -61,11 +64,14 @@ Answer = Optional[Tuple[bool, str, Dict[str, float]]]
 
 
 class Check(NamedTuple):
-    """A check: its name, whether it requires a finished run, and its function. When it applies is core's."""
+    """A check: its name and its function. When it applies is core's."""
 
     name: str
-    needs_end: bool
     make: Callable[[Subject], Answer]
+    needs_end: bool = True
+    """Whether it requires a finished run."""
+    kinds: Tuple[str, ...] = (TRAIN, INFER)
+    """The kinds of cases that have it."""
 
 
 def checks(subject: Subject, finished: bool) -> List[Dict[str, Any]]:
@@ -74,7 +80,7 @@ def checks(subject: Subject, finished: bool) -> List[Dict[str, Any]]:
     For a `finished` run, a check listed in the case's manifest also fails if it applies but there is no evidence, or
     if this kind of case has no such check.
     """
-    named, known = subject.request.checks, CHECKS[subject.request.kind]
+    named, known = subject.request.checks, [check for check in CHECKS if subject.request.kind in check.kinds]
     found: List[Dict[str, Any]] = []
     for check in known:
         if not core.applies(check.name, subject.facts) or (check.needs_end and not finished):
@@ -146,6 +152,26 @@ def _rates_in_order(subject: Subject) -> Answer:
     return (*in_order(stretches, section.durations.get(TRAIN, [])), {})
 
 
+def in_order(stretches: Sequence[Stretch], durations: Sequence[int]) -> Tuple[bool, str]:
+    """Whether device time <= host time <= duration, each the maximum over ranks, within one step; and the times.
+
+    `durations`: each rank's microseconds from start to end of the first stretch; empty if it did not end. Stretches
+    without steps are ignored.
+    """
+    ok, shown = True, []
+    for index, stretch in enumerate(stretches):
+        if not stretch.steps:
+            continue
+        times = [stretch.rank_time(parts, stretch.slowest(parts)) / MICRO for parts in (DEVICE, OWN)]
+        if durations and index == 0:
+            times.append(max(durations) / MICRO)
+        allowed = 1 + 1 / stretch.steps + CLOCK_DRIFT
+        ok = ok and all(times[i] <= times[i + 1] * allowed for i in range(len(times) - 1))
+        words = " <= ".join("%.4f s" % seconds for seconds in times)
+        shown.append("steps %d to %d: %s" % (stretch.first, stretch.first + stretch.steps, words))
+    return ok, "device <= host <= end to end, each the maximum over ranks: " + "; ".join(shown)
+
+
 def _passes_in_order(subject: Subject) -> Answer:
     """p_infer_core >= p_infer_whole, for every pass."""
     section = subject.section
@@ -205,34 +231,17 @@ def _above_chance(subject: Subject) -> Answer:
     return ok, words % values, values
 
 
-_PRECISION = Check("precision", False, _precision)
-_PARAMETERS_FINITE = Check("parameters_finite", True, _parameters_finite)
-_RANKS_IN_STEP = Check("ranks_in_step", False, _ranks_in_step)
-_STEPS = Check("steps", True, _steps)
-_EVALUATED = Check("evaluated", True, _evaluated)
-_ABOVE_CHANCE = Check("above_chance", True, _above_chance)
-
-CHECKS = {
-    "train": (
-        _PRECISION,
-        Check("loss_finite", False, _loss_finite),
-        _PARAMETERS_FINITE,
-        _RANKS_IN_STEP,
-        Check("rates_in_order", False, _rates_in_order),
-        _STEPS,
-        Check("updated", True, _updated),
-        _EVALUATED,
-        Check("learned", True, _learned),
-        _ABOVE_CHANCE,
-    ),
-    "infer": (
-        _PRECISION,
-        _PARAMETERS_FINITE,
-        _RANKS_IN_STEP,
-        Check("rates_in_order", True, _passes_in_order),
-        _STEPS,
-        _EVALUATED,
-        _ABOVE_CHANCE,
-    ),
-}
-"""The checks of each kind of case, in the order of the record."""
+CHECKS = (
+    Check("precision", _precision, needs_end=False),
+    Check("loss_finite", _loss_finite, needs_end=False, kinds=(TRAIN,)),
+    Check("parameters_finite", _parameters_finite),
+    Check("ranks_in_step", _ranks_in_step, needs_end=False),
+    Check("rates_in_order", _rates_in_order, needs_end=False, kinds=(TRAIN,)),
+    Check("rates_in_order", _passes_in_order, kinds=(INFER,)),
+    Check("steps", _steps),
+    Check("updated", _updated, kinds=(TRAIN,)),
+    Check("evaluated", _evaluated),
+    Check("learned", _learned, kinds=(TRAIN,)),
+    Check("above_chance", _above_chance),
+)
+"""In the order of the record."""

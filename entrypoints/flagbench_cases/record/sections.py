@@ -3,7 +3,7 @@
 import math
 from typing import Any, Dict, List, Optional
 
-from flagbench_cases.record import measured, training
+from flagbench_cases.record import measured
 from flagbench_cases.record.checks import Subject, checks
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
@@ -55,7 +55,7 @@ def fill(
     subject = Subject(request, evidence, curve, section)
     record["quality"] = quality(subject, evaluations, finished)
     if request.kind == TRAIN:
-        record["quality"].update(training.quality(subject, found.pipeline))
+        record["quality"].update(training_quality(subject, found.pipeline))
 
 
 def peak_of(record: Dict[str, Any], request: Request, precision: str) -> Optional[Dict[str, Any]]:
@@ -99,4 +99,16 @@ def quality(subject: Subject, evaluations: List[Dict[str, Any]], finished: bool)
         "data": workload.get("data"),
         "parameters": workload.get("parameters"),
         "checks": checks(subject, finished),
+    }
+
+
+def training_quality(subject: Subject, pipeline: Dict[str, Any]) -> Dict[str, Any]:
+    """The fields of `quality` that training adds. `pipeline`: the bubbles of the job and of its stages."""
+    evidence = subject.evidence
+    resumed = evidence.first("resumed")
+    return {
+        "losses": measured.losses(subject.curve, resumed.get("step", 0)),
+        "converged": evidence.first("timing").get("converged"),
+        "resumed": resumed or None,
+        "training": {**evidence.first("training"), **pipeline} or None,
     }

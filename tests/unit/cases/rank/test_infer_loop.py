@@ -14,7 +14,7 @@ from flagbench_cases.rank import infer_loop
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
 from flagbench_cases.rank.stopwatch import HostClock
 from flagbench_cases.record.evidence import Evidence
-from flagbench_cases.record.passes import Pass, ended, passes
+from flagbench_cases.record.measured import Pass, ended, passes
 from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.spool import RankSpool, SpoolReader, Step
 from flagbench_core.exit_codes import ExitCode

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from flagbench_cases.record import order
+from flagbench_cases.record import checks
 from flagbench_cases.shared.spool import Step
 from unit.cases.record.runs import metrics_of, section_of
 
@@ -80,7 +80,7 @@ def synchronous_job(seed: int) -> Job:
 
 def in_order(job: Job, first: int = 0) -> bool:
     section = section_of(job.ranks, first, list(job.trained.values()))
-    return order.in_order(
+    return checks.in_order(
         [section.stretch(), section.stretch("train", "window")], section.durations.get("train", [])
     )[0]
 
