@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -104,43 +102,8 @@ def test_angles_of_2023_are_in_the_precision_of_the_model(tmp_path: Path) -> Non
 # FLOPs
 
 
-def counted(section: dict[str, Any], sequences: int, length: int, folder: Path, rank: int, world: int) -> int:
-    """FLOPs of this rank's forward pass by torch's counter, on the meta device."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from flagbench_cases.engines.megatron import cpu_shims
-
-    cpu_shims.CPU = meta = torch.device("meta")
-    engine, context = start(folder, rank, Layout(1, world, 1))
-    context.device.kind = "cuda"  # parameters are allocated on the current device
-    torch.cuda.current_device = lambda: meta
-    module = engine.build(context, shape_of(section), torch.bfloat16, True).eval()
-    assert {parameter.device.type for parameter in module.parameters()} == {"meta"}
-    tokens = torch.zeros(sequences, length, dtype=torch.long, device=meta)
-    mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=meta)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        logits = module(tokens, tokens, mask)
-    assert logits.shape == (sequences, length, shape_of(section).padded_vocabulary(world) // world)
-    return int(counter.get_total_flops())
-
-
-@pytest.mark.skipif(find_spec("torch.utils.flop_counter") is None, reason="torch counts FLOPs from 2.1 on")
-@pytest.mark.parametrize(
-    ("section", "sequences", "length"), [(SMALL, 3, 40), (REFERENCE["model"], 1, 4096)], ids=["small", "reference"]
-)
-def test_flops_are_those_that_torch_counts(
-    tmp_path: Path, section: dict[str, Any], sequences: int, length: int
-) -> None:
-    (found,) = on_ranks(1, tmp_path, functools.partial(counted, section, sequences, length))
-    padded = {**section, "vocab_size": shape_of(section).padded_vocabulary(1)}
-    assert llama_forward(padded, batch_of(sequences, length)).forward == pytest.approx(found, rel=1e-3)
-
-
 def test_flops_of_a_token_are_those_of_the_manifest() -> None:
     assert shape_of(REFERENCE["model"]).padded_vocabulary(8) == 100352
     padded = {**REFERENCE["model"], "vocab_size": 100352}
     assert llama_forward(padded, batch_of(1, 4096)).executed / 4096 == pytest.approx(72.2e9, abs=0.05e9)
     assert "72.2e9 per token" in load_case("aquila-33b")["flops"]["source"]
-
-
-# Megatron-Core on ranks without a CUDA device
