@@ -144,28 +144,41 @@ def _explained(schema: Any, validator: Validator, document: Any) -> Iterator[tup
 def _one_explained(schema: Any, error: ValidationError) -> Iterator[tuple[FieldPath, str]]:
     path: FieldPath = tuple(error.instance_path)
     kind: Any = error.kind
-    *around, keyword = error.schema_path
-    rules = functools.reduce(lambda inner, step: inner[step], around, schema)
+    keyword, rules = error.schema_path[-1], _rules(schema, error)
     if keyword == "required":
         yield (*path, kind.property), "missing"
     elif keyword == "additionalProperties":
-        allowed = rules.get("properties", {})
         for name in kind.unexpected:
-            close = nearest(name, allowed)
-            hint = f"did you mean '{close}'?" if close else f"allowed: {', '.join(sorted(allowed))}"
-            yield (*path, name), f"unknown field; {hint}"
+            yield (*path, name), _unknown(name, rules.get("properties", ()))
+    elif keyword == "propertyNames" and "enum" in rules[keyword]:
+        name = kind.error.instance
+        yield (*path, name), _unknown(name, rules[keyword]["enum"])
     elif keyword == "anyOf":
         # The form that is meant is the one whose type the value has.
         meant = [form for form in kind.context if not any(_has_other_type(inner, path) for inner in form)]
-        if len(meant) != 1:
+        if len(meant) == 1:
+            for inner in meant[0]:
+                yield from _one_explained(schema, inner)
+        elif meant:
             yield path, "has none of the forms that are allowed"
-        for inner in meant[0] if len(meant) == 1 else ():
-            yield from _one_explained(schema, inner)
+        else:
+            types = [_rules(schema, inner)["type"] for form in kind.context for inner in form]
+            yield path, _plain_words("type", error.instance, {"type": types}, error.message)
     else:
         of_name = kind.name == "propertyNames"
         value = kind.error.instance if of_name else error.instance
         role = "the field name " if of_name else ""
         yield path, role + _plain_words(str(keyword), value, rules, error.message)
+
+
+def _rules(schema: Any, error: ValidationError) -> Any:
+    """The part of the schema that has the keyword of the error."""
+    return functools.reduce(lambda inner, step: inner[step], error.schema_path[:-1], schema)
+
+
+def _unknown(name: str, allowed: Iterable[str]) -> str:
+    close = nearest(name, allowed)
+    return "unknown field; " + (f"did you mean '{close}'?" if close else f"allowed: {', '.join(sorted(allowed))}")
 
 
 def _has_other_type(error: ValidationError, path: FieldPath) -> bool:
@@ -187,8 +200,8 @@ def _plain_words(keyword: str, value: Any, rules: Mapping[str, Any], fallback: s
         return f"{_shown(value)} must be {_BOUNDS[keyword]} {limit}"
     match keyword:
         case "enum" | "const":
-            allowed = limit if keyword == "enum" else [limit]
-            return f"{_shown(value)} is not allowed; allowed: {', '.join(map(str, allowed))}"
+            allowed = ("null" if one is None else str(one) for one in (limit if keyword == "enum" else [limit]))
+            return f"{_shown(value)} is not allowed; allowed: {', '.join(allowed)}"
         case "type":
             types = rules["type"]
             expected = types if isinstance(types, str) else " or ".join(types)
