@@ -1,4 +1,10 @@
-"""A repository of images in a bucket, its addresses, and its keys: the paths of a registry's API."""
+"""A repository of images in a bucket, its addresses, and its keys: the paths of a registry's API.
+
+Served at a host's root, a bucket can be pulled from. `v2/` answers the question whether there is a registry;
+`v2/NAME/blobs/sha256:...` and `v2/NAME/manifests/sha256:...` never change; `v2/NAME/manifests/TAG` alone is replaced.
+Clients ask nothing but GET and HEAD of these paths, so a server of files is enough, if it keeps the Content-Type of
+manifests.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +37,12 @@ from flagbench_core.s3.transfers import abort_leftovers, get_file, put_file
 _EXAMPLE = "s3://BUCKET/flagbench/distilbert:cpu"
 _SHORT = 12
 """Hexadecimal digits that tell one image from another, as the engine shows them."""
+_BLOB = re.compile(rf"v2/(?P<name>.+)/blobs/(?P<digest>{DIGEST})")
+_BLOB_TYPE = "application/octet-stream"
+_MANIFEST_BYTES = 4 * 2**20
+"""The size limit of a manifest, as registries have it."""
+Put = Literal["present", "copied", "uploaded"]
+"""How a blob came to its place: it was there, the server copied it from another repository, or it was sent."""
 
 
 @dataclass(frozen=True)
@@ -119,15 +131,6 @@ def s3_errors() -> Iterator[None]:
 
 def _remedy() -> str:
     return f"write {_EXAMPLE}, or {_EXAMPLE.rpartition(':')[0]}@sha256:DIGEST"
-
-
-_BLOB = re.compile(rf"v2/(?P<name>.+)/blobs/(?P<digest>{DIGEST})")
-_BLOB_TYPE = "application/octet-stream"
-_MANIFEST_BYTES = 4 * 2**20
-"""The size limit of a manifest, as registries have it."""
-
-Put = Literal["present", "copied", "uploaded"]
-"""How a blob came to its place: it was there, the server copied it from another repository, or it was sent."""
 
 
 class ImageBucket:

@@ -1,4 +1,4 @@
-"""flagbench build: the stack's image where it is needed, then the case's, each only where it is not there already."""
+"""`flagbench build`: the stack's image where needed, then the case's, each only where it is not there already."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ from flagbench.images.sbom import is_sbom_of, read_contents, sbom_json, sbom_pat
 from flagbench.images.tags import CREATED_LABEL, REVISION_LABEL, Base, Tier, case_tier, stack_tier
 from flagbench.manifests.model import Catalog, Stack
 from flagbench.progress import Progress
+
+JOB_BYTES = 9 * 2**30
+"""Peak memory of one compiler job, bytes: nvcc on flash-attn's kernels takes 8 to 9 GB. Source: setup.py of
+flash-attn 2.5.9 and 2.7.3, which without MAX_JOBS starts a job for each 9 GiB of free memory."""
 
 
 def require_platform(stack: Stack, options: BuildOptions) -> None:
@@ -104,7 +108,7 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
 
 
 def _kind(platform: str) -> list[str]:
-    """System and processor: a variant, such as v8 of arm64, is not always said."""
+    """System and processor: a variant, such as v8 of arm64, is not always given."""
     return platform.split("/")[:2]
 
 
@@ -157,11 +161,6 @@ class ImageResult:
             "sbom": None if self.sbom is None else str(self.sbom),
             "tiers": [tier.as_json() for tier in self.tiers],
         }
-
-
-JOB_BYTES = 9 * 2**30
-"""Peak memory of one compiler job, bytes: nvcc on flash-attn's kernels takes 8 to 9 GB. Source: setup.py of
-flash-attn 2.5.9 and 2.7.3, which without MAX_JOBS starts a job for each 9 GiB of free memory."""
 
 
 class Builder:

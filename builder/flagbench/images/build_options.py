@@ -1,4 +1,7 @@
-"""The options of a build, checked, and the files that it gets besides its rendered ones."""
+"""The options of a build, checked, and the files that it gets besides its rendered ones.
+
+Those are mounted only while a step installs packages; their names are what images/files/install.sh looks for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Docker Engine: the command lines given to docker, and what is asked through docker-py."""
+"""Docker Engine: it builds, pulls and pushes through its own client, and is asked for the rest through docker-py."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ from flagbench.images.docker_api import address, engine_errors, open_client
 from flagbench.images.docker_command import find_docker, run_docker
 from flagbench.images.docker_errors import BUILD, PULL, PUSH, BuildFailed, EngineError, Rule, last_words, match_rule
 from flagbench_core.redaction import redact
+
+_CHUNK = 2**20
+_SHOWN_LINES = 20
+"""Of a command whose output was not shown, where it fails."""
+_PUSHED = re.compile(r"digest: (sha256:[0-9a-f]{64})")
+_UNREACHABLE = re.compile(
+    r"Cannot connect to the Docker daemon|error during connect|trying to connect to the (?:Docker|docker API)"
+    r"|code = Unavailable|Maximum supported API version|client version \S+ is too"
+)
+_LOAD = "free some space if its disk is full (`docker system df`), and look at its log (`journalctl -u docker`)"
 
 
 @dataclass(frozen=True)
@@ -53,17 +63,6 @@ class Resources:
     cpus: int
     memory: int
     """Bytes."""
-
-
-_CHUNK = 2**20
-_SHOWN_LINES = 20
-"""Of a command whose output was not shown, where it fails."""
-_PUSHED = re.compile(r"digest: (sha256:[0-9a-f]{64})")
-_UNREACHABLE = re.compile(
-    r"Cannot connect to the Docker daemon|error during connect|trying to connect to the (?:Docker|docker API)"
-    r"|code = Unavailable|Maximum supported API version|client version \S+ is too"
-)
-_LOAD = "free some space if its disk is full (`docker system df`), and look at its log (`journalctl -u docker`)"
 
 
 class Engine:

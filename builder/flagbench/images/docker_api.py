@@ -1,4 +1,8 @@
-"""The connection to the Docker Engine that docker's own settings name, and its errors explained."""
+"""The connection to the Docker Engine that docker's own settings name, and its errors explained.
+
+Which engine: DOCKER_HOST (with DOCKER_TLS_VERIFY, DOCKER_CERT_PATH), else the context of DOCKER_CONTEXT or of
+docker's config.json, else the socket /var/run/docker.sock.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Errors of builds and of the engine, and known causes of what docker refuses."""
+"""Errors of builds and of the engine.
+
+Causes whose remedy is ours to know are recognised in docker's output; any other is reported in docker's own words.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,16 @@ from typing import NamedTuple
 
 from flagbench.errors import FlagbenchError
 from flagbench_core.exit_codes import ExitCode
+
+# What a step of a build prints has the step's number and the time before it.
+_STEP = r"^(?:#\d+ )?(?:\d+\.\d+ )?"
+_DENIED = (
+    r"(?i)unauthorized|authentication required|access denied|access forbidden|no basic auth|insufficient_scope"
+    r"|authorization failed|status(?: code)?:? 40[13]|toomanyrequests"
+)
+_OTHER_BASE = "name another with --base, or load the vendor's archive with `docker load` and name that image"
+_HINTS = ("View build details", "See 'docker")
+"""How lines begin that may follow docker's reason."""
 
 
 class BuildFailed(FlagbenchError):
@@ -39,12 +52,6 @@ class Rule(NamedTuple):
     remedy: str
 
 
-# What a step of a build prints has the step's number and the time before it.
-_STEP = r"^(?:#\d+ )?(?:\d+\.\d+ )?"
-_DENIED = (
-    r"(?i)unauthorized|authentication required|access denied|access forbidden|no basic auth|insufficient_scope"
-    r"|authorization failed|status(?: code)?:? 40[13]|toomanyrequests"
-)
 _DISK = Rule(
     r"(?i)no space left on device|not enough free space|disk quota exceeded",
     "the disk of the engine is full",
@@ -55,7 +62,6 @@ _PRIVATE = Rule(
     "the registry does not let you pull the base: {reason}",
     "log in with `docker login`, or name another image with --base",
 )
-_OTHER_BASE = "name another with --base, or load the vendor's archive with `docker load` and name that image"
 
 # In each list the first rule that matches counts: a symptom that several causes share comes after all of them.
 BUILD = (
@@ -104,8 +110,6 @@ PUSH = (
     ),
     Rule("", "{reason}", "check the registry's name, its certificate, and the engine's network and proxy"),
 )
-_HINTS = ("View build details", "See 'docker")
-"""How lines begin that may follow docker's reason."""
 
 
 def last_words(lines: Sequence[str]) -> str:

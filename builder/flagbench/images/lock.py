@@ -43,6 +43,13 @@ if TYPE_CHECKING:
 
 
 _SECONDS = 120
+Report = Callable[[str], None]
+"""Receives progress, a line at a time."""
+_MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
+# The glibc of the oldest base: Ubuntu 20.04 for Python 3.8, Ubuntu 22.04 for the others.
+_OLD_GLIBC, _GLIBC = "2_31", "2_35"
+# The address of a file that is on this machine alone.
+_LOCAL = re.compile(r'\b(?:url = "file://|path = ")[^"]*?([^"/]+)"')
 
 
 class BaseUnknown(Exception):
@@ -57,7 +64,7 @@ def find_digest(image: str, platform: str) -> str:
     try:
         ended = subprocess.run([*command, image], capture_output=True, text=True, timeout=_SECONDS, check=True)
         answer = json.loads(ended.stdout)
-        # A list for a tag with several platforms. The digest of the list itself is not told.
+        # A list for a tag with several platforms. It does not include the list's own digest.
         descriptors = [each["Descriptor"] for each in (answer if isinstance(answer, list) else [answer])]
         offered = {"{os}/{architecture}".format(**each["platform"]): str(each["digest"]) for each in descriptors}
     except subprocess.CalledProcessError as error:
@@ -67,15 +74,6 @@ def find_digest(image: str, platform: str) -> str:
     if platform not in offered:
         raise BaseUnknown(f"{image} is not for {platform}, but for {', '.join(offered)}")
     return offered[platform]
-
-
-Report = Callable[[str], None]
-"""Receives progress, a line at a time."""
-_MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
-# The glibc of the oldest base: Ubuntu 20.04 for Python 3.8, Ubuntu 22.04 for the others.
-_OLD_GLIBC, _GLIBC = "2_31", "2_35"
-# The address of a file that is on this machine alone.
-_LOCAL = re.compile(r'\b(?:url = "file://|path = ")[^"]*?([^"/]+)"')
 
 
 def update_lock(
@@ -130,7 +128,7 @@ def _base_digest(stack: Stack, previous: Lock | None, report: Report, upgrade: b
 
 
 class _UvFailed(Exception):
-    """What uv said, in one line."""
+    """The error that uv printed, in one line."""
 
 
 class _Packages:

@@ -1,4 +1,8 @@
-"""A stack's lock as data, its file (pylock.toml, PEP 751, and a table of ours), and requirements files for pip."""
+"""A stack's lock as data, its file, and the requirements files for pip, which mostly cannot read pylock.toml.
+
+The file has the packages as uv wrote them (pylock.toml, PEP 751), and a table of ours. It is read strictly: values
+end up in a Dockerfile and on pip's command line.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,12 @@ if TYPE_CHECKING:
 
 NO_BASE = "none"
 """The name of the base in a stack without a public one."""
+SHA256 = re.compile(DIGEST)
+_TABLE = re.compile(r"(?ms)^\[\[packages\]\]$.*?(?=^\[|\Z)")
+_Digest = Annotated[str, msgspec.Meta(pattern=rf"^{DIGEST}\Z")]
+_Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z")]
+_Version = Annotated[str, msgspec.Meta(pattern=r"^[0-9][0-9A-Za-z.!+]*\Z")]
+_Line = Annotated[str, msgspec.Meta(pattern=r"^[^\r\n]+\Z")]
 
 
 def canonical(name: str) -> str:
@@ -149,15 +159,6 @@ def inputs_digest(stack: Stack) -> str:
         inputs["other_python"] = sorted(f"{each.name}=={each.version}, {each.python}" for each in build.other_python)
     text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
-
-
-SHA256 = re.compile(DIGEST)
-_TABLE = re.compile(r"(?ms)^\[\[packages\]\]$.*?(?=^\[|\Z)")
-
-_Digest = Annotated[str, msgspec.Meta(pattern=rf"^{DIGEST}\Z")]
-_Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*\Z")]
-_Version = Annotated[str, msgspec.Meta(pattern=r"^[0-9][0-9A-Za-z.!+]*\Z")]
-_Line = Annotated[str, msgspec.Meta(pattern=r"^[^\r\n]+\Z")]
 
 
 class _File(msgspec.Struct):

@@ -54,6 +54,10 @@ print(json.dumps({
     ],
 }))
 """
+LICENSE = "Apache-2.0"
+"""Of flagbench itself."""
+_VERSIONED = re.compile(r"(\S+) \((\S+)\)$")
+Component = dict[str, Any]
 
 
 class DebianPackage(NamedTuple):
@@ -93,19 +97,12 @@ def read_contents(image_id: str, interpreter: str) -> Contents:
     try:
         return msgspec.json.decode(listed.stdout, type=Contents)
     except (msgspec.DecodeError, RecursionError) as error:
-        said = (listed.stderr or listed.stdout)[-200:].decode("utf-8", "replace").strip()
+        printed = (listed.stderr or listed.stdout)[-200:].decode("utf-8", "replace").strip()
         raise FlagbenchError(
-            f"the image {image_id} does not list what is installed in it: {said}",
+            f"the image {image_id} does not list what is installed in it: {printed}",
             remedy=f"check that {interpreter} runs in it",
             code=ExitCode.BUILD_FAILED,
         ) from error
-
-
-LICENSE = "Apache-2.0"
-"""Of flagbench itself."""
-_VERSIONED = re.compile(r"(\S+) \((\S+)\)$")
-
-Component = dict[str, Any]
 
 
 def sbom_json(image_id: str, tier: Tier, lock: Lock, contents: Contents, indexes: Sequence[str]) -> str:

@@ -20,6 +20,9 @@ FILE_MODE = 0o644
 """The permission bits of every file: the steps of a Dockerfile name the interpreter of what they run."""
 _FOLDER_MODE = 0o755
 _CHUNK = 1 << 20
+LISTING = "rendered.sha256"
+"""The file of a build directory that names the others that we wrote, as `sha256sum --check` reads it."""
+_HEADER = "# Written by `flagbench render`: the files of this folder that it may replace."
 
 
 @dataclass(frozen=True)
@@ -115,11 +118,6 @@ def _header(path: str, kind: bytes, size: int, mode: int) -> bytes:
 
 def _padding(size: int) -> bytes:
     return bytes(-size % tarfile.BLOCKSIZE)
-
-
-LISTING = "rendered.sha256"
-"""The file of a build directory that names the others that we wrote, as `sha256sum --check` reads it."""
-_HEADER = "# Written by `flagbench render`: the files of this folder that it may replace."
 
 
 def write_tree(directories: Mapping[str, Rendered], folder: Path) -> None:

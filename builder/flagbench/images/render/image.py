@@ -1,4 +1,4 @@
-"""Whole images, both tiers: one of them, or the matrix of every stack and what it runs, and its committed files."""
+"""Images with both tiers: one of them, or every stack with the cases that it runs, and the committed Dockerfiles."""
 
 from __future__ import annotations
 

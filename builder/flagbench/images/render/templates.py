@@ -19,6 +19,9 @@ from flagbench.images.render.quoting import env_value, exec_form, one_line, sh_q
 from flagbench.manifests.model import Catalog
 from flagbench_core.exit_codes import ExitCode
 
+# `stack.j2`, `stacks/NAME.j2`, `case.j2` or `cases/NAME.j2`.
+_TIER = re.compile(r"(stack|case)(\.j2|s/.*)")
+
 
 def images_root(catalog: Catalog) -> Path:
     """The images/ folder with templates, files and locks: the one beside the catalog's manifests, if there is one."""
@@ -50,10 +53,6 @@ def image_packages(catalog: Catalog) -> list[Path]:
         next(folder / name for folder in folders if (folder / name).is_dir())
         for name in ("flagbench_cases", "flagbench_core")
     ]
-
-
-# `stack.j2`, `stacks/NAME.j2`, `case.j2` or `cases/NAME.j2`.
-_TIER = re.compile(r"(stack|case)(\.j2|s/.*)")
 
 
 class Templates:
@@ -92,7 +91,7 @@ class Templates:
                 self._users = self._read(template)
 
     def render(self, tier: str, name: str, values: Mapping[str, Any]) -> str:
-        """The Dockerfile of the stack or the case `name`; `tier` says which of both it is.
+        """The Dockerfile of the stack or the case `name`; `tier` is `stack` or `case`.
 
         Raises FlagbenchError (build failed) for what is wrong in a template, with file, line and name.
         """
