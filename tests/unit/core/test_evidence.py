@@ -26,8 +26,6 @@ from unit.cases.record.runs import (
     step,
 )
 
-pytestmark = pytest.mark.image
-
 
 def drawn_steps(count: int, seed: int, most: float = 9.9) -> list[Step]:
     """Steps whose times and losses differ in all digits."""

@@ -11,8 +11,6 @@ from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence import pipeline
 from unit.cases.record.runs import NAN, WARMUP, WINDOW, WINDOW_OF_30, bubbles_of, evidence, record_of, step
 
-pytestmark = pytest.mark.image
-
 
 def taken(computing: float, duration: float) -> Step:
     return step()._replace(computing=computing, pipeline=duration)

@@ -11,8 +11,6 @@ from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence import derive, metrics
 from unit.cases.record.runs import facts_of, metrics_of, section_of
 
-pytestmark = pytest.mark.image
-
 NAN = float("nan")
 BASE = Step(
     data_wait=0.25,
