@@ -12,7 +12,7 @@ from bundles import bundle as raw_bundle
 from catalogs import CATALOG
 from flagbench.records.model import Builder
 from flagbench.records.store.series import with_records
-from flagbench.records.store.series_document import Request, Run, SeriesDocument
+from flagbench.records.store.series_document import SeriesDocument, SeriesRequest, SeriesRun
 from flagbench.runs.reproduce import contents
 from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.runs.reproduce.verdict import series_verdict
@@ -36,7 +36,7 @@ def record(**changes: Any) -> bytes:
 def bundle_files(content: bytes) -> Files:
     """The files of a sound bundle of one run."""
     raw = json.loads(content)
-    run = Run(
+    run = SeriesRun(
         *(1, "mine-1", 0, "ok", 0, raw["record_id"]),
         sha256=hashlib.sha256(content).hexdigest(),
         created_at=raw["created_at"],
@@ -46,7 +46,7 @@ def bundle_files(content: bytes) -> Files:
     )
     series = SeriesDocument(
         *("mine", "mine", "user", "given", "0123456789abcdef", Builder("0.1.0")),
-        request=Request(("reproduce", CLAIM.id), "distilbert", "a100-cuda11.6", "docker"),
+        request=SeriesRequest(("reproduce", CLAIM.id), "distilbert", "a100-cuda11.6", "docker"),
         requested=1,
         runs=(run,),
         started_at="2026-01-01T11:53:00Z",

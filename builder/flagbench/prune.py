@@ -21,7 +21,7 @@ from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.image_reference import REPOSITORY, is_ours
 from flagbench.manifests.lookup import image_names
 from flagbench.manifests.model import Catalog
-from flagbench.records.store import Bundle, Store, StoredRecord
+from flagbench.records.store import Store, StoredBundle, StoredRecord
 from flagbench.report.results import state_of
 from flagbench.user_cache import cache_folder
 from flagbench_core.exit_codes import ExitCode
@@ -76,7 +76,7 @@ def records(store: Store, selected: Iterable[StoredRecord], keep: int = 0) -> li
     ]
 
 
-def stored_record(store: Store, entry: StoredRecord, bundles: Iterable[Bundle] | None = None) -> Removable:
+def stored_record(store: Store, entry: StoredRecord, bundles: Iterable[StoredBundle] | None = None) -> Removable:
     """A listed record with its bundles, which the store is asked for where they are not given."""
     if bundles is None:
         bundles = store.bundles.find(entry.record_id) if entry.problem is None else ()
@@ -88,7 +88,7 @@ def stored_record(store: Store, entry: StoredRecord, bundles: Iterable[Bundle] |
     return Removable("record", entry.record_id, detail, size, partial(_remove_record, store, entry, bundles))
 
 
-def _remove_record(store: Store, entry: StoredRecord, bundles: Iterable[Bundle]) -> None:
+def _remove_record(store: Store, entry: StoredRecord, bundles: Iterable[StoredBundle]) -> None:
     """Bundles first: while the record is there, they can be found again."""
     for bundle in bundles:
         store.bundles.remove(bundle)

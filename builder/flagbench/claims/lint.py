@@ -8,19 +8,19 @@ from pathlib import Path
 
 from flagbench.claims.claims_file import read_claims
 from flagbench.claims.csv_file import read_csv
-from flagbench.claims.rows import Finding, Row, TableError
+from flagbench.claims.rows import LintFinding, Row, TableError
 from flagbench.claims.rules import limits, outcome, settings, speeds
 from flagbench.files import read_text, reason
 from flagbench.manifests.model import Catalog
 
-WHOLE_ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (
+WHOLE_ROW_RULES: tuple[Callable[[Row], Iterable[LintFinding]], ...] = (
     settings.conditions,
     settings.stated,
     settings.gate,
     speeds.positive,
 )
 """For rows as they are printed; all others are for their measured values, by which they divide."""
-ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (
+ROW_RULES: tuple[Callable[[Row], Iterable[LintFinding]], ...] = (
     speeds.rates_in_order,
     outcome.end_to_end,
     limits.above_peak,
@@ -35,7 +35,7 @@ ROW_RULES: tuple[Callable[[Row], Iterable[Finding]], ...] = (
     settings.layout,
     settings.global_batch,
 )
-TABLE_RULES: tuple[Callable[[Sequence[Row]], Iterable[Finding]], ...] = (
+TABLE_RULES: tuple[Callable[[Sequence[Row]], Iterable[LintFinding]], ...] = (
     speeds.scaling,
     speeds.copied,
     settings.utilisation_blank,
@@ -47,7 +47,7 @@ class LintResult:
     """What was found in a file."""
 
     rows: int
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
     """By row, in the order of the rules."""
     unknown_devices: tuple[str, ...]
     """Devices that no manifest has: rules that need a peak or a memory were not applied to their rows."""
@@ -76,7 +76,7 @@ def lint_rows(rows: Sequence[Row]) -> LintResult:
     return LintResult(len(rows), tuple(findings), tuple(unknown))
 
 
-def _findings(rows: Sequence[Row]) -> Iterator[Finding]:
+def _findings(rows: Sequence[Row]) -> Iterator[LintFinding]:
     measured = [speeds.measured(row) for row in rows]
     for row, left in zip(rows, measured, strict=True):
         for rule in WHOLE_ROW_RULES:

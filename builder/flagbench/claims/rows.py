@@ -29,7 +29,7 @@ class TableError(FlagbenchError):
 
 
 @dataclass(frozen=True)
-class Finding:
+class LintFinding:
     """A cell of a published table that cannot be right, or that is not there."""
 
     row: int
@@ -84,9 +84,9 @@ class Row:
     run_devices: int | None = None
     """How many devices the run of a claim has."""
 
-    def finding(self, field: str, rule: str, message: str) -> Finding:
+    def finding(self, field: str, rule: str, message: str) -> LintFinding:
         """A finding of this row."""
-        return Finding(self.number, self.line, self.name, field, rule, message)
+        return LintFinding(self.number, self.line, self.name, field, rule, message)
 
     def number_of(self, condition: str) -> float | None:
         """A condition as a number: the row's own, else that of the case's reference preset."""

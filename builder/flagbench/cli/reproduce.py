@@ -21,7 +21,7 @@ from flagbench.options import takes_options, words
 from flagbench.output import print_error
 from flagbench.records.store import open_store
 from flagbench.runs import preview
-from flagbench.runs.doctor import Finding, Level
+from flagbench.runs.doctor import Diagnosis, Level
 from flagbench.runs.launchers.container import DockerOptions
 from flagbench.runs.launchers.describe import describe
 from flagbench.runs.launchers.estimate import estimate
@@ -145,16 +145,16 @@ def _claim(name: str, catalog: Catalog) -> Claim:
     )
 
 
-def _preflight(plan: Plan, catalog: Catalog, store: str | None) -> list[Finding]:
+def _preflight(plan: Plan, catalog: Catalog, store: str | None) -> list[Diagnosis]:
     usage = Usage() if plan.request.stack.device_kind == "cpu" else usage_now()
     return look(plan, catalog, this_machine(), usage, store)
 
 
-def _forbidden(findings: list[Finding]) -> ExitCode | None:
+def _forbidden(findings: list[Diagnosis]) -> ExitCode | None:
     return ExitCode.WRONG_HARDWARE if any(finding.level is Level.FAIL for finding in findings) else None
 
 
-def _refuse(plan: Plan, catalog: Catalog, findings: list[Finding]) -> None:
+def _refuse(plan: Plan, catalog: Catalog, findings: list[Diagnosis]) -> None:
     """Raise FlagbenchError (wrong hardware) for what forbids a run, with the rows that come closest."""
     wrong = [finding for finding in findings if finding.level is Level.FAIL]
     if not wrong:

@@ -22,7 +22,7 @@ from flagbench.page import Lines, Table
 from flagbench.records.model import Metric, Record
 from flagbench.records.named import STORED_HELP, note, stored_record
 from flagbench.records.read import read_record
-from flagbench.records.store import Bundle, Store, StoredRecord, open_store
+from flagbench.records.store import Store, StoredBundle, StoredRecord, open_store
 from flagbench.records.store.series import load_all
 from flagbench.report.export import to_csv, to_markdown
 from flagbench.report.results import State, select, state_of, with_verdicts
@@ -238,7 +238,7 @@ app.command("prune")(results_remove.prune)
 app.command("series")(results_series.command)
 
 
-def _show(record: Record, bundles: Sequence[Bundle], wide: bool) -> None:
+def _show(record: Record, bundles: Sequence[StoredBundle], wide: bool) -> None:
     status = record.status
     facts = {
         "record": record.record_id,

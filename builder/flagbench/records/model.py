@@ -292,7 +292,7 @@ class Sources(Struct, frozen=True):
     weights: str | None = None
 
 
-class Bundle(Struct, frozen=True):
+class BundleDigest(Struct, frozen=True):
     """The bundle of raw evidence of the node that printed the record."""
 
     node: Count
@@ -344,7 +344,7 @@ class Record(Struct, frozen=True):
     argv: tuple[str, ...] = ()
     """Arguments of the entrypoint, without secrets."""
     sources: Sources | None = None
-    bundle: Bundle | None = None
+    bundle: BundleDigest | None = None
     """That of the node that printed the record."""
     layout: Layout | None = None
     window: Window | None = None

@@ -47,7 +47,7 @@ class Level(str, Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """The result of one check."""
 
     name: str
@@ -56,17 +56,17 @@ class Finding:
     remedy: str | None = None
 
 
-def examine(store_url: str | None = None) -> list[Finding]:
+def examine(store_url: str | None = None) -> list[Diagnosis]:
     """Run every check. Imports no framework and leaves nothing behind."""
     found, catalog = manifests()
     return [
-        Finding("python", Level.OK, f"{platform.python_version()} ({platform.machine()})"),
-        Finding("flagbench", Level.OK, __version__),
+        Diagnosis("python", Level.OK, f"{platform.python_version()} ({platform.machine()})"),
+        Diagnosis("flagbench", Level.OK, __version__),
         found,
         store(store_url),
         *native_packages(catalog),
         # A container's quota may be lower than the machine's count.
-        Finding("cpus", Level.OK, f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable"),
+        Diagnosis("cpus", Level.OK, f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable"),
         memory(),
         *disks(store_url),
         leftovers(),
@@ -77,28 +77,28 @@ def examine(store_url: str | None = None) -> list[Finding]:
     ]
 
 
-def manifests() -> tuple[Finding, Catalog | None]:
+def manifests() -> tuple[Diagnosis, Catalog | None]:
     """Whether the manifests are found and valid, and what they hold."""
     try:
         catalog = load_catalog()
     except FlagbenchError as error:
         # The number of problems and the first one; `flagbench list` shows the others.
         detail = " ".join(line.strip() for line in error.message.splitlines()[:2])
-        return Finding("manifests", Level.FAIL, detail, error.remedy), None
+        return Diagnosis("manifests", Level.FAIL, detail, error.remedy), None
     counts = f"{len(catalog.cases)} cases, {len(catalog.stacks)} stacks, {len(catalog.claims)} claims"
-    return Finding("manifests", Level.OK, f"{catalog.root}: {counts}"), catalog
+    return Diagnosis("manifests", Level.OK, f"{catalog.root}: {counts}"), catalog
 
 
-def store(url: str | None) -> Finding:
+def store(url: str | None) -> Diagnosis:
     """Whether records can be stored."""
     try:
         found = open_store(url).health()
     except FlagbenchError as error:
-        return Finding("store", Level.FAIL, error.message, error.remedy)
-    return Finding("store", Level.OK if found.ok else Level.FAIL, found.detail, found.remedy)
+        return Diagnosis("store", Level.FAIL, error.message, error.remedy)
+    return Diagnosis("store", Level.OK if found.ok else Level.FAIL, found.detail, found.remedy)
 
 
-def native_packages(catalog: Catalog | None) -> Iterator[Finding]:
+def native_packages(catalog: Catalog | None) -> Iterator[Diagnosis]:
     """Packages that a run without a container imports: looked up only, because importing torch takes seconds."""
     importing: dict[str, list[str]] = {module: [] for module in _EVERY_CASE}
     for case in catalog.cases.values() if catalog else ():
@@ -107,32 +107,32 @@ def native_packages(catalog: Catalog | None) -> Iterator[Finding]:
     for module, cases in importing.items():
         if importlib.util.find_spec(module) is None:
             wanted = f", and {', '.join(cases)} imports it" if cases else ""
-            yield Finding(module, Level.WARN, f"not installed{wanted}", _NATIVE_REMEDY)
+            yield Diagnosis(module, Level.WARN, f"not installed{wanted}", _NATIVE_REMEDY)
             continue
         try:
             version = importlib.metadata.version(_DISTRIBUTIONS.get(module, module.replace("_", "-")))
         except importlib.metadata.PackageNotFoundError:
             version = "installed, version unknown"
-        yield Finding(module, Level.OK, version)
+        yield Diagnosis(module, Level.OK, version)
 
 
-def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:
+def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Diagnosis:
     """Available memory, and the control group's limit (version 2, else 1) if it is lower."""
     try:
         amounts = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
         total, available = (int(amounts[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
     except (OSError, KeyError) as error:
-        return Finding("memory", Level.WARN, f"unknown: {meminfo}: {error}", "mount /proc, which runs read too")
+        return Diagnosis("memory", Level.WARN, f"unknown: {meminfo}: {error}", "mount /proc, which runs read too")
     detail = f"{available / GIB:.1f} of {total / GIB:.1f} GiB available"
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         # Absent in the other version; `max` where there is no limit.
         with contextlib.suppress(OSError, ValueError):
             if (limit := int((cgroup / name).read_text())) < total:
-                return Finding("memory", Level.OK, f"{detail}; limited to {limit / GIB:.1f} GiB")
-    return Finding("memory", Level.OK, detail)
+                return Diagnosis("memory", Level.OK, f"{detail}; limited to {limit / GIB:.1f} GiB")
+    return Diagnosis("memory", Level.OK, detail)
 
 
-def disks(store_url: str | None) -> Iterator[Finding]:
+def disks(store_url: str | None) -> Iterator[Diagnosis]:
     """The disks that a run writes to: its own files into the temporary folder, its record into the store."""
     yield disk("temporary files")
     try:
@@ -144,18 +144,18 @@ def disks(store_url: str | None) -> Iterator[Finding]:
         yield disk("disk of the store", next(folder for folder in folders if os.access(folder, os.F_OK)))
 
 
-def disk(name: str, folder: Path | None = None, least: int = GIB) -> Finding:
+def disk(name: str, folder: Path | None = None, least: int = GIB) -> Diagnosis:
     """Free space on the disk of a folder, by default the temporary one; a run needs well under `least` bytes."""
     try:
         folder = folder or Path(tempfile.gettempdir())
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return Finding(name, Level.WARN, f"unknown: {error}", _DISK_REMEDY)
+        return Diagnosis(name, Level.WARN, f"unknown: {error}", _DISK_REMEDY)
     detail = f"{free / GIB:.1f} GiB free at {folder}"
-    return Finding(name, Level.WARN, detail, _DISK_REMEDY) if free < least else Finding(name, Level.OK, detail)
+    return Diagnosis(name, Level.WARN, detail, _DISK_REMEDY) if free < least else Diagnosis(name, Level.OK, detail)
 
 
-def leftovers(folder: Path | None = None) -> Finding:
+def leftovers(folder: Path | None = None) -> Diagnosis:
     """Folders that killed runs of this user left in `folder`, by default the temporary one.
 
     No process holds their lock any more.
@@ -164,12 +164,12 @@ def leftovers(folder: Path | None = None) -> Finding:
         folder = folder or Path(tempfile.gettempdir())
         found = sorted(path.name for path in folder.glob("flagbench-*") if _is_left(path))
     except OSError as error:
-        return Finding("leftovers", Level.WARN, f"unknown: {error}", _DISK_REMEDY)
+        return Diagnosis("leftovers", Level.WARN, f"unknown: {error}", _DISK_REMEDY)
     if not found:
-        return Finding("leftovers", Level.OK, f"none in {folder}")
+        return Diagnosis("leftovers", Level.OK, f"none in {folder}")
     shown = [*found[:_MOST_LEFTOVERS], *["..."] * (len(found) > _MOST_LEFTOVERS)]
     detail = f"{len(found)} left by killed runs in {folder}: {', '.join(shown)}"
-    return Finding("leftovers", Level.WARN, detail, "the next run with the same TMPDIR removes them")
+    return Diagnosis("leftovers", Level.WARN, detail, "the next run with the same TMPDIR removes them")
 
 
 def _is_left(folder: Path) -> bool:
@@ -190,19 +190,19 @@ def _is_left(folder: Path) -> bool:
         os.close(lock)
 
 
-def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Finding:
+def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Diagnosis:
     """The accelerator's driver, read from the kernel, because a vendor's tool may hang."""
     with contextlib.suppress(OSError):
         if version := re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", driver.read_text()):
-            return Finding("accelerator", Level.OK, f"NVIDIA driver {version[1]}")
+            return Diagnosis("accelerator", Level.OK, f"NVIDIA driver {version[1]}")
     for tool in ("nvidia-smi", "mx-smi"):
         if shutil.which(tool):
-            return Finding("accelerator", Level.OK, f"{tool} found, driver version unknown")
+            return Diagnosis("accelerator", Level.OK, f"{tool} found, driver version unknown")
     remedy = "images of the cpu stack run here; for others install the accelerator's driver"
-    return Finding("accelerator", Level.WARN, "no driver found", remedy)
+    return Diagnosis("accelerator", Level.WARN, "no driver found", remedy)
 
 
-def docker(catalog: Catalog | None) -> Finding:
+def docker(catalog: Catalog | None) -> Diagnosis:
     """The version of the container engine, and which of the catalog's images it has."""
     stacks = catalog.stacks.values() if catalog else ()
     names = sorted(f"{case}:{stack.name}" for stack in stacks for case in stack.runs)
@@ -214,11 +214,11 @@ def docker(catalog: Catalog | None) -> Finding:
     except FlagbenchError as error:
         found = Health(False, error.message, error.remedy)
     if not found.ok:
-        return Finding("docker", Level.WARN, found.detail, f"{found.remedy}; --via native needs no engine")
+        return Diagnosis("docker", Level.WARN, found.detail, f"{found.remedy}; --via native needs no engine")
     have = f"images: {', '.join(there)}" if there else "no image of a case, `flagbench build` makes them"
-    return Finding("docker", Level.OK, f"{found.detail}; {have}")
+    return Diagnosis("docker", Level.OK, f"{found.detail}; {have}")
 
 
-def launcher(name: str, found: Health) -> Finding:
+def launcher(name: str, found: Health) -> Diagnosis:
     """Whether runs can be started, or submitted, in this way."""
-    return Finding(name, Level.OK if found.ok else Level.WARN, found.detail, found.remedy)
+    return Diagnosis(name, Level.OK if found.ok else Level.WARN, found.detail, found.remedy)

@@ -23,9 +23,9 @@ from flagbench.records.store.series import Series, with_records
 from flagbench.records.store.series_document import (
     MAX_RUNS,
     SIDES,
-    Request,
-    Run,
     SeriesDocument,
+    SeriesRequest,
+    SeriesRun,
     check_nonce,
     planned_runs,
     series_id_of,
@@ -90,7 +90,7 @@ class Side:
     """One of the images, with its series."""
 
     target: Target
-    runs: tuple[Run, ...]
+    runs: tuple[SeriesRun, ...]
     """As they are planned."""
     writer: SeriesWriter | None
     """None on another node than node 0, which alone writes the series."""
@@ -164,7 +164,7 @@ def plan_sides(
             seeds="derived" if options.seed is None else "given",
             token=secrets.token_hex(16),
             flagbench=Builder(__version__, commit()),
-            request=Request(
+            request=SeriesRequest(
                 command=tuple(map(redact, command)),
                 case=target.request.case.name,
                 stack=target.request.stack.name,

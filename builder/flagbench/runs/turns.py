@@ -12,7 +12,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.output import print_error
 from flagbench.records.read import RecordError, read_record
 from flagbench.records.store import StoreError
-from flagbench.records.store.series_document import Run
+from flagbench.records.store.series_document import SeriesRun
 from flagbench.records.store.series_writer import SeriesWriter
 from flagbench.runs.keep import Finished
 from flagbench.runs.launchers.clock import elapsed, utc_now
@@ -71,14 +71,14 @@ def _begin(sides: Sequence[Side]) -> None:
         raise
 
 
-def _turns(sides: Sequence[Side]) -> Iterator[tuple[Side, Run]]:
+def _turns(sides: Sequence[Side]) -> Iterator[tuple[Side, SeriesRun]]:
     """A B B A A B ...: what drifts slowly, as a device that warms up, reaches both sides alike."""
     for number in range(len(sides[0].runs)):
         for side in sides if number % 2 == 0 else reversed(sides):
             yield side, side.runs[number]
 
 
-def _one(side: Side, planned: Run, run: Callable[[Target], Finished], *, first: bool) -> tuple[int, bool]:
+def _one(side: Side, planned: SeriesRun, run: Callable[[Target], Finished], *, first: bool) -> tuple[int, bool]:
     """Run once and note it: the exit code, and whether the next run is due.
 
     Raises FlagbenchError where the first run could not be started.
@@ -111,7 +111,7 @@ def _one(side: Side, planned: Run, run: Callable[[Target], Finished], *, first: 
     return ended.code, continues and not ended.refused
 
 
-def _take_back(side: Side, planned: Run) -> None:
+def _take_back(side: Side, planned: SeriesRun) -> None:
     if side.writer is not None:
         side.writer.take_back(planned.run)
 
@@ -123,7 +123,7 @@ def _leave_to_node_0(side: Side) -> None:
         side.writer = None
 
 
-def _note(side: Side, run: Run) -> None:
+def _note(side: Side, run: SeriesRun) -> None:
     """Add a run that has ended to the series. What cannot be stored now is stored at the end, or reported then."""
     if side.writer is None:
         return
@@ -135,7 +135,7 @@ def _note(side: Side, run: Run) -> None:
         side.writer.describe(record.system.image)
 
 
-def _entry(planned: Run, ended: Finished) -> Run:
+def _entry(planned: SeriesRun, ended: Finished) -> SeriesRun:
     """What the series says of a run that has ended."""
     launch, content = ended.launch, ended.result.record
     try:
@@ -156,7 +156,7 @@ def _entry(planned: Run, ended: Finished) -> Run:
     )
 
 
-def _failed(planned: Run, code: int, started_at: str, seconds: float, reason: str) -> Run:
+def _failed(planned: SeriesRun, code: int, started_at: str, seconds: float, reason: str) -> SeriesRun:
     return replace(
         planned, state="failed", exit_code=code, started_at=started_at, seconds=seconds, reason=visible(reason)
     )

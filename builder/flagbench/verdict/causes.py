@@ -44,7 +44,7 @@ _SLOW_KERNELS = {
 """By the name that `quality.training` has for a kernel: those that an accelerator's stack has a fused one for."""
 
 
-class Run:
+class ExplainedRun:
     """A record with evidence of at least one step in its window: its times per step, seconds."""
 
     def __init__(self, record: Record, case: Case, counts: str, section: Section, window: Window) -> None:
@@ -173,7 +173,7 @@ class Run:
         return " of node 0" if self.record.system.nodes > 1 else ""
 
 
-def open_run(record: Record, case: Case, counts: str) -> Run | None:
+def open_run(record: Record, case: Case, counts: str) -> ExplainedRun | None:
     """A record as a run; None if it has no evidence of a window.
 
     Raises EvidenceError if the evidence contradicts itself, or is of other ranks than the record lists.
@@ -190,13 +190,13 @@ def open_run(record: Record, case: Case, counts: str) -> Run | None:
         return None
     if not all(window.stretch.rank_time(parts, rank) for parts in (DEVICE, OWN) for rank in range(section.world)):
         raise EvidenceError("a rank's steps took no time")
-    return Run(record, case, counts, section, window)
+    return ExplainedRun(record, case, counts, section, window)
 
 
 class Other(NamedTuple):
     """What a run is compared with: the runs of a baseline, and the conditions on both sides."""
 
-    runs: Sequence[Run]
+    runs: Sequence[ExplainedRun]
     conditions: Sequence[ConditionResult]
 
 
@@ -209,7 +209,7 @@ class Cost(NamedTuple):
     """What the record shows, as a clause."""
 
 
-def data_wait(run: Run, other: Other) -> Cost | None:
+def data_wait(run: ExplainedRun, other: Other) -> Cost | None:
     """Waiting for the next batch; a device that still computes meanwhile loses nothing."""
     rank = max(run.numbers, key=lambda number: run.column("data_wait", number))
     wait = run.column("data_wait", rank)
@@ -217,7 +217,7 @@ def data_wait(run: Run, other: Other) -> Cost | None:
     return Cost(lost, f"rank {rank} waited {_ms(wait)} of {_ms(run.own(rank))} per step for its next batch")
 
 
-def evaluation(run: Run, other: Other) -> Cost | None:
+def evaluation(run: ExplainedRun, other: Other) -> Cost | None:
     """Evaluations within the training; only the rate of the whole counts them."""
     if run.counts != WHOLE or not run.evaluated:
         return None
@@ -226,7 +226,7 @@ def evaluation(run: Run, other: Other) -> Cost | None:
     return Cost(run.evaluated * run.time, seen)
 
 
-def between_steps(run: Run, other: Other) -> Cost | None:
+def between_steps(run: ExplainedRun, other: Other) -> Cost | None:
     """What the host does between steps while the device waits, but for waiting for data."""
     if run.counts == CORE:
         return None
@@ -235,7 +235,7 @@ def between_steps(run: Run, other: Other) -> Cost | None:
     return Cost(lost, f"rank {rank} spent {_ms(lost)} of {_ms(run.own(rank))} outside of its device's step")
 
 
-def straggler(run: Run, other: Other) -> Cost | None:
+def straggler(run: ExplainedRun, other: Other) -> Cost | None:
     """One rank that is later than the others, beyond waiting for its data: all others wait for it in every step.
 
     The rank that waits least for the others, where each rank has a replica of its own, so that it waits only at the
@@ -261,7 +261,7 @@ def straggler(run: Run, other: Other) -> Cost | None:
     return Cost(late, seen)
 
 
-def _late_device(run: Run) -> Cost | None:
+def _late_device(run: ExplainedRun) -> Cost | None:
     """The device of node 0 with the lowest clock, if it is alone with that."""
     if len(run.slowed) < 2:
         return None
@@ -275,7 +275,7 @@ def _behind(values: Sequence[float], index: int) -> float:
     return median([value for number, value in enumerate(values) if number != index]) - values[index]
 
 
-def quota(run: Run, other: Other) -> Cost | None:
+def quota(run: ExplainedRun, other: Other) -> Cost | None:
     """The limit of processors that the run's control group has."""
     if not _limited(run):
         return None
@@ -283,7 +283,7 @@ def quota(run: Run, other: Other) -> Cost | None:
     return _waited(run, _limited(run), f"{seen} and had used them up in {run.cpu.throttled:.0%} of its periods")
 
 
-def tenants(run: Run, other: Other) -> Cost | None:
+def tenants(run: ExplainedRun, other: Other) -> Cost | None:
     """Other processes or virtual machines on the processors."""
     if not _others_busy(run):
         return None
@@ -291,7 +291,7 @@ def tenants(run: Run, other: Other) -> Cost | None:
     return _waited(run, _unlimited(run), f"{seen}, other virtual machines took {run.cpu.steal_mean or 0.0:.0%}")
 
 
-def crowded(run: Run, other: Other) -> Cost | None:
+def crowded(run: ExplainedRun, other: Other) -> Cost | None:
     """More ranks and threads than processors."""
     if _others_busy(run):
         return None
@@ -301,30 +301,30 @@ def crowded(run: Run, other: Other) -> Cost | None:
     return _waited(run, _unlimited(run), seen)
 
 
-def _others_busy(run: Run) -> bool:
+def _others_busy(run: ExplainedRun) -> bool:
     return (run.cpu.others_mean or 0.0) >= QUIET or (run.cpu.steal_mean or 0.0) >= STOLEN
 
 
-def _limited(run: Run) -> float:
+def _limited(run: ExplainedRun) -> float:
     """The share of its time that every rank waited because of the limit of processors."""
     if not run.waited or run.cpu.quota is None or not run.cpu.throttled:
         return 0.0
     return min(*run.waited, run.cpu.throttled * max(0.0, 1 - run.cpu.quota / run.threads))
 
 
-def _unlimited(run: Run) -> float:
+def _unlimited(run: ExplainedRun) -> float:
     """The share of its time that every rank waited for a processor beyond that."""
     return min(run.waited, default=0.0) - _limited(run)
 
 
-def _waited(run: Run, share: float, seen: str) -> Cost | None:
+def _waited(run: ExplainedRun, share: float, seen: str) -> Cost | None:
     """What waiting for processors cost; what one rank waited beyond all others is a straggler's."""
     if not run.waited:
         return None
     return Cost(share * run.time, f"{seen}; every rank waited {min(run.waited):.0%} of its time for a processor")
 
 
-def power(run: Run, other: Other) -> Cost | None:
+def power(run: ExplainedRun, other: Other) -> Cost | None:
     """Lower clocks because of a limit of power."""
     reason, seconds = run.throttled
     limits = {(d.power_limit_w, d.power_limit_default_w) for d in run.devices}
@@ -337,7 +337,7 @@ def power(run: Run, other: Other) -> Cost | None:
     return _clocks(run, "; ".join(capped)) if capped and not reason and not run.slowed else None
 
 
-def throttling(run: Run, other: Other) -> Cost | None:
+def throttling(run: ExplainedRun, other: Other) -> Cost | None:
     """Lower clocks because of heat, or for another reason than power."""
     reason, seconds = run.throttled
     if not reason or "power" in reason:
@@ -346,12 +346,12 @@ def throttling(run: Run, other: Other) -> Cost | None:
     return _clocks(run, f"{reason} for {seconds:.0f} s, up to {hottest:.0f} degrees Celsius")
 
 
-def clocks(run: Run, other: Other) -> Cost | None:
+def clocks(run: ExplainedRun, other: Other) -> Cost | None:
     """Lower clocks that nothing but a setting accounts for."""
     return None if run.throttled[0] or not run.slowed else _clocks(run, "no reason but a setting was reported")
 
 
-def _clocks(run: Run, why: str) -> Cost:
+def _clocks(run: ExplainedRun, why: str) -> Cost:
     """What lower clocks cost that all devices have; a device that has even lower ones is a straggler."""
     if not run.slowed:
         return Cost(None, f"{why}, at clocks not known")
@@ -366,7 +366,7 @@ def _clock(device: DeviceTelemetry) -> float | None:
     return device.sm_clock_busy_mhz or device.sm_clock_mean_mhz
 
 
-def precision(run: Run, other: Other) -> Cost | None:
+def precision(run: ExplainedRun, other: Other) -> Cost | None:
     """A slower precision than the expected one: what its matrix products take longer at the device's peaks."""
     expected = next((condition.expected for condition in other.conditions if condition.name == "precision"), None)
     here, there = run.peak(run.precision), run.peak(expected)
@@ -377,7 +377,7 @@ def precision(run: Run, other: Other) -> Cost | None:
     return Cost(lost, f"matrix products ran in {run.precision}, and {expected} is expected")
 
 
-def low_ceiling(run: Run, other: Other) -> Cost | None:
+def low_ceiling(run: ExplainedRun, other: Other) -> Cost | None:
     """A matrix product that is slow by itself, beyond what lower clocks account for: against the baseline's, or
     against what the datasheet's peak allows."""
     found, peak = run.ceiling, run.peak(run.precision)
@@ -393,7 +393,7 @@ def low_ceiling(run: Run, other: Other) -> Cost | None:
     return Cost(run.products(found) * (1 - found / expected), seen)
 
 
-def kernels(run: Run, other: Other) -> Cost | None:
+def kernels(run: ExplainedRun, other: Other) -> Cost | None:
     """A kernel of the framework where a faster one exists, or another one than the baseline's."""
     found = _kernels(run)
     if other.runs:
@@ -406,12 +406,12 @@ def kernels(run: Run, other: Other) -> Cost | None:
     return Cost(None, "; ".join(seen)) if seen else None
 
 
-def _kernels(run: Run) -> dict[str, str]:
+def _kernels(run: ExplainedRun) -> dict[str, str]:
     known = (run.record.quality and run.record.quality.training) or {}
     return {name: brief(known[name]) for name in _SLOW_KERNELS if isinstance(known.get(name), str)}
 
 
-def device_tenants(run: Run, other: Other) -> Cost | None:
+def device_tenants(run: ExplainedRun, other: Other) -> Cost | None:
     """Processes of others on a device, or memory that was in use there before the run."""
     busy = sum(device.foreign_processes > 0 for device in run.devices)
     most = max((device.mem_used_before_bytes for device in run.devices), default=0)
@@ -430,7 +430,7 @@ class Kind(NamedTuple):
     name: str
     title: str
     action: str
-    find: Callable[[Run, Other], Cost | None]
+    find: Callable[[ExplainedRun, Other], Cost | None]
 
 
 CAUSES = (

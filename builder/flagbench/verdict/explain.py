@@ -10,7 +10,7 @@ from msgspec import Struct, to_builtins
 
 from flagbench.manifests.model import Case
 from flagbench.records.model import Record
-from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, Kind, Other, Run, open_run
+from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, ExplainedRun, Kind, Other, open_run
 from flagbench.verdict.result import MetricResult, Verdict, VerifyResult
 from flagbench_core.evidence import EvidenceError
 
@@ -130,12 +130,12 @@ def _cause(kind: Kind, time: float | None, gap: float | None, seen: str, *, at_m
     return Cause(name=kind.name, title=kind.title, time=time, gap=gap, at_most=at_most, seen=seen, action=kind.action)
 
 
-def _find(kind: Kind, runs: Sequence[Run], other: Other) -> list[tuple[Run, Cost]]:
+def _find(kind: Kind, runs: Sequence[ExplainedRun], other: Other) -> list[tuple[ExplainedRun, Cost]]:
     """What a cause cost each of the runs that it was found in."""
     return [(run, cost) for run in runs if (cost := kind.find(run, other))]
 
 
-def _share(costs: Sequence[tuple[Run, Cost]], runs: int) -> float:
+def _share(costs: Sequence[tuple[ExplainedRun, Cost]], runs: int) -> float:
     """The share of the time that a cause cost, the mean over all runs."""
     return math.fsum(max(0.0, cost.seconds or 0.0) / run.time for run, cost in costs) / runs
 

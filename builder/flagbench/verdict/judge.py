@@ -21,17 +21,17 @@ from flagbench.verdict.result import (
     VerifyResult,
 )
 from flagbench.verdict.stats.between import MOST_RUNS, RUNS_FOR_STUDENT, further_runs
-from flagbench.verdict.stats.compare import Outcome, further_runs_each
+from flagbench.verdict.stats.compare import SideOutcome, further_runs_each
 from flagbench.verdict.subject import Subject
 
 LOW, HIGH = 0.95, 1.10
 """The ratios to the expected value between which it counts as reproduced, both ends included."""
 
 _DECIDED_BY = {
-    Outcome.SAME: "all of the interval counts as the same",
-    Outcome.FASTER: "the interval lies above 1",
-    Outcome.SLOWER: "the interval lies below 1",
-    Outcome.INCONCLUSIVE: "the interval contains 1, and ratios that do not count as the same",
+    SideOutcome.SAME: "all of the interval counts as the same",
+    SideOutcome.FASTER: "the interval lies above 1",
+    SideOutcome.SLOWER: "the interval lies below 1",
+    SideOutcome.INCONCLUSIVE: "the interval contains 1, and ratios that do not count as the same",
 }
 _ENOUGH = (Verdict.REPRODUCED, Verdict.ABOVE, Verdict.FASTER, Verdict.SAME)
 """Verdicts that slower runs would not have got: a doubt about the runs takes them away."""
@@ -198,7 +198,7 @@ def _against_baseline(
         if why := _unsettled(of, runs):
             return Ratio(sides.ratio), Verdict.INCONCLUSIVE, f"{side}{why}"
     why = _DECIDED_BY[sides.outcome]
-    if sides.outcome is Outcome.INCONCLUSIVE:
+    if sides.outcome is SideOutcome.INCONCLUSIVE:
         here, there = rates(compared.runs), rates(compared.baseline)
         if compared.spec.better == "lower":
             here, there = there, here

@@ -8,7 +8,7 @@ from decimal import Decimal
 from flagbench.claims.cards import NOMINAL
 from flagbench.claims.numbers import Cell
 from flagbench.claims.published import Fit, fit
-from flagbench.claims.rows import Finding, Row
+from flagbench.claims.rows import LintFinding, Row
 
 _RATES = ("p_core", "tokens_per_second_per_device", "p_train", "p_whole", "p_infer_core", "p_infer_whole")
 FAULTS = {
@@ -23,7 +23,7 @@ _MEANT = 0.10
 """A utilisation closer than that to the publisher's own formula was made by it."""
 
 
-def above_peak(row: Row) -> Iterator[Finding]:
+def above_peak(row: Row) -> Iterator[LintFinding]:
     """rate of a device x FLOPs of a unit <= the datasheet's peak of the precision that is stated.
 
     The FLOPs are those of the convention that counts least, so that no choice of it makes a row impossible. A row of
@@ -51,7 +51,7 @@ def above_peak(row: Row) -> Iterator[Finding]:
         )
 
 
-def memory(row: Row) -> Iterator[Finding]:
+def memory(row: Row) -> Iterator[LintFinding]:
     """Used memory is at most the total, and both at most the card's. GB is read as GiB, as cards are named."""
     used, total = row.metrics.get("mem_peak"), row.memory_total
     most = max((card.memory_gib for card in row.cards), default=None)
@@ -75,7 +75,7 @@ def _differs(total: float, sizes: list[float]) -> bool:
     return all(abs(total - size) > NOMINAL * size for size in sizes)
 
 
-def at_most_one(row: Row) -> Iterator[Finding]:
+def at_most_one(row: Row) -> Iterator[LintFinding]:
     """mfu <= hfu <= 1: a device does no more than its peak, and recomputation only adds to what is executed."""
     mfu, hfu = row.metrics.get("mfu"), row.metrics.get("hfu")
     for name, cell in (("mfu", mfu), ("hfu", hfu)):
@@ -89,7 +89,7 @@ def at_most_one(row: Row) -> Iterator[Finding]:
         yield row.finding("mfu", "above-hfu", f"mfu {mfu.text} is above hfu {hfu.text}; check which is which")
 
 
-def follows(row: Row) -> Iterator[Finding]:
+def follows(row: Row) -> Iterator[LintFinding]:
     """mfu = rate of a device x FLOPs of a unit / peak, rounded or cut off as printed.
 
     FLOPs: one of the case's conventions (`work.unit_work`), within COUNTED. Peak: the datasheet's, of the precision
@@ -152,7 +152,7 @@ def _matches(printed: Cell, low: float, high: float) -> bool:
     return low <= printed.high + printed.unit / 2 and printed.low <= high
 
 
-def _by_formula(row: Row, printed: Cell, rate: Cell, computed: float) -> Iterator[Finding]:
+def _by_formula(row: Row, printed: Cell, rate: Cell, computed: float) -> Iterator[LintFinding]:
     formula = row.case.published_formula
     if formula is None:
         return
@@ -175,7 +175,7 @@ def _by_formula(row: Row, printed: Cell, rate: Cell, computed: float) -> Iterato
     )
 
 
-def _without_rate(row: Row, printed: Cell) -> Iterator[Finding]:
+def _without_rate(row: Row, printed: Cell) -> Iterator[LintFinding]:
     case, formula = row.case, row.case.published_formula
     hint = ""
     if formula is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flagbench.claims.numbers import Cell
-from flagbench.claims.rows import Finding, Row
+from flagbench.claims.rows import LintFinding, Row
 from flagbench.claims.work import RunWork, run_work
 
 START_S = 300.0
@@ -44,7 +44,7 @@ class _Run:
         return START_S + 1.5 * self.evaluation
 
 
-def end_to_end(row: Row) -> Iterator[Finding]:
+def end_to_end(row: Row) -> Iterator[LintFinding]:
     """e2e_time = n periods / p_whole + initialisation, for a whole n from 1 to the limit of the stop rule.
 
     A period is an epoch, the samples between two evaluations, or an inference set. The initialisation is positive and
@@ -82,7 +82,7 @@ def end_to_end(row: Row) -> Iterator[Finding]:
         )
 
 
-def _equals_training_time(run: _Run, full: bool) -> Iterator[Finding]:
+def _equals_training_time(run: _Run, full: bool) -> Iterator[LintFinding]:
     """A time that is n periods to the last digit contains no initialisation."""
     row, time = run.row, run.time
     counted = run.work.high
@@ -145,7 +145,7 @@ def _periods(number: float) -> str:
     return f"{number:,.0f}" if abs(number - round(number)) < 0.01 else f"{number:.2f}"
 
 
-def accuracy(row: Row) -> Iterator[Finding]:
+def accuracy(row: Row) -> Iterator[LintFinding]:
     """0 <= acc <= 1, and a run that the stop rule ends has reached its target, unless the row says otherwise."""
     acc = row.metrics.get("acc")
     if acc is None:
@@ -163,7 +163,7 @@ def accuracy(row: Row) -> Iterator[Finding]:
         )
 
 
-def can_converge(row: Row) -> Iterator[Finding]:
+def can_converge(row: Row) -> Iterator[LintFinding]:
     """A run whose own limit allows fewer than two evaluations cannot stop at its target."""
     limit, case = stop_limit(row), row.case
     if limit is None or limit[1] != "samples" or "acc" in row.metrics:

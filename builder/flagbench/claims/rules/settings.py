@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from flagbench.claims.rows import Finding, Row
+from flagbench.claims.rows import LintFinding, Row
 
 _ELSEWHERE = frozenset(
     ("device_model", "devices", "nodes", "precision", "division", "model", "optimizer", "batch_size", "choices")
@@ -17,7 +17,7 @@ _MEANS = {"fp32": ("fp32", "tf32"), "amp": ("fp16", "bf16")}
 """What a label may stand for: on Ampere and later `fp32` is commonly TF32."""
 
 
-def conditions(row: Row) -> Iterator[Finding]:
+def conditions(row: Row) -> Iterator[LintFinding]:
     """Every condition that the case's gate depends on is stated: its device, number of devices, precision and batch.
 
     A condition without a column is that of the case's reference preset. A blank cell in a column says nothing, and so
@@ -43,7 +43,7 @@ def conditions(row: Row) -> Iterator[Finding]:
         yield _missing(row, name, f"{row.case.gate} depends on it; write what the run had")
 
 
-def stated(row: Row) -> Iterator[Finding]:
+def stated(row: Row) -> Iterator[LintFinding]:
     """A condition that no gate depends on, but of which the row says that it was not published."""
     known = {name for names in row.case.condition_groups.values() for name in names}
     for name in sorted((row.unstated & known) - _needed(row) - _ELSEWHERE):
@@ -51,7 +51,7 @@ def stated(row: Row) -> Iterator[Finding]:
             yield row.finding(name, "not-published", "the value is withheld; write what the run had")
 
 
-def gate(row: Row) -> Iterator[Finding]:
+def gate(row: Row) -> Iterator[LintFinding]:
     """A row has the metric that decides whether its case is reproduced."""
     if row.metrics and row.gate is None:
         others = ", ".join(name for name in row.metrics if name != "mem_peak") or "only memory"
@@ -62,7 +62,7 @@ def gate(row: Row) -> Iterator[Finding]:
         )
 
 
-def utilisation_blank(rows: Sequence[Row]) -> Iterator[Finding]:
+def utilisation_blank(rows: Sequence[Row]) -> Iterator[LintFinding]:
     """A row has an MFU if another of its case and device has one, and if it has the speed."""
     having = {(row.case.name, row.device.lower()) for row in rows if "mfu" in row.metrics}
     for row in rows:
@@ -72,7 +72,7 @@ def utilisation_blank(rows: Sequence[Row]) -> Iterator[Finding]:
             )
 
 
-def _device(row: Row) -> Iterator[Finding]:
+def _device(row: Row) -> Iterator[LintFinding]:
     if not row.device:
         yield _missing(row, "device_model", "write the accelerator's full name, such as NVIDIA A100-SXM4-40GB")
     elif len({tuple(sorted(card.peaks.items())) for card in row.cards}) > 1:
@@ -88,11 +88,11 @@ def _needed(row: Row) -> set[str]:
     return set(spec.depends_on) if spec else set()
 
 
-def _missing(row: Row, field: str, advice: str) -> Finding:
+def _missing(row: Row, field: str, advice: str) -> LintFinding:
     return row.finding(field, "missing-condition", f"it is not stated; {advice}")
 
 
-def precision_label(row: Row) -> Iterator[Finding]:
+def precision_label(row: Row) -> Iterator[LintFinding]:
     """What was executed is what the label says, or what it commonly stands for."""
     if row.precision and row.executed and row.executed not in _MEANS.get(row.precision, (row.precision,)):
         yield row.finding(
@@ -102,7 +102,7 @@ def precision_label(row: Row) -> Iterator[Finding]:
         )
 
 
-def devices(row: Row) -> Iterator[Finding]:
+def devices(row: Row) -> Iterator[LintFinding]:
     """A claim's conditions and its run have the same number of devices."""
     if row.devices is not None and row.run_devices not in (None, row.devices):
         yield row.finding(
@@ -112,7 +112,7 @@ def devices(row: Row) -> Iterator[Finding]:
         )
 
 
-def layout(row: Row) -> Iterator[Finding]:
+def layout(row: Row) -> Iterator[LintFinding]:
     """dp x tp x pp = devices; without dp, tp x pp divides them."""
     degrees = _layout(row)
     if not degrees or row.devices is None:
@@ -126,7 +126,7 @@ def layout(row: Row) -> Iterator[Finding]:
         )
 
 
-def global_batch(row: Row) -> Iterator[Finding]:
+def global_batch(row: Row) -> Iterator[LintFinding]:
     """global batch = batch x devices / (tp x pp) x accumulation, of a row that states all of them."""
     names = ("global_batch_size", "batch_size", "gradient_accumulation_steps")
     if row.devices is None or any(name not in row.conditions for name in names):

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 
 from flagbench.claims.cards import same_card
 from flagbench.claims.numbers import Cell
-from flagbench.claims.rows import Finding, Row
+from flagbench.claims.rows import LintFinding, Row
 
 _ORDERS = (
     ("p_core", "p_train", "p_whole"),
@@ -40,7 +40,7 @@ _MOST = 400
 """Rows of a case that are compared pair by pair."""
 
 
-def rates_in_order(row: Row) -> Iterator[Finding]:
+def rates_in_order(row: Row) -> Iterator[LintFinding]:
     """p_core >= p_train >= p_whole, and the same for inference and validation: each divides the same samples by more
     of the run's time. A pair is in order if any two values of their intervals are.
     """
@@ -57,7 +57,7 @@ def rates_in_order(row: Row) -> Iterator[Finding]:
                 )
 
 
-def positive(row: Row) -> Iterator[Finding]:
+def positive(row: Row) -> Iterator[LintFinding]:
     """No speed, time, utilisation, accuracy or memory is zero or negative: launchers print -1 for what they lack."""
     for name, cell in row.metrics.items():
         if not _is_possible(name, cell):
@@ -77,7 +77,7 @@ def _is_possible(name: str, cell: Cell) -> bool:
     return cell.value > 0 or name == "loss" or (name == "acc" and cell.value == 0)
 
 
-def scaling(rows: Sequence[Row]) -> Iterator[Finding]:
+def scaling(rows: Sequence[Row]) -> Iterator[LintFinding]:
     """A device's share p(m) / m with m devices is at most p(n) / n x TOLERANCE with n < m, of the same case, device,
     precision and settings. Only the fastest smaller row is named.
     """
@@ -110,7 +110,7 @@ def _one_length(name: str, row: Row, other: Row) -> bool:
     return "core" in name or row.conditions.get("stop_rule") == other.conditions.get("stop_rule")
 
 
-def _above(row: Row, name: str, share: Cell, best: Cell, other: Row) -> Iterator[Finding]:
+def _above(row: Row, name: str, share: Cell, best: Cell, other: Row) -> Iterator[LintFinding]:
     if share.low > best.high * TOLERANCE:
         yield row.finding(
             name,
@@ -127,7 +127,7 @@ def _work(row: Row) -> tuple[object, ...]:
     return (row.case.name, cards, row.precisions, settings, layout)
 
 
-def padding_counted(row: Row) -> Iterator[Finding]:
+def padding_counted(row: Row) -> Iterator[LintFinding]:
     """Tokens/s of a padded set: rate x e2e_time against examples x padded length.
 
     A set counted without padding is much smaller than examples x length, so a run that counts nearly all of that in
@@ -153,7 +153,7 @@ def padding_counted(row: Row) -> Iterator[Finding]:
         )
 
 
-def copied(rows: Sequence[Row]) -> Iterator[Finding]:
+def copied(rows: Sequence[Row]) -> Iterator[LintFinding]:
     """Two devices do not measure the same digits: of two speeds, or of three metrics of _DIGITS digits or more.
 
     Nor do they use the same memory to the digit where they have different memory: libraries and allocators differ.
@@ -167,7 +167,7 @@ def copied(rows: Sequence[Row]) -> Iterator[Finding]:
                 yield from _copied(one, other)
 
 
-def _copied(one: Row, other: Row) -> Iterator[Finding]:
+def _copied(one: Row, other: Row) -> Iterator[LintFinding]:
     cells = {name: (cell, other.metrics[name]) for name, cell in one.metrics.items() if name in other.metrics}
     shared = [n for n, (a, b) in cells.items() if a.value == b.value and min(a.digits, b.digits) >= _DIGITS]
     speeds = [name for name in (*_CORE, *_OTHER, "e2e_time") if name in shared]

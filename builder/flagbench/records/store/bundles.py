@@ -11,7 +11,7 @@ from flagbench.records.store.layout import BundlePlace, bundles_prefix, check_re
 
 
 @dataclass(frozen=True)
-class Bundle:
+class StoredBundle:
     """A listed bundle."""
 
     place: BundlePlace
@@ -37,13 +37,13 @@ class Bundles:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
 
-    def find(self, record_id: str) -> list[Bundle]:
+    def find(self, record_id: str) -> list[StoredBundle]:
         """The bundles of a record, by node. One listing. Raises StoreError as `Blobs.list`."""
         return sorted(self._list(bundles_prefix(check_record_id(record_id))), key=lambda found: found.place.node)
 
-    def all(self) -> dict[str, list[Bundle]]:
+    def all(self) -> dict[str, list[StoredBundle]]:
         """The bundles of every record by its id: one listing for all of them. A store that shows nothing has none."""
-        found: dict[str, list[Bundle]] = {}
+        found: dict[str, list[StoredBundle]] = {}
         try:
             for bundle in self._list(bundles_prefix()):
                 found.setdefault(bundle.record_id, []).append(bundle)
@@ -67,16 +67,16 @@ class Bundles:
                 raise
             return False
 
-    def get(self, bundle: Bundle, path: Path) -> None:
+    def get(self, bundle: StoredBundle, path: Path) -> None:
         """Copy a bundle to a file, checked against its sha256. Raises StoreError (DATA)."""
         self._blobs.get_file(bundle.place.key, path, size=bundle.size, sha256=bundle.place.sha256)
 
-    def remove(self, bundle: Bundle) -> None:
+    def remove(self, bundle: StoredBundle) -> None:
         """Delete a bundle; a missing one is not an error. Raises StoreError (NOT_STORED)."""
         self._blobs.delete(bundle.place.key)
 
-    def _list(self, prefix: str) -> Iterator[Bundle]:
+    def _list(self, prefix: str) -> Iterator[StoredBundle]:
         for blob in self._blobs.list(prefix):
             place = parse_bundle_key(blob.key)
             if place is not None and blob.problem is None:
-                yield Bundle(place, blob.size, self._blobs.location(blob.key))
+                yield StoredBundle(place, blob.size, self._blobs.location(blob.key))

@@ -46,7 +46,7 @@ class Summary(msgspec.Struct, frozen=True):
     """What the verdict was computed with: the number of the rules, and a digest of the case and its claims."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class IndexEntry(msgspec.Struct, frozen=True):
     """A summary, and the object it was made from."""
 
     stamp: str
@@ -73,7 +73,7 @@ class Index:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._rows = self._read()
-        self._changed: dict[str, Row | None] = {}
+        self._changed: dict[str, IndexEntry | None] = {}
 
     def get(self, key: str, stamp: str | None = None) -> Summary | None:
         """The last known summary of an object; with a stamp, None if it is of other content."""
@@ -82,7 +82,7 @@ class Index:
 
     def put(self, key: str, stamp: str, summary: Summary) -> None:
         """Set the summary of an object."""
-        self._rows[key] = self._changed[key] = Row(stamp, summary)
+        self._rows[key] = self._changed[key] = IndexEntry(stamp, summary)
 
     def drop_missing(self, prefix: str, found: Iterable[str]) -> None:
         """Remove the rows below `prefix` whose objects were not found."""
@@ -99,9 +99,9 @@ class Index:
         content = msgspec.json.encode(rows)
         self._blobs.write_index(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
-    def _read(self) -> dict[str, Row]:
+    def _read(self) -> dict[str, IndexEntry]:
         checksum, _, content = self._blobs.read_index().partition(b"\n")
         if checksum == hashlib.sha256(content).hexdigest().encode():
             with suppress(msgspec.MsgspecError, ValueError, RecursionError):
-                return msgspec.json.decode(content, type=dict[str, Row])
+                return msgspec.json.decode(content, type=dict[str, IndexEntry])
         return {}

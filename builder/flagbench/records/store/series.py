@@ -16,7 +16,7 @@ from flagbench.records.store.blobs import StoreError, Unread
 from flagbench.records.store.layout import Place, parse_series_key, series_key, series_prefix
 from flagbench.records.store.records import Store
 from flagbench.records.store.series_check import order_problems, record_problems
-from flagbench.records.store.series_document import MAX_BYTES, Run, SeriesDocument, SeriesError, parse_series
+from flagbench.records.store.series_document import MAX_BYTES, SeriesDocument, SeriesError, SeriesRun, parse_series
 from flagbench.records.store.series_writer import BEGUN, part_name
 from flagbench_core.exit_codes import ExitCode
 
@@ -99,7 +99,7 @@ def _load(store: Store, series_id: str, keys: set[str]) -> SeriesDocument:
     return series
 
 
-def place_of(series: SeriesDocument, run: Run) -> Place | None:
+def place_of(series: SeriesDocument, run: SeriesRun) -> Place | None:
     """Where a store has the record of a run; None for a run without one."""
     if run.record_id is None or run.created_at is None:
         return None
@@ -116,7 +116,7 @@ def check_series(store: Store, series: SeriesDocument) -> Series:
     def keys(folder: str) -> set[str]:
         return {blob.key for blob in store.blobs.list(folder)}
 
-    def stored(run: Run) -> bytes | None:
+    def stored(run: SeriesRun) -> bytes | None:
         place = place_of(series, run)
         if place is None:
             return None
@@ -125,7 +125,7 @@ def check_series(store: Store, series: SeriesDocument) -> Series:
     return with_records(series, stored)
 
 
-def with_records(series: SeriesDocument, content_of: Callable[[Run], bytes | None]) -> Series:
+def with_records(series: SeriesDocument, content_of: Callable[[SeriesRun], bytes | None]) -> Series:
     """The series with its records, checked as `check_series` does.
 
     Args:
@@ -171,7 +171,7 @@ def series_of(store: Store, record: Record) -> SeriesDocument | None:
     return None
 
 
-def _why(run: Run) -> str:
+def _why(run: SeriesRun) -> str:
     """Why a run is left out."""
     if run.state == "ok":
         return f"its record {run.record_id} is not in the store"
@@ -191,9 +191,9 @@ def _image_problems(records: list[Record]) -> Iterator[str]:
             return
 
 
-def _part(content: bytes, name: str) -> Run:
+def _part(content: bytes, name: str) -> SeriesRun:
     try:
-        return msgspec.json.decode(content, type=Run)
+        return msgspec.json.decode(content, type=SeriesRun)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise SeriesError(f"{name} does not say how a run ended: {error}") from None
 

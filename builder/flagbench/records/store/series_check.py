@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 
 from flagbench.records.model import Record
-from flagbench.records.store.series_document import SIDES, Run, SeriesDocument, run_id_of, seed_of, series_id_of
+from flagbench.records.store.series_document import SIDES, SeriesDocument, SeriesRun, run_id_of, seed_of, series_id_of
 from flagbench.terminal import brief
 
 DRIFT = 1e-4
@@ -29,7 +29,7 @@ def order_problems(series: SeriesDocument) -> Iterator[str]:
             yield f"run {run.run}: it ended as ok, and names no record"
 
 
-def record_problems(run: Run, record: Record, content: bytes) -> Iterator[str]:
+def record_problems(run: SeriesRun, record: Record, content: bytes) -> Iterator[str]:
     """Where a record is not what the series says of it."""
     name = f"record {record.record_id}"
     if (found := hashlib.sha256(content).hexdigest()) != run.sha256:

@@ -42,7 +42,7 @@ class SeriesError(FlagbenchError):
         super().__init__(message, remedy=remedy, code=ExitCode.DATA)
 
 
-class Run(Struct, frozen=True):
+class SeriesRun(Struct, frozen=True):
     """One run of a series. What is unknown is None."""
 
     run: Positive
@@ -65,7 +65,7 @@ class Run(Struct, frozen=True):
     reason: str | None = None
 
 
-class Request(Struct, frozen=True):
+class SeriesRequest(Struct, frozen=True):
     """What was asked for."""
 
     command: tuple[str, ...]
@@ -95,9 +95,9 @@ class SeriesDocument(Struct, frozen=True):
     token: Annotated[str, Meta(pattern=r"^[0-9a-f]{16,64}\Z")]
     """Random, so that two series with one nonce are never the same bytes."""
     flagbench: Builder
-    request: Request
+    request: SeriesRequest
     requested: Annotated[int, Meta(ge=1, le=MAX_RUNS)]
-    runs: Annotated[tuple[Run, ...], Meta(min_length=1, max_length=MAX_RUNS)]
+    runs: Annotated[tuple[SeriesRun, ...], Meta(min_length=1, max_length=MAX_RUNS)]
     started_at: Time
     ended_at: Time | None = None
     """None: it has not ended, or was killed."""
@@ -112,7 +112,7 @@ class SeriesDocument(Struct, frozen=True):
         done = [run for run in self.runs if run.state != "not_run"]
         return len(done) in (self.looks or ()) and all(run.state == "ok" for run in done)
 
-    def with_run(self, run: Run) -> SeriesDocument:
+    def with_run(self, run: SeriesRun) -> SeriesDocument:
         """The series with one of its runs replaced."""
         return replace(self, runs=tuple(run if run.run == old.run else old for old in self.runs))
 
@@ -153,10 +153,10 @@ def seed_of(nonce: str, run: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{nonce}-{run}".encode()).digest()[:4], "big") & MAX_SEED
 
 
-def planned_runs(nonce: str, series_id: str, count: int, seed: int | None) -> tuple[Run, ...]:
+def planned_runs(nonce: str, series_id: str, count: int, seed: int | None) -> tuple[SeriesRun, ...]:
     """The runs of a series before any has ended. `seed`: the given one, else each has its own."""
     return tuple(
-        Run(run, run_id_of(series_id, run), seed_of(nonce, run) if seed is None else seed, "missing")
+        SeriesRun(run, run_id_of(series_id, run), seed_of(nonce, run) if seed is None else seed, "missing")
         for run in range(1, count + 1)
     )
 

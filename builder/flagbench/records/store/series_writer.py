@@ -16,7 +16,7 @@ from flagbench.records.model import Image
 from flagbench.records.store.blobs import ListingDenied, StoreError
 from flagbench.records.store.layout import series_key, series_prefix
 from flagbench.records.store.records import Store
-from flagbench.records.store.series_document import Run, SeriesDocument
+from flagbench.records.store.series_document import SeriesDocument, SeriesRun
 from flagbench_core.exit_codes import ExitCode
 
 BEGUN = "begun"
@@ -60,7 +60,7 @@ class SeriesWriter:
         """Whether no run was started."""
         return not self._started
 
-    def add(self, run: Run) -> None:
+    def add(self, run: SeriesRun) -> None:
         """Note that a run has ended. Raises StoreError (NOT_STORED); the run is in the series in any case."""
         self.series = self.series.with_run(run)
         key = series_key(self.series.series_id, part_name(run.run))

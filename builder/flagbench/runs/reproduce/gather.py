@@ -14,12 +14,12 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.sbom import sbom_of
 from flagbench.records.model import Record
 from flagbench.records.store import Store
-from flagbench.runs.doctor import Finding
+from flagbench.runs.doctor import Diagnosis
 from flagbench.runs.launchers.clock import utc_now
 from flagbench.runs.reproduce import contents, surroundings
 from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.plan import Plan
-from flagbench.runs.reproduce.repeat import Outcome
+from flagbench.runs.reproduce.repeat import Measured
 from flagbench.runs.target import Target
 from flagbench_core.redaction import redact
 
@@ -29,9 +29,9 @@ def bundle_files(
     plan: Plan,
     limits: LimitOptions,
     target: Target,
-    findings: Sequence[Finding],
+    findings: Sequence[Diagnosis],
     command: Sequence[str],
-    outcome: Outcome,
+    outcome: Measured,
     store: Store,
     log: str,
 ) -> Iterator[dict[str, bytes | Path]]:
@@ -60,7 +60,7 @@ def bundle_files(
         yield files
 
 
-def _records(outcome: Outcome) -> Iterator[tuple[Record, bytes]]:
+def _records(outcome: Measured) -> Iterator[tuple[Record, bytes]]:
     """Every record that the series names, with its bytes."""
     assert outcome.series is not None
     by_id = {record.record_id: record for record in (*outcome.series.records, *outcome.series.failed)}
@@ -77,7 +77,7 @@ def _raw(record: Record, store: Store, folder: Path) -> Iterator[tuple[str, Path
         yield contents.raw_path(record.record_id, bundle.name), path
 
 
-def _parts(target: Target, outcome: Outcome, missing: dict[str, str]) -> dict[str, bytes | Path]:
+def _parts(target: Target, outcome: Measured, missing: dict[str, str]) -> dict[str, bytes | Path]:
     """What the runs consisted of: the bill of materials of the image, or the packages of this Python."""
     if target.image is None:
         return {contents.PACKAGES: contents.to_json(surroundings.packages())}
@@ -98,9 +98,9 @@ def _about(
     plan: Plan,
     limits: LimitOptions,
     target: Target,
-    findings: Sequence[Finding],
+    findings: Sequence[Diagnosis],
     command: Sequence[str],
-    outcome: Outcome,
+    outcome: Measured,
 ) -> Mapping[str, Any]:
     """What was asked for, found and done."""
     series, clock = outcome.series, outcome.clock

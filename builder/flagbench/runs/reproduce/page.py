@@ -13,12 +13,12 @@ from flagbench.devices import Machine
 from flagbench.manifests.model import Catalog
 from flagbench.output import echo_json
 from flagbench.report import verdict_table
-from flagbench.runs.doctor import Finding, Level
+from flagbench.runs.doctor import Diagnosis, Level
 from flagbench.runs.launchers.estimate import Estimate, duration
 from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.nearest import SHOWN, machine_conditions, nearest_rows
 from flagbench.runs.reproduce.plan import Plan
-from flagbench.runs.reproduce.repeat import Outcome
+from flagbench.runs.reproduce.repeat import Measured
 from flagbench.runs.target import Target
 from flagbench.terminal import visible
 
@@ -31,7 +31,7 @@ _ENDINGS = {
 }
 
 
-def announce(plan: Plan, target: Target, limits: LimitOptions, findings: Sequence[Finding]) -> None:
+def announce(plan: Plan, target: Target, limits: LimitOptions, findings: Sequence[Diagnosis]) -> None:
     """On stderr: what will run, what is known to differ, what the row leaves open, and what is wrong here."""
     claim, options = plan.claim, plan.request.options
     _say(f"flagbench: {claim.id} ({claim.title}), {claim.source.project} {claim.source.file}@{claim.source.commit}")
@@ -59,7 +59,7 @@ def dry_run(
     plan: Plan,
     target: Target,
     limits: LimitOptions,
-    findings: Sequence[Finding],
+    findings: Sequence[Diagnosis],
     expected: Estimate | None,
     *,
     as_json: bool,
@@ -98,10 +98,10 @@ def dry_run(
 
 def show(
     plan: Plan,
-    outcome: Outcome,
+    outcome: Measured,
     bundle: Path,
     digest: str | None,
-    findings: Sequence[Finding],
+    findings: Sequence[Diagnosis],
     *,
     wide: bool,
     as_json: bool,

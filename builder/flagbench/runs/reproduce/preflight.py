@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from flagbench.devices import Machine, cards_here
 from flagbench.manifests.model import Catalog
-from flagbench.runs.doctor import Finding, Level, disks, memory
+from flagbench.runs.doctor import Diagnosis, Level, disks, memory
 from flagbench.runs.reproduce.gpus import Usage
 from flagbench.runs.reproduce.nearest import SHOWN, machine_conditions, nearest_rows
 from flagbench.runs.reproduce.plan import Plan
@@ -22,12 +22,14 @@ MOST_LOAD = 0.5
 """The load of a machine, per processor, from which something else is running on it."""
 
 
-def look(plan: Plan, catalog: Catalog, machine: Machine, usage: Usage, store: str | None) -> list[Finding]:
+def look(plan: Plan, catalog: Catalog, machine: Machine, usage: Usage, store: str | None) -> list[Diagnosis]:
     """Every finding, those that forbid a run as FAIL; on a stack that was asked for, other hardware is a warning."""
     if plan.request.stack.device_kind == "cpu":
         found = [*_processor(plan)]
     elif os.environ.get("DOCKER_HOST", "").startswith(("tcp:", "ssh:", "http")):
-        found = [Finding("device", Level.WARN, "unknown: the engine is on another machine", "run this command there")]
+        found = [
+            Diagnosis("device", Level.WARN, "unknown: the engine is on another machine", "run this command there")
+        ]
     else:
         found = [*_device(plan, catalog, machine), *_usage(plan, usage)]
     return [*_nodes(plan), *found, memory(), *disks(store)]
@@ -42,12 +44,12 @@ def nearest(plan: Plan, catalog: Catalog, machine: Machine) -> list[str]:
     return [row.text for row in rows[:SHOWN]]
 
 
-def _processor(plan: Plan) -> Iterator[Finding]:
-    yield Finding("device", Level.OK, f"a processor, {plan.request.options.gpus} rank(s)")
+def _processor(plan: Plan) -> Iterator[Diagnosis]:
+    yield Diagnosis("device", Level.OK, f"a processor, {plan.request.options.gpus} rank(s)")
     processors = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0] / max(processors, 1)
     if load > MOST_LOAD:
-        yield Finding(
+        yield Diagnosis(
             "foreign processes",
             Level.WARN,
             f"the load is {load:.1f} per processor before the run",
@@ -55,11 +57,11 @@ def _processor(plan: Plan) -> Iterator[Finding]:
         )
 
 
-def _nodes(plan: Plan) -> Iterator[Finding]:
+def _nodes(plan: Plan) -> Iterator[Diagnosis]:
     asked = plan.request.options
     if asked.nodes > 1:
         words = ["flagbench", "run", plan.request.name, *asked.words(), "--repeat=5", "--nonce=TEXT"]
-        yield Finding(
+        yield Diagnosis(
             "nodes",
             Level.FAIL,
             f"the row has {asked.nodes} nodes, and this command runs on one",
@@ -68,12 +70,12 @@ def _nodes(plan: Plan) -> Iterator[Finding]:
         )
 
 
-def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Finding]:
+def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Diagnosis]:
     """Which devices there are, how many, and how large."""
     asked, wanted = plan.request.options.gpus, str(plan.claim.conditions.get("device_model"))
     if not machine.devices:
         why = f": {machine.problem}" if machine.problem else ""
-        yield Finding(
+        yield Diagnosis(
             "device",
             Level.FAIL,
             f"no accelerator was found{why}",
@@ -84,11 +86,11 @@ def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Finding]
     here = {name for card in cards_here(machine, catalog, partitions=True) for name in (card.name, *card.names)}
     remedy = "use the row's device, or name the stack to run on with --on: then the verdict is NOT_COMPARABLE"
     if wanted in {device.name for device in machine.devices} | here:
-        yield Finding("device", Level.OK, machine.described)
+        yield Diagnosis("device", Level.OK, machine.described)
     else:
-        yield Finding("device", other, f"{machine.described} here, the row has {wanted}", remedy)
+        yield Diagnosis("device", other, f"{machine.described} here, the row has {wanted}", remedy)
     if machine.visible < asked:
-        yield Finding(
+        yield Diagnosis(
             "devices",
             Level.FAIL,
             f"{machine.visible} can be used, the run needs {asked}",
@@ -99,21 +101,21 @@ def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Finding]
             d.memory_gib for d in machine.devices if d.memory_gib and d.memory_gib < LEAST_MEMORY * card.memory_gib
         ]
         if small:
-            yield Finding(
+            yield Diagnosis(
                 "memory of the device",
                 other,
                 f"{min(small):.1f} GiB, a whole {card.name} has {card.memory_gib:g}",
                 "use a whole device",
             )
     if any(device.partition for device in machine.devices):
-        yield Finding("MIG", other, "only a part of the device can be used", "use a whole device")
+        yield Diagnosis("MIG", other, "only a part of the device can be used", "use a whole device")
 
 
-def _usage(plan: Plan, usage: Usage) -> Iterator[Finding]:
+def _usage(plan: Plan, usage: Usage) -> Iterator[Diagnosis]:
     """What the device is set to, and who else uses it."""
     gpus = usage.gpus[: plan.request.options.gpus]
     if parts := [str(gpu.index) for gpu in gpus if gpu.partitioned]:
-        yield Finding(
+        yield Diagnosis(
             "MIG",
             Level.WARN if plan.elsewhere else Level.FAIL,
             f"enabled on device {', '.join(parts)}",
@@ -121,14 +123,14 @@ def _usage(plan: Plan, usage: Usage) -> Iterator[Finding]:
         )
     for gpu in gpus:
         if gpu.power_limit_w and gpu.power_default_w and gpu.power_limit_w < FULL_POWER * gpu.power_default_w:
-            yield Finding(
+            yield Diagnosis(
                 "power cap",
                 Level.WARN,
                 f"device {gpu.index} may draw {gpu.power_limit_w:.0f} W, by default {gpu.power_default_w:.0f} W",
                 f"ask the machine's administrator for `nvidia-smi -i {gpu.index} -pl {gpu.power_default_w:.0f}`",
             )
     if usage.processes:
-        yield Finding(
+        yield Diagnosis(
             "foreign processes",
             Level.WARN,
             f"on the devices: {', '.join(usage.processes[:5])}",
@@ -137,20 +139,20 @@ def _usage(plan: Plan, usage: Usage) -> Iterator[Finding]:
     yield from _driver(plan, [gpu.driver for gpu in gpus if gpu.driver])
 
 
-def _driver(plan: Plan, drivers: Sequence[str]) -> Iterator[Finding]:
+def _driver(plan: Plan, drivers: Sequence[str]) -> Iterator[Diagnosis]:
     """The driver against what the stack's image needs."""
     floor = plan.request.stack.device.driver_floor
     if not drivers:
         return
     if floor is not None and _version(drivers[0]) < _version(str(floor)):
-        yield Finding(
+        yield Diagnosis(
             "driver",
             Level.WARN,
             f"{drivers[0]} is older than {floor}, which the image of {plan.request.stack.name} needs",
             f"install driver {floor} or newer, or choose a stack for this driver with --on",
         )
     else:
-        yield Finding("driver", Level.OK, drivers[0])
+        yield Diagnosis("driver", Level.OK, drivers[0])
 
 
 def _version(text: str) -> tuple[int, ...]:

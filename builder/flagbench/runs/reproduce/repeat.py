@@ -29,7 +29,7 @@ Ending = Literal["decided", "all runs", "time", "failed", "interrupted"]
 
 
 @dataclass
-class Outcome:
+class Measured:
     """What was measured."""
 
     code: int
@@ -45,7 +45,7 @@ class Outcome:
     clock: Clock
 
 
-def run_all(side: Side, plan: Plan, limits: LimitOptions, store: Store, *, given: bool) -> Outcome:
+def run_all(side: Side, plan: Plan, limits: LimitOptions, store: Store, *, given: bool) -> Measured:
     """Run until it is decided; every run is stored, and so is the series, in which the looks are written beforehand.
 
     Args:
@@ -107,7 +107,7 @@ def run_all(side: Side, plan: Plan, limits: LimitOptions, store: Store, *, given
         except FlagbenchError as error:
             _say(f"there is nothing to bundle: {error.message}")
             series = None
-    return Outcome(code, ending, series, records, result, side.contents, clock)
+    return Measured(code, ending, series, records, result, side.contents, clock)
 
 
 def _say(text: str) -> None:

@@ -24,7 +24,7 @@ WITHIN = 0.02
 """Ratios that differ from 1 by no more count as the same."""
 
 
-class Outcome(str, Enum):
+class SideOutcome(str, Enum):
     """One side compared with the other."""
 
     FASTER = "FASTER"
@@ -36,7 +36,7 @@ class Outcome(str, Enum):
 class SidesRatio(NamedTuple):
     """The ratio of two sides: above 1, this side is faster."""
 
-    outcome: Outcome
+    outcome: SideOutcome
     ratio: float
     interval: tuple[float, float]
     method: str
@@ -98,19 +98,19 @@ def further_runs_each(
     for more in range(1, MOST_RUNS + 1):
         x, y = (_Side(side.runs + more, side.mean, (side.runs + more - 1) * variance) for side in (a, b))
         half, _ = _half_width(x, y, prior, level)
-        if judge((math.exp(difference - half), math.exp(difference + half)), within) is not Outcome.INCONCLUSIVE:
+        if judge((math.exp(difference - half), math.exp(difference + half)), within) is not SideOutcome.INCONCLUSIVE:
             return more
     return None
 
 
-def judge(interval: tuple[float, float], within: float = WITHIN) -> Outcome:
+def judge(interval: tuple[float, float], within: float = WITHIN) -> SideOutcome:
     """What the interval of a ratio says; SAME before SLOWER."""
     low, high = interval
     if low >= 1 - within and high <= 1 + within:
-        return Outcome.SAME
+        return SideOutcome.SAME
     if low > 1:
-        return Outcome.FASTER
-    return Outcome.SLOWER if high < 1 else Outcome.INCONCLUSIVE
+        return SideOutcome.FASTER
+    return SideOutcome.SLOWER if high < 1 else SideOutcome.INCONCLUSIVE
 
 
 def _side(values: Sequence[float]) -> _Side:

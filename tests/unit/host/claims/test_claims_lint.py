@@ -11,7 +11,7 @@ import pytest
 from catalogs import CATALOG
 from flagbench.claims.csv_file import read_csv
 from flagbench.claims.lint import lint_file, lint_rows
-from flagbench.claims.rows import Finding
+from flagbench.claims.rows import LintFinding
 
 Cells = dict[str, str]
 
@@ -151,7 +151,7 @@ def findings(rows: list[Cells]) -> list[tuple[str, str, str]]:
     return [told(finding) for finding in lint_rows(read_csv(table(rows), "table.csv", CATALOG)).findings]
 
 
-def told(finding: Finding) -> tuple[str, str, str]:
+def told(finding: LintFinding) -> tuple[str, str, str]:
     return finding.name, finding.field, finding.rule
 
 

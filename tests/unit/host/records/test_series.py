@@ -18,9 +18,9 @@ from flagbench.records.store.blobs import ListingDenied
 from flagbench.records.store.series import load_series, read_series, series_ids
 from flagbench.records.store.series_document import (
     MAX_RUNS,
-    Request,
     SeriesDocument,
     SeriesError,
+    SeriesRequest,
     parse_series,
     planned_runs,
     seed_of,
@@ -44,7 +44,7 @@ def planned(nonce: str = "mine", count: int = 3, side: str | None = None) -> Ser
         seeds="derived",
         token="0123456789abcdef",
         flagbench=Builder("0.1.0"),
-        request=Request(
+        request=SeriesRequest(
             ("run", "distilbert:cpu", f"--repeat={count}", f"--nonce={nonce}"), "distilbert", "cpu", "native"
         ),
         requested=count,

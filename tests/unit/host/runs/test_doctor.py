@@ -15,7 +15,7 @@ import pytest
 from flagbench.images import docker
 from flagbench.manifests.load import load_catalog
 from flagbench.runs import doctor
-from flagbench.runs.doctor import GIB, Finding, Level
+from flagbench.runs.doctor import GIB, Diagnosis, Level
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench, process
 
@@ -58,7 +58,7 @@ def test_packages_are_looked_up_without_being_imported(monkeypatch: pytest.Monke
     found = {f.name: f for f in doctor.native_packages(replace(catalog, cases={**catalog.cases, "glm": case}))}
     assert found["jinja2"].level is Level.OK
     remedy = "for runs without a container, in the checkout: pip install -e '.[cases]'"
-    missing = Finding("no_such_module", Level.WARN, "not installed, and glm imports it", remedy)
+    missing = Diagnosis("no_such_module", Level.WARN, "not installed, and glm imports it", remedy)
     assert found["no_such_module"] == missing
     assert {"torch", "peft"} <= found.keys()
     assert "torch" not in sys.modules
@@ -68,7 +68,7 @@ def test_packages_are_looked_up_without_being_imported(monkeypatch: pytest.Monke
 def test_the_version_of_the_driver_or_that_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for text, version in ((DRIVER, "550.54.15"), (OPEN_DRIVER, "570.86.10")):
         (tmp_path / "version").write_text(text)
-        assert doctor.accelerator(tmp_path / "version") == Finding(
+        assert doctor.accelerator(tmp_path / "version") == Diagnosis(
             "accelerator", Level.OK, f"NVIDIA driver {version}"
         )
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -137,7 +137,7 @@ def mock_engine(*images: str) -> Mock:
 def test_what_an_engine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = mock_engine("flagbench/distilbert:cpu", "flagbench/stack:cpu", "other:1")
     use_engine(monkeypatch, lambda: engine)
-    assert doctor.docker(load_catalog()) == Finding("docker", Level.OK, "Engine 1; images: distilbert:cpu")
+    assert doctor.docker(load_catalog()) == Diagnosis("docker", Level.OK, "Engine 1; images: distilbert:cpu")
     assert engine.close.call_count == 2
     assert "no image of a case, `flagbench build`" in doctor.docker(None).detail
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from flagbench.verdict.stats.between import DEFAULT, LEAST_SPREAD, Prior, further_runs, history_prior, over_runs
-from flagbench.verdict.stats.compare import Outcome, compare_sides, further_runs_each, judge
+from flagbench.verdict.stats.compare import SideOutcome, compare_sides, further_runs_each, judge
 from flagbench.verdict.stats.looks import look_levels
 
 FIVE, SIX = (1914.0, 1917.0, 1920.0, 1923.0, 1926.0), (1900.0, 1931.0, 1905.0, 1942.0, 1950.0, 1890.0)
@@ -25,15 +25,15 @@ def test_welchs_interval_of_logarithms_is_scipys() -> None:
 @pytest.mark.parametrize(
     ("interval", "outcome"),
     [
-        ((0.98, 1.02), Outcome.SAME),
-        ((0.981, 0.995), Outcome.SAME),
-        ((0.979, 0.995), Outcome.SLOWER),
-        ((1.001, 1.021), Outcome.FASTER),
-        ((0.979, 1.0), Outcome.INCONCLUSIVE),
-        ((0.9, 1.1), Outcome.INCONCLUSIVE),
+        ((0.98, 1.02), SideOutcome.SAME),
+        ((0.981, 0.995), SideOutcome.SAME),
+        ((0.979, 0.995), SideOutcome.SLOWER),
+        ((1.001, 1.021), SideOutcome.FASTER),
+        ((0.979, 1.0), SideOutcome.INCONCLUSIVE),
+        ((0.9, 1.1), SideOutcome.INCONCLUSIVE),
     ],
 )
-def test_the_same_is_decided_before_slower(interval: tuple[float, float], outcome: Outcome) -> None:
+def test_the_same_is_decided_before_slower(interval: tuple[float, float], outcome: SideOutcome) -> None:
     assert judge(interval, 0.02) is outcome
 
 
@@ -47,12 +47,12 @@ def test_one_run_against_five_pools_their_spread_with_the_prior() -> None:
 
 def test_a_prior_that_is_too_small_raises_no_alarm() -> None:
     noisy, tiny = (1700.0, 1800.0, 1900.0, 2000.0, 2100.0), Prior(0.0025, 30.0)
-    assert compare_sides([1650.0], noisy, prior=tiny).outcome is Outcome.INCONCLUSIVE
+    assert compare_sides([1650.0], noisy, prior=tiny).outcome is SideOutcome.INCONCLUSIVE
 
 
 def test_two_runs_are_not_narrower_than_one_spread_allows() -> None:
     alike = compare_sides((1900.0, 1900.01), SIX)
-    assert alike.outcome is Outcome.INCONCLUSIVE
+    assert alike.outcome is SideOutcome.INCONCLUSIVE
     assert alike.interval[1] / alike.interval[0] > compare_sides(FIVE, SIX).interval[1] ** 2
 
 
@@ -61,7 +61,7 @@ def test_further_runs_are_as_many_as_then_decide() -> None:
     assert more is not None
     spread = [math.exp(0.02 * math.sqrt(more / (more + 1)) * sign) for sign in (1, -1)]
     here = [1900.0 * spread[k % 2] for k in range(more + 1)]
-    assert compare_sides(here, [1920 / 1900 * v for v in here]).outcome is not Outcome.INCONCLUSIVE
+    assert compare_sides(here, [1920 / 1900 * v for v in here]).outcome is not SideOutcome.INCONCLUSIVE
     assert further_runs_each([1900.0], [1901.0], within=0.0001) is None
     assert further_runs(lambda low, high: False, [1.0]) is None
     assert further_runs(lambda low, high: high < 1.03, [1.0]) == 2
