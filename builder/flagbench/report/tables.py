@@ -42,7 +42,7 @@ def verdict_table(
     """
     heading = [", ".join(r.record_id for r in records) or "no record"]
     if result is not None:
-        chosen = "; it was chosen, as the one with the fewest differing conditions" if result.against.chosen else ""
+        chosen = "; chosen because the fewest conditions differ" if result.against.chosen else ""
         heading.append(f"compared with the {result.against.kind} {result.against.id}{chosen}")
     blocks: list[Block] = [Lines(tuple(heading)), _metric_table(records, result), Lines(_interval_notes(records))]
     if result is None:

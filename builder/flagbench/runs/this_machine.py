@@ -18,7 +18,7 @@ def summary(machine: Machine, catalog: Catalog) -> str:
     if machine.problem:
         return f"this machine: unknown, because {machine.problem}"
     if not machine.devices:
-        return "this machine: no accelerator was found, so no row is of it"
+        return "this machine: no accelerator was found, and no published row is for a processor"
     here = f"this machine: {brief(machine.described)}"
     if machine.visible != len(machine.devices):
         here += f", {machine.visible} visible"
