@@ -169,10 +169,10 @@ def rebuild(plan: Dict[str, Any]) -> str:
     return "rebuild the image: flagbench build %s:%s" % (plan["config"]["case"], plan["stack"]["name"])
 
 
-def shared_memory(folder: str = "/dev/shm") -> Optional[int]:
+def shared_memory() -> Optional[int]:
     """The size of the shared memory file system, bytes; None if it is not mounted."""
     try:
-        found = os.statvfs(folder)
+        found = os.statvfs("/dev/shm")
     except OSError:
         return None
     return found.f_blocks * found.f_frsize

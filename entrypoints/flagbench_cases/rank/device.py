@@ -1,13 +1,12 @@
 """The device of a rank behind a small interface: the CPU, or any device available as torch.cuda."""
 
-import os
-import platform
 import resource
 from typing import Any, Dict, Optional
 
 import torch
 
 from flagbench_cases.rank.stopwatch import CudaClock, HostClock
+from flagbench_cases.shared import system
 
 
 class CpuDevice:
@@ -25,8 +24,7 @@ class CpuDevice:
 
     def describe(self, index: int) -> Dict[str, Any]:
         """Name and memory (bytes) of the host."""
-        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return {"index": index, "name": processor_name(), "memory_bytes": pages}
+        return {"index": index, "name": system.processor_name(), "memory_bytes": system.memory_bytes()}
 
     def allocator_peak(self) -> Optional[int]:
         """None: there is no device allocator."""
@@ -71,18 +69,6 @@ class CudaDevice:
         free, total = torch.cuda.mem_get_info(self.torch)
         self._used = max(self._used, int(total - free))
         return self._used
-
-
-def processor_name() -> str:
-    """The CPU model as reported by the kernel."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def open_device(stack: Dict[str, Any], local_rank: int) -> Any:

@@ -106,25 +106,20 @@ def _signal(pids: Set[int], number: int) -> None:
             continue
 
 
-def memory_cgroup() -> Optional[str]:
-    """The folder of this process's memory cgroup (version 1 or 2), or None."""
+def _cgroup_folders(controller: str) -> List[str]:
+    """The folder of this process's cgroup (version 1 or 2), and that of its root.
+
+    In a container the path is that on the host, but only the container's own cgroup is mounted, as the root.
+    """
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             lines = [line.strip().split(":", 2) for line in file]
     except OSError:
-        return None
-    for _, controllers, path in lines:
-        if "memory" in controllers.split(","):
-            # In a container the path is that on the host, but only the container's own cgroup is mounted.
-            return _first_folder("/sys/fs/cgroup/memory" + path, "/sys/fs/cgroup/memory")
-    for _, controllers, path in lines:
-        if controllers == "":
-            return _first_folder("/sys/fs/cgroup" + path, "/sys/fs/cgroup")
-    return None
-
-
-def _first_folder(*paths: str) -> Optional[str]:
-    return next((p for p in paths if os.path.isdir(p)), None)
+        return []
+    first = [path for _, controllers, path in lines if controller in controllers.split(",")]
+    second = [path for _, controllers, path in lines if controllers == ""]
+    root = "/sys/fs/cgroup/" + controller if first else "/sys/fs/cgroup"
+    return [root + path for path in (first or second)[:1]] + [root]
 
 
 def oom_kills(folder: Optional[str] = None) -> Optional[int]:
@@ -132,30 +127,20 @@ def oom_kills(folder: Optional[str] = None) -> Optional[int]:
 
     Read from `memory.events` (version 2) or `memory.oom_control` (version 1); None if neither has it.
     """
-    folder = folder or memory_cgroup()
-    if folder is None:
-        return None
-    for name in ("memory.events", "memory.oom_control"):
-        try:
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                for line in file:
-                    key, _, value = line.partition(" ")
-                    if key == "oom_kill":
-                        return int(value)
-        except (OSError, ValueError):
-            continue
+    for place in _cgroup_folders("memory") if folder is None else [folder]:
+        for name in ("memory.events", "memory.oom_control"):
+            try:
+                with open(os.path.join(place, name), encoding="utf-8") as file:
+                    counts = dict(line.split()[:2] for line in file)
+                return int(counts["oom_kill"])
+            except (OSError, ValueError, KeyError):
+                continue
     return None
 
 
 def refused_forks() -> int:
     """Number of processes and threads denied by the limit of this process's pids cgroup (version 1 or 2)."""
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
-            lines = [line.strip().split(":", 2) for line in file]
-    except OSError:
-        return 0
-    path = next((p for _, controllers, p in lines if "pids" in controllers.split(",") or controllers == ""), "")
-    for folder in ("/sys/fs/cgroup/pids" + path, "/sys/fs/cgroup" + path, "/sys/fs/cgroup/pids", "/sys/fs/cgroup"):
+    for folder in _cgroup_folders("pids"):
         try:
             with open(os.path.join(folder, "pids.events"), encoding="utf-8") as file:
                 return int(file.read().split()[1])

@@ -52,6 +52,17 @@ def operating_system() -> Optional[str]:
     return line.split("=", 1)[1].strip('"') if line else None
 
 
+def processor_name() -> str:
+    """The CPU model as reported by the kernel."""
+    model = _first_line("/proc/cpuinfo", "model name")
+    return model.split(":", 1)[1].strip() if model else platform.processor() or platform.machine()
+
+
+def memory_bytes() -> int:
+    """Memory of the machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def network_interfaces() -> List[Dict[str, Any]]:
     """Name and rate (if the driver reports it) of every interface except loopback, and of InfiniBand devices."""
     found: List[Dict[str, Any]] = []
@@ -76,19 +87,14 @@ def network_interfaces() -> List[Dict[str, Any]]:
 
 def machine() -> Dict[str, Any]:
     """This node, without devices and their driver. Network addresses are omitted: they do not affect performance."""
-    try:
-        memory: Optional[int] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        memory = None
-    model = _first_line("/proc/cpuinfo", "model name")
     return {
         "kernel": platform.release(),
         "os": operating_system(),
         "cpu": {
-            "model": model.split(":", 1)[1].strip() if model else platform.machine(),
+            "model": processor_name(),
             "logical": os.cpu_count(),
         },
-        "memory_bytes": memory,
+        "memory_bytes": memory_bytes(),
         "nics": network_interfaces(),
         "image": image(),
     }
