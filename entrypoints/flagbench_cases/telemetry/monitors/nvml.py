@@ -196,8 +196,8 @@ def _handle(device: Any) -> Any:
     return pynvml.nvmlDeviceGetHandleByUUID(device)
 
 
-def _get(function: str, *arguments: Any, of: Callable[[Any], Any] = lambda value: value) -> _Read:
-    """A reader that calls `function` of the binding and converts the result with `of`.
+def _get(function: str, *arguments: Any, convert: Callable[[Any], Any] = lambda value: value) -> _Read:
+    """A reader that calls `function` of the binding and converts the result with `convert`.
 
     A function missing in an old binding is treated like one missing in an old driver.
     """
@@ -206,23 +206,23 @@ def _get(function: str, *arguments: Any, of: Callable[[Any], Any] = lambda value
         call = getattr(pynvml, function, None)
         if call is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-        return of(call(handle, *arguments))
+        return convert(call(handle, *arguments))
 
     return read
 
 
 def _sampled_fields() -> List[_Field]:
     return [
-        _Field("power_w", _get("nvmlDeviceGetPowerUsage", of=_watts)),
+        _Field("power_w", _get("nvmlDeviceGetPowerUsage", convert=_watts)),
         _Field("temperature_c", _get("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)),
         _Field("sm_clock_mhz", _get("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)),
         _Field("mem_clock_mhz", _get("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)),
-        _Field("util", _get("nvmlDeviceGetUtilizationRates", of=lambda rates: rates.gpu / 100)),
+        _Field("util", _get("nvmlDeviceGetUtilizationRates", convert=lambda rates: rates.gpu / 100)),
         _Field("mem_used_bytes", *_memory(lambda memory: memory.used)),
         _Field(
             "throttle",
-            _get("nvmlDeviceGetCurrentClocksEventReasons", of=throttle_reasons),
-            _get("nvmlDeviceGetCurrentClocksThrottleReasons", of=throttle_reasons),
+            _get("nvmlDeviceGetCurrentClocksEventReasons", convert=throttle_reasons),
+            _get("nvmlDeviceGetCurrentClocksThrottleReasons", convert=throttle_reasons),
         ),
     ]
 
@@ -230,30 +230,32 @@ def _sampled_fields() -> List[_Field]:
 def _static_fields() -> List[_Field]:
     return [
         _Field("nvml_index", _get("nvmlDeviceGetIndex")),
-        _Field("name", _get("nvmlDeviceGetName", of=_text)),
-        _Field("uuid", _get("nvmlDeviceGetUUID", of=_text)),
+        _Field("name", _get("nvmlDeviceGetName", convert=_text)),
+        _Field("uuid", _get("nvmlDeviceGetUUID", convert=_text)),
         _Field("memory_total_bytes", *_memory(lambda memory: memory.total)),
-        _Field("power_limit_w", _get("nvmlDeviceGetEnforcedPowerLimit", of=_watts)),
+        _Field("power_limit_w", _get("nvmlDeviceGetEnforcedPowerLimit", convert=_watts)),
         # Lower than its default if an administrator capped it, a common reason for a slow device.
-        _Field("power_limit_default_w", _get("nvmlDeviceGetPowerManagementDefaultLimit", of=_watts)),
+        _Field("power_limit_default_w", _get("nvmlDeviceGetPowerManagementDefaultLimit", convert=_watts)),
         _Field("sm_clock_max_mhz", _get("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)),
         _Field("mem_clock_max_mhz", _get("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)),
-        _Field("mig", _get("nvmlDeviceGetMigMode", of=lambda modes: bool(modes[0]))),
-        _Field("ecc", _get("nvmlDeviceGetEccMode", of=lambda modes: bool(modes[0]))),
-        _Field("persistence", _get("nvmlDeviceGetPersistenceMode", of=bool)),
+        _Field("mig", _get("nvmlDeviceGetMigMode", convert=lambda modes: bool(modes[0]))),
+        _Field("ecc", _get("nvmlDeviceGetEccMode", convert=lambda modes: bool(modes[0]))),
+        _Field("persistence", _get("nvmlDeviceGetPersistenceMode", convert=bool)),
         _Field("mem_used_bytes", *_memory(lambda memory: memory.used)),
         _Field(
             "processes",
             # The unversioned name of current bindings means v3, and hides that a driver lacks it.
-            _get("nvmlDeviceGetComputeRunningProcesses_v3", of=_processes),
-            _get("nvmlDeviceGetComputeRunningProcesses_v2", of=_processes),
+            _get("nvmlDeviceGetComputeRunningProcesses_v3", convert=_processes),
+            _get("nvmlDeviceGetComputeRunningProcesses_v2", convert=_processes),
         ),
     ]
 
 
-def _memory(of: Callable[[Any], Any]) -> Tuple[_Read, _Read]:
+def _memory(convert: Callable[[Any], Any]) -> Tuple[_Read, _Read]:
     version_2 = getattr(pynvml, "nvmlMemory_v2", 0x02000028)
-    return _get("nvmlDeviceGetMemoryInfo", version_2, of=of), _get("nvmlDeviceGetMemoryInfo", of=of)
+    return _get("nvmlDeviceGetMemoryInfo", version_2, convert=convert), _get(
+        "nvmlDeviceGetMemoryInfo", convert=convert
+    )
 
 
 def _processes(processes: Sequence[Any]) -> List[Dict[str, int]]:
