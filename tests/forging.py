@@ -13,10 +13,11 @@ from catalogs import CATALOG
 from flagbench.records.digest import config_digest
 from flagbench.records.read import read_record
 from flagbench.verdict import recompute
-from flagbench_core.evidence import derive, stats
+from flagbench_core.evidence import derive
 from flagbench_core.evidence.columns import TIMES
 from flagbench_core.evidence.derive import CURVE_POINTS
 from flagbench_core.evidence.section import digest_of, read_section
+from flagbench_core.stats import summary
 
 Raw = dict[str, Any]
 
@@ -88,5 +89,5 @@ def losses(raw: Raw, change: Callable[[int, float], float | None]) -> None:
     for span in raw["evidence"]["spans"]:
         own = values[span["first_step"] : span["first_step"] + span["steps"]]
         span["loss"] = [of and own for of in span.get("loss", [])]
-    points = map(int, stats.thin(range(len(values)), CURVE_POINTS))
+    points = map(int, summary.thin(range(len(values)), CURVE_POINTS))
     raw["quality"]["loss_curve"] = [[step, values[step]] for step in points if values[step] is not None]

@@ -3,7 +3,7 @@
 Python 3.8 and the standard library; boto3 alone is imported where a bucket is opened. It imports neither package.
 
   evidence/      what a record follows from, and every number that follows from it
-  stats/         the interval of a rate within one run
+  stats/         the interval of a rate within one run, medians and spread
   s3/            objects in a bucket, put if absent, and presigned uploads
   flops.py       FLOPs of a model's matrix products, a function a formula
   exit_codes.py  what a process of flagbench ends with

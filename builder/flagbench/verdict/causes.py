@@ -22,7 +22,7 @@ from flagbench_core.evidence.columns import MICRO
 from flagbench_core.evidence.derive import of_rank
 from flagbench_core.evidence.metrics import DEVICE, OWN, Window, window_of
 from flagbench_core.evidence.section import INFER, TRAIN, WINDOW, read_section
-from flagbench_core.evidence.stats import median
+from flagbench_core.stats.summary import median
 
 CORE, LOOP, WHOLE = "core", "loop", "whole"
 """What a rate counts: steps on the device, the whole loop around them, or evaluations too."""

@@ -6,8 +6,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.shared.processes import describe_exit
-from flagbench_core.evidence import stats
 from flagbench_core.evidence.columns import pack
+from flagbench_core.stats import summary
 
 MOST_LISTED = 256
 """Ranks that a record lists one by one, at about 400 bytes each."""
@@ -31,7 +31,7 @@ def _entry(fact: Dict[str, Any], evidence: Evidence, processor: Dict[str, Any]) 
         "host": fact["host"],
         **({"uuid": fact["device"]["uuid"]} if "uuid" in fact["device"] else {}),
         "steps": len(steps),
-        "step_median": stats.median(device) if device else None,
+        "step_median": summary.median(device) if device else None,
         "first_collective_median": None,
         "collective_wait_median": None,
         "data_wait_total": sum(step.data_wait for step in steps),

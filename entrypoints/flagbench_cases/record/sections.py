@@ -8,10 +8,10 @@ from flagbench_cases.record.checks import Subject, checks
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.config import schedule
-from flagbench_core.evidence import stats
 from flagbench_core.evidence.derive import CURVE_POINTS, derive
 from flagbench_core.evidence.metrics import Facts
 from flagbench_core.evidence.section import TRAIN, digest_of
+from flagbench_core.stats import summary
 
 
 def fill(
@@ -92,7 +92,7 @@ def flops(
 def quality(subject: Subject, evaluations: List[Dict[str, Any]], finished: bool) -> Dict[str, Any]:
     """The record's `quality`, as far as all cases have it."""
     curve, workload = subject.curve, subject.evidence.first("workload")
-    points = (int(i) for i in stats.thin(range(len(curve)), CURVE_POINTS))
+    points = (int(i) for i in summary.thin(range(len(curve)), CURVE_POINTS))
     return {
         "loss_curve": [[i, curve[i]] for i in points if math.isfinite(curve[i])],
         "evaluations": [{k: v for k, v in e.items() if k not in ("kind", "rank", "time")} for e in evaluations],

@@ -5,9 +5,8 @@ record's metrics from it, and `flagbench verify` computes them again.
 
   columns.py    integers of steps: rounding, blocks with exact sums, and the short form that a record has
   section.py    spans of steps and what was measured once; read from a record, and written into one
-  stats.py      median, spread, drift, and the interval of a rate
   pipeline.py   bubbles of a pipeline of stages
-  metrics.py    single metrics: rates, utilisation, memory, accuracy, loss
+  metrics.py    the metrics, a function each
   derive.py     all that a record says of its steps
 """
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flagbench_core.evidence import pipeline, stats
+from flagbench_core.evidence import pipeline
 from flagbench_core.evidence.columns import FLOPS, MICRO, block_sizes
 from flagbench_core.evidence.metrics import DEVICE, OWN, Facts, Run, Window, metrics, window_of
 from flagbench_core.evidence.section import INFER, TRAIN, WARMUP, WINDOW, Section, Stretch
+from flagbench_core.stats import summary
 
 STEP_POINTS = 2000
 CURVE_POINTS = 200
@@ -57,7 +58,7 @@ def window(steady: Window) -> dict[str, Any]:
     """The record's `window`: the steps that p_core is computed from. Of blocks, the mean of each block's steps."""
     stretch = steady.stretch
     each = per_step(steady.micro, stretch.sizes)
-    change = stats.drift(each)
+    change = summary.drift(each)
     return {
         "first_step": stretch.first,
         "rank": steady.rank,
@@ -65,9 +66,9 @@ def window(steady: Window) -> dict[str, Any]:
         "samples": stretch.total("samples"),
         "seconds": steady.seconds,
         "host_seconds": stretch.rank_time(OWN, stretch.slowest(OWN)) / MICRO,
-        "step_seconds": stats.thin(each, STEP_POINTS),
-        "step_median": stats.median(each),
-        "step_p5_p95": [stats.quantile(each, share) for share in (0.05, 0.95)],
+        "step_seconds": summary.thin(each, STEP_POINTS),
+        "step_median": summary.median(each),
+        "step_p5_p95": [summary.quantile(each, share) for share in (0.05, 0.95)],
         "drift": change,
         "steady": None if change is None else abs(change) <= STEADY,
     }
@@ -104,7 +105,7 @@ def timing(section: Section) -> dict[str, float]:
 def of_rank(stretch: Stretch, rank: int) -> dict[str, float]:
     """What the record's entry of a rank says of its steps, seconds."""
     found = {
-        "step_median": stats.median(per_step(stretch.time(DEVICE, rank), stretch.sizes)),
+        "step_median": summary.median(per_step(stretch.time(DEVICE, rank), stretch.sizes)),
         "data_wait_total": stretch.rank_time(("data_wait",), rank) / MICRO,
     }
     measured = [(span.steps, span.collectives) for span in stretch.spans if span.collectives is not None]
@@ -114,5 +115,5 @@ def of_rank(stretch: Stretch, rank: int) -> dict[str, float]:
             ("first_collective_median", [one.first[rank] for _, one in measured]),
             ("collective_wait_median", [one.wait[rank] for _, one in measured]),
         ):
-            found[name] = stats.median(per_step([value for column in columns for value in column], sizes))
+            found[name] = summary.median(per_step([value for column in columns for value in column], sizes))
     return found

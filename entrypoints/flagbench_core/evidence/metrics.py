@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Dict, NamedTuple, Optional
 
-from flagbench_core.evidence import stats
 from flagbench_core.evidence.columns import MICRO
 from flagbench_core.evidence.section import INFER, TRAIN, WINDOW, Section, Stretch
+from flagbench_core.stats import summary
 from flagbench_core.stats.within import METHOD, within_run
 
 GIB = 1024.0**3
@@ -117,7 +117,7 @@ def rate(
         math.fsum(amounts) * MICRO / sum(micro),
         unit + "/s",
         n=steps,
-        stdev=stats.stdev([amounts[index] / seconds[index] for index in timed]),
+        stdev=summary.stdev([amounts[index] / seconds[index] for index in timed]),
         ci95=list(found.interval) if found.interval else None,
         ci_method=METHOD if found.interval else None,
         ci_reason=None if found.refusal is None else str(found.refusal),

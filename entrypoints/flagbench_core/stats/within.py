@@ -26,6 +26,7 @@ from operator import mul, ne
 from typing import NamedTuple
 
 from flagbench_core.stats.student import t_quantile, t_two_sided
+from flagbench_core.stats.summary import stdev
 
 LEVEL = 0.95
 MIN_STEPS = 100
@@ -78,16 +79,13 @@ class WithinRun(NamedTuple):
     refusal: Refusal | None
 
 
-def within_run(
-    amounts: Sequence[float], seconds: Sequence[float], steps: int | None = None, level: float = LEVEL
-) -> WithinRun:
+def within_run(amounts: Sequence[float], seconds: Sequence[float], steps: int | None = None) -> WithinRun:
     """The interval of the rate sum(amounts) / sum(seconds) over consecutive steps, or why the window gives none.
 
     Args:
         amounts: the work of each step, or of each block of consecutive steps.
         seconds: the time of each.
         steps: how many steps they are, if they are blocks.
-        level: of the interval, 0.95 for 95 %.
 
     Raises:
         ValueError: the two are not of one length.
@@ -115,11 +113,11 @@ def within_run(
     means = _means(relative, batches)
     refusal, wider = _gate(means, values, effective, steps)
     if refusal is not None:
-        stall = _stall(amounts, seconds, level) if steps == n else None
+        stall = _stall(amounts, seconds) if steps == n else None
         return WithinRun(None, stall or refusal)
     # Of the mean: from the batches, or from the correlation if that says more.
-    error = max(_deviation(means) / math.sqrt(batches), _deviation(values) / math.sqrt(effective))
-    half = rate * (t_two_sided(level, batches - 1) * error + wider)
+    error = max(stdev(means) / math.sqrt(batches), stdev(values) / math.sqrt(effective))
+    half = rate * (t_two_sided(LEVEL, batches - 1) * error + wider)
     return WithinRun((rate - half, rate + half), None)
 
 
@@ -127,14 +125,14 @@ def _refused(kind: str, text: str, further_steps: int) -> WithinRun:
     return WithinRun(None, Refusal(kind, text, further_steps))
 
 
-def _stall(amounts: Sequence[float], seconds: Sequence[float], level: float) -> Refusal | None:
+def _stall(amounts: Sequence[float], seconds: Sequence[float]) -> Refusal | None:
     """The slowest step as the reason for a refusal; None if it is not, or other steps are nearly as slow."""
     slowest = max(range(len(seconds)), key=seconds.__getitem__)
     median = sorted(seconds)[len(seconds) // 2]
     others = [[*values[:slowest], *values[slowest + 1 :]] for values in (amounts, seconds)]
     if seconds[slowest] < STALL * median or max(others[1]) >= STALL * median:
         return None
-    found = within_run(others[0], others[1], max(MIN_STEPS, len(others[0])), level)
+    found = within_run(others[0], others[1], max(MIN_STEPS, len(others[0])))
     if found.interval is None:
         return None
     text = (
@@ -219,7 +217,7 @@ def _warm_up(means: Sequence[float]) -> _WarmUp:
     for first in range(1, n * 2 // 5 + 1):
         rest = means[first:]
         slower = math.fsum(rest) / len(rest) - math.fsum(means[:first]) / first
-        error = _deviation(rest) * math.sqrt(1 / first + 1 / len(rest))
+        error = stdev(rest) * math.sqrt(1 / first + 1 / len(rest))
         score = slower / max(t_quantile(1 - ALPHA, len(rest) - 1) * error, _ROUNDING)
         if score > max(1.0, best.score):
             best = _WarmUp(slower * first / n, first / n, score)
@@ -274,12 +272,6 @@ def _states(values: Sequence[float]) -> _States | None:
         return None
     above = [value >= high[0] for value in smooth]
     return _States(sum(map(ne, above, above[1:])), apart)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """The sample standard deviation."""
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def _means(values: Sequence[float], parts: int) -> list[float]:
