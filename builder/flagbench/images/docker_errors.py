@@ -37,13 +37,6 @@ class EngineError(FlagbenchError):
         super().__init__(message, remedy=remedy, code=ExitCode.ENGINE)
 
 
-class Diagnosis(NamedTuple):
-    """What is wrong, and what to do."""
-
-    cause: str
-    remedy: str
-
-
 class Rule(NamedTuple):
     """A cause, known by a pattern in a text; `{}` fields are the pattern's groups, and what `match_rule` is given."""
 
@@ -118,10 +111,10 @@ def last_words(lines: Sequence[str]) -> str:
     return next((line for line in printed if line and not line.startswith(_HINTS)), "docker gives no reason")
 
 
-def match_rule(rules: Iterable[Rule], text: str, **words: str) -> Diagnosis | None:
-    """What the first rule says whose pattern is in the text; its groups and `words` fill the `{}` fields."""
+def match_rule(rules: Iterable[Rule], text: str, **words: str) -> Rule | None:
+    """The first rule whose pattern is in the text, with its groups and `words` in the `{}` fields."""
     for rule in rules:
         if found := re.search(rule.pattern, text, re.MULTILINE):
             words |= {name: value or "" for name, value in found.groupdict().items()}
-            return Diagnosis(rule.cause.format(**words), rule.remedy.format(**words))
+            return rule._replace(cause=rule.cause.format(**words), remedy=rule.remedy.format(**words))
     return None
