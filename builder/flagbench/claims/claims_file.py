@@ -8,18 +8,14 @@ from typing import Any
 from flagbench.claims.cards import Card, cards, find_cards
 from flagbench.claims.numbers import Cell, read_count, read_number
 from flagbench.claims.rows import Row, TableError
-from flagbench.manifests.documents import Document, read_document
-from flagbench.manifests.load import build_claim
+from flagbench.manifests.documents import Document
+from flagbench.manifests.load import build_claim, read_manifest
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim, ClaimsManifest
-from flagbench.schema import violations
 
 
 def read_claims(path: Path, catalog: Catalog) -> list[Row]:
     """The rows of a file. Raises TableError with every problem, by line, if it is not as its schema says."""
-    document = read_document(path, str(path))
-    if not document.problems:
-        for where, what in violations(ClaimsManifest, document.data):
-            document.problem(where, what)
+    document = read_manifest(path, str(path), ClaimsManifest)
     if not document.problems:
         document.require_known("case", "case", catalog.cases)
         for pattern in ("claims.*.source", "claims.*.metrics.*.source"):

@@ -93,16 +93,20 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
 
 def _read_folder(root: Path, name: str, model: type, stem: str = "*") -> list[Document]:
     """The manifests of a folder that have a name, by default all, checked against their type."""
-    documents = [
-        read_document(path, f"{root.name}/{name}/{path.name}")
+    return [
+        read_manifest(path, f"{root.name}/{name}/{path.name}", model)
         for path in sorted((root / name).glob("*.yaml"))
         if stem in ("*", path.stem)
     ]
-    for doc in documents:
-        if not doc.problems:
-            for path, what in violations(model, doc.data):
-                doc.problem(path, what)
-    return documents
+
+
+def read_manifest(path: Path, shown: str, model: type) -> Document:
+    """A file, checked against the type of its manifest; `shown` is its name in messages."""
+    document = read_document(path, shown)
+    if not document.problems:
+        for where, what in violations(model, document.data):
+            document.problem(where, what)
+    return document
 
 
 def _case(raw: Raw, path: Path, stacks: Mapping[str, Stack]) -> Case:

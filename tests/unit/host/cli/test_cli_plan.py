@@ -35,11 +35,7 @@ def test_json_for_scripts(flagbench: Flagbench) -> None:
     sizes = {"tp", "pp", "dp", "recompute", "global_batch", "bubble", "relative_speed", "fits", "tight", "memory"}
     assert {*told["fastest"]} == sizes
     for row in told["layouts"]:
-        memory = row["memory"]
-        static = sum(memory[name] for name in ("weights", "gradients", "optimizer", "inputs", "buffers"))
-        spent = max(memory["activations"] + memory["working"], memory["update"])
-        assert memory["tensors"] == static + spent
-        assert row["fits"] == (memory["in_use"] <= 64 * 2**30)
+        assert row["fits"] == (row["memory"]["in_use"] <= 64 * 2**30)
 
 
 def test_the_command_of_a_plan_is_accepted(flagbench: Flagbench) -> None:
