@@ -182,16 +182,6 @@ def test_all_ranks_together_have_the_model() -> None:
 
 # Published rows
 
-ROWS = {
-    "llama2-70b/h800-4x8-fp32-tp8-pp4": 0.919,
-    "llama2-70b/h800-4x8-amp-tp8-pp4": 0.980,
-    "llama2-70b/h800-4x8-amp-tp4-pp8": 1.019,
-    "llama2-70b/h800-4x8-amp-tp4-pp8-gas1024": 1.019,
-    "llama2-70b/c500-4x8-amp-tp4-pp8": 0.958,
-    "llama2-70b/c500-4x8-amp-tp4-pp8-gas1024": 0.959,
-    "aquila-33b/a100-1x8-tp8": 0.916,
-}
-"""Predicted memory, as a part of the published one; docs/plan.md has the same numbers."""
 C500_RECOMPUTED = 6
 """Layers of each stage that were recomputed when the rows of the C500 were published: quirk `recompute-replaced`."""
 
@@ -215,34 +205,19 @@ def predicted(claim: Claim) -> StageMemory:
     return fullest_stage(plan.model, step, layout)
 
 
-@pytest.mark.parametrize(("name", "share"), ROWS.items())
-def test_published_memory_is_predicted_within_ten_percent(name: str, share: float) -> None:
-    claim = CATALOG.claims[name]
-    published = claim.metric("mem_peak")
-    assert published is not None
-    assert predicted(claim).in_use / GIB / published.value == pytest.approx(share, abs=0.001)
-    assert 0.9 < share < 1.1
-
-
-def test_the_page_shows_these_shares() -> None:
+def test_published_memory_is_predicted_within_ten_percent() -> None:
     page = (ROOT / "docs" / "plan.md").read_text()
-    table = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| ")
-    ]
-    shown = {
-        (float(row[1]), float(row[2]), float(row[3])) for row in table if row[0].startswith(("Llama2", "Aquila"))
-    }
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| "]
+    shown = {tuple(map(float, row[1:4])) for row in table if row[0].startswith(("Llama2", "Aquila"))}
     made = set()
-    for name, share in ROWS.items():
-        published = CATALOG.claims[name].metric("mem_peak")
-        assert published is not None
-        made.add((published.value, round(predicted(CATALOG.claims[name]).in_use / GIB, 1), share))
+    for claim in CATALOG.claims.values():
+        if claim.case in (LLAMA.case.name, AQUILA.case.name) and claim.stack:
+            published = claim.metric("mem_peak")
+            assert published is not None
+            needed = predicted(claim).in_use / GIB
+            assert needed / published.value == pytest.approx(1, abs=0.1)
+            made.add((published.value, round(needed, 1), round(needed / published.value, 3)))
     assert shown == made
-
-
-def test_every_published_row_that_has_a_stack_is_compared() -> None:
-    cases = (LLAMA.case.name, AQUILA.case.name)
-    assert {claim.id for claim in CATALOG.claims.values() if claim.case in cases and claim.stack} == set(ROWS)
 
 
 # Speed and order
