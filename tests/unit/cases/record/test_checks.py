@@ -77,38 +77,23 @@ def test_a_loss_that_is_no_number_is_found_and_left_out(bad: float) -> None:
     assert "loss" not in {metric["name"] for metric in made["metrics"]}
 
 
-def test_skipped_steps_need_no_finite_loss() -> None:
-    found = evidence([0.5] * 12 + [NAN] + [0.5] * (WINDOW - 13))
-    found.facts.append({"kind": "skipped", "rank": 0, "time": 1.0, "step": 12})
-    assert checks(found)["loss_finite"] is True
-    (check,) = (c for c in record_of(found)["quality"]["checks"] if c["name"] == "loss_finite")
-    assert check["detail"] == "all %d steps except 1 skipped by the loss scaler" % WINDOW
-
-
-def skipped_in_fp16(*steps: int) -> Evidence:
-    """A run in fp16 whose loss scaler skipped these steps, as both ranks say."""
-    found = evidence(executed="fp16")
+def skipped_in_fp16(*steps: int, losses: list[float] | None = None) -> dict[str, Any]:
+    """The record of a run in fp16 whose loss scaler skipped these steps, as both ranks say."""
+    found = evidence(losses or [0.5] * WINDOW, executed="fp16")
     found.facts.extend(
         {"kind": "skipped", "rank": rank, "time": 1.0, "step": step} for rank in (0, 1) for step in steps
     )
-    return found
+    return record_of(found, {**WINDOW_OF_30, "precision": "fp16"})
 
 
-IN_FP16 = {**WINDOW_OF_30, "precision": "fp16"}
-
-
-def test_few_skipped_steps_are_fine() -> None:
-    found = skipped_in_fp16(*range(WARMUP), WARMUP, WARMUP + 7, WINDOW - 1)
-    made = record_of(found, IN_FP16)
-    assert checks_of(made)["updated"] is True
-    (check,) = (c for c in made["quality"]["checks"] if c["name"] == "loss_finite")
-    assert check["detail"] == "all %d steps" % WINDOW, "their losses are finite"
-
-
-def test_many_skipped_steps_are_not_ok() -> None:
-    made = record_of(skipped_in_fp16(*range(WARMUP + 4)), IN_FP16)
-    assert checks_of(made)["updated"] is False
-    assert state_of(made) == ("failed", 12)
+def test_steps_that_the_loss_scaler_skipped() -> None:
+    no_loss = [0.5] * 12 + [NAN] + [0.5] * (WINDOW - 13)
+    assert checks_of(skipped_in_fp16(12, losses=no_loss))["loss_finite"] is True
+    assert checks_of(skipped_in_fp16(13, losses=no_loss))["loss_finite"] is False
+    few = skipped_in_fp16(*range(WARMUP), WARMUP, WARMUP + 7, WINDOW - 1)
+    assert checks_of(few)["updated"] is True
+    many = skipped_in_fp16(*range(WARMUP + 4))
+    assert (checks_of(many)["updated"], state_of(many)) == (False, ("failed", 12))
 
 
 ALL = (*TRAINING, "evaluated", "learned", "above_chance")
@@ -184,54 +169,39 @@ def test_a_run_that_did_not_learn_is_found(last: float, ok: bool) -> None:
     assert "learned" not in checks(evidence(losses), resolved(source="synthetic", full=True))
 
 
-def above_chance(found: Evidence, source: str | None = None, outcome: Outcome = OK, **length: Any) -> bool | None:
-    """What the check says of a whole run; None where it is not made."""
-    return checks(found, resolved(source=source, **length), outcome).get("above_chance")
-
-
-def examined(accuracy: float | None, chance: float | None = 0.25, counted: int = 48) -> Evidence:
-    """A run whose last evaluation had this accuracy; three standard errors of 48 guesses at 1/4 are 0.1875."""
-    found = evidence([0.5] * 50 + [0.1] * 50, converged=False)
+def examined(
+    accuracy: float | None, chance: float | None = 0.25, counted: int = 48, *later: float | None
+) -> Evidence:
+    """A whole run with evaluations of these accuracies; three standard errors of 48 guesses at 1/4 are 0.1875."""
+    found = whole_run()
     last = fact_of(found, "evaluation")
     last.update(accuracy=accuracy, counted=counted)
     # Before training a model may answer all of it right: that says nothing of the training.
     found.facts.append(dict(last, epoch=-1, accuracy=1.0))
-    if chance is not None:
-        fact_of(found, "workload")["chance"] = chance
+    found.facts.extend(dict(last, epoch=epoch, accuracy=other) for epoch, other in enumerate(later, 1))
+    fact_of(found, "workload")["chance"] = chance
     return found
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "chance", "counted", "ok"),
+    ("found", "ok"),
     [
-        (0.9, 0.25, 48, True),
-        (0.437, 0.25, 48, False),
-        (0.437, 0.25, 96, True),
-        (0.25, 0.25, 48, False),
-        (1.0, 1.0, 48, False),
+        (examined(0.9), True),
+        (examined(0.437), False),
+        (examined(0.437, 0.25, 96), True),
+        (examined(1.0, 1.0), False),
+        (examined(0.9, 0.25, 48, 0.3, None), False),  # the last that asked for one counts
+        (examined(0.9, None), None),  # the workload knows no chance
+        (examined(None), None),  # no evaluation after training asked for an accuracy
     ],
 )
-def test_an_accuracy_is_held_against_guessing(accuracy: float, chance: float, counted: int, ok: bool) -> None:
-    assert above_chance(examined(accuracy, chance, counted)) is ok
+def test_an_accuracy_is_held_against_guessing(found: Evidence, ok: bool | None) -> None:
+    assert checks(found, resolved(source="files")).get("above_chance") is ok
 
 
-def test_the_last_accuracy_is_the_one_that_counts() -> None:
-    found = examined(0.9)
-    first = fact_of(found, "evaluation")
-    found.facts.append(dict(first, epoch=1, accuracy=0.3))
-    assert above_chance(found) is False
-    found.facts.append(dict(first, epoch=2, accuracy=None))  # asked for none
-    assert above_chance(found) is False
-
-
-def test_chance_is_asked_only_where_it_means_something() -> None:
-    assert above_chance(examined(0.9, None)) is None, "the workload knows no chance"
-    assert above_chance(examined(None)) is None, "no evaluation asked for an accuracy"
-    assert above_chance(examined(0.9), source="synthetic", full=True) is None
-    assert above_chance(examined(0.9), outcome=FAILED) is None
-    before = examined(0.9)
-    before.facts[:] = [f for f in before.facts if f["kind"] != "evaluation" or f["epoch"] < 0]
-    assert above_chance(before) is None, "only before training"
+def test_guessing_is_asked_of_a_whole_run_on_real_data() -> None:
+    assert "above_chance" not in checks(examined(0.9), resolved(source="synthetic", full=True))
+    assert "above_chance" not in checks(examined(0.9), resolved(source="files"), FAILED)
 
 
 def test_a_resumed_run_is_not_held_against_its_beginning() -> None:

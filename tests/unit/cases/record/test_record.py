@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from flagbench_cases.record import assemble
-from flagbench_cases.record.evidence import NOTHING, Outcome, read_spool
+from flagbench_cases.record import assemble, clocks
+from flagbench_cases.record.clocks import Reading, set_by
+from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome, read_spool
 from flagbench_cases.shared import config
 from flagbench_cases.shared.spool import RankSpool
 from unit.cases.record.runs import (
@@ -143,3 +146,36 @@ def test_a_device_is_known_by_its_whole_name(stack: str, name: str, model: str |
     made = record_of(found, resolved(), stack=config.load_stack(stack))
     assert made["conditions"]["device_model"] == (model or name)
     assert (made["flops"]["peak"] is not None) == (model is not None)
+
+
+def losses_of(found: Evidence) -> dict[str, Any]:
+    return record_of(found)["quality"]["losses"]
+
+
+def test_every_step_has_its_loss_and_a_skipped_one_none() -> None:
+    values = [0.5 + number / 64 for number in range(WINDOW)]
+    found = evidence([NAN if number == 7 else value for number, value in enumerate(values)])
+    assert losses_of(found) == {"first_step": 0, "steps": WINDOW, "values": [*values[:7], None, *values[8:]]}
+    found.facts.append({"kind": "resumed", "rank": 0, "time": 1.0, "step": 40, "checkpoint": "step-40"})
+    assert losses_of(found)["first_step"] == 40
+
+
+def test_losses_in_fp32_are_exact() -> None:
+    drawn = np.random.RandomState(0).uniform(0, 12, WINDOW).astype(np.float32)
+    found = losses_of(evidence([float(value) for value in drawn]))["values"]
+    assert np.array_equal(np.array(found).astype(np.float32), drawn)
+    assert max(len(repr(value)) for value in found) <= 11
+
+
+@pytest.mark.parametrize(("later", "moved"), [(60.5, None), (60.0 - 28800.0, -28800.0), (60.0 + 90.04, 90.0)])
+def test_what_a_clock_was_set_by(later: float, moved: float | None) -> None:
+    noon = Reading(1_700_000_000.0, 5_000.0)
+    assert set_by(noon, Reading(noon.time_of_day + later, noon.elapsed + 60.0)) == moved
+
+
+def test_a_record_says_what_the_clock_was_set_by() -> None:
+    now = clocks.read()
+    later = now._replace(time_of_day=now.time_of_day + 28800.0)
+    made, plain = (record_of(NOTHING, None, FAILED, begun=begun)["system"] for begun in (later, now))
+    assert made["clock_set_seconds"] == pytest.approx(-28800.0, abs=1.0)
+    assert "clock_set_seconds" not in plain
