@@ -7,7 +7,6 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Protocol
-from urllib.parse import unquote, urlsplit
 
 from flagbench_cases.shared import files, output
 from flagbench_cases.shared.errors import CaseError, UsageError
@@ -152,27 +151,12 @@ def open_store(url: Optional[str], ticket: Optional[Ticket] = None) -> Optional[
         return TicketStore(ticket)
     if url is None:
         return None
-    folder = chosen_folder(url)
-    return BucketStore(url) if folder is None else FolderStore(folder)
-
-
-def chosen_folder(url: Optional[str]) -> Optional[str]:
-    """The folder that --store names; None for a bucket, or without it. Raises UsageError for any other URL."""
-    if url is None or url.lower().startswith("s3:"):
-        return None
-    path: Optional[str] = url  # a plain path is used unchanged: '%20' and '#' are part of the name
-    if "://" in url or url.lower().startswith("file:"):
-        path = None
-        with contextlib.suppress(ValueError):
-            parts = urlsplit(url)
-            local = parts.netloc in ("", "localhost") and parts.path.startswith("/")
-            if parts.scheme == "file" and local and not parts.query and not parts.fragment:
-                path = unquote(parts.path, errors="surrogateescape")
-    if not path or "\0" in path:
-        raise UsageError(
-            "--store %s is neither a folder nor a bucket" % redact(url), "use file:///FOLDER or s3://BUCKET/PREFIX"
-        )
-    return os.path.abspath(path)
+    if url.lower().startswith("s3:"):
+        return BucketStore(url)
+    try:
+        return FolderStore(os.path.abspath(layout.folder_of(url)))
+    except layout.AddressError as error:
+        raise UsageError("--store %s cannot be used: %s" % (redact(url), error), redact(error.remedy)) from None
 
 
 def read_ticket(path: Optional[str]) -> Optional[Ticket]:

@@ -19,7 +19,6 @@ from flagbench_cases.record.unsent import Unsent
 from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3.ticket import in_seconds, parse_ticket
-from store_urls import FOLDERS, NOT_FOLDERS
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -40,23 +39,20 @@ def files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(("url", "folder"), FOLDERS.items())
-def test_the_folder_of_a_store(url: str, folder: str) -> None:
-    assert stores.chosen_folder(url) == folder
-
-
-@pytest.mark.parametrize("url", ["s3://key:secret@bucket/x", "", "s3:x", "s3://b/x?secret=1", *NOT_FOLDERS])
+@pytest.mark.parametrize("url", ["s3://key:secret@bucket/x", "", "s3:x", "s3://b/x?secret=1", "https://host/x"])
 def test_an_address_that_is_no_store(url: str) -> None:
     with refuses(UsageError, "--store") as caught:
         stores.open_store(url)
     assert "secret" not in caught.value.message + caught.value.remedy
 
 
-def test_a_bucket_is_no_folder() -> None:
-    opened = stores.open_store("s3://bucket/x?profile=ceph")
-    assert opened is not None
-    assert (opened.name, opened.meant_for) == ("s3://bucket/x?profile=ceph",) * 2
-    assert stores.chosen_folder("s3://bucket/x") is stores.chosen_folder(None) is stores.open_store(None) is None
+def test_where_results_are_stored() -> None:
+    bucket, folder = stores.open_store("s3://bucket/x?profile=ceph"), stores.open_store("file:///a%20b/../c")
+    assert bucket is not None
+    assert (bucket.name, bucket.meant_for) == ("s3://bucket/x?profile=ceph",) * 2
+    assert folder is not None
+    assert (folder.name, folder.meant_for) == ("/c", None)
+    assert stores.open_store(None) is None
 
 
 def test_a_record_and_a_bundle_in_a_folder(tmp_path: Path, bundle: Bundle) -> None:
