@@ -482,7 +482,7 @@ class StackManifest:
 
     name: Name
     title: str
-    vendor: Literal["cpu", "nvidia", "metax"]
+    vendor: Name
     aliases: tuple[Name, ...]
     base: Base
     platform: Literal["linux/amd64", "linux/arm64"]
@@ -491,7 +491,8 @@ class StackManifest:
     """Versions that the image must show when it is built and when it starts, by package; a prefix that ends at a dot
     will do. torch where the image has one."""
     device: DeviceSupport
-    monitor: Literal["cpu", "nvml", "mx-smi"]
+    monitor: Name
+    """The parser of what its devices say of themselves: a module of telemetry/monitors on the image side, or cpu."""
     accelerators: tuple[Accelerator, ...]
     does_not_run: Mapping[Name, Reason]
     """Cases this stack cannot run, each with the reason; every other case it runs."""

@@ -210,7 +210,7 @@ def test_files_that_are_no_text_or_empty(manifests: Path) -> None:
 
 
 def test_all_problems_of_a_load_are_reported(manifests: Path, edit: Edit) -> None:
-    edit(manifests / STACK, "vendor: cpu", "vendor: acme")
+    edit(manifests / STACK, "vendor: cpu", "vendor: Acme Corp")
     text = (manifests / CLAIMS).read_text(encoding="utf-8")
     (manifests / CLAIMS).write_text(text.replace("unit: samples/s", "unit: tokens/s").replace("seed: 0", "sed: 0"))
     with pytest.raises(ManifestError) as caught:
