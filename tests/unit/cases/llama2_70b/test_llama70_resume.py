@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases.rank import checkpoint, generators
+from flagbench_cases.rank import checkpoint, checkpoint_writer
 from flagbench_cases.rank.train_loop import TrainLoop
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.errors import DataError
@@ -59,8 +59,7 @@ def train(folder: Path, rank: int, name: str, resume: str | None = None) -> dict
     saved, save = checkpoint.prepare(plan, job_of(rank, layout.world), CPU, work)
     restore = None
     if saved is not None:
-        states = generators.of_rank(saved.generators, rank)
-        restore = functools.partial(generators.set_generators, CPU, states)
+        restore = functools.partial(checkpoint.restore_generators, CPU, saved.generators, rank)
     first = saved.step if saved else 0
     loop_plan = WINDOW._replace(window_steps=STEPS - first, first_step=first, checkpoint_every=SAVED)
     spool = work.context.spool
@@ -70,7 +69,7 @@ def train(folder: Path, rank: int, name: str, resume: str | None = None) -> dict
     return {
         "losses": [step.loss for step in SpoolReader(str(place), rank).steps()],
         "parameters": {key: tensor.detach().clone() for key, tensor in work.module.named_parameters()},
-        "generators": generators.generators(CPU),
+        "generators": checkpoint_writer.generator_states(CPU),
         "state": work.state(),
         "facts": work.training_facts(),
         "refused": refused(work) if name in ("dp2", "dp2, fp16") and resume else [],
