@@ -10,9 +10,9 @@ once they are proved. A module that tests the proof says so by TESTED.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -76,9 +76,9 @@ def _believed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     tested = getattr(request.module, "TESTED", "comparisons")
     if tested == "comparisons":
         for name in ("verify", "compare", "align"):
-            monkeypatch.setattr(sys.modules[f"flagbench.verdict.{name}"], "recompute", Subject)
+            monkeypatch.setattr(import_module(f"flagbench.verdict.{name}"), "recompute", Subject)
         for name in ("rules", "compare", "align"):
-            monkeypatch.setattr(sys.modules[f"flagbench.verdict.{name}"], "invalid", _on_any_record)
+            monkeypatch.setattr(import_module(f"flagbench.verdict.{name}"), "invalid", _on_any_record)
 
 
 def _on_any_record(subject: Subject) -> tuple[Finding, ...]:
