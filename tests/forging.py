@@ -14,7 +14,7 @@ from flagbench.records.digest import config_digest
 from flagbench.records.read import read_record
 from flagbench.verdict import recompute
 from flagbench_core.evidence import derive
-from flagbench_core.evidence.columns import TIMES
+from flagbench_core.evidence.columns import TIMES, decode, encode
 from flagbench_core.evidence.derive import CURVE_POINTS
 from flagbench_core.evidence.section import digest_of, read_section
 from flagbench_core.stats import summary
@@ -46,29 +46,18 @@ def consistent(raw: Raw) -> Raw:
 
 def column(raw: Raw, name: str, change: Callable[[int], int], rank: int | None = None) -> None:
     """Change the numbers of a column, of one rank or of all."""
-
-    def changed(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {"runs": [[steps, change(number)] for steps, number in value["runs"]]}
-        return change(value) if isinstance(value, int) else [*map(change, value)]
-
     for span in raw["evidence"]["spans"]:
-        own = span["columns"][name]
-        own = [own] * raw["evidence"]["ranks"] if isinstance(own, int) else own
-        span["columns"][name] = [changed(each) if rank in (None, at) else each for at, each in enumerate(own)]
+        span["columns"][name] = [
+            encode([change(number) if rank in (None, at) else number for number in own], [1] * len(own))
+            for at, (own,) in enumerate(each(raw, span, name))
+        ]
 
 
 def each(raw: Raw, span: Raw, *names: str) -> list[tuple[list[int], ...]]:
     """The columns of each rank, by step."""
-
-    def listed(value: Any) -> list[int]:
-        if isinstance(value, dict):
-            return [number for count, number in value["runs"] for _ in range(count)]
-        return [value] * span["steps"] if isinstance(value, int) else value
-
-    ranks = raw["evidence"]["ranks"]
+    sizes, ranks = [1] * span["steps"], raw["evidence"]["ranks"]
     own = [[value] * ranks if isinstance(value := span["columns"][name], int) else value for name in names]
-    return [tuple(map(listed, columns)) for columns in zip(*own, strict=True)]
+    return [tuple(decode(column, sizes, "") for column in columns) for columns in zip(*own)]
 
 
 def scale(raw: Raw, factor: float, *, phases: bool = True) -> None:
