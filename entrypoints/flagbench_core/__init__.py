@@ -2,13 +2,15 @@
 
 Python 3.8 and the standard library; boto3 alone is imported where a bucket is opened. It imports neither package.
 
-  evidence/      what a record follows from, and every number that follows from it
-  stats/         the interval of a rate within one run, medians and spread
-  s3/            objects in a bucket, put if absent, and presigned uploads
-  flops.py       FLOPs of a model's matrix products, a function a formula
-  exit_codes.py  what a process of flagbench ends with
-  layout.py      where a store keeps records, bundles and uploads
-  redaction.py   credentials in text
+  evidence/       what a record follows from, and every number that follows from it
+  stats/          the interval of a rate within one run, medians, Student's t
+  s3/             objects in a bucket, put if absent, and presigned uploads
+  flops.py        FLOPs of a model's matrix products, a function a formula
+  exit_codes.py   what a process of flagbench ends with
+  checks.py       the checks of a run that both sides make
+  layout.py       where a store is, and where it keeps records, bundles and uploads
+  redaction.py    credentials in text
+  environment.py  variables that change a measurement, or hold a secret
 """
 
 __version__ = "0.2.0.dev0"

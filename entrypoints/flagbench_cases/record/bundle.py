@@ -3,6 +3,7 @@
 Equal evidence makes equal bytes: times, owners and order are fixed. It is written in little memory.
 """
 
+import functools
 import gzip
 import json
 import os
@@ -10,9 +11,11 @@ import shutil
 import tarfile
 from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
-from flagbench_cases.record import surroundings
 from flagbench_cases.record.stores import Bundle
 from flagbench_cases.shared import files, spool
+from flagbench_cases.shared.redaction import redact
+from flagbench_core import environment
+from flagbench_core.redaction import REDACTED, is_secret
 
 SCHEMA = "bundle/v1"
 MANIFEST, SUMS = "MANIFEST.json", "SHA256SUMS"
@@ -20,6 +23,7 @@ KINDS = ("exit", "facts", "steps")
 LAUNCHER, PLAN, TELEMETRY = "agent.json", "plan.json", "telemetry.jsonl"
 _LINE_BYTES = 2**24
 """A longer line is searched for credentials in pieces."""
+_SHORT = 256
 
 
 class Origin(NamedTuple):
@@ -30,7 +34,7 @@ class Origin(NamedTuple):
     node: int
     config: Dict[str, Any]
     environment: Mapping[str, str]
-    """Of the ranks; of it the bundle has what `surroundings` allows."""
+    """Of the ranks; the bundle has those that may be published."""
 
 
 def write(folder: str, spool_folder: str, ranks: Sequence[int], origin: Origin) -> Bundle:
@@ -58,11 +62,11 @@ def write(folder: str, spool_folder: str, ranks: Sequence[int], origin: Origin) 
 
 def _stage(staged: str, spool_folder: str, ranks: Sequence[int], origin: Origin) -> None:
     """Write every file of the bundle but SHA256SUMS to a folder, without credentials."""
-    known = surroundings.secrets(os.environ)
-    cleaner = surroundings.Cleaner(known)
+    known = environment.secrets(os.environ)
+    cleaner = Cleaner(known)
     of = {"schema": SCHEMA, "record_id": origin.record_id, "run_id": origin.run_id, "node": origin.node}
-    environment = surroundings.allowed(origin.environment, known)
-    for name, value in ((MANIFEST, of), ("config.json", origin.config), ("environment.json", environment)):
+    variables = environment.published(origin.environment, lambda value: redact(value, known))
+    for name, value in ((MANIFEST, of), ("config.json", origin.config), ("environment.json", variables)):
         _write(staged, name, json.dumps(value, indent=1, sort_keys=True).encode("utf-8") + b"\n")
     paths = [os.path.join(spool_folder, name) for name in (LAUNCHER, PLAN, TELEMETRY)]
     paths += [spool.path_of(spool_folder, rank, kind) for rank in ranks for kind in KINDS]
@@ -83,3 +87,50 @@ def _stage(staged: str, spool_folder: str, ranks: Sequence[int], origin: Origin)
 def _write(folder: str, name: str, content: bytes) -> None:
     with open(os.path.join(folder, name), "wb") as file:
         file.write(content)
+
+
+class Cleaner:
+    """Removes credentials from JSON lines. Short texts, which repeat in most lines, are searched once."""
+
+    def __init__(self, known: Sequence[str]) -> None:
+        """`known`: secrets to remove beside everything that looks like a credential."""
+        self._known = known
+        self._short = functools.lru_cache(maxsize=4096)(self._text)
+        self._is_secret = functools.lru_cache(maxsize=4096)(is_secret)
+        self._changed = False
+
+    def line(self, line: bytes) -> bytes:
+        """A line without credentials; unchanged, byte for byte, where there are none."""
+        text = line.decode("utf-8", "replace")
+        self._changed = False
+        try:
+            value = self._value(json.loads(text))
+        except (ValueError, RecursionError):  # a rank was killed while it wrote it
+            clean = self._text(text)
+            return line if clean == text else clean.encode("utf-8")
+        if not self._changed:
+            return line
+        return json.dumps(value).encode("utf-8") + (b"\n" if line.endswith(b"\n") else b"")
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            clean = self._short(value) if len(value) <= _SHORT else self._text(value)
+            self._changed = self._changed or clean != value
+            return clean
+        if isinstance(value, list):
+            return [self._value(item) for item in value]
+        if isinstance(value, dict):
+            return {self._value(key): self._named(key, item) for key, item in value.items()}
+        return value
+
+    def _named(self, name: str, value: Any) -> Any:
+        if isinstance(value, str):
+            if (self._is_secret if len(value) <= _SHORT else is_secret)(name, value):
+                self._changed = True
+                return REDACTED
+        elif not isinstance(value, (list, dict)):
+            return value
+        return self._value(value)
+
+    def _text(self, text: str) -> str:
+        return redact(text, self._known)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flagbench_core.environment import secrets
 from flagbench_core.redaction import REDACTED, has_userinfo, is_secret, is_secret_name, redact, url_secrets
 
 WORD = st.text(string.ascii_letters + string.digits, min_size=20, max_size=40).filter(lambda word: not word.isdigit())
@@ -148,6 +149,16 @@ def test_the_secrets_of_a_url_in_every_spelling() -> None:
     assert redact("abc", [""]) == "abc"
     assert has_userinfo("https://token@b.example/")
     assert not has_userinfo("https://b.example/@scope")
+
+
+def test_the_secrets_of_an_environment() -> None:
+    short = {"API_KEY": "short", "X": "http://u:p@h", "TOKEN": ""}
+    assert secrets(short) == []  # they would be found in the middle of words
+    assert secrets({**short, "HF_TOKEN": "abcdefgh", "Y": "http://user:longer1@h"}) == [
+        "abcdefgh",
+        "longer1",
+        "user:longer1",
+    ]
 
 
 REPEATED = (

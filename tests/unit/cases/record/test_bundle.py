@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases.record import bundle, surroundings
+from flagbench_cases.record import bundle
 from flagbench_cases.record.stores import Bundle
 from flagbench_cases.shared.spool import RankSpool, SpoolReader, Step, write_exit
 
@@ -131,8 +131,3 @@ def test_a_large_spool_takes_little_memory(tmp_path: Path, spool: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 10e6
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.parametrize("value", ["", "5", "short"])
-def test_short_values_are_no_secrets_to_look_for(value: str) -> None:
-    assert surroundings.secrets({"API_KEY": value, "X": "http://u:p@h"}) == []

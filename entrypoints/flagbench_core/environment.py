@@ -1,0 +1,37 @@
+"""Variables of the environment: which of them change a measurement and may be published, and which hold secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from flagbench_core.redaction import REDACTED, is_secret, is_secret_name, redact, url_secrets
+
+_NAMES = frozenset(
+    (
+        *("FLAGBENCH_STACK", "FLAGBENCH_IMAGE_DIGEST", "FLAGBENCH_CONTEXT_DIGEST", "FLAGBENCH_COMMIT"),
+        *("LANG", "LC_ALL", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHASHSEED", "TMPDIR", "TZ"),
+        *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_TF32_OVERRIDE", "TOKENIZERS_PARALLELISM"),
+        *("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "DOCKER_HOST", "SLURM_JOB_ID", "SLURM_JOB_NODELIST"),
+        *("FORCE_ACTIVATE_WAIT", "ISU_FASTMODEL", "SET_DEVICE_NUMA_PREFERRED"),
+    )
+)
+_PREFIXES = (
+    *("CUBLAS_", "CUDA_", "CUDNN_", "DS_", "FI_", "GLOO_", "GOMP_", "KMP_", "MACA_", "MALLOC_", "MCCL_", "MKL_"),
+    *("NCCL_", "NVTE_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "UCX_"),
+)
+"""Of libraries whose speed they change; anything else is nobody's business."""
+_SHORTEST_SECRET = 6
+"""A shorter one would be found in the middle of words."""
+
+
+def published(environment: Mapping[str, str], hide: Callable[[str], str] = redact) -> dict[str, str]:
+    """The variables of a run that may be published. `hide` removes credentials from their values."""
+    chosen = {name: environment[name] for name in sorted(environment) if name in _NAMES or name.startswith(_PREFIXES)}
+    return {name: REDACTED if is_secret(name, value) else hide(value) for name, value in chosen.items()}
+
+
+def secrets(environment: Mapping[str, str]) -> list[str]:
+    """The values of variables that hold a secret, and the users and passwords in others."""
+    found = {value for name, value in environment.items() if is_secret_name(name)}
+    found.update(secret for value in environment.values() if "://" in value for secret in url_secrets(value))
+    return sorted(secret for secret in found if len(secret) >= _SHORTEST_SECRET)
