@@ -11,8 +11,8 @@ from typing import Any
 from bundles import bundle as raw_bundle
 from catalogs import CATALOG
 from flagbench.records.model import Builder
-from flagbench.records.store.series import with_records
-from flagbench.records.store.series_document import SeriesDocument, SeriesRequest, SeriesRun
+from flagbench.records.series import with_records
+from flagbench.records.series_document import SeriesDocument, SeriesRequest, SeriesRun
 from flagbench.runs.reproduce import contents
 from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.runs.reproduce.verdict import series_verdict

@@ -49,10 +49,8 @@ def records(context: typer.Context, incomplete: str) -> list[str]:
     """`last` and the newest records' ids that start with what was typed, of the store that --store names."""
 
     def names() -> Iterable[str]:
-        from flagbench.records.store import (  # most commands need it neither to run nor to complete
-            FolderBlobs,
-            open_store,
-        )
+        from flagbench.records.folder_blobs import FolderBlobs  # most commands need no store
+        from flagbench.records.store import open_store
 
         store = open_store(context.params.get("store"))
         if not isinstance(store.blobs, FolderBlobs):
@@ -68,8 +66,9 @@ def series(context: typer.Context, incomplete: str) -> list[str]:
     """The ids of the series in the store that --store names that start with what was typed."""
 
     def names() -> Iterable[str]:
-        from flagbench.records.store import FolderBlobs, open_store
-        from flagbench.records.store.series import series_ids
+        from flagbench.records.folder_blobs import FolderBlobs
+        from flagbench.records.series import series_ids
+        from flagbench.records.store import open_store
 
         store = open_store(context.params.get("store"))
         return series_ids(store) if isinstance(store.blobs, FolderBlobs) else ()

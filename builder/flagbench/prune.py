@@ -21,9 +21,10 @@ from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.image_reference import REPOSITORY, is_ours
 from flagbench.manifests.lookup import image_names
 from flagbench.manifests.model import Catalog
-from flagbench.records.store import Store, StoredBundle, StoredRecord
+from flagbench.records.bundles import StoredBundle
+from flagbench.records.store import Store, StoredRecord
 from flagbench.report.results import state_of
-from flagbench.user_cache import cache_folder
+from flagbench.user_folders import cache_folder
 from flagbench_core.exit_codes import ExitCode
 
 IMAGE_LABEL = "dev.flagbench.context"

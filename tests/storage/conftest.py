@@ -23,7 +23,7 @@ import pytest
 
 from flagbench.cli import main
 from flagbench.records.store import Store, open_store
-from flagbench.records.store.inbox import Inbox
+from flagbench.records.tickets import Inbox
 from flagbench_core.s3.ticket import Ticket
 from running import need
 from storage.tickets import PREFIX, RUN

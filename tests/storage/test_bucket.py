@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from flagbench import prune as pruning
+from flagbench.records.blobs import INDEX, StoreError, Unread
 from flagbench.records.read import MAX_BYTES
-from flagbench.records.store import Store, StoreError, open_store
-from flagbench.records.store.blobs import INDEX, Unread
-from flagbench.records.store.probe import probe
+from flagbench.records.store import Store, open_store
+from flagbench.records.store_doctor import probe
 from flagbench.report.results import State, state_of
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import PROFILES

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flagbench.records.store import open_store
-from flagbench.records.store.inbox import Inbox
+from flagbench.records.tickets import Inbox
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import RECORD
 from warmup import warm

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flagbench.records.store import Store, open_store
-from flagbench.records.store.inbox import Inbox
+from flagbench.records.tickets import Inbox
 from flagbench_core.s3.ticket import Ticket
 from storage.tickets import ID, bundle_of, collect, put, record, upload
 
@@ -51,7 +51,7 @@ def test_marks_outlive_every_ticket_and_no_longer(
     upload(ticket, record())
     collect(store)
     for outlives, left in ((timedelta(days=8), 1), (timedelta(0), 0)):
-        monkeypatch.setattr("flagbench.records.store.inbox._OUTLIVES", outlives)
+        monkeypatch.setattr("flagbench.records.tickets._OUTLIVES", outlives)
         assert Inbox(store).waiting() == {}
         assert len(keys("inbox/")) == left
 

@@ -13,7 +13,7 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.records.store import Store, open_store
-from flagbench.records.store.inbox import Inbox
+from flagbench.records.tickets import Inbox
 from flagbench.runs import keep as run_keep
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.request import RunRequest

@@ -13,7 +13,7 @@ import pytest
 
 from flagbench.errors import FlagbenchError
 from flagbench.records.store import Store, open_store
-from flagbench.records.store.inbox import Inbox
+from flagbench.records.tickets import Inbox
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import ticket as s3_ticket
 from flagbench_core.s3.ticket import Ticket, in_seconds

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from bundles import bundle
-from flagbench.records.store import Store, StoreError
-from flagbench.records.store.bucket import store_errors
-from flagbench.records.store.inbox import Inbox, sign
+from flagbench.records.blobs import StoreError
+from flagbench.records.bucket_blobs import store_errors
+from flagbench.records.store import Store
+from flagbench.records.tickets import Inbox, sign
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import Bucket, parse_address
 from flagbench_core.s3.ticket import RECORD as RECORD_NAME

@@ -13,8 +13,8 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
 from flagbench.output import echo_json
-from flagbench.records.store.archive import BundleError
-from flagbench.records.store.series import with_records
+from flagbench.records.bundle_archive import BundleError
+from flagbench.records.series import with_records
 from flagbench.report import verdict_table
 from flagbench.runs.reproduce.bundle import DamagedBundle, opened
 from flagbench.runs.reproduce.contents import Contents, claim_document, read_contents, this_flagbench, to_json

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from flagbench.records.digest import unseeded_digest
+from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
-from flagbench.records.store import Store, StoredRecord, Summary
-from flagbench.records.store.index import summary_of
+from flagbench.records.store import Store, StoredRecord
 from flagbench.report.results import with_verdicts
 from flagbench.verdict.stats.between import DEFAULT, Prior, history_prior
 

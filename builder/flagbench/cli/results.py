@@ -19,11 +19,12 @@ from flagbench.errors import FlagbenchError
 from flagbench.files import reason, write_atomically
 from flagbench.output import echo_json, echo_json_text, print_page, size_text
 from flagbench.page import Lines, Table
+from flagbench.records.bundles import StoredBundle
 from flagbench.records.model import Metric, Record
 from flagbench.records.named import STORED_HELP, note, stored_record
 from flagbench.records.read import read_record
-from flagbench.records.store import Store, StoredBundle, StoredRecord, open_store
-from flagbench.records.store.series import load_all
+from flagbench.records.series import load_all
+from flagbench.records.store import Store, StoredRecord, open_store
 from flagbench.report.export import to_csv, to_markdown
 from flagbench.report.results import State, select, state_of, with_verdicts
 from flagbench.report.tables import setting_text

@@ -10,9 +10,9 @@ import typer
 from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.errors import FlagbenchError
 from flagbench.output import echo_json, print_error
+from flagbench.records.bucket_blobs import store_errors
 from flagbench.records.store import Store, open_store
-from flagbench.records.store.bucket import store_errors
-from flagbench.records.store.waiting import Waiting, record_file, unsent_folder, waiting
+from flagbench.records.waiting import Waiting, record_file, unsent_folder, waiting
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact

@@ -13,9 +13,9 @@ from flagbench.errors import FlagbenchError
 from flagbench.output import echo_json, print_page
 from flagbench.page import Table
 from flagbench.records.named import note
+from flagbench.records.series import load_all, load_series
+from flagbench.records.series_document import SeriesDocument
 from flagbench.records.store import open_store
-from flagbench.records.store.series import load_all, load_series
-from flagbench.records.store.series_document import SeriesDocument
 
 
 def command(

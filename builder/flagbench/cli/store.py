@@ -9,7 +9,7 @@ from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.output import echo_json, print_page
 from flagbench.page import Table
 from flagbench.records.store import open_store
-from flagbench.records.store.probe import TICKETS, probe
+from flagbench.records.store_doctor import TICKETS, probe
 from flagbench_core.exit_codes import ExitCode
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)

@@ -15,7 +15,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.files import reason
 from flagbench.output import echo_json, print_error
 from flagbench.records.store import open_store
-from flagbench.records.store.inbox import Collected, Inbox
+from flagbench.records.tickets import Collected, Inbox
 from flagbench.runs.request import MAX_NODES, check_run_id, new_run_id
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode

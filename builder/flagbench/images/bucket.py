@@ -26,7 +26,7 @@ from flagbench.images.docker_archive import MANIFEST_TYPE, Blob, damaged_image, 
 from flagbench.progress import Progress
 from flagbench.signals import raising_interrupt
 from flagbench.terminal import brief
-from flagbench.user_cache import CACHE_VARIABLE, cache_folder
+from flagbench.user_folders import CACHE_VARIABLE, cache_folder
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3.bucket import Bucket
 from flagbench_core.s3.client import transfer_config

@@ -14,13 +14,14 @@ from typing import Literal
 from msgspec import Struct
 
 from flagbench.errors import FlagbenchError
+from flagbench.records.blobs import StoreError
 from flagbench.records.model import Record
 from flagbench.records.read import read_content, read_record
 from flagbench.records.scalars import RECORD_ID
-from flagbench.records.store import Store, StoredRecord, StoreError, open_store
-from flagbench.records.store.layout import check_record_id
-from flagbench.records.store.series import LeftOut, Series, check_series, read_series, series_ids, series_of
-from flagbench.records.store.series_document import is_series, parse_series
+from flagbench.records.series import LeftOut, Series, check_series, read_series, series_ids, series_of
+from flagbench.records.series_document import is_series, parse_series
+from flagbench.records.store import Store, StoredRecord, open_store
+from flagbench.records.store_keys import check_record_id
 from flagbench.terminal import brief, visible
 from flagbench_core.exit_codes import ExitCode
 

@@ -16,10 +16,11 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog, manifests_root
 from flagbench.manifests.lookup import catalog_get, get_stack
 from flagbench.manifests.model import Catalog
+from flagbench.records.blobs import Unread
+from flagbench.records.index import Summary
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
-from flagbench.records.store import Store, StoredRecord, Summary
-from flagbench.records.store.blobs import Unread
+from flagbench.records.store import Store, StoredRecord
 from flagbench.verdict import choose_claim, verify_claim
 from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.interval import candidates

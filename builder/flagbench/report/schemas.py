@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from flagbench.manifests.model import CaseManifest, ClaimsManifest, StackManifest
 from flagbench.records.model import Record
-from flagbench.records.store.series_document import SeriesDocument
+from flagbench.records.series_document import SeriesDocument
 from flagbench.schema import json_schema
 
 DOCUMENTS = (CaseManifest, StackManifest, ClaimsManifest, Record, SeriesDocument)

@@ -21,7 +21,8 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.docker import open_engine
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
-from flagbench.records.store import FolderBlobs, open_store
+from flagbench.records.folder_blobs import FolderBlobs
+from flagbench.records.store import open_store
 from flagbench.runs.launchers import Health
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.kubernetes.kubectl import health

@@ -13,9 +13,9 @@ import typer
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason
 from flagbench.output import print_error
+from flagbench.records.bucket_blobs import store_errors
 from flagbench.records.store import Store
-from flagbench.records.store.bucket import store_errors
-from flagbench.records.store.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
+from flagbench.records.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.clock import TimedLaunch, stamped, timed_launch
 from flagbench.runs.request import LocalOptions, RunRequest

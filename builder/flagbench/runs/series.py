@@ -18,9 +18,8 @@ from flagbench.errors import FlagbenchError
 from flagbench.options import Text
 from flagbench.records.model import Builder, Record
 from flagbench.records.read import RecordError, read_record
-from flagbench.records.store import Store
-from flagbench.records.store.series import Series, with_records
-from flagbench.records.store.series_document import (
+from flagbench.records.series import Series, with_records
+from flagbench.records.series_document import (
     MAX_RUNS,
     SIDES,
     SeriesDocument,
@@ -30,7 +29,8 @@ from flagbench.records.store.series_document import (
     planned_runs,
     series_id_of,
 )
-from flagbench.records.store.series_writer import SeriesWriter
+from flagbench.records.series_writer import SeriesWriter
+from flagbench.records.store import Store
 from flagbench.runs.launchers.clock import utc_now
 from flagbench.runs.launchers.container import is_another_node
 from flagbench.runs.request import LocalOptions

@@ -13,7 +13,7 @@ from flagbench.manifests.model import Catalog
 from flagbench.output import echo_json, print_error, print_page
 from flagbench.page import Table
 from flagbench.records.named import Runs
-from flagbench.records.store.series import Series
+from flagbench.records.series import Series
 from flagbench.report import verdict_table
 from flagbench.runs.series import Side
 from flagbench.stdio import NotPrinted

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from flagbench.errors import FlagbenchError
 from flagbench.output import print_error
+from flagbench.records.blobs import StoreError
 from flagbench.records.read import RecordError, read_record
-from flagbench.records.store import StoreError
-from flagbench.records.store.series_document import SeriesRun
-from flagbench.records.store.series_writer import SeriesWriter
+from flagbench.records.series_document import SeriesRun
+from flagbench.records.series_writer import SeriesWriter
 from flagbench.runs.keep import Finished
 from flagbench.runs.launchers.clock import elapsed, utc_now
 from flagbench.runs.series import Side

@@ -19,7 +19,8 @@ from hypothesis import settings
 from flagbench.cli import main
 from flagbench.manifests import load
 from flagbench.manifests.documents import Document
-from flagbench.records.store import FolderBlobs, Store
+from flagbench.records.folder_blobs import FolderBlobs
+from flagbench.records.store import Store
 from running import need
 
 # A busy machine makes no example fail.

@@ -13,7 +13,7 @@ from typing import Any
 
 from flagbench.files import read_file, write_atomically
 from flagbench.records.read import MAX_BYTES
-from flagbench.records.store.layout import is_record_id
+from flagbench.records.store_keys import is_record_id
 from flagbench.runs.launchers import Launcher, LaunchResult
 from flagbench.runs.request import RunRequest
 from flagbench_core.s3.ticket import VARIABLE as TICKET_VARIABLE

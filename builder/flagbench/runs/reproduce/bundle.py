@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason
-from flagbench.records.store.archive import BundleError, pack, unpacked
+from flagbench.records.bundle_archive import BundleError, pack, unpacked
 from flagbench.terminal import brief
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of

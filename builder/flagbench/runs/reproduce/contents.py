@@ -13,10 +13,10 @@ import msgspec
 from flagbench.checkout import commit
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Claim
+from flagbench.records.bundle_archive import BundleError, read_origin, unpacked
 from flagbench.records.model import Record
 from flagbench.records.read import MAX_BYTES, read_record
-from flagbench.records.store.archive import BundleError, read_origin, unpacked
-from flagbench.records.store.series_document import SeriesDocument, parse_series
+from flagbench.records.series_document import SeriesDocument, parse_series
 from flagbench.runs.reproduce.raw_events import compared, has_steps
 from flagbench.terminal import brief
 from flagbench_core import __version__

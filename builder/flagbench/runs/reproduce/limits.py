@@ -11,7 +11,7 @@ from typer import Option
 
 from flagbench.errors import FlagbenchError
 from flagbench.options import Text
-from flagbench.records.store.series_document import MAX_RUNS, check_nonce
+from flagbench.records.series_document import MAX_RUNS, check_nonce
 from flagbench.runs.request import YEAR
 from flagbench.verdict.stats.looks import LOOKS
 

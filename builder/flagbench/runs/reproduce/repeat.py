@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from flagbench.errors import FlagbenchError
 from flagbench.records.model import Record
+from flagbench.records.series import Series
 from flagbench.records.store import Store
-from flagbench.records.store.series import Series
 from flagbench.runs import keep as run_keep
 from flagbench.runs import turns as run_turns
 from flagbench.runs.keep import Finished

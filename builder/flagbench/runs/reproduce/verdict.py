@@ -6,7 +6,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, Claim
 from flagbench.records.model import Record
 from flagbench.records.named import Runs
-from flagbench.records.store.series import Series
+from flagbench.records.series import Series
 from flagbench.verdict import Verdict, VerifyResult, verify_claim
 from flagbench.verdict.result import Against
 from flagbench.verdict.series import with_provenance

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from bundles import FILES, archive, bundle, member, sums
-from flagbench.records.store import archive as archives
-from flagbench.records.store.archive import BundleError, Origin, pack, read_origin, unpacked
+from flagbench.records import bundle_archive as archives
+from flagbench.records.bundle_archive import BundleError, Origin, pack, read_origin, unpacked
 
 SOUND = [member(name, content) for name, content in FILES.items()]
 NAMED = sums(FILES)

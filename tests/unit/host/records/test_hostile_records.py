@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from catalogs import CATALOG
 from flagbench.errors import FlagbenchError
+from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.read import CLOCK_SKEW, RecordError, read_record
-from flagbench.records.store import FolderBlobs, Store
+from flagbench.records.store import Store
 from flagbench.report import comparison_table, verdict_table
 from flagbench.verdict import compare_records, verify_claim
 from flagbench_core.exit_codes import ExitCode

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from flagbench.records.blobs import ListingDenied, StoreError
 from flagbench.records.digest import config_digest
+from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.model import Builder
-from flagbench.records.store import FolderBlobs, Store, StoreError
-from flagbench.records.store.blobs import ListingDenied
-from flagbench.records.store.series import load_series, read_series, series_ids
-from flagbench.records.store.series_document import (
+from flagbench.records.series import load_series, read_series, series_ids
+from flagbench.records.series_document import (
     MAX_RUNS,
     SeriesDocument,
     SeriesError,
@@ -26,7 +26,8 @@ from flagbench.records.store.series_document import (
     seed_of,
     series_id_of,
 )
-from flagbench.records.store.series_writer import SeriesWriter
+from flagbench.records.series_writer import SeriesWriter
+from flagbench.records.store import Store
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import RECORD, Flagbench
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from flagbench.records.store import FolderBlobs, StoreError, open_store
-from flagbench.records.store.blobs import Blob
-from flagbench.records.store.probe import probe
+from flagbench.records.blobs import Blob, StoreError
+from flagbench.records.folder_blobs import FolderBlobs
+from flagbench.records.store import open_store
+from flagbench.records.store_doctor import probe
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import PROFILES, parse_address
 from flagbench_core.s3.profiles import profile_of

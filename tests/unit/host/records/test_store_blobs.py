@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
+from flagbench.records.blobs import Blob, Blobs, Health
+from flagbench.records.series import load_series
+from flagbench.records.series_writer import SeriesWriter
 from flagbench.records.store import Store
-from flagbench.records.store.blobs import Blob, Blobs, Health
-from flagbench.records.store.series import load_series
-from flagbench.records.store.series_writer import SeriesWriter
 
 from .test_series import DAY, planned
 

@@ -11,9 +11,10 @@ import pytest
 
 from bundles import bundle
 from flagbench import prune
-from flagbench.records.store import FolderBlobs, Store, StoreError
-from flagbench.records.store.blobs import Blob
-from flagbench.records.store.layout import BundlePlace, parse_bundle_key, parse_inbox_key
+from flagbench.records.blobs import Blob, StoreError
+from flagbench.records.folder_blobs import FolderBlobs
+from flagbench.records.store import Store
+from flagbench.records.store_keys import BundlePlace, parse_bundle_key, parse_inbox_key
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench
 

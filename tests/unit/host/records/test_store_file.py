@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from flagbench.records.blobs import StoreError
+from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.read import RecordError
-from flagbench.records.store import FolderBlobs, Store, StoreError, open_store
+from flagbench.records.store import Store, open_store
 from flagbench_cases.record.stores import FolderStore
 from flagbench_core.exit_codes import ExitCode
 

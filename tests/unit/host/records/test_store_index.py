@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flagbench.records.store import FolderBlobs, Store, StoredRecord
-from flagbench.records.store.index import Index, Summary
+from flagbench.records.folder_blobs import FolderBlobs
+from flagbench.records.index import Index, Summary
+from flagbench.records.store import Store, StoredRecord
 
 MakeRecord = Callable[..., bytes]
 SUMMARY = Summary("2026-01-01T12:00:00Z", "run-1", "tiny", "faithful", "ok", 12.5, None, {"p_core": 321.5})

@@ -11,9 +11,10 @@ import pytest
 
 from bundles import bundle
 from catalogs import CATALOG
-from flagbench.records.store import FolderBlobs, Store
-from flagbench.records.store.layout import BundlePlace
-from flagbench.records.store.waiting import adopt_bundles, bundle_folder, set_aside, unsent_folder, waiting
+from flagbench.records.folder_blobs import FolderBlobs
+from flagbench.records.store import Store
+from flagbench.records.store_keys import BundlePlace
+from flagbench.records.waiting import adopt_bundles, bundle_folder, set_aside, unsent_folder, waiting
 from flagbench.runs.keep import keep
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.request import RunRequest

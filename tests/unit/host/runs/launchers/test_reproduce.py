@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from flagbench.cli import reproduce
 from flagbench.devices import Device, Machine
 from flagbench.errors import FlagbenchError
+from flagbench.records import bundle_archive as archive
 from flagbench.records.model import Record
-from flagbench.records.store import Store, archive
-from flagbench.records.store.series import Series, load_series
-from flagbench.records.store.series_document import seed_of
+from flagbench.records.series import Series, load_series
+from flagbench.records.series_document import seed_of
+from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import describe
 from flagbench.runs.reproduce import repeat as reproduce_runs
 from flagbench.runs.reproduce import verdict as reproduce_verdict

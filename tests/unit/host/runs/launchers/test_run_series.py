@@ -18,11 +18,12 @@ import pytest
 
 from flagbench.cli import main
 from flagbench.errors import FlagbenchError
+from flagbench.records import folder_blobs as folder
 from flagbench.records.digest import config_digest
 from flagbench.records.read import read_record
-from flagbench.records.store import Store, folder
-from flagbench.records.store.series import read_series
-from flagbench.records.store.series_document import SeriesDocument, seed_of
+from flagbench.records.series import read_series
+from flagbench.records.series_document import SeriesDocument, seed_of
+from flagbench.records.store import Store
 from flagbench.runs.launchers import LaunchResult, clock
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.native import NativeLauncher

@@ -13,7 +13,8 @@ import pytest
 from catalogs import CATALOG
 from flagbench.cli import main
 from flagbench.errors import FlagbenchError
-from flagbench.records.store import FolderBlobs, Store
+from flagbench.records.folder_blobs import FolderBlobs
+from flagbench.records.store import Store
 from flagbench.runs.launchers import LaunchResult, container
 from flagbench.runs.launchers.describe import Described, describe
 from flagbench.runs.launchers.docker import DockerLauncher

@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import platformdirs
-
 from flagbench.errors import FlagbenchError
 from flagbench.files import read_file, reason, write_atomically
+from flagbench.records.blobs import StoreError
+from flagbench.records.bucket_blobs import store_errors
 from flagbench.records.read import MAX_BYTES, read_record
-from flagbench.records.store.blobs import StoreError
-from flagbench.records.store.bucket import store_errors
-from flagbench.records.store.layout import BundlePlace, bundles_prefix, parse_bundle_key
-from flagbench.records.store.records import Store
+from flagbench.records.store import Store
+from flagbench.records.store_keys import BundlePlace, bundles_prefix, parse_bundle_key
+from flagbench.user_folders import data_folder
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3.ticket import RECORD, Ticket, bundle_name
 
@@ -85,11 +84,6 @@ class Waiting:
                 return ticket.put(bundle_name(self.place.node), file, self.path.stat().st_size)
         except OSError as error:
             raise StoreError(f"{self.path} cannot be read: {reason(error)}", remedy="make it readable") from error
-
-
-def data_folder() -> Path:
-    """The user's own folder."""
-    return Path(platformdirs.user_data_dir("flagbench"))
 
 
 def unsent_folder() -> Path:

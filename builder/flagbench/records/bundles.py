@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from flagbench.records.store.blobs import Blobs, ListingDenied, StoreError
-from flagbench.records.store.layout import BundlePlace, bundles_prefix, check_record_id, parse_bundle_key
+from flagbench.records.blobs import Blobs, ListingDenied, StoreError
+from flagbench.records.store_keys import BundlePlace, bundles_prefix, check_record_id, parse_bundle_key
 
 
 @dataclass(frozen=True)

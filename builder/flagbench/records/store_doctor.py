@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from flagbench.errors import FlagbenchError
-from flagbench.records.store.blobs import Blobs
-from flagbench.records.store.bucket import BucketBlobs, store_errors
-from flagbench.records.store.inbox import sign
-from flagbench.records.store.layout import InboxPlace
+from flagbench.records.blobs import Blobs
+from flagbench.records.bucket_blobs import BucketBlobs, store_errors
+from flagbench.records.store_keys import InboxPlace
+from flagbench.records.tickets import sign
 from flagbench_core.s3 import Bucket, S3Error
 from flagbench_core.s3.ticket import RECORD, Ticket
 

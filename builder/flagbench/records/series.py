@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,17 +11,29 @@ from functools import cache
 import msgspec
 
 from flagbench.errors import FlagbenchError
+from flagbench.records.blobs import StoreError, Unread
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
-from flagbench.records.store.blobs import StoreError, Unread
-from flagbench.records.store.layout import Place, parse_series_key, series_key, series_prefix
-from flagbench.records.store.records import Store
-from flagbench.records.store.series_check import order_problems, record_problems
-from flagbench.records.store.series_document import MAX_BYTES, SeriesDocument, SeriesError, SeriesRun, parse_series
-from flagbench.records.store.series_writer import BEGUN, part_name
+from flagbench.records.series_document import (
+    MAX_BYTES,
+    SIDES,
+    SeriesDocument,
+    SeriesError,
+    SeriesRun,
+    parse_series,
+    run_id_of,
+    seed_of,
+    series_id_of,
+)
+from flagbench.records.series_writer import BEGUN, part_name
+from flagbench.records.store import Store
+from flagbench.records.store_keys import Place, parse_series_key, series_key, series_prefix
+from flagbench.terminal import brief
 from flagbench_core.exit_codes import ExitCode
 
 _PART_BYTES = 64 * 2**10
+_DRIFT = 1e-4
+"""Largest relative drift between the clocks of launcher and run."""
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -134,7 +147,7 @@ def with_records(series: SeriesDocument, content_of: Callable[[SeriesRun], bytes
     records: list[Record] = []
     failed: list[Record] = []
     left_out: list[LeftOut] = []
-    problems = [*order_problems(series)]
+    problems = [*_order_problems(series)]
     for run in series.runs:
         try:
             content = content_of(run)
@@ -149,7 +162,7 @@ def with_records(series: SeriesDocument, content_of: Callable[[SeriesRun], bytes
         if content is None or record is None:
             left_out.append(LeftOut(run.run, run.run_id, _why(run)))
             continue
-        problems += [f"run {run.run}: {what}" for what in record_problems(run, record, content)]
+        problems += [f"run {run.run}: {what}" for what in _record_problems(run, record, content)]
         if run.state == "ok":
             records.append(record)
         else:
@@ -181,6 +194,40 @@ def _why(run: SeriesRun) -> str:
         return "missing: nothing says how it ended"
     code = "" if run.exit_code is None else f", exit code {run.exit_code}"
     return f"{run.state}{code}{f': {run.reason}' if run.reason else ''}"
+
+
+def _order_problems(series: SeriesDocument) -> Iterator[str]:
+    """Where runs are missing, or ids and seeds do not follow from the nonce, which the verifier chose."""
+    if series.series_id not in [series_id_of(series.nonce, side) for side in (None, *SIDES)]:
+        yield f"its id {series.series_id} does not follow from its nonce {series.nonce}"
+    if [run.run for run in series.runs] != [*range(1, series.requested + 1)]:
+        yield f"it lists {len(series.runs)} runs, and {series.requested} were requested, numbered from 1"
+    for run in series.runs:
+        if run.run_id != run_id_of(series.series_id, run.run):
+            yield f"run {run.run}: run_id {run.run_id} does not follow from the series' id {series.series_id}"
+        given = series.runs[0].seed if series.seeds == "given" else seed_of(series.nonce, run.run)
+        if run.seed != given:
+            yield f"run {run.run}: the seed {run.seed} is not {given}, which follows from the nonce or was given"
+        if run.state == "ok" and run.record_id is None:
+            yield f"run {run.run}: it ended as ok, and names no record"
+
+
+def _record_problems(run: SeriesRun, record: Record, content: bytes) -> Iterator[str]:
+    """Where a record is not what the series says of it."""
+    name = f"record {record.record_id}"
+    if (found := hashlib.sha256(content).hexdigest()) != run.sha256:
+        yield f"{name} has the sha256 {found}, the series says {run.sha256}"
+    pairs: dict[str, tuple[object, object]] = {
+        "run_id": (record.run_id, run.run_id),
+        "status.state": (record.status.state, run.state),
+    }
+    if record.config is not None:
+        pairs["config.seed"] = (record.config.get("seed"), run.seed)
+    for what, (here, there) in pairs.items():
+        if here != there:
+            yield f"{name} has {what} {brief(str(here))}, the series says {brief(str(there))}"
+    if record.duration is not None and run.seconds is not None and record.duration > run.seconds * (1 + _DRIFT) + 1:
+        yield f"{name} says that the run took {record.duration:.1f} s, the launcher {run.seconds:.1f} s"
 
 
 def _image_problems(records: list[Record]) -> Iterator[str]:

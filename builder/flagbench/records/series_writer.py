@@ -12,11 +12,11 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
+from flagbench.records.blobs import ListingDenied, StoreError
 from flagbench.records.model import Image
-from flagbench.records.store.blobs import ListingDenied, StoreError
-from flagbench.records.store.layout import series_key, series_prefix
-from flagbench.records.store.records import Store
-from flagbench.records.store.series_document import SeriesDocument, SeriesRun
+from flagbench.records.series_document import SeriesDocument, SeriesRun
+from flagbench.records.store import Store
+from flagbench.records.store_keys import series_key, series_prefix
 from flagbench_core.exit_codes import ExitCode
 
 BEGUN = "begun"

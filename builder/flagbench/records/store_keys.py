@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from flagbench.records.blobs import StoreError
 from flagbench.records.read import date_fault
 from flagbench.records.scalars import RECORD_ID, RUN_ID
-from flagbench.records.store.blobs import StoreError
 from flagbench.terminal import brief
 from flagbench_core import layout
 from flagbench_core.exit_codes import ExitCode

@@ -17,9 +17,9 @@ from contextlib import suppress
 
 import msgspec
 
+from flagbench.records.blobs import Blobs
 from flagbench.records.digest import unseeded_digest
 from flagbench.records.model import Record
-from flagbench.records.store.blobs import Blobs
 
 
 class Summary(msgspec.Struct, frozen=True):

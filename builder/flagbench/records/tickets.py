@@ -19,13 +19,13 @@ from typing import Any
 
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason
+from flagbench.records.blobs import IdTaken, StoreError, Unread
+from flagbench.records.bucket_blobs import BucketBlobs, request_errors, store_errors
+from flagbench.records.bundle_archive import BundleError, read_origin, unpacked
 from flagbench.records.model import Record
 from flagbench.records.read import MAX_BYTES, RecordError, read_record
-from flagbench.records.store.archive import BundleError, read_origin, unpacked
-from flagbench.records.store.blobs import IdTaken, StoreError, Unread
-from flagbench.records.store.bucket import BucketBlobs, request_errors, store_errors
-from flagbench.records.store.layout import BundlePlace, InboxPlace, inbox_prefix, parse_inbox_key
-from flagbench.records.store.records import Store
+from flagbench.records.store import Store
+from flagbench.records.store_keys import BundlePlace, InboxPlace, inbox_prefix, parse_inbox_key
 from flagbench.terminal import brief
 from flagbench_core.s3 import Bucket, S3Error, download, sha256_of
 from flagbench_core.s3.ticket import RECORD, Ticket, bundle_name, in_seconds

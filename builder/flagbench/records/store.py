@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
+from pathlib import Path
 
 from flagbench.errors import FlagbenchError
+from flagbench.records.blobs import Blob, Blobs, Health, IdTaken, ListingDenied, StoreError, Unread, damaged
+from flagbench.records.bucket_blobs import BucketBlobs, store_errors
+from flagbench.records.bundles import Bundles
+from flagbench.records.folder_blobs import FolderBlobs
+from flagbench.records.index import Index, Summary, summary_of
 from flagbench.records.read import MAX_BYTES, parse, read_record
-from flagbench.records.store.blobs import Blob, Blobs, Health, IdTaken, ListingDenied, StoreError, Unread, damaged
-from flagbench.records.store.bundles import Bundles
-from flagbench.records.store.index import Index, Summary, summary_of
-from flagbench.records.store.layout import Place, check_record_id, parse_key, prefix
+from flagbench.records.store_keys import Place, check_record_id, parse_key, prefix
 from flagbench.terminal import brief
+from flagbench.user_folders import data_folder
 from flagbench_core.exit_codes import ExitCode
+from flagbench_core.layout import AddressError, folder_of
+from flagbench_core.redaction import redact
+from flagbench_core.s3 import parse_address
+
+VARIABLE = "FLAGBENCH_STORE"
 
 
 @dataclass(frozen=True)
@@ -247,3 +257,24 @@ def _partial_place(key: str) -> Place:
         for name in ("case=", "stack=")
     )
     return Place(case, stack, "", parts[-1])
+
+
+def open_store(url: str | None = None) -> Store:
+    """The store at `url`, else at FLAGBENCH_STORE, else in the user's data folder. Creates nothing.
+
+    `url` is a plain path, `file:///path` or `s3://bucket/prefix`. Raises StoreError (usage) for any other address.
+    """
+    address = url or os.environ.get(VARIABLE) or str(data_folder() / "store")
+    if address.lower().startswith("s3:"):
+        with store_errors():
+            return Store(BucketBlobs(parse_address(address)))
+    try:
+        return Store(FolderBlobs(Path(folder_of(address))))
+    except AddressError as error:
+        raise _unusable(address, str(error), error.remedy) from error
+    except FileNotFoundError as error:
+        raise _unusable(address, "the current folder no longer exists", "change to another folder") from error
+
+
+def _unusable(address: str, why: str, remedy: str) -> StoreError:
+    return StoreError(f"the store {redact(address)} cannot be used: {why}", remedy=remedy, code=ExitCode.USAGE)

@@ -21,11 +21,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from flagbench.files import expanded, read_file, reason, write_atomically
-from flagbench.records.store.blobs import INDEX, INDEX_BYTES, Blob, Health, StoreError, damaged
-from flagbench.records.store.layout import checksum_name, checksum_text
-from flagbench.records.store.layout import prefix as records_prefix
+from flagbench.records.blobs import INDEX, INDEX_BYTES, Blob, Health, StoreError, damaged
+from flagbench.records.store_keys import checksum_name, checksum_text
+from flagbench.records.store_keys import prefix as records_prefix
 from flagbench.terminal import brief
 from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3 import sha256_of
 
 _CHECKSUM_BYTES = 1024
 _NAMES_ITS_CONTENT = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
@@ -98,11 +99,11 @@ class FolderBlobs:
             raise ValueError(f"the key {key!r} does not name its content")
         target = self.root / key
         try:
-            if target.is_file() and target.stat().st_size == path.stat().st_size and _sha256(target) == sha256:
+            if target.is_file() and target.stat().st_size == path.stat().st_size and sha256_of(target) == sha256:
                 return False
             _make_folder(target.parent)
             with _copy(path, target.parent) as copied:
-                if _sha256(copied) != sha256:
+                if sha256_of(copied) != sha256:
                     raise StoreError(f"{path} does not have the sha256 that its name has", remedy="remove the file")
                 copied.replace(target)  # what is there under this name has other bytes: it is damaged
             _flush_folder(target.parent)
@@ -116,7 +117,7 @@ class FolderBlobs:
         """Copy an object to a file; see Blobs.get_file."""
         source = self.root / key
         try:
-            if source.stat().st_size != size or _sha256(source) != sha256:
+            if source.stat().st_size != size or sha256_of(source) != sha256:
                 raise damaged(str(source), "does not match the sha256 in its name: it changed after it was stored")
         except OSError as error:
             raise damaged(str(source), f"cannot be read: {reason(error)}") from error
@@ -263,13 +264,6 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sha256(path: Path) -> str:
-    """The sha256 of a file of any size. Raises OSError."""
-    from flagbench_core.s3 import sha256_of  # what has a file of its own are bundles; the package has a client
-
-    return sha256_of(path)
 
 
 @contextmanager
