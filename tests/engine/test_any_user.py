@@ -63,7 +63,7 @@ def test_a_user_without_name_home_and_a_folder_to_stand_in(tmp_path, stranger):
     assert not list(place.glob("flagbench-*")), "the home goes with the spool"
 
 
-def test_nowhere_to_write_is_said_with_a_record(tmp_path, stranger):
+def test_nowhere_to_write_leaves_a_record(tmp_path, stranger):
     _, become = stranger
     locked = tmp_path / "locked"
     locked.mkdir()

@@ -76,7 +76,7 @@ def test_a_path_relative_to_a_removed_directory(tmp_path, option):
 
 @pytest.mark.parametrize("option", ["--data", "--weights"])
 def test_what_is_no_folder_is_refused_at_once(tmp_path, option):
-    """A pipe blocks whoever opens it."""
+    """A pipe blocks a process that opens it."""
     given = tmp_path / "given"
     os.mkfifo(str(given))
     assert run_case(tmp_path, *RUN, option, str(given)).failed(3, "data", str(given))["ranks"] == []

@@ -1,4 +1,4 @@
-"""A run that is killed goes on from its checkpoint, and ends as if nothing had happened."""
+"""A killed run resumes from its checkpoint, and ends as if nothing had happened."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def curve(record):
     return [loss for _, loss in record["quality"]["loss_curve"]]
 
 
-def test_a_killed_run_goes_on_from_its_checkpoint(tmp_path):
+def test_a_killed_run_resumes_from_its_checkpoint(tmp_path):
     whole = start(tmp_path / "whole").wait().record
     assert whole["status"]["state"] == "ok"
     steps = whole["work"]["steps"]

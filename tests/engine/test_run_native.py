@@ -1,4 +1,4 @@
-"""Runs that end well: one line on stdout whatever libraries print, and a record that says what was done."""
+"""Runs that end well: one line on stdout, and a record of what was done."""
 
 import gc
 import json
@@ -53,7 +53,7 @@ def test_published_run_evaluates_and_stops(tmp_path):
     assert all(math.isfinite(metric["value"]) for metric in record["metrics"])
 
 
-def test_whatever_libraries_print_goes_to_stderr(tmp_path):
+def test_output_of_libraries_goes_to_stderr(tmp_path):
     """A banner written to descriptor 1 by every Python process of the run, as NCCL and base images do."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import os; os.write(1, b'BANNER\\n')\n")

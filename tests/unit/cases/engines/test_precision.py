@@ -64,7 +64,7 @@ def test_a_product_that_is_no_rounding_is_wrong(error: float) -> None:
 
 
 @pytest.mark.parametrize(("asked", "executed"), [("fp32", "fp32"), ("bf16", "bf16"), ("tf32", "fp32")])
-def test_a_processor_proves_what_it_really_does(asked: str, executed: str) -> None:
+def test_executed_precision_on_a_processor(asked: str, executed: str) -> None:
     proof = precision.prove(torch.device("cpu"), asked)
     assert proof["requested"] == asked
     assert proof["executed"] == executed  # no processor has TF32: the record must say so, whatever was asked

@@ -72,7 +72,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ca
         (None, "11.6", False),
     ],
 )
-def test_a_version_is_the_expected_one_or_begins_with_it(found: str | None, expected: str, same: bool) -> None:
+def test_version_matches(found: str | None, expected: str, same: bool) -> None:
     assert preflight.matches(found, expected) is same
 
 
@@ -86,7 +86,7 @@ def test_a_version_is_the_expected_one_or_begins_with_it(found: str | None, expe
         ("470.57", None, False),
     ],
 )
-def test_a_driver_is_old_only_where_it_is_known_to_be(driver: str | None, floor: str | None, old: bool) -> None:
+def test_old_drivers(driver: str | None, floor: str | None, old: bool) -> None:
     assert preflight.older(driver, floor) is old
 
 
@@ -131,7 +131,7 @@ def test_docker_options_of_two_nodes(root: bool, capabilities: str) -> None:
 
 
 @pytest.mark.usefixtures("image")
-def test_a_pod_asks_its_cluster_and_not_docker(monkeypatch: pytest.MonkeyPatch, refused: Callable) -> None:
+def test_a_pod_without_devices(monkeypatch: pytest.MonkeyPatch, refused: Callable) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     error = refused(fake_torch(0))
     assert "nvidia.com/gpu: 8" in error.remedy
@@ -139,7 +139,7 @@ def test_a_pod_asks_its_cluster_and_not_docker(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("found", [0, 3])
-def test_a_native_run_needs_no_docker(found: int, refused: Callable) -> None:
+def test_a_native_run_without_devices(found: int, refused: Callable) -> None:
     error = refused(fake_torch(found))
     assert "docker" not in error.remedy
     assert "CUDA_VISIBLE_DEVICES" in error.remedy

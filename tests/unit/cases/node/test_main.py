@@ -1,4 +1,4 @@
-"""The edge of an image: one record on stdout for whatever was typed, and no secrets in it."""
+"""The entry point: one record on stdout for any arguments, and no secrets in it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.image
 
 
 @pytest.mark.parametrize("host", ["host..svc", "a" * 64, ""])
-def test_a_name_that_no_resolver_takes_leads_nowhere(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_name_has_no_interface(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = socket.getaddrinfo
 
     def refuse(name: str, *arguments: Any, **options: Any) -> Any:
@@ -52,7 +52,7 @@ def test_a_name_for_this_machine_alone_is_not_used(monkeypatch: pytest.MonkeyPat
     assert network.interface_towards("127.0.1.1") == network.interface_towards("localhost") == "lo"
 
 
-def test_a_port_that_is_taken_is_said_before_anything_is_started() -> None:
+def test_a_port_in_use_is_refused() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)

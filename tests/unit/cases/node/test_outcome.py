@@ -39,7 +39,7 @@ def test_what_the_agent_found_before_the_ranks_began():
     assert ending(report)[1:] == ("preflight", "no device", "add --gpus all", 13)
 
 
-def test_a_cause_beats_its_echo_though_it_was_written_later():
+def test_a_primary_failure_beats_an_earlier_secondary_one():
     found = ending(FAILED, [BROKEN, DATA], [KILLED, SPARED])
     assert (found.reason, found.exit_code) == ("rank 1: no label", ExitCode.DATA)
 
@@ -82,12 +82,12 @@ def test_a_kill_for_memory_is_known_by_the_cgroup():
     assert "a process of this run" in ending({}, memory=True).reason
 
 
-def test_only_an_echo_is_left_where_another_node_failed():
+def test_a_secondary_failure_points_to_other_nodes():
     found = ending({"ok": False, "failures": []}, [BROKEN])
     assert (found.reason, found.remedy) == ("rank 0: the connection broke", "see the log of the other nodes")
 
 
-def test_an_agent_that_died_when_all_was_done_takes_nothing_away():
+def test_an_agent_killed_after_all_ranks_finished_is_ok():
     assert ending({}, code=-9, done=True).state == "ok"
     assert ending({}, [BROKEN], code=-9, done=True).state == "failed"
     assert ending(FAILED, code=1, done=True).state == "failed"

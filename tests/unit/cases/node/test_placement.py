@@ -71,13 +71,13 @@ SKYPILOT = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\
         "sky-ipv6",
     ],
 )
-def test_each_platform_says_where_a_node_stands(env: dict[str, str], placement: Placement) -> None:
+def test_placement_from_each_platform(env: dict[str, str], placement: Placement) -> None:
     assert locate_node(2, None, None, env, expand) == placement
 
 
 @pytest.mark.parametrize("env", [KUBERNETES, PYTORCHJOB, SLURM, SKYPILOT], ids=["k8s", "pet", "slurm", "sky"])
 @pytest.mark.parametrize("nodes", [["--nodes", "2"], ["--nodes=two"]])
-def test_a_node_knows_that_it_is_not_the_first(nodes: list[str], env: dict[str, str]) -> None:
+def test_rank_from_the_platform_with_invalid_arguments(nodes: list[str], env: dict[str, str]) -> None:
     rank, placement = likely_node(["distilbert", "--no-such-option", *nodes], env)
     assert rank == 1
     assert placement is None or placement.node_rank == 1
@@ -94,7 +94,7 @@ def test_a_node_knows_that_it_is_not_the_first(nodes: list[str], env: dict[str, 
         (["--nodes=2", "--node-rank", "9" * 5000], {}, 0),
     ],
 )
-def test_a_node_that_cannot_tell_is_the_first(argv: list[str], env: dict[str, str], rank: int) -> None:
+def test_unknown_rank_is_0(argv: list[str], env: dict[str, str], rank: int) -> None:
     assert likely_node(argv, env)[0] == rank
 
 
@@ -132,7 +132,7 @@ def test_bare_ranks_and_master_addresses_are_never_read(env: dict[str, str]) -> 
     assert locate_node(2, 0, "here", env, never).host == "here"
 
 
-def test_one_node_needs_nothing_and_any_port_will_do() -> None:
+def test_placement_of_one_node() -> None:
     assert locate_node(1, None, None, {}, never) == Placement(1, 0, "127.0.0.1", 0, "single node")
     assert locate_node(1, 0, None, dict(SLURM, **SKYPILOT), never) == Placement(1, 0, "127.0.0.1", 0, "single node")
     assert locate_node(1, None, "here:5", {}, never).port == 5
@@ -149,9 +149,7 @@ def test_one_node_needs_nothing_and_any_port_will_do() -> None:
         ((2, None, None), {"SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "none"}, "node 0"),
     ],
 )
-def test_what_contradicts_or_is_missing_is_a_usage_error(
-    arguments: tuple[Any, Any, Any], env: dict[str, str], named: str
-) -> None:
+def test_invalid_placements_are_refused(arguments: tuple[Any, Any, Any], env: dict[str, str], named: str) -> None:
     with refuses(UsageError, named):
         locate_node(*arguments, env, lambda nodelist: [])
 
@@ -182,12 +180,12 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
         "host:\u0665",
     ],
 )
-def test_addresses_that_are_none(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     with refuses(UsageError, "--master", repr(text)):
         parse_address(text, "--master")
 
 
-def test_slurm_without_scontrol_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_without_scontrol(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*arguments: Any, **options: Any) -> None:
         raise FileNotFoundError("scontrol")
 

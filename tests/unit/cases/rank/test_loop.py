@@ -162,7 +162,7 @@ def test_a_window_has_its_last_checkpoint(tmp_path: Path, time: Time, steps: int
 
 
 class Dry(Toy):
-    """Its loader gives nothing, whatever it has said."""
+    """Its loader has no batches, although it announced some."""
 
     def batches(self, epoch: int) -> Iterator[int]:
         return iter(())

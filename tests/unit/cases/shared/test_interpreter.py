@@ -28,14 +28,14 @@ def seen(*flags, **environment):
     return json.loads(done.stdout)
 
 
-def test_children_of_an_image_start_whatever_is_set():
+def test_children_of_an_image_do_not_inherit_pythonhome():
     env = seen("-I", **SET)
     assert not {"PYTHONHOME", "PYTHONINSPECT"} & set(env)
     assert env["PYTHONPATH"] == os.pathsep.join([ROOT, "/theirs"])
     assert (env["PYTHONHASHSEED"], env["OTHER"]) == ("7", "stays")
 
 
-def test_elsewhere_the_environment_is_the_person_s():
+def test_elsewhere_the_environment_is_inherited():
     """A Python that needs PYTHONHOME was started with it, and so are its children."""
     assert {name: value for name, value in seen(**SET).items() if name in SET} == {
         **SET,

@@ -35,7 +35,7 @@ def test_an_existing_record_is_kept(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["r.json"]
 
 
-def test_nobody_ever_sees_half_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_is_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     monkeypatch.setattr(output.os, "fsync", lambda handle: seen.append(os.listdir(tmp_path)))
     output.write_file(str(tmp_path), "r.json", "x" * 100_000)
@@ -45,7 +45,7 @@ def test_nobody_ever_sees_half_a_record(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
-def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def refuse(*arguments: str) -> None:
         raise OSError(code, os.strerror(code))
 

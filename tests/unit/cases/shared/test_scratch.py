@@ -54,7 +54,7 @@ def holder(place: Path) -> Iterator[tuple[Any, Path]]:
     process.communicate()
 
 
-def test_what_a_killed_process_left_is_removed_and_no_sooner(place: Path, holder: tuple[Any, Path]) -> None:
+def test_the_folder_of_a_killed_process_is_removed(place: Path, holder: tuple[Any, Path]) -> None:
     process, folder = holder
     (folder / "rank-00000.steps").write_bytes(bytes(100))
     assert scratch.remove_leftovers() == []
@@ -67,7 +67,7 @@ def test_what_a_killed_process_left_is_removed_and_no_sooner(place: Path, holder
     assert not folder.exists()
 
 
-def test_what_others_have_put_there_is_left_alone(place: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_foreign_files_are_left_alone(place: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Links, pipes, folders without a lock, locks that are links: none is followed, opened for long or removed."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / scratch.LOCK).touch()
@@ -97,7 +97,7 @@ def test_another_users_folder_is_left_alone(place: Path) -> None:
     assert left.is_dir()
 
 
-def test_runs_that_begin_at_once_never_remove_each_others(place: Path) -> None:
+def test_concurrent_runs_keep_their_folders(place: Path) -> None:
     racers = [start(RACER, place) for _ in range(4)]
     for racer in racers:
         racer.communicate(timeout=60)

@@ -70,7 +70,7 @@ def test_a_terminal_that_is_gone_changes_nothing(tmp_path: Path) -> None:
     assert (code, found["child"]) == (0, 0)
 
 
-def test_whoever_reads_gets_everything_in_its_order(tmp_path: Path) -> None:
+def test_stderr_is_forwarded_in_order(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", NOISY, str(tmp_path / "found.json")], stderr=subprocess.PIPE, timeout=60
     )
