@@ -131,7 +131,7 @@ def _request(claim: Claim, steps: int | None) -> Request:
     )
     words = ["--nodes", str(run.nodes), "--gpus", str(run.gpus), "--precision", run.precision]
     words += [word for setting in settings for word in ("--set", setting)]
-    return Request(
+    request = Request(
         argv=[claim.case, *words, *(["--full"] if steps is None else ["--steps", str(steps - warmup)])],
         case=claim.case,
         stack=stack,
@@ -140,14 +140,8 @@ def _request(claim: Claim, steps: int | None) -> Request:
         division=run.division,
         nodes=run.nodes,
         gpus=run.gpus,
-        config=resolved,
-        config_digest=configs.digest(resolved),
-        formula=case["flops"]["formula"],
-        unit=case["unit"],
-        gate=case["gate"],
-        checks=tuple(case["checks"]),
-        published_flops=case["flops"].get("published"),
     )
+    return request.resolved(case, stack, resolved)
 
 
 def _published(claim: Claim, name: str) -> float | None:

@@ -37,10 +37,6 @@ def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Requ
         division=arguments.division if arguments else "faithful",
         nodes=arguments.nodes if arguments else 1,
         gpus=arguments.gpus if arguments else 1,
-        config=None,
-        config_digest=None,
-        formula=None,
-        unit="samples",
     )
 
 
@@ -99,19 +95,7 @@ def resolve(arguments: argparse.Namespace, request: Request, ticket: Optional[st
     placement = locate_node(arguments.nodes, arguments.node_rank, arguments.master)
     arguments.weights = weights
     arguments.resume = find_checkpoint(arguments.resume, resolved)
-    counted = {} if case["flops"] == "none" else case["flops"]
-    request = request._replace(
-        case=case["name"],
-        stack=stack,
-        config=resolved,
-        config_digest=config.digest(resolved),
-        formula=counted.get("formula"),
-        unit=case["unit"],
-        gate=case["gate"],
-        checks=tuple(case["checks"]),
-        published_flops=counted.get("published"),
-        run_id=arguments.run_id or request.run_id,
-    )
+    request = request.resolved(case, stack, resolved)._replace(run_id=arguments.run_id or request.run_id)
     request = request._replace(record_id=new_record_id(request), begun=clocks.read())
     return Resolved(request, placement, folder, store)
 

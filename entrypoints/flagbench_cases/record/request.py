@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from flagbench_cases.record.clocks import Reading
+from flagbench_cases.shared.config import digest
 from flagbench_cases.shared.layout import Layout, layout_of
 
 RECORD_ID = re.compile("[0-9A-Za-z][0-9A-Za-z._-]{7,159}")
@@ -22,16 +23,31 @@ class Request(NamedTuple):
     division: str
     nodes: int
     gpus: int
-    config: Optional[Dict[str, Any]]
-    config_digest: Optional[str]
-    formula: Optional[str]  # of FLOPs, as the case's manifest names it; None if it counts none
-    unit: str
+    config: Optional[Dict[str, Any]] = None
+    config_digest: Optional[str] = None
+    formula: Optional[str] = None  # of FLOPs, as the case's manifest names it; None if it counts none
+    unit: str = "samples"
     gate: Optional[str] = None  # the first metric to compare with a claim
     checks: Tuple[str, ...] = ()  # required by the case's manifest: must be made if applicable, and pass
     published_flops: Optional[Dict[str, Any]] = None  # the publisher's formula for utilisation
     record_id: Optional[str] = None  # made by node 0 and given to all nodes; None: made with the record
     begun: Optional[Reading] = None  # the clocks of this node when record_id was made
     sources: Mapping[str, str] = MappingProxyType({})  # addresses of prepared data and weights in a bucket, by kind
+
+    def resolved(self, case: Dict[str, Any], stack: Dict[str, Any], resolved: Dict[str, Any]) -> "Request":
+        """The request with its manifests and its resolved configuration."""
+        counted = {} if case["flops"] == "none" else case["flops"]
+        return self._replace(
+            case=case["name"],
+            stack=stack,
+            config=resolved,
+            config_digest=digest(resolved),
+            formula=counted.get("formula"),
+            unit=case["unit"],
+            gate=case["gate"],
+            checks=tuple(case["checks"]),
+            published_flops=counted.get("published"),
+        )
 
     @property
     def layout(self) -> Layout:

@@ -9,25 +9,11 @@ import pytest
 from flagbench_cases.record.measured import complete_steps
 from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence import derive, metrics
-from unit.cases.record.runs import facts_of, metrics_of, section_of
+from unit.cases.record.runs import NAN, facts_of, metrics_of, section_of, step
 
-NAN = float("nan")
-BASE = Step(
-    data_wait=0.25,
-    to_device=0.25,
-    host=0.5,
-    device=1.0,
-    first_collective=NAN,
-    collective_wait=NAN,
-    after=0.125,
-    loss=1.0,
-    samples=4.0,
-    published_samples=4.0,
-    tokens=512.0,
-    tokens_useful=64.0,
-    flops_executed=8.0,
-    flops_useful=2.0,
-    flops_recomputed=0.0,
+BASE = step(1.0, 1.0)._replace(
+    **{"data_wait": 0.25, "to_device": 0.25, "host": 0.5, "after": 0.125, "samples": 4.0, "published_samples": 4.0},
+    **{"tokens": 512.0, "tokens_useful": 64.0, "flops_executed": 8.0, "flops_useful": 2.0},
 )
 
 

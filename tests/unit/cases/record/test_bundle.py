@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import tarfile
 import time
@@ -15,11 +14,11 @@ import pytest
 
 from flagbench_cases.record import bundle
 from flagbench_cases.record.stores import Bundle
-from flagbench_cases.shared.spool import RankSpool, SpoolReader, Step, write_exit
+from flagbench_cases.shared.spool import RankSpool, SpoolReader, write_exit
+from unit.cases.record.runs import step
 
 pytestmark = pytest.mark.image
 
-STEP = Step(0.1, 0.01, 0.2, 0.25, math.nan, math.nan, 0.0, 0.5, 32.0, 32.0, 4096.0, 512.0, 1e9, 1e8, 0.0)
 AWS_SECRET = "plantedSECRETplanted/PLANTED+planted1234"
 
 
@@ -32,7 +31,7 @@ def spool(tmp_path: Path) -> Path:
         writer = RankSpool(str(folder), rank)
         writer.reserve(1000)
         for _ in range(5):
-            writer.step(STEP)
+            writer.step(step())
         writer.fact("rank", node=rank // 2, host="h")
     write_exit(str(folder), 3, -9)
     (folder / "plan.json").write_text(json.dumps({"config": {"seed": 0}, "argv": ["distilbert"]}))

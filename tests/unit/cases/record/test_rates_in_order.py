@@ -9,12 +9,11 @@ import pytest
 
 from flagbench_cases.record import checks
 from flagbench_cases.shared.spool import Step
-from unit.cases.record.runs import metrics_of, section_of
+from unit.cases.record.runs import metrics_of, section_of, step
 
 pytestmark = pytest.mark.image
 
-NAN = float("nan")
-STEP = Step(0.0, 0.0, 0.5, 0.5, NAN, NAN, 0.0, 1.0, 4.0, 4.0, 8.0, 8.0, 1.0, 1.0, 0.0)
+STEP = step()._replace(data_wait=0.0, to_device=0.0, host=0.5, device=0.5, samples=4.0, published_samples=4.0)
 
 
 class Job(NamedTuple):
@@ -57,14 +56,8 @@ def synchronous_job(seed: int) -> Job:
             after = bookkeeping
             if number == count - 1:
                 after = max(bookkeeping, done - begun[r] - host)
-            times = {
-                "data_wait": wait,
-                "to_device": handed,
-                "host": host,
-                "device": done - started[r],
-                "after": after,
-            }
-            ranks[r].append(STEP._replace(**times))
+            taken = STEP._replace(data_wait=wait, to_device=handed, host=host, after=after)
+            ranks[r].append(taken._replace(device=done - started[r]))
             hosts[r] = begun[r] + host + after
             devices[r] = done
     return Job(ranks, [host + evaluation for host in hosts])
