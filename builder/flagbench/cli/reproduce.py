@@ -12,7 +12,7 @@ import typer
 from flagbench import complete
 from flagbench.cli.options import StoreOption, WideOption
 from flagbench.cli.run import usable_store
-from flagbench.devices import this_machine
+from flagbench.devices import this_machine, usage_now
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
@@ -29,13 +29,13 @@ from flagbench.runs.reproduce import page as reproduce_page
 from flagbench.runs.reproduce import repeat as reproduce_runs
 from flagbench.runs.reproduce.bundle import check_target, write_bundle
 from flagbench.runs.reproduce.gather import bundle_files
-from flagbench.runs.reproduce.gpus import Usage, usage_now
 from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.log import logged
 from flagbench.runs.reproduce.plan import Plan, PlanOptions, plan_of
 from flagbench.runs.reproduce.preflight import look, nearest
 from flagbench.runs.series import SeriesOptions, plan_sides
 from flagbench.runs.target import Via, choose_via, target_of, with_data
+from flagbench.vendors import Usage
 from flagbench_core.exit_codes import ExitCode
 
 

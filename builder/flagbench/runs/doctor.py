@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from flagbench.devices import this_machine, usage_now
 from flagbench.errors import FlagbenchError
 from flagbench.images.docker import open_engine
 from flagbench.manifests.load import load_catalog
@@ -191,16 +192,14 @@ def _is_left(folder: Path) -> bool:
         os.close(lock)
 
 
-def accelerator(driver: Path = Path("/proc/driver/nvidia/version")) -> Diagnosis:
-    """The accelerator's driver, read from the kernel, because a vendor's tool may hang."""
-    with contextlib.suppress(OSError):
-        if version := re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", driver.read_text()):
-            return Diagnosis("accelerator", Level.OK, f"NVIDIA driver {version[1]}")
-    for tool in ("nvidia-smi", "mx-smi"):
-        if shutil.which(tool):
-            return Diagnosis("accelerator", Level.OK, f"{tool} found, driver version unknown")
+def accelerator() -> Diagnosis:
+    """The accelerators that their vendor's tool shows, and their driver."""
+    machine = this_machine()
+    if machine.devices:
+        drivers = sorted({device.driver for device in usage_now().devices if device.driver})
+        return Diagnosis("accelerator", Level.OK, ", driver ".join([machine.described, *drivers]))
     remedy = "images of the cpu stack run here; for others install the accelerator's driver"
-    return Diagnosis("accelerator", Level.WARN, "no driver found", remedy)
+    return Diagnosis("accelerator", Level.WARN, machine.problem or "none was found", remedy)
 
 
 def docker(catalog: Catalog | None) -> Diagnosis:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from catalogs import CATALOG
-from flagbench import devices
-from flagbench.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine
+from flagbench import devices, vendors
+from flagbench.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine, usage_now
+from flagbench.vendors import DeviceState, Usage, metax, nvidia
 from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Flagbench
@@ -31,7 +32,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tool]:
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(devices, "_METAX_PLACES", ())
+    monkeypatch.setattr(metax, "PLACES", ())
 
     def install(name: str, *lines: str, script: str = "") -> None:
         (folder / "lines").write_text("\n".join([*lines, ""]))
@@ -96,7 +97,7 @@ def test_what_mx_smi_prints(tool: Tool, version: str, names: list[str]) -> None:
 def test_a_tool_that_does_not_answer_fails_no_command(
     tool: Tool, monkeypatch: pytest.MonkeyPatch, script: str, problem: str | None, flagbench: Flagbench
 ) -> None:
-    monkeypatch.setattr(devices, "PATIENCE_S", 0.1 if "sleep" in script else 5.0)
+    monkeypatch.setattr(vendors, "PATIENCE_S", 0.1 if "sleep" in script else 5.0)
     tool("nvidia-smi", script=script)
     machine = this_machine()
     assert machine.devices == ()
@@ -106,11 +107,30 @@ def test_a_tool_that_does_not_answer_fails_no_command(
     assert "THIS MACHINE" not in ended.out
 
 
-def test_a_second_tool_is_asked_if_the_first_says_nothing(tool: Tool) -> None:
-    tool("mx-smi", *(MXSMI / "2.2.9" / "list.txt").read_text().splitlines())
-    tool("nvidia-smi", script="#!/bin/sh\nexit 9\n")
-    (Path(os.environ["PATH"]) / "lines").write_text((MXSMI / "2.2.9" / "list.txt").read_text())
-    assert (this_machine().described, this_machine().problem) == ("2 x MXC500", None)
+def test_a_second_tool_is_asked_if_the_first_fails(tool: Tool) -> None:
+    tool("nvidia-smi", A100)
+    tool("mx-smi", script="#!/bin/sh\nexit 9\n")
+    (Path(os.environ["PATH"]) / "lines").write_text(A100)
+    assert (this_machine().described, this_machine().problem) == ("1 x NVIDIA A100-SXM4-40GB", None)
+
+
+STATE = """\
+GPU-aa, 535.129.03, Disabled, 400.00, 400.00
+GPU-bb, 535.129.03, Enabled, 250.00, 400.00
+GPU-cc, [N/A], [N/A], [Unknown Error], [N/A]
+No devices were found
+"""
+
+
+def test_state_and_programs_of_the_visible_devices(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert usage_now() == Usage()
+    programs = "GPU-aa, 7, /usr/bin/python\nGPU-bb, 8, x\nGPU-aa, [N/A], y\n"
+    tool("nvidia-smi", script=f"#!/bin/sh\ncase $1 in *compute*) echo '{programs}';; *) echo '{STATE}';; esac\n")
+    assert [state.partitioned for state in usage_now().devices] == [False, True, False]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    state = DeviceState("GPU-aa", "535.129.03", False, 400.0, 400.0)
+    assert usage_now() == Usage((state,), (("GPU-aa", "python (pid 7)"),))
+    assert nvidia.parse_state(STATE)[2] == DeviceState("GPU-cc")
 
 
 def test_a_tool_is_asked_once_in_a_process(tool: Tool, tmp_path: Path) -> None:
@@ -121,12 +141,12 @@ def test_a_tool_is_asked_once_in_a_process(tool: Tool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "count"),
-    [("", 0), ("0", 1), ("1,0", 2), ("0,7", 1), ("-1", 0), ("GPU-5bb4", 1), ("GPU-ffff", 0), ("NoDevFiles", 0)],
+    [("", 0), ("0", 1), ("1,0", 2), ("0,7", 1), ("-1", 0), ("GPU-5bb4", 1), ("GPU-", 0), ("NoDevFiles", 0), ("²", 0)],
 )
 def test_visible_devices_are_counted_and_all_are_named(
     tool: Tool, monkeypatch: pytest.MonkeyPatch, value: str, count: int
 ) -> None:
-    tool("nvidia-smi", HEADER, A100, A100)
+    tool("nvidia-smi", HEADER, A100, A100.replace("5bb4", "6cc5"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     assert (this_machine().visible, len(this_machine().devices)) == (count, 2)
     assert claims_here(this_machine(), CATALOG)

@@ -23,7 +23,7 @@ _RULES = {
         Rule(
             r"(?i)nvidia-container-cli: (?P<what>.*?)(?:: unknown)?$",
             "the NVIDIA container toolkit found no usable driver or device: {what}",
-            "check the driver with `nvidia-smi` on this machine",
+            "check that the driver works on this machine, and install it where it is missing",
         ),
         Rule(
             r"(?i)gathering device information.*?\"(?P<what>[^\"]+)\": no such file",

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from flagbench.devices import Machine, cards_here
 from flagbench.manifests.model import Catalog
 from flagbench.runs.doctor import Diagnosis, Level, disks, memory
-from flagbench.runs.reproduce.gpus import Usage
 from flagbench.runs.reproduce.nearest import SHOWN, machine_conditions, nearest_rows
 from flagbench.runs.reproduce.plan import Plan
+from flagbench.vendors import Usage
 
 LEAST_MEMORY = 0.9
 """The part of a card's nominal memory that its driver shows at least; a part of a card has less."""
@@ -113,30 +113,31 @@ def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Diagnosi
 
 def _usage(plan: Plan, usage: Usage) -> Iterator[Diagnosis]:
     """What the device is set to, and who else uses it."""
-    gpus = usage.gpus[: plan.request.options.gpus]
-    if parts := [str(gpu.index) for gpu in gpus if gpu.partitioned]:
+    devices = usage.devices[: plan.request.options.gpus]
+    if any(device.partitioned for device in devices):
         yield Diagnosis(
             "MIG",
             Level.WARN if plan.elsewhere else Level.FAIL,
-            f"enabled on device {', '.join(parts)}",
-            "ask the machine's administrator for `nvidia-smi -mig 0`",
+            f"enabled on {', '.join(device.uuid for device in devices if device.partitioned)}",
+            "ask the machine's administrator to disable it",
         )
-    for gpu in gpus:
-        if gpu.power_limit_w and gpu.power_default_w and gpu.power_limit_w < FULL_POWER * gpu.power_default_w:
+    for device in devices:
+        limit, default = device.power_limit_w, device.power_default_w
+        if limit and default and limit < FULL_POWER * default:
             yield Diagnosis(
                 "power cap",
                 Level.WARN,
-                f"device {gpu.index} may draw {gpu.power_limit_w:.0f} W, by default {gpu.power_default_w:.0f} W",
-                f"ask the machine's administrator for `nvidia-smi -i {gpu.index} -pl {gpu.power_default_w:.0f}`",
+                f"{device.uuid} may draw {limit:.0f} W, by default {default:.0f} W",
+                f"ask the machine's administrator to set the power limit to {default:.0f} W",
             )
     if usage.processes:
         yield Diagnosis(
             "foreign processes",
             Level.WARN,
-            f"on the devices: {', '.join(usage.processes[:5])}",
+            f"on the devices: {', '.join(name for _, name in usage.processes[:5])}",
             "end them, or the measurement shares the device with them",
         )
-    yield from _driver(plan, [gpu.driver for gpu in gpus if gpu.driver])
+    yield from _driver(plan, [device.driver for device in devices if device.driver])
 
 
 def _driver(plan: Plan, drivers: Sequence[str]) -> Iterator[Diagnosis]:

@@ -12,17 +12,14 @@ from unittest.mock import Mock
 
 import pytest
 
+from flagbench.devices import Machine
 from flagbench.images import docker
 from flagbench.manifests.load import load_catalog
 from flagbench.runs import doctor
 from flagbench.runs.doctor import GIB, Diagnosis, Level
+from flagbench.vendors import Device, DeviceState, Usage
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench, process
-
-DRIVER = """NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
-GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)
-"""
-OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build\n"
 
 
 def test_doctor_passes_with_warnings_and_fails_with_a_failure(flagbench: Flagbench, tmp_path: Path) -> None:
@@ -65,16 +62,12 @@ def test_packages_are_looked_up_without_being_imported(monkeypatch: pytest.Monke
     assert "torch" in {finding.name for finding in doctor.native_packages(None)}
 
 
-def test_the_version_of_the_driver_or_that_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, version in ((DRIVER, "550.54.15"), (OPEN_DRIVER, "570.86.10")):
-        (tmp_path / "version").write_text(text)
-        assert doctor.accelerator(tmp_path / "version") == Diagnosis(
-            "accelerator", Level.OK, f"NVIDIA driver {version}"
-        )
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor.accelerator(tmp_path / "none").level is Level.WARN
-    (tmp_path / "nvidia-smi").touch(mode=0o755)
-    assert doctor.accelerator(tmp_path / "none").detail.startswith("nvidia-smi found")
+def test_the_accelerators_and_their_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.accelerator().level is Level.WARN
+    device = Device("NVIDIA L4", 22.5, "GPU-0")
+    monkeypatch.setattr(doctor, "this_machine", lambda: Machine((device,), 1))
+    monkeypatch.setattr(doctor, "usage_now", lambda: Usage((DeviceState("GPU-0", "550.54.15"),)))
+    assert doctor.accelerator() == Diagnosis("accelerator", Level.OK, "1 x NVIDIA L4, driver 550.54.15")
 
 
 def test_memory_and_its_limit(tmp_path: Path) -> None:

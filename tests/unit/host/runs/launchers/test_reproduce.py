@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from flagbench.cli import reproduce
-from flagbench.devices import Device, Machine
+from flagbench.devices import Machine
 from flagbench.errors import FlagbenchError
 from flagbench.records import bundle_archive as archive
 from flagbench.records.model import Record
@@ -21,8 +21,8 @@ from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import describe
 from flagbench.runs.reproduce import repeat as reproduce_runs
 from flagbench.runs.reproduce import verdict as reproduce_verdict
-from flagbench.runs.reproduce.gpus import Gpu, Usage
 from flagbench.runs.reproduce.limits import Clock
+from flagbench.vendors import Device, DeviceState, Usage
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict.result import Against
 from flagbench_core.exit_codes import ExitCode
@@ -283,18 +283,18 @@ def machine(name: str = A100, count: int = 8, memory: float = 40.0, partition: b
     return Machine(tuple(Device(name, memory, f"GPU-{i}", partition) for i in range(count)), count)
 
 
-GPU = Gpu(0, "GPU-0", driver="535.54", memory_mib=40960, power_limit_w=400, power_default_w=400)
-SOUND = Usage((GPU,))
+STATE = DeviceState("GPU-0", "535.54", power_limit_w=400, power_default_w=400)
+SOUND = Usage((STATE,))
 
 
 @pytest.mark.parametrize(
     ("here", "usage", "named", "forbidden"),
     [
         (machine(), SOUND, "", False),
-        (machine(), Usage((Gpu(0, "GPU-0", driver="460.1"),)), "driver", False),
-        (machine(), Usage((Gpu(0, "GPU-0", power_limit_w=250, power_default_w=400),)), "power cap", False),
-        (machine(), Usage((GPU,), ("python (pid 7)",)), "foreign processes", False),
-        (machine(), Usage((Gpu(0, "GPU-0", partitioned=True),)), "MIG", True),
+        (machine(), Usage((DeviceState("GPU-0", "460.1"),)), "driver", False),
+        (machine(), Usage((DeviceState("GPU-0", power_limit_w=250, power_default_w=400),)), "power cap", False),
+        (machine(), Usage((STATE,), (("GPU-0", "python (pid 7)"),)), "foreign processes", False),
+        (machine(), Usage((DeviceState("GPU-0", partitioned=True),)), "MIG", True),
         (machine(memory=9.5), SOUND, "memory of the device", True),
         (machine(partition=True), SOUND, "MIG", True),
         (machine("NVIDIA H200", memory=141.0), SOUND, "device", True),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
 from catalogs import CATALOG
 from flagbench.runs.reproduce import log, surroundings
-from flagbench.runs.reproduce.gpus import Usage, parse_gpus, parse_processes, usage_now, visible
 from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.nearest import nearest_rows
 from flagbench.runs.reproduce.plan import PlanOptions, plan_of
@@ -43,64 +40,6 @@ def test_the_case_chooses_the_layout_for_other_devices() -> None:
     names = {word.partition("=")[0] for word in plan.request.options.set_}
     assert names == claim.run.set.keys() - {"tp", "pp"}
     assert {"tp", "pp"} <= {text.partition(":")[0] for text in plan.differs}
-
-
-SMI = """\
-0, GPU-aa, 535.129.03, 40960, Disabled, 400.00, 400.00
-1, GPU-bb, 535.129.03, 40960, Enabled, 250.00, 400.00
-2, GPU-cc, [N/A], [N/A], [N/A], [Unknown Error], [N/A]
-No devices were found
-x, GPU-dd, 1, 1, Disabled, 1, 1
-"""
-
-
-def test_what_nvidia_smi_prints() -> None:
-    first, second, third = parse_gpus(SMI)
-    assert (first.driver, first.memory_mib, first.partitioned, first.power_limit_w) == (
-        "535.129.03",
-        40960,
-        False,
-        400,
-    )
-    assert (second.partitioned, second.power_limit_w, second.power_default_w) == (True, 250, 400)
-    assert (third.driver, third.memory_mib, third.power_limit_w) == (None, None, None)
-    found = parse_processes("GPU-aa, 7, /usr/bin/python\nGPU-zz, 8, x\nGPU-aa, [N/A], y\n", {"GPU-aa"})
-    assert found == ("python (pid 7)",)
-
-
-def test_nvidia_smi_is_asked_for_devices_and_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert usage_now() == Usage()
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(
-        """#!/bin/sh
-case "$1" in
-*compute*) echo "GPU-aa, 7, /usr/bin/python"; echo "GPU-bb, 8, other" ;;
-*) echo "0, GPU-aa, 535.1, 40960, Disabled, 400.00, 400.00"; echo "1, GPU-bb, 535.1, 1, Disabled, 1, 1" ;;
-esac
-"""
-    )
-    tool.chmod(0o755)
-    found = usage_now()
-    assert ([gpu.index for gpu in found.gpus], found.processes) == ([0], ("python (pid 7)",))
-
-
-@pytest.mark.parametrize(
-    ("chosen", "seen"),
-    [
-        (None, [0, 1, 2]),
-        ("", []),
-        ("2,0", [2, 0]),
-        ("GPU-b", [1]),
-        ("0,9,1", [0]),
-        ("GPU-", []),
-        ("-1", []),
-        ("²", []),
-    ],
-)
-def test_the_devices_that_a_run_would_see(chosen: str | None, seen: list[int]) -> None:
-    assert [gpu.index for gpu in visible(parse_gpus(SMI), chosen)] == seen
 
 
 def test_the_nearest_row_is_by_device_then_by_their_number() -> None:
