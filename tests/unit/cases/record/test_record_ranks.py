@@ -10,7 +10,7 @@ import pytest
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.ranks import MOST_LISTED, bounded
-from flagbench_core.evidence.columns import EvidenceError, pack, unpack
+from flagbench_core.evidence.columns import EvidenceError, unpack
 from flagbench_core.evidence.section import read_section
 from unit.cases.record.runs import evidence, fact_of, record_of, resolved, section_of, step
 
@@ -114,11 +114,6 @@ def test_evidence_that_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch)
     assert made["metrics"]
 
 
-@pytest.mark.parametrize("values", [[7], [0, 0], [5, 3, 2**40], [*range(300)]])
-def test_a_packed_list_comes_back(values: list[int]) -> None:
-    assert unpack(pack(values), len(values), "host") == values
-
-
 def test_a_packed_column_has_one_block() -> None:
     job = large_job(8)
     section = section_of(job.steps, 5, block=12)
@@ -126,5 +121,5 @@ def test_a_packed_column_has_one_block() -> None:
     read = read_section(raw)
     assert [span.columns for span in read.spans] == [span.columns for span in section.spans]
     assert not any(span.loss for span in read.spans)
-    with pytest.raises(EvidenceError, match="host in the warmup of train is packed, and has 2 blocks"):
+    with pytest.raises(EvidenceError):
         read_section({**raw, "block": 3})
