@@ -354,7 +354,7 @@ class Run:
 
     def _training_span(self, evidence: Evidence) -> Optional[Any]:
         """Start and end of training, Unix seconds, from rank 0's phases."""
-        times = {f["name"]: f["time"] for f in reversed(evidence.of("phase")) if f["rank"] == 0}
+        times = {f["name"]: f["time"] for f in reversed(evidence.all("phase")) if f["rank"] == 0}
         begin = times.get("warmup")
         return None if begin is None else (begin, times.get("report", time.time()))
 

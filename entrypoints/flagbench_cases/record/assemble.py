@@ -47,7 +47,7 @@ def assemble(
     moved = clocks.set_by(request.begun) if request.begun else None
     if moved is not None:
         machine["clock_set_seconds"] = moved
-    devices = [fact["device"] for fact in evidence.of("rank") if fact["node"] == 0]
+    devices = [fact["device"] for fact in evidence.all("rank") if fact["node"] == 0]
     record: Dict[str, Any] = {
         "schema": "record/v1",
         "record_id": request.record_id or new_record_id(request, created),
@@ -170,7 +170,7 @@ def conditions(
     """The flat facts to compare with a claim's conditions; null if unknown."""
     if request.config is None:
         return {}
-    facts = evidence.of("rank")
+    facts = evidence.all("rank")
     names = sorted({fact["device"]["name"] for fact in facts})
     # As reported by the ranks of every node, or only this node's if no rank started.
     drivers = sorted({fact["driver"] for fact in facts if fact.get("driver")})

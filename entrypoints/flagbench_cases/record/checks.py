@@ -51,12 +51,12 @@ class Subject(NamedTuple):
     @property
     def evaluations(self) -> List[Dict[str, Any]]:
         """Rank 0's evaluations that followed a step."""
-        return [e for e in self.evidence.of("evaluation") if e["rank"] == 0 and e["epoch"] >= 0]
+        return [e for e in self.evidence.all("evaluation") if e["rank"] == 0 and e["epoch"] >= 0]
 
     @property
     def sums(self) -> Dict[int, float]:
         """The checksum of each rank's parameters."""
-        return {fact["rank"]: fact["parameters"] for fact in self.evidence.of("memory")}
+        return {fact["rank"]: fact["parameters"] for fact in self.evidence.all("memory")}
 
 
 # Whether the check passed, a detail for the record, and what it was decided by; None without evidence.
@@ -100,7 +100,7 @@ def checks(subject: Subject, finished: bool) -> List[Dict[str, Any]]:
 
 
 def _precision(subject: Subject) -> Answer:
-    proofs = subject.evidence.of("precision")
+    proofs = subject.evidence.all("precision")
     executed = sorted({proof["executed"] for proof in proofs})
     error = max((proof["relative_error"] for proof in proofs), default=float("nan"))
     asked = subject.config["precision"]
@@ -110,7 +110,7 @@ def _precision(subject: Subject) -> Answer:
 
 def _loss_finite(subject: Subject) -> Answer:
     """All losses are finite, except in steps skipped by the loss scaler, which the ranks report."""
-    skipped = {fact["step"] for fact in subject.evidence.of("skipped")}
+    skipped = {fact["step"] for fact in subject.evidence.all("skipped")}
     curve = subject.curve
     bad = [step for step, loss in enumerate(curve) if not math.isfinite(loss)]
     ok, values = core.loss_finite(len(bad), sum(1 for step in bad if step in skipped))
@@ -198,7 +198,7 @@ def _updated(subject: Subject) -> Answer:
     first, count = subject.config["train"]["warmup_steps"], len(subject.curve)
     if count <= first:
         return None
-    skipped = {fact["step"] for fact in subject.evidence.of("skipped") if fact["step"] >= first}
+    skipped = {fact["step"] for fact in subject.evidence.all("skipped") if fact["step"] >= first}
     ok, values = core.updated(len(skipped), count - first)
     return ok, "the loss scaler skipped %d of %d measured steps" % (len(skipped), count - first), values
 

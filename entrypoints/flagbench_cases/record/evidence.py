@@ -32,13 +32,13 @@ class Evidence(NamedTuple):
     telemetry_reason: Optional[str]
     monitor: Dict[str, Any] = {}  # the sampler's start line: driver, versions, devices before the run
 
-    def of(self, kind: str) -> List[Dict[str, Any]]:
+    def all(self, kind: str) -> List[Dict[str, Any]]:
         """All facts of a kind, in rank order."""
         return [fact for fact in self.facts if fact["kind"] == kind]
 
     def first(self, kind: str) -> Dict[str, Any]:
         """The values of the first fact of a kind; empty if no such fact was written."""
-        found = self.of(kind)
+        found = self.all(kind)
         return {k: v for k, v in found[0].items() if k not in ("kind", "rank", "time")} if found else {}
 
 

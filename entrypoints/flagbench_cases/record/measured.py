@@ -67,7 +67,7 @@ class Pass(NamedTuple):
 def passes(evidence: Evidence) -> List[Pass]:
     """The passes that every rank has finished, in order."""
     found: Dict[str, Pass] = {}
-    for fact in evidence.of("pass"):
+    for fact in evidence.all("pass"):
         one = found.setdefault(fact["name"], Pass(fact["name"], fact["first_step"], fact["steps"], {}))
         one.seconds[fact["rank"]] = fact["seconds"]
     return [one for one in found.values() if len(one.seconds) == len(evidence.steps)]
@@ -76,7 +76,7 @@ def passes(evidence: Evidence) -> List[Pass]:
 def ended(evidence: Evidence, count: int) -> Optional[Pass]:
     """The pass during which the run ended, up to the `count` steps that every rank has taken; None if in none."""
     finished = {one.name for one in passes(evidence)}
-    begun = next((fact for fact in evidence.of("pass_begun") if fact["name"] not in finished), None)
+    begun = next((fact for fact in evidence.all("pass_begun") if fact["name"] not in finished), None)
     if begun is None or count <= begun["first_step"]:
         return None
     return Pass(begun["name"], begun["first_step"], count - begun["first_step"], {})
@@ -118,7 +118,7 @@ def collective_blocks(count: int, world: int, block: int) -> int:
 def section_of(request: Request, evidence: Evidence, count: int, block: int) -> Section:
     """The evidence of the first `count` steps of all ranks, in blocks of steps."""
     world = request.layout.world
-    timing, ceilings = evidence.first("timing"), [fact["flops"] for fact in evidence.of("ceiling")]
+    timing, ceilings = evidence.first("timing"), [fact["flops"] for fact in evidence.all("ceiling")]
     curve = curve_of(evidence.steps, count, request.layout)
     with_losses = ranks_with_losses(request.kind, request.layout)
     coarse = collective_blocks(count, world, block)
@@ -221,7 +221,7 @@ def durations(request: Request, evidence: Evidence) -> Dict[str, List[int]]:
         return {
             one.name: [microseconds(one.seconds[rank]) for rank in sorted(one.seconds)] for one in passes(evidence)
         }
-    seconds = {fact["rank"]: fact["train"] for fact in evidence.of("timing")}
+    seconds = {fact["rank"]: fact["train"] for fact in evidence.all("timing")}
     if len(seconds) < request.layout.world:
         return {}
     return {TRAIN: [microseconds(seconds[rank]) for rank in sorted(seconds)]}
@@ -231,7 +231,7 @@ def memory_of(evidence: Evidence, world: int) -> Dict[str, List[Any]]:
     """Peaks of memory by rank, bytes; None for a rank without one. Empty if no rank has one."""
     found: Dict[str, List[Any]] = {}
     for name in ("peak", "allocator_peak"):
-        peaks = {fact["rank"]: fact.get(name) or None for fact in evidence.of("memory")}
+        peaks = {fact["rank"]: fact.get(name) or None for fact in evidence.all("memory")}
         by_rank = [peaks.get(rank) for rank in range(world)]
         if any(by_rank):
             found[name] = by_rank

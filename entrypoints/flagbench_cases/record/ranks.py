@@ -15,8 +15,8 @@ MOST_LISTED = 256
 
 def entries(evidence: Evidence) -> List[Dict[str, Any]]:
     """The record's entry of each rank: its own time, and how long it waited. Those of collectives are added later."""
-    processors = {fact["rank"]: fact for fact in evidence.of("processor")}
-    return [_entry(fact, evidence, processors.get(fact["rank"], {})) for fact in evidence.of("rank")]
+    processors = {fact["rank"]: fact for fact in evidence.all("processor")}
+    return [_entry(fact, evidence, processors.get(fact["rank"], {})) for fact in evidence.all("rank")]
 
 
 def _entry(fact: Dict[str, Any], evidence: Evidence, processor: Dict[str, Any]) -> Dict[str, Any]:

@@ -26,7 +26,7 @@ def fill(
     curve = measured.curve_of(evidence.steps, count, request.layout)
     finished = record["status"]["state"] == "ok"
     precision = record["conditions"].get("precision") or config["precision"]
-    evaluations = [e for e in evidence.of("evaluation") if e["rank"] == 0]
+    evaluations = [e for e in evidence.all("evaluation") if e["rank"] == 0]
     peak = peak_of(record, request, precision)
     facts = Facts(
         kind=request.kind,
@@ -74,7 +74,7 @@ def flops(
     precision: str,
 ) -> Dict[str, Any]:
     """The record's `flops`: the sums with their formula, the peak with its source, the ceiling with its method."""
-    ceiling = next((c for c in evidence.of("ceiling") if c["flops"] == found["measured_ceiling"]), None)
+    ceiling = next((c for c in evidence.all("ceiling") if c["flops"] == found["measured_ceiling"]), None)
     reason = "the stack %s has no %s peak for %s" % (
         request.stack["name"],
         precision,

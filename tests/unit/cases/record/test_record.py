@@ -121,7 +121,7 @@ def test_the_spool_of_a_job_is_read_rank_by_rank(tmp_path: Path) -> None:
         spool.fact("rank", node=0)
     found = read_spool(str(tmp_path), 3)
     assert sorted(found.steps) == [0, 2]  # rank 1 left nothing
-    assert [fact["rank"] for fact in found.of("rank")] == [0, 2]
+    assert [fact["rank"] for fact in found.all("rank")] == [0, 2]
     assert found.first("rank") == {"node": 0}
     assert found.first("nothing") == {}
 
@@ -141,7 +141,7 @@ def test_the_spool_of_a_job_is_read_rank_by_rank(tmp_path: Path) -> None:
 def test_a_device_is_known_by_its_whole_name(stack: str, name: str, model: str | None) -> None:
     """A slice of it, and another board of its family, keeps its own name and has no peak."""
     found = evidence([0.5] * WINDOW, executed="bf16")
-    for fact in found.of("rank"):
+    for fact in found.all("rank"):
         fact["device"]["name"] = name
     made = record_of(found, resolved(), stack=config.load_stack(stack))
     assert made["conditions"]["device_model"] == (model or name)
