@@ -63,7 +63,8 @@ def loss_finite(not_finite: int, skipped: int) -> Answer:
 
 def updated(skipped: int, measured: int) -> Answer:
     """The measured steps updated the parameters, but for a few that the loss scaler skipped."""
-    return skipped <= MAX_SKIPPED_SHARE * measured, {"skipped": skipped, "measured": measured}
+    limit = MAX_SKIPPED_SHARE * measured
+    return skipped <= limit, {"skipped": skipped, "measured": measured, "limit": limit}
 
 
 def evaluated(last: int, end: int) -> Answer:
@@ -82,6 +83,7 @@ def learned(losses: Sequence[float]) -> Optional[Answer]:
 
 
 def above_chance(accuracy: float, counted: int, chance: float) -> Answer:
-    """The accuracy of so many examples exceeds that of guessing by more than three standard errors."""
-    bar = chance + 3 * math.sqrt(chance * (1 - chance) / counted)
-    return accuracy > bar, {"accuracy": accuracy, "counted": counted, "chance": chance, "bar": bar}
+    """The accuracy of so many examples exceeds that of guessing, from 0 to 1, by more than three standard errors."""
+    bar = chance + 3 * math.sqrt(max(0.0, chance * (1 - chance)) / counted)
+    ok = 0 <= chance <= 1 and accuracy > bar
+    return ok, {"accuracy": accuracy, "counted": counted, "chance": chance, "bar": bar}

@@ -268,6 +268,13 @@ def accuracy(value: float) -> Edit:
     return lambda raw: raw["quality"]["evaluations"][0].update(accuracy=value, published_accuracy=value)
 
 
+def chance(value: float) -> Edit:
+    """An accuracy of guessing that the check of accuracy was decided by."""
+    return lambda raw: next(c for c in raw["quality"]["checks"] if c["name"] == "above_chance").update(
+        values={"chance": value}
+    )
+
+
 ON_EVIDENCE: list[tuple[str, str, Edit]] = [
     ("step-without-time", DISTILBERT, lambda raw: column(raw, "device", lambda _: 0, rank=0)),
     ("step-without-time", AQUILA, lambda raw: column(raw, "host", lambda _: 0)),
@@ -286,6 +293,7 @@ ON_EVIDENCE: list[tuple[str, str, Edit]] = [
     ("examples-counted", DISTILBERT, lambda raw: raw["quality"].update(data={"eval_examples": 872})),
     ("check-again", DISTILBERT, lambda raw: losses(raw, lambda step, each: 0.5 + step / 100)),
     ("check-again", DISTILBERT, accuracy(0.05)),
+    *(("check-again", DISTILBERT, chance(value)) for value in (-0.1, 1.5)),
 ]
 
 
