@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -12,13 +11,11 @@ import typer
 
 from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.errors import FlagbenchError
-from flagbench.files import reason
 from flagbench.output import echo_json, print_error
 from flagbench.records.store import open_store
-from flagbench.records.tickets import Collected, Inbox
+from flagbench.records.tickets import Inbox, write_ticket
 from flagbench.runs.request import MAX_NODES, check_run_id, new_run_id
 from flagbench.terminal import visible
-from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
@@ -59,14 +56,7 @@ def ticket(
     if out is None:
         print(made.encode().decode().rstrip("\n"))
     else:
-        try:  # for its owner alone, and never over another one: that may be in use
-            with open(out, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-                file.write(made.encode())
-        except OSError as error:
-            raise FlagbenchError(
-                f"--out {out} cannot be written: {reason(error)}",
-                remedy="name a new file in a folder that you can write to",
-            ) from error
+        write_ticket(out, made)
     warning = (
         f"the ticket is a credential: until {made.expires_at} its holder can store the record of the run "
         f"{made.run_id} in {made.store}"
@@ -99,24 +89,10 @@ def collect(
         check_run_id(run_id)
     if discard and not run_ids:
         raise FlagbenchError("--discard needs the names of runs", remedy="write `store collect --discard RUN_ID`")
-    inbox = Inbox(open_store(store))
-    collected: list[Collected] = []
-    discarded: list[str] = []
-    failures: list[tuple[str, FlagbenchError]] = []
-    for run_id, places in inbox.waiting(run_ids or ()).items():
-        try:
-            if discard:
-                inbox.mark(*places)
-                discarded.append(run_id)
-                continue
-            found = inbox.collect(run_id, places)
-        except FlagbenchError as error:  # the uploads of other runs are collected all the same
-            failures.append((run_id, error))
-            continue
-        collected += [found] * bool(found.location or found.bundles)
-        for problem in found.problems:
-            remedy = f"wait for what is missing, or give it up with `flagbench store collect --discard {run_id}`"
-            failures.append((run_id, FlagbenchError(problem, remedy=remedy, code=ExitCode.DATA)))
+    done = [*Inbox(open_store(store)).collect_all(run_ids or (), discard=discard)]
+    collected = [each for each in done if each.location or each.bundles]
+    discarded = [each.run_id for each in done if each.discarded]
+    failures = [(each.run_id, error) for each in done for error in each.failures]
     for _, failure in failures:
         print_error(failure.message, failure.remedy)
     if json:

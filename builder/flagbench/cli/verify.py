@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from flagbench import complete
-from flagbench.cli.history import store_priors
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
@@ -17,6 +16,7 @@ from flagbench.records.model import Record
 from flagbench.records.named import RECORD_HELP, SERIES_HELP, Runs, is_path, load_runs, require_one_stdin
 from flagbench.records.store import open_store
 from flagbench.report import explanation_page, verdict_table
+from flagbench.report.history import store_priors
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
 from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms

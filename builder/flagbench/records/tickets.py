@@ -8,7 +8,8 @@ again. Marks are deleted once no ticket can be valid any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from http import HTTPStatus
@@ -27,6 +28,7 @@ from flagbench.records.read import MAX_BYTES, RecordError, read_record
 from flagbench.records.store import Store
 from flagbench.records.store_keys import BundlePlace, InboxPlace, inbox_prefix, parse_inbox_key
 from flagbench.terminal import brief
+from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import Bucket, S3Error, download, sha256_of
 from flagbench_core.s3.ticket import RECORD, Ticket, bundle_name, in_seconds
 
@@ -46,6 +48,16 @@ class Collected:
     bundles: int = 0
     problems: list[str] = field(default_factory=list)
     """Why something stays in the inbox."""
+    error: FlagbenchError | None = None
+    """Of the bucket: what was not moved is moved by the next call."""
+    discarded: bool = False
+
+    @property
+    def failures(self) -> list[FlagbenchError]:
+        """Each problem and the bucket's error, with what to do."""
+        remedy = f"wait for what is missing, or give it up with `flagbench store collect --discard {self.run_id}`"
+        found = [FlagbenchError(problem, remedy=remedy, code=ExitCode.DATA) for problem in self.problems]
+        return found if self.error is None else [*found, self.error]
 
 
 class _Gone(Exception):
@@ -106,6 +118,21 @@ class Inbox:
                 elif place is not None and entry.modified < end:
                     self._bucket.delete(place.key)
         return {run_id: sorted(places, key=lambda each: each.node is not None) for run_id, places in found.items()}
+
+    def collect_all(self, run_ids: Sequence[str] = (), *, discard: bool = False) -> Iterator[Collected]:
+        """What became of the uploads of each of those runs, or of all; with `discard` they are given up.
+
+        A failure on one run keeps none of the others. Raises StoreError where the inbox cannot be listed.
+        """
+        for run_id, places in self.waiting(run_ids).items():
+            try:
+                if discard:
+                    self.mark(*places)
+                    yield Collected(run_id, discarded=True)
+                else:
+                    yield self.collect(run_id, places)
+            except FlagbenchError as error:
+                yield Collected(run_id, error=error)
 
     def collect(self, run_id: str, places: list[InboxPlace]) -> Collected:
         """Move what a run uploaded to where it belongs. What is not sound stays, with the reason.
@@ -193,6 +220,18 @@ class Inbox:
             raise
         except FlagbenchError:
             raise BundleError("its record has not arrived") from None
+
+
+def write_ticket(path: Path, ticket: Ticket) -> None:
+    """Write a new file for its owner alone, never over another one: that may be in use. Raises FlagbenchError."""
+    try:
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(ticket.encode())
+    except OSError as error:
+        raise FlagbenchError(
+            f"--out {path} cannot be written: {reason(error)}",
+            remedy="name a new file in a folder that you can write to",
+        ) from error
 
 
 def sign(bucket: Bucket, run_id: str, nodes: int, seconds: int) -> Ticket:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from flagbench_core import __version__
@@ -43,19 +43,3 @@ def packages() -> dict[str, Any]:
 def cleaned(text: str, variables: Mapping[str, str]) -> str:
     """A log without credentials."""
     return redact(text, secrets(variables))
-
-
-def unlike(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """The paths of the fields in which two JSON objects differ, sorted."""
-    return sorted({*_unlike(first, second, "")})
-
-
-def _unlike(first: Any, second: Any, path: str) -> Iterable[str]:
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        for name in {*first, *second}:
-            yield from _unlike(first.get(name), second.get(name), f"{path}.{name}" if path else name)
-    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
-        for number, (one, other) in enumerate(zip(first, second, strict=True)):
-            yield from _unlike(one, other, f"{path}[{number}]")
-    elif first != second:
-        yield path

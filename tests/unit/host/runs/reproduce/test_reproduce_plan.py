@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from catalogs import CATALOG
 from flagbench.runs.reproduce import log, surroundings
+from flagbench.runs.reproduce.bundle_check import unlike
 from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.nearest import nearest_rows
 from flagbench.runs.reproduce.plan import PlanOptions, plan_of
@@ -137,5 +138,5 @@ def test_the_packages_of_this_python_are_listed_once() -> None:
 
 
 def test_unlike_names_what_differs() -> None:
-    assert surroundings.unlike({"a": {"b": [1, {"c": 2}]}, "d": 1}, {"a": {"b": [1, {"c": 3}]}}) == ["a.b[1].c", "d"]
-    assert surroundings.unlike({"a": [1]}, {"a": [1, 2]}) == ["a"]
+    assert unlike({"a": {"b": [1, {"c": 2}]}, "d": 1}, {"a": {"b": [1, {"c": 3}]}}) == ["a.b[1].c", "d"]
+    assert unlike({"a": [1]}, {"a": [1, 2]}) == ["a"]

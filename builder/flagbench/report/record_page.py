@@ -1,0 +1,96 @@
+"""Stored records as a person reads them: a row each in a listing, or one as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flagbench.output import size_text
+from flagbench.page import Block, Lines, Table
+from flagbench.records.bundles import StoredBundle
+from flagbench.records.model import Metric, Record
+from flagbench.records.store import StoredRecord
+from flagbench.report.results import state_of
+from flagbench.report.tables import setting_text
+from flagbench.verdict.conditions import shown
+
+
+def listing(entries: Sequence[StoredRecord]) -> Table:
+    """Stored records, a row each."""
+    columns = ("RECORD", "CREATED", "IMAGE", "PRESET", "STATE", "DURATION", "GATE", "VERDICT")
+    drop = ("CREATED", "PRESET", "DURATION", "IMAGE", "GATE", "STATE", "VERDICT")
+    return Table(columns, [_row(entry) for entry in entries], drop=drop)
+
+
+def _row(entry: StoredRecord) -> list[str]:
+    cells = [entry.record_id, entry.created_at, f"{entry.case}:{entry.stack}"]
+    summary = entry.summary
+    if summary is None:
+        return [*cells, "-", state_of(entry).value, "-", "-", "-"]
+    gate = summary.metrics.get(summary.gate or "")
+    return [
+        *cells,
+        summary.preset,
+        summary.state,
+        "-" if summary.duration is None else _duration(summary.duration),
+        "-" if gate is None else f"{summary.gate} {gate:.5g}",
+        summary.verdict or "-",
+    ]
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as 12.5s, 4m05s or 3h07m."""
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
+
+
+def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
+    """How one run ended, its metrics, conditions, checks, facts of training, and bundles."""
+    status = record.status
+    facts = {
+        "record": record.record_id,
+        "image": f"{record.case}:{record.stack}",
+        "preset": f"{record.preset}, {record.division} division",
+        "created": record.created_at,
+        "status": f"{status.state} (exit code {status.exit_code}, in phase {status.phase})",
+        "reason": status.reason,
+        "fix": status.remedy,
+        "config": record.config_digest,
+    }
+    metrics = ("METRIC", "VALUE", "UNIT", "SCOPE", "95 % INTERVAL", "N", "NOTE")
+    drop = ("NOTE", "N", "SCOPE", "95 % INTERVAL", "UNIT")
+    conditions = [(name, shown(value)) for name, value in record.conditions.items()]
+    kept = [(str(bundle.place.node), size_text(bundle.size), bundle.location) for bundle in bundles]
+    checks = [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in record.checks]
+    return [
+        Lines(tuple(f"{name:<8} {fact}" for name, fact in facts.items() if fact is not None)),
+        Table(metrics, list(map(_metric_row, record.metrics)), cut=("NOTE",), drop=drop),
+        Table(("CONDITION", "VALUE"), conditions, cut=("VALUE",)),
+        Table(("CHECK", "RESULT", "DETAIL"), checks, cut=("DETAIL",)),
+        Table(("TRAINING", "VALUE"), _training_rows(record), cut=("VALUE",)),
+        Table(("NODE", "SIZE", "BUNDLE"), kept, drop=("SIZE",)),
+    ]
+
+
+def _training_rows(record: Record) -> list[tuple[str, str]]:
+    """What the case knows once training has ended, by name: a predicted bubble follows the measured one."""
+    facts = (record.quality and record.quality.training) or {}
+    return [(name, setting_text(_rounded(value))) for name, value in sorted(facts.items())]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _metric_row(metric: Metric) -> list[str]:
+    interval = "-"
+    if metric.ci95 is not None:
+        low, high = metric.ci95
+        method = f" ({metric.ci_method})" if metric.ci_method else ""
+        interval = f"{low:.6g} to {high:.6g}{method}"
+    count = str(metric.n) if metric.n is not None else "-"
+    return [metric.name, f"{metric.value:.6g}", metric.unit, metric.scope, interval, count, metric.note or ""]
