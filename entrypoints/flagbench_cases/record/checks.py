@@ -33,11 +33,6 @@ class Subject(NamedTuple):
         return self.request.layout.world
 
     @property
-    def whole(self) -> bool:
-        """Whether it is a full published run, rather than a window of steps."""
-        return schedule(self.config)["window_steps"] is None
-
-    @property
     def facts(self) -> core.Facts:
         """What decides which checks apply."""
         return core.facts_of(
@@ -81,9 +76,10 @@ def checks(subject: Subject, finished: bool) -> List[Dict[str, Any]]:
     if this kind of case has no such check.
     """
     named, known = subject.request.checks, [check for check in CHECKS if subject.request.kind in check.kinds]
+    facts = subject.facts
     found: List[Dict[str, Any]] = []
     for check in known:
-        if not core.applies(check.name, subject.facts) or (check.needs_end and not finished):
+        if not core.applies(check.name, facts) or (check.needs_end and not finished):
             continue
         answer = check.make(subject)
         if answer is None and finished and check.name in named:
@@ -182,12 +178,12 @@ def _passes_in_order(subject: Subject) -> Answer:
 def _steps(subject: Subject) -> Answer:
     """Every rank has all steps of the plan; fewer only if the published target was reached."""
     length, counts = schedule(subject.config), {len(steps) for steps in subject.evidence.steps.values()}
-    planned = subject.evidence.first("plan").get("steps")
-    if not subject.whole:
+    planned, whole = subject.evidence.first("plan").get("steps"), length["window_steps"] is None
+    if not whole:
         planned = length["warmup_steps"] + length["window_steps"]
     if planned is None or not counts:
         return None
-    least = 1 if subject.whole and subject.evidence.first("timing").get("converged") is True else planned
+    least = 1 if whole and subject.evidence.first("timing").get("converged") is True else planned
     everywhere = len(counts) == 1 and len(subject.evidence.steps) == subject.world
     shown = "/".join(str(count) for count in sorted(counts))
     return everywhere and least <= len(subject.curve) <= planned, "%s of %d steps" % (shown, planned), {}

@@ -82,13 +82,3 @@ def test_without_a_file_nothing_is_written(
     monkeypatch.delenv("FLAGBENCH_TERMINATION_LOG", raising=False)
     termination.write(termination.of_record(record(), "p_core", 0))
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_file_that_cannot_be_written_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FLAGBENCH_TERMINATION_LOG", str(tmp_path))
-    termination.write(termination.of_record(record(), "p_core", 0))
-    warning = capsys.readouterr().err
-    assert warning.startswith("warning: ")
-    assert str(tmp_path) in warning
