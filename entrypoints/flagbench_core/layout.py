@@ -16,6 +16,8 @@ CHECKSUM = "{name}.sha256"
 """In a folder, the file beside a record."""
 CHECKSUM_TEXT = "{sha256}  {name}\n"
 """Its content, as `sha256sum -c` reads it."""
+ADDRESS_SUFFIX = ".meant-for"
+"""Ends the name of the file beside a record or a bundle that waits: it has the address of the store."""
 
 
 class AddressError(ValueError):

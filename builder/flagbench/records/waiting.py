@@ -25,9 +25,9 @@ from flagbench.records.store import Store
 from flagbench.records.store_keys import BundlePlace, bundles_prefix, parse_bundle_key
 from flagbench.user_folders import data_folder
 from flagbench_core.exit_codes import ExitCode
+from flagbench_core.layout import ADDRESS_SUFFIX
 from flagbench_core.s3.ticket import RECORD, Ticket, bundle_name
 
-_MARK = ".meant-for"
 _RUN = ".run-"
 """Begins the name of the folder of a run that has not ended."""
 _RUN_SECONDS = 30 * 86400
@@ -123,7 +123,7 @@ def adopt_bundles(folder: Path, address: str) -> list[Waiting]:
 def waiting(folder: Path) -> list[Waiting]:
     """What waits in a folder, the bundles of a record before it."""
     found = []
-    for mark in folder.glob(f"*{_MARK}"):
+    for mark in folder.glob(f"*{ADDRESS_SUFFIX}"):
         path = mark.with_suffix("")
         record_id, dash, rest = path.name.partition(".node-")
         place = parse_bundle_key(f"{bundles_prefix(record_id)}node-{rest}") if dash else None
@@ -166,7 +166,7 @@ def _read(path: Path) -> bytes:
 
 
 def _mark(path: Path) -> Path:
-    return path.with_name(path.name + _MARK)
+    return path.with_name(path.name + ADDRESS_SUFFIX)
 
 
 def _write_mark(path: Path, address: str) -> None:

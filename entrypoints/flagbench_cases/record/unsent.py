@@ -13,8 +13,7 @@ from typing import Callable, Optional
 from flagbench_cases.record.stores import Bundle, bundle_key, copy_bundle
 from flagbench_cases.shared import output
 from flagbench_cases.shared.errors import CaseError
-
-MEANT_FOR = ".meant-for"
+from flagbench_core.layout import ADDRESS_SUFFIX
 
 
 class Unsent:
@@ -46,7 +45,7 @@ class Unsent:
         self._forget(_bundle_name(self._record_id, bundle))
 
     def _keep(self, name: str, write: Callable[[], str]) -> str:
-        output.write_file(self.folder, name + MEANT_FOR, self._meant_for, replace=True, newline=False)
+        output.write_file(self.folder, name + ADDRESS_SUFFIX, self._meant_for, replace=True, newline=False)
         try:
             return write()
         except CaseError:
@@ -56,7 +55,7 @@ class Unsent:
     def _forget(self, name: str, keep: bool = False) -> None:
         """`flagbench results push` may have stored and removed it meanwhile."""
         path = os.path.join(self.folder, name)
-        for each in [path + MEANT_FOR] if keep else [path, path + MEANT_FOR]:
+        for each in [path + ADDRESS_SUFFIX] if keep else [path, path + ADDRESS_SUFFIX]:
             with contextlib.suppress(OSError):
                 os.unlink(each)
 
