@@ -1,12 +1,63 @@
-"""What a pod of a job gets to see, read from the documents: for running the same containers without a cluster."""
+"""Jobs of every kind, and what a pod of one gets to see: for running the same containers without a cluster."""
 
 import re
+from dataclasses import fields
+from functools import cache
 
 import yaml
 
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.lookup import resolve_image
+from flagbench.runs.launchers.kubernetes import JobOptions, JobRequest
 from flagbench.runs.launchers.kubernetes.render import render_job
+from flagbench.runs.request import RunOptions
 
+DIGEST = "sha256:" + "a" * 64
+VOLUMES = {"data_pvc": "sets:sst2/v1", "weights_pvc": "models", "out_pvc": "results:runs"}
+TOLD = {"nodes": 2, "preset": "tiny", "precision": "bf16", "steps": 5, "seed": 3, "set_": ("batch_size=8",)}
+STORE = {"store": "s3://bench/lab?profile=ceph", "store_secret": "bucket"}
+
+JOBS = {
+    "three nodes": ("distilbert:cpu", {"nodes": 3, "port": 30000, "namespace": "bench"}),
+    "a processor": ("distilbert:cpu", {"gpus": 2}),
+    "an accelerator": ("distilbert:c500", {"nodes": 2, "gpus": 8}),
+    "one device": ("distilbert:a100", {}),
+    "nodes of one product": ("distilbert:h100", {"nodes": 2}),
+    "nodes of one label": ("distilbert:h100", {"nodes": 2, "node_label": ("cloud/gpu=h100,h200",)}),
+    "nodes by name": ("distilbert:h100", {"nodes": 2, "node_label": ("kubernetes.io/hostname=a,b",)}),
+    # Its name says gpu, and it is not the accelerator.
+    "RDMA": ("distilbert:a100", {"nodes": 2, "gpus": 8, "rdma_resource": ("example.com/gpu=4",)}),
+    "a queue": ("distilbert:cpu", {"queue": "fast"}),
+    "volumes": ("distilbert:cpu", VOLUMES),
+    "one volume": ("llama2-7b-lora:a100", {"out_pvc": "results", "resume_pvc": "results:first"}),
+    "a store": ("distilbert:cpu", STORE),
+    "data in a bucket": ("distilbert:cpu", {"data": "s3://bench/sst2", "store_secret": "bucket"}),
+    "a ticket": ("distilbert:cpu", {"ticket_secret": "ticket"}),
+    "a registry": ("distilbert:cpu", {"registry": "r.io:5000/team"}),
+    "a digest": ("distilbert:cpu", {"image": f"r.io/x@{DIGEST}", "pull_secret": ("reg",)}),
+    "arguments": ("distilbert:cpu", TOLD),
+    "an end": ("distilbert:cpu", {"max_minutes": 3.51}),
+    # Of these it is only asked whether they are valid.
+    "MACA 3": ("distilbert:c500-maca3", {"gpus": 8}),
+    "a digest of an accelerator's image": ("distilbert:h200", {"gpus": 8, "image": "r.io/x@" + DIGEST}),
+    "variables": ("distilbert:cpu", {"env": ("A=$(B) $$",), "preset": "tiny", "full": True}),
+    "a model across nodes": ("aquila-33b:a100-cuda11.8", {"nodes": 2, "gpus": 4, "set_": ("tp=8",)}),
+    "a model in stages": ("llama2-70b:hopper-cuda13", {"nodes": 4, "gpus": 8, "set_": ("tp=8", "pp=4")}),
+}
+"""A job of every kind that is rendered: what to run, and the options."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+
+
+@cache
+def _catalog():
+    return load_catalog(claims=False)
+
+
+def request_of(of="distilbert:cpu", options=None):
+    """A request with options of the run and of the job."""
+    options = {"run_id": "run-1", **(options or {})}
+    run = {field.name: options.pop(field.name) for field in fields(RunOptions) if field.name in options}
+    return JobRequest(*resolve_image(of, _catalog()), RunOptions(**run), JobOptions(**options))
 
 
 def job_documents(request):

@@ -20,12 +20,7 @@ import pytest
 
 pytest.importorskip("flagbench", reason="the host side")
 
-from flagbench.manifests.load import load_catalog
-from flagbench.manifests.lookup import resolve_image
-from flagbench.runs.launchers.kubernetes.options import JobOptions
-from flagbench.runs.launchers.kubernetes.request import JobRequest
-from flagbench.runs.request import RunOptions
-from job_pods import job_documents
+from job_pods import JOBS, job_documents, request_of
 from running import wait_until
 
 KUBECONFIG = os.environ.get("FLAGBENCH_TEST_KUBECONFIG")
@@ -35,34 +30,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SECONDS = 600
 """How long any one thing may take: pulling the image is part of the first."""
-DIGEST = "sha256:" + "a" * 64
-RENDERED = {
-    "one node": {},
-    "two nodes": {"nodes": 2, "gpus": 2},
-    "a100": {"of": "distilbert:a100", "nodes": 2, "gpus": 8},
-    "a100-cuda11.8": {"of": "llama2-7b-lora:a100-cuda11.8", "gpus": 8},
-    "a model across nodes": {
-        "of": "aquila-33b:a100-cuda11.8",
-        "nodes": 2,
-        "gpus": 4,
-        "run": {"preset": "reference", "set_": ("tp=8",)},
-    },
-    "a model in stages": {
-        "of": "llama2-70b:hopper-cuda13",
-        "nodes": 4,
-        "gpus": 8,
-        "run": {"preset": "reference", "set_": ("tp=8", "pp=4")},
-    },
-    "c500": {"of": "distilbert:c500", "nodes": 2, "gpus": 8},
-    "c500 with MACA 3": {"of": "distilbert:c500-maca3", "gpus": 8},
-    "hopper": {"of": "distilbert:h200", "nodes": 2, "gpus": 8, "image": "r.io/x@" + DIGEST},
-    "queue": {"nodes": 2, "queue": "fast"},
-    "volumes": {"data_pvc": "sets:sst2", "weights_pvc": "models", "out_pvc": "results:a/b"},
-    "resume": {"of": "llama2-7b-lora:a100", "out_pvc": "results", "resume_pvc": "results:checkpoints/first"},
-    "variables": {"env": ("A=$(B) $$",), "store": "s3://bench", "store_secret": "keys", "pull_secret": ("regcred",)},
-    "a name that begins with a digit": {"name": "1a", "port": 30000},
-}
-"""One job of every kind that is rendered."""
 RDMA = {"of": "distilbert:a100", "nodes": 2, "gpus": 8, "rdma_resource": ("rdma/hca_shared_devices_a=1",)}
 
 
@@ -123,10 +90,9 @@ def cluster():
 
 
 def documents_of(of="distilbert:cpu", nodes=1, gpus=1, run=None, **options):
-    case, stack = resolve_image(of, load_catalog())
     run_id = "run-%s" % uuid.uuid4().hex[:8]
-    asked = RunOptions(nodes=nodes, gpus=gpus, **{"run_id": run_id, "preset": "tiny", **(run or {})})
-    return job_documents(JobRequest(case, stack, asked, JobOptions(**options)))
+    asked = {"nodes": nodes, "gpus": gpus, "run_id": run_id, "preset": "tiny", **(run or {}), **options}
+    return job_documents(request_of(of, asked))
 
 
 def listed(documents):
@@ -178,10 +144,11 @@ def failed(cluster, name):
     return found.get("FailureTarget", found.get("Failed"))
 
 
-@pytest.mark.parametrize("kind", RENDERED)
+# Those that take RDMA are refused: see below.
+@pytest.mark.parametrize("kind", [kind for kind in JOBS if kind != "RDMA"])
 def test_the_server_takes_every_job_strictly(cluster, kind):
-    options = dict(RENDERED[kind])
-    document = listed(documents_of(**options))
+    of, options = JOBS[kind]
+    document = listed(job_documents(request_of(of, {**options, "namespace": None})))
     cluster.run("apply", "--dry-run=server", "--validate=strict", "-f", "-", document=document)
 
 

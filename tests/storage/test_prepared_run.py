@@ -14,9 +14,8 @@ import pytest
 
 from flagbench.cli import main
 from flagbench.manifests.load import load_catalog
-from flagbench.runs.launchers.container import DockerOptions, plan
+from flagbench.runs.launchers.container import DockerOptions, plan, this_host
 from flagbench.runs.launchers.fetch import FetchedRequest, fetch
-from flagbench.runs.launchers.host import this_host
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench_core.exit_codes import ExitCode
 from prepared_sets import CASE, SMALL, contents, get, prepare, put

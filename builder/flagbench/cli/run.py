@@ -15,7 +15,7 @@ from flagbench.cli.options import StoreOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get, resolve_image
-from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.model import Catalog
 from flagbench.options import takes_options, words
 from flagbench.output import print_error
 from flagbench.records.store import Store, open_store
@@ -23,7 +23,6 @@ from flagbench.runs import keep as run_keep
 from flagbench.runs import preview
 from flagbench.runs import series as run_series
 from flagbench.runs import turns as run_turns
-from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.container import DockerOptions
 from flagbench.runs.launchers.describe import check_folders, describe
 from flagbench.runs.launchers.estimate import estimate
@@ -143,7 +142,13 @@ def command(
         if as_json or not ended.kept:
             print(ended.result.record.decode("utf-8", "replace").rstrip("\n"))
         else:
-            _show(ended.result, catalog, case, claim, wide=wide)
+            # With verify, as above.
+            from flagbench.records.named import Runs
+            from flagbench.records.read import read_record
+            from flagbench.runs.series_page import verdict_of
+
+            runs = Runs([read_record(ended.result.record)])
+            print(verdict_of(runs, case, catalog, claim, wide=wide), end="")
         sys.stdout.flush()
     except NotPrinted as error:
         if not ended.kept:
@@ -186,17 +191,3 @@ def usable_store(store: Store) -> Store:
             remedy=health.remedy or "name another store with --store",
         )
     return store
-
-
-def _show(result: LaunchResult, catalog: Catalog, case: Case, claim: str | None, *, wide: bool) -> None:
-    """The same table as `verify` shows; the verdict does not decide the exit code."""
-    # As above, after a run.
-    from flagbench.records.read import read_record
-    from flagbench.report import verdict_table
-    from flagbench.verdict import choose_claim, verify_claim
-
-    record, verdict = read_record(result.record), None
-    if claims := [entry for entry in catalog.claims.values() if entry.case == case.name]:
-        against = choose_claim(record, case, claims) if claim is None else catalog.claims[claim]
-        verdict = verify_claim([record], against, case, chosen=claim is None)
-    print(verdict_table([record], verdict, wide=wide), end="")

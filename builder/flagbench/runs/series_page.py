@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Catalog
+from flagbench.manifests.model import Case, Catalog
 from flagbench.output import echo_json, print_error, print_page
 from flagbench.page import Table
 from flagbench.records.named import Runs
@@ -65,7 +65,8 @@ def _print_tables(sides: Sequence[Side], catalog: Catalog, claim: str | None, *,
         if not side.stored:
             print(json.dumps(series.document.to_dict(), ensure_ascii=False))
         print()
-        print(_verdict(series, catalog, claim, wide=wide), end="")
+        case = catalog.cases[series.document.request.case]
+        print(verdict_of(Runs([*series.records], [series]), case, catalog, claim, wide=wide), end="")
 
 
 def _run_table(series: Series) -> Table:
@@ -91,10 +92,9 @@ def _run_table(series: Series) -> Table:
     )
 
 
-def _verdict(series: Series, catalog: Catalog, claim: str | None, *, wide: bool) -> str:
-    """The table of `verify`, of all runs together; why there is none where none can be verified."""
-    case = catalog.cases[series.document.request.case]
-    runs = Runs([*series.records], [series])
+def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, wide: bool) -> str:
+    """The table of `verify`, of all runs together, with the nearest claim where none is named; why there is none
+    where no run can be verified."""
     claims = [entry for entry in catalog.claims.values() if entry.case == case.name]
     try:
         records = runs.to_verify()

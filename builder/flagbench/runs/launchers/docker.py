@@ -10,13 +10,11 @@ from contextlib import closing
 from dataclasses import replace
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.bucket import is_in_bucket
+from flagbench.images.bucket import is_in_bucket, parse_bucket_image
 from flagbench.progress import Progress
 from flagbench.runs.launchers import Health, LaunchResult
-from flagbench.runs.launchers.bucket_image import pulled_image
-from flagbench.runs.launchers.container import Container, DockerOptions, is_another_node, plan
+from flagbench.runs.launchers.container import Container, DockerOptions, is_another_node, plan, this_host
 from flagbench.runs.launchers.container_exit import exit_code, explain, record_in, record_of_killed
-from flagbench.runs.launchers.host import this_host
 from flagbench.runs.request import RunRequest
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
@@ -93,3 +91,16 @@ class DockerLauncher:
 
     def _plan(self, request: RunRequest) -> Container:
         return plan(request, self._options, self._environment, this_host())
+
+
+def pulled_image(image: str, progress: Progress) -> str:
+    """The id of an image in a bucket, which is pulled if the engine lacks it; the bucket is asked in any case.
+
+    Raises FlagbenchError as `pull` does.
+    """
+    # What runs an image that is here needs neither.
+    from flagbench.images.docker import open_engine
+    from flagbench.images.pull import pull
+
+    with closing(open_engine()) as engine:
+        return pull(parse_bucket_image(image), engine, progress).image.id

@@ -12,8 +12,8 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.runs.launchers import native
+from flagbench.runs.launchers.container import Host
 from flagbench.runs.launchers.folders import Folder
-from flagbench.runs.launchers.host import Host
 from flagbench.runs.launchers.prepare import plan
 from flagbench.runs.request import PrepareOptions, PrepareRequest
 from flagbench_core.exit_codes import ExitCode

@@ -6,9 +6,10 @@ import json
 import math
 import re
 import shlex
+from functools import cache
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from flagbench.runs.launchers.kubernetes.request import JobRequest
 from flagbench.schema import shipped_manifests
@@ -28,16 +29,6 @@ def render_job(request: JobRequest) -> str:
     if needs.resource is not None:
         resources[needs.resource] = str(gpus)
     alike = [key for key, values in request.node_labels.items() if len(values) > 1 and key != _ONE_NODE_LABEL]
-    environment = Environment(
-        loader=FileSystemLoader(shipped_manifests() / "kubernetes"),
-        # Applied to the value of every {{ }}, so that none can be forgotten.
-        finalize=quote,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
     values = {
         "request": request,
         "deadline": math.ceil(request.max_minutes * 60) + _DEADLINE_SLACK,
@@ -48,7 +39,22 @@ def render_job(request: JobRequest) -> str:
         "root": bool(request.rdma) or request.stack.docker.root,
     }
     header = f"# Made by flagbench {__version__}:\n#   {_ascii(shlex.join(request.command()))}\n"
-    return header + environment.get_template("job.yaml.j2").render(values)
+    return header + _template().render(values)
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(shipped_manifests() / "kubernetes"),
+        # Applied to the value of every {{ }}, so that none can be forgotten.
+        finalize=quote,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return environment.get_template("job.yaml.j2")
 
 
 def quote(value: Any) -> str:

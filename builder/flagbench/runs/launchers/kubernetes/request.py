@@ -13,8 +13,14 @@ from flagbench.image_reference import find_reference, image_of
 from flagbench.images.bucket import is_in_bucket
 from flagbench.manifests.model import Case, Stack
 from flagbench.options import check_ranges, text_fault, words
-from flagbench.runs.launchers.kubernetes.options import JobOptions
-from flagbench.runs.launchers.kubernetes.storage import Volume, check_sources, check_store, reads_bucket, volumes_of
+from flagbench.runs.launchers.kubernetes.options import (
+    JobOptions,
+    Volume,
+    check_sources,
+    check_store,
+    reads_bucket,
+    volumes_of,
+)
 from flagbench.runs.request import RunOptions, can_resume, check_options, new_run_id
 from flagbench_core import __version__
 from flagbench_core.redaction import is_secret

@@ -9,7 +9,7 @@ import pytest
 
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
-from flagbench.runs.launchers.host import Host
+from flagbench.runs.launchers.container import Host
 from flagbench.runs.request import LocalOptions, RunRequest
 
 

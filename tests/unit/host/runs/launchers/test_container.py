@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import DockerNeeds, MultiNodeNeeds
-from flagbench.runs.launchers.container import Container, DockerOptions, is_another_node, passed_on, plan
+from flagbench.runs.launchers.container import (
+    Container,
+    DockerOptions,
+    Host,
+    is_another_node,
+    passed_on,
+    plan,
+    this_host,
+)
 from flagbench.runs.launchers.folders import Folder
-from flagbench.runs.launchers.host import Host, this_host
 from flagbench.runs.request import RunRequest
 from flagbench_core.exit_codes import ExitCode
 

@@ -22,7 +22,7 @@ REFUSALS = {
     ExitCode.WRONG_HARDWARE: [
         ('could not select device driver "" with capabilities: [[gpu]]', "its GPUs", "nvidia-container-toolkit"),
         (HOOK + DRIVER, "requires cuda>=13.0", "newer driver"),
-        (HOOK + "initialization error: nvml error: driver not loaded: unknown", "driver not loaded", "nvidia-smi"),
+        (HOOK + "initialization error: nvml error: driver not loaded: unknown", "driver not loaded", "driver"),
         (NO_DEVICE, "has no /dev/mxcd", "driver"),
         ("Unable to find group video: no matching entries in group file", "the group video", "driver"),
     ],

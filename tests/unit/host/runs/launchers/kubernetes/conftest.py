@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from flagbench.manifests.load import load_catalog
-from flagbench.manifests.lookup import resolve_image
-from flagbench.manifests.model import Catalog
-from flagbench.runs.launchers.kubernetes.options import JobOptions
+import job_pods
 from flagbench.runs.launchers.kubernetes.request import JobRequest
-from flagbench.runs.request import RunOptions
-from job_pods import job_documents
 
 Request = Callable[..., JobRequest]
 Documents = list[dict[str, Any]]
@@ -34,20 +28,11 @@ def find(documents: Documents, place: str) -> Any:
 
 
 @pytest.fixture(scope="session")
-def catalog() -> Catalog:
-    return load_catalog()
-
-
-@pytest.fixture(scope="session")
-def request_of(catalog: Catalog) -> Request:
+def request_of() -> Request:
     """`request_of(image, **options)`: a request with options of the run and of the job."""
-    of_run = {field.name for field in fields(RunOptions)}
 
     def make(of: str = "distilbert:cpu", /, **options: Any) -> JobRequest:
-        run = {name: options.pop(name) for name in of_run & set(options)}
-        return JobRequest(
-            *resolve_image(of, catalog), RunOptions(**{"run_id": "run-1", **run}), JobOptions(**options)
-        )
+        return job_pods.request_of(of, options)
 
     return make
 
@@ -57,6 +42,6 @@ def job_of(request_of: Request) -> Callable[..., Documents]:
     """The Service and the Job of such a request, as a plain YAML reader sees them."""
 
     def make(of: str = "distilbert:cpu", /, **options: Any) -> Documents:
-        return job_documents(request_of(of, **options))
+        return job_pods.job_documents(request_of(of, **options))
 
     return make
