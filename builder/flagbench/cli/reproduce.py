@@ -11,31 +11,26 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import StoreOption, WideOption
-from flagbench.cli.run import usable_store
-from flagbench.devices import this_machine, usage_now
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.lookup import catalog_get
-from flagbench.manifests.model import Catalog, Claim
 from flagbench.options import takes_options, words
 from flagbench.output import print_error
-from flagbench.records.store import open_store
 from flagbench.runs import preview
-from flagbench.runs.doctor import Diagnosis, Level
+from flagbench.runs.keep import open_usable_store
 from flagbench.runs.launchers.container import DockerOptions
 from flagbench.runs.launchers.describe import describe
 from flagbench.runs.launchers.estimate import estimate
-from flagbench.runs.reproduce import page as reproduce_page
-from flagbench.runs.reproduce import repeat as reproduce_runs
+from flagbench.runs.reproduce import page
 from flagbench.runs.reproduce.bundle import check_target, write_bundle
 from flagbench.runs.reproduce.gather import bundle_files
 from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.log import logged
-from flagbench.runs.reproduce.plan import Plan, PlanOptions, plan_of
-from flagbench.runs.reproduce.preflight import look, nearest
+from flagbench.runs.reproduce.nearest import find_claim
+from flagbench.runs.reproduce.plan import PlanOptions, plan_of
+from flagbench.runs.reproduce.preflight import look, refuse
+from flagbench.runs.reproduce.repeat import Reproduction, run_all
 from flagbench.runs.series import SeriesOptions, plan_sides
 from flagbench.runs.target import Via, choose_via, target_of, with_data
-from flagbench.vendors import Usage
 from flagbench_core.exit_codes import ExitCode
 
 
@@ -89,84 +84,44 @@ def command(
     """
     catalog = load_catalog()
     limits.check()
-    claim = _claim(claim_id, catalog)
+    claim = find_claim(claim_id, catalog)
     plan = plan_of(claim, catalog, on, options, fresh=limits.nonce is not None)
     nonce = limits.nonce or secrets.token_hex(8)
-    target_file = out or Path(f"{claim.id.replace('/', '-')}-{nonce}.tar.gz")
-    check_target(target_file)
+    bundle = out or Path(f"{claim.id.replace('/', '-')}-{nonce}.tar.gz")
+    check_target(bundle)
     only_docker = [word.partition("=")[0] for word in words(container)]
     target = target_of(plan.request, choose_via(via, plan.request.stack, only_docker), container)
-    records = usable_store(open_store(store))
-    findings = _preflight(plan, catalog, store)
-    reproduce_page.announce(plan, target, limits, findings)
-    forbidden = _forbidden(findings)
-    if not dry_run:
-        _refuse(plan, catalog, findings)
-    described = None if forbidden else describe(plan.request, container=target.via == "docker")
+    records = open_usable_store(store)
+    line = ["reproduce", claim.id, *([] if on is None else [f"--on={on}"]), *words(options), *words(limits)]
+    asked = Reproduction(plan, limits, target, line, look(plan, catalog, store))
+    page.announce(asked)
+    if asked.forbidden and not dry_run:
+        raise refuse(plan, catalog, asked.forbidden)
+    described = None if asked.forbidden else describe(plan.request, container=target.via == "docker")
     expected = estimate(described, plan.request.stack, records, catalog.claims.values())
-    reproduce_page.warn_of_limit(limits, expected)
+    page.warn_of_limit(limits, expected)
     if dry_run:
-        reproduce_page.dry_run(plan, target, limits, findings, expected, as_json=as_json)
-        raise typer.Exit(int(forbidden or ExitCode.OK))
+        page.dry_run(asked, expected, as_json=as_json)
+        raise typer.Exit(int(ExitCode.WRONG_HARDWARE if asked.forbidden else ExitCode.OK))
     if preview.asks(plan.request, yes=yes):
         preview.confirm(expected)
     target.launcher.command(target.request)  # for its errors: what it needs is not installed
-    line = ["reproduce", claim.id, *([] if on is None else [f"--on={on}"]), *words(options), *words(limits)]
     series = SeriesOptions(repeat=limits.looks[-1], nonce=nonce)
-    (side,) = plan_sides(
-        series, [with_data(target)], records, line, [None if described is None else described.digest]
-    )
+    digest = None if described is None else described.digest
+    (side,) = plan_sides(series, [with_data(target)], records, line, [digest])
     with logged() as log:
-        outcome = reproduce_runs.run_all(side, plan, limits, records, given=limits.nonce is not None)
+        outcome = run_all(side, asked, records)
     if outcome.series is None or outcome.result is None:
         raise typer.Exit(outcome.code or int(ExitCode.INTERRUPTED))
-    failure = digest = None
+    failure = sha256 = None
     try:
-        with bundle_files(plan, limits, target, findings, line, outcome, records, log.text) as files:
-            digest = write_bundle(target_file, files)
+        with bundle_files(asked, outcome, records, log.text) as files:
+            sha256 = write_bundle(bundle, files)
     except FlagbenchError as error:
         failure = error
-    reproduce_page.show(plan, outcome, target_file, digest, findings, wide=wide, as_json=as_json)
+    page.show(asked, outcome, bundle, sha256, wide=wide, as_json=as_json)
     sys.stdout.flush()
     if failure is not None:
         print_error(failure.message, failure.remedy)
     code = outcome.code or (int(failure.code) if failure else 0) or int(outcome.result.verdict.exit_code)
     raise typer.Exit(code)
-
-
-def _claim(name: str, catalog: Catalog) -> Claim:
-    """The row of that name. For the name of a case, FlagbenchError (usage) with the rows nearest to this machine."""
-    if name not in catalog.cases:
-        return catalog_get(catalog.claims, name, kind="claim")
-    lines = reproduce_page.nearest_to_machine(name, this_machine(), catalog)
-    raise FlagbenchError(
-        f"'{name}' is a case, not a row of it",
-        remedy="\n  ".join(["name one of its rows, the nearest first:", *lines]),
-    )
-
-
-def _preflight(plan: Plan, catalog: Catalog, store: str | None) -> list[Diagnosis]:
-    usage = Usage() if plan.request.stack.device_kind == "cpu" else usage_now()
-    return look(plan, catalog, this_machine(), usage, store)
-
-
-def _forbidden(findings: list[Diagnosis]) -> ExitCode | None:
-    return ExitCode.WRONG_HARDWARE if any(finding.level is Level.FAIL for finding in findings) else None
-
-
-def _refuse(plan: Plan, catalog: Catalog, findings: list[Diagnosis]) -> None:
-    """Raise FlagbenchError (wrong hardware) for what forbids a run, with the rows that come closest."""
-    wrong = [finding for finding in findings if finding.level is Level.FAIL]
-    if not wrong:
-        return
-    rows = nearest(plan, catalog, this_machine())
-    closest = (
-        f"\nrows that come closest to this machine:{''.join(f'{chr(10)}  {row}' for row in rows)}" if rows else ""
-    )
-    raise FlagbenchError(
-        f"this machine cannot reproduce {plan.claim.id}: "
-        + "; ".join(f"{finding.name}: {finding.detail}" for finding in wrong)
-        + closest,
-        remedy="; ".join(dict.fromkeys(finding.remedy for finding in wrong if finding.remedy)),
-        code=ExitCode.WRONG_HARDWARE,
-    )

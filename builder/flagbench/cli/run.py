@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -15,21 +14,18 @@ from flagbench.cli.options import StoreOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get, resolve_image
-from flagbench.manifests.model import Catalog
 from flagbench.options import takes_options, words
 from flagbench.output import print_error
-from flagbench.records.store import Store, open_store
-from flagbench.runs import keep as run_keep
 from flagbench.runs import preview
-from flagbench.runs import series as run_series
-from flagbench.runs import turns as run_turns
+from flagbench.runs.keep import open_usable_store, read_granted, run_and_keep
 from flagbench.runs.launchers.container import DockerOptions
 from flagbench.runs.launchers.describe import check_folders, describe
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.request import LocalOptions, RunRequest
-from flagbench.runs.series import SeriesOptions
-from flagbench.runs.target import Target, Via, choose_via, other_side, target_of, with_data
+from flagbench.runs.series import SeriesOptions, check_series, plan_sides
+from flagbench.runs.target import Via, targets_of, with_data
 from flagbench.runs.this_machine import with_stack
+from flagbench.runs.turns import run_sides
 from flagbench.stdio import NotPrinted
 
 
@@ -88,16 +84,16 @@ def command(
             f"the claim {claim} is not of the case {case.name}",
             remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
         )
-    run_series.check_series(series, options, ticket)
-    granted = run_keep.read_granted(ticket, options, store)
+    check_series(series, options, ticket)
+    granted = read_granted(ticket, options, store)
     if granted is not None:
         options = replace(options, run_id=granted.run_id)
-    records = usable_store(open_store(store))
-    flags = {"--show-command": show_command}
-    targets = _targets(RunRequest(case, stack, options), via, container, series, catalog, flags)
+    records = open_usable_store(store)
+    flags = ["--show-command"] if show_command else []
+    targets = targets_of(RunRequest(case, stack, options), via, container, series.interleave, catalog, flags)
     first = targets[0]
     if not (dry_run or show_command):
-        preview.announce(first.request, first.via)
+        preview.announce(first)
     if show_command and series.asked:
         raise FlagbenchError(
             "--show-command shows one run, not a series", remedy="leave out --repeat, --interleave and --nonce"
@@ -113,15 +109,7 @@ def command(
         expected = estimate(described[0], stack, records, catalog.claims.values())
         if dry_run:
             facts = series.facts if series.asked else None
-            preview.show(
-                first.request,
-                described[0],
-                expected,
-                image=first.image,
-                command=lines[0],
-                series=facts,
-                as_json=as_json,
-            )
+            preview.show(first, described[0], expected, command=lines[0], series=facts, as_json=as_json)
             return
         preview.confirm(expected)
     targets = [with_data(target) for target in targets]
@@ -130,11 +118,11 @@ def command(
 
         command_line = ["run", image_name, *options.words(), *words(container), *words(series)]
         digests = [None if each is None else each.digest for each in described]
-        sides = run_series.plan_sides(series, targets, records, command_line, digests)
-        code = run_turns.run_sides(sides, lambda target: run_keep.run_and_keep(target, records, None))
+        sides = plan_sides(series, targets, records, command_line, digests)
+        code = run_sides(sides, lambda target: run_and_keep(target, records, None))
         series_page.show(sides, catalog, claim, store, wide=wide, as_json=as_json)
         raise typer.Exit(code)
-    ended = run_keep.run_and_keep(targets[0], records, granted)
+    ended = run_and_keep(targets[0], records, granted)
     if ended.refused or not ended.result.record.strip():
         raise typer.Exit(ended.code)
     try:
@@ -156,38 +144,3 @@ def command(
         # It is stored: a failure to show it does not change how the run ended.
         print_error(str(error), "the record is kept; `flagbench results show last`")
     raise typer.Exit(ended.code)
-
-
-def _targets(
-    request: RunRequest,
-    via: Via | None,
-    container: DockerOptions,
-    series: SeriesOptions,
-    catalog: Catalog,
-    flags: Mapping[str, bool],
-) -> list[Target]:
-    """What to run: the image that was named, and the other one of --interleave.
-
-    `flags`: further options that only a container has, and whether they were given. Raises FlagbenchError (usage).
-    """
-    only_docker = [word.partition("=")[0] for word in words(container)] + [name for name, on in flags.items() if on]
-    if series.interleave is None:
-        return [target_of(request, choose_via(via, request.stack, only_docker), container)]
-    other, image = other_side(series.interleave, request, catalog)
-    if image is not None:
-        only_docker.append("--interleave with an image")
-    return [
-        target_of(request, choose_via(via, request.stack, only_docker), container),
-        target_of(other, choose_via(via, other.stack, only_docker), replace(container, image=image)),
-    ]
-
-
-def usable_store(store: Store) -> Store:
-    """The store itself. Raises FlagbenchError (usage) where it takes no record now: that should not cost a run."""
-    health = store.health()
-    if not health.writable:
-        raise FlagbenchError(
-            f"the store can keep no record: {health.detail}",
-            remedy=health.remedy or "name another store with --store",
-        )
-    return store

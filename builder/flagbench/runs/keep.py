@@ -14,7 +14,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.files import reason
 from flagbench.output import print_error
 from flagbench.records.bucket_blobs import store_errors
-from flagbench.records.store import Store
+from flagbench.records.store import Store, open_store
 from flagbench.records.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.clock import TimedLaunch, stamped, timed_launch
@@ -23,6 +23,18 @@ from flagbench.runs.target import Target
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3.ticket import Ticket, read_ticket
+
+
+def open_usable_store(url: str | None) -> Store:
+    """The store. Raises FlagbenchError (usage) where it takes no record now: that should not cost a run."""
+    store = open_store(url)
+    health = store.health()
+    if not health.writable:
+        raise FlagbenchError(
+            f"the store can keep no record: {health.detail}",
+            remedy=health.remedy or "name another store with --store",
+        )
+    return store
 
 
 def read_granted(file: Path | None, options: LocalOptions, store: str | None) -> Ticket | None:

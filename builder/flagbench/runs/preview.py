@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -15,28 +14,29 @@ from flagbench.output import echo_json
 from flagbench.runs.launchers.describe import Described
 from flagbench.runs.launchers.estimate import Estimate, duration
 from flagbench.runs.request import RunRequest
+from flagbench.runs.target import Target
 
 
-def announce(request: RunRequest, via: str) -> None:
+def announce(target: Target) -> None:
     """One line on stderr, at once: the run itself prints its first line only after a second."""
-    typer.echo(f"flagbench: {request.name}, {_shape(request)}, {via}", err=True)
+    typer.echo(f"flagbench: {target.request.name}, {_shape(target.request)}, {target.via}", err=True)
 
 
 def show(
-    request: RunRequest,
+    target: Target,
     described: Described | None,
     expected: Estimate | None,
     *,
-    image: str | None,
     command: str,
     series: Mapping[str, Any] | None = None,
     as_json: bool,
 ) -> None:
-    """Print what would run. `image`: the container's; None for a native run. `series`: of which it is the first."""
+    """Print what would run. `series`: what is said of the series of which it is the first run."""
     config: Mapping[str, Any] = {} if described is None else described.config
+    request, image = target.request, target.image
     asked = request.options
     facts: dict[str, Any] = {
-        "via": "native" if image is None else "docker",
+        "via": target.via,
         "image": image,
         "command": command,
         "config": dict(config) or None,
@@ -102,17 +102,6 @@ def confirm(expected: Estimate | None) -> None:
     )
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise typer.Abort
-
-
-def progress_environment() -> dict[str, str]:
-    """Variables by which a container draws progress for this terminal; none if stderr is not one."""
-    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", ""):
-        return {}
-    try:
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError):
-        return {}
-    return {"FLAGBENCH_PROGRESS": "live", "COLUMNS": str(columns)}
 
 
 def _shape(request: RunRequest) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -12,8 +13,8 @@ import typer
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.lookup import UnknownNameError, resolve_image
 from flagbench.manifests.model import Catalog, Stack
+from flagbench.options import words
 from flagbench.progress import Progress
-from flagbench.runs import preview
 from flagbench.runs.launchers import Launcher
 from flagbench.runs.launchers.container import DockerOptions
 from flagbench.runs.launchers.docker import DockerLauncher
@@ -79,6 +80,30 @@ def choose_via(via: Via | None, stack: Stack, only_docker: Sequence[str]) -> Via
     return "native" if stack.device_kind == "cpu" and not only_docker else "docker"
 
 
+def targets_of(
+    request: RunRequest,
+    via: Via | None,
+    container: DockerOptions,
+    interleave: str | None,
+    catalog: Catalog,
+    flags: Sequence[str],
+) -> list[Target]:
+    """What to run: the image that was named, and the other one of --interleave.
+
+    `flags`: further options that were given and only a container has. Raises FlagbenchError (usage).
+    """
+    only_docker = [*(word.partition("=")[0] for word in words(container)), *flags]
+    if interleave is None:
+        return [target_of(request, choose_via(via, request.stack, only_docker), container)]
+    other, image = other_side(interleave, request, catalog)
+    if image is not None:
+        only_docker.append("--interleave with an image")
+    return [
+        target_of(request, choose_via(via, request.stack, only_docker), container),
+        target_of(other, choose_via(via, other.stack, only_docker), replace(container, image=image)),
+    ]
+
+
 def other_side(name: str, request: RunRequest, catalog: Catalog) -> tuple[RunRequest, str | None]:
     """What --interleave names: a request like `request`, and the image where one is named.
 
@@ -106,6 +131,17 @@ def _launcher(via: Via, container: DockerOptions, sources: Mapping[str, str]) ->
     return DockerLauncher(
         container,
         environment={**os.environ, **sources},
-        shows=preview.progress_environment(),
+        shows=_progress_environment(),
         progress=Progress(),
     )
+
+
+def _progress_environment() -> dict[str, str]:
+    """Variables by which a container draws progress for this terminal; none if stderr is not one."""
+    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") in ("dumb", ""):
+        return {}
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        return {}
+    return {"FLAGBENCH_PROGRESS": "live", "COLUMNS": str(columns)}

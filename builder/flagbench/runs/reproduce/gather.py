@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import platform
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,17 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.sbom import sbom_of
 from flagbench.records.model import Record
 from flagbench.records.store import Store
-from flagbench.runs.doctor import Diagnosis
 from flagbench.runs.launchers.clock import utc_now
-from flagbench.runs.reproduce import contents, surroundings
-from flagbench.runs.reproduce.limits import LimitOptions
-from flagbench.runs.reproduce.plan import Plan
-from flagbench.runs.reproduce.repeat import Measured
+from flagbench.runs.reproduce import contents
+from flagbench.runs.reproduce.repeat import Measured, Reproduction
 from flagbench.runs.target import Target
+from flagbench_core import __version__
+from flagbench_core.environment import published, secrets
 from flagbench_core.redaction import redact
 
 
 @contextmanager
-def bundle_files(
-    plan: Plan,
-    limits: LimitOptions,
-    target: Target,
-    findings: Sequence[Diagnosis],
-    command: Sequence[str],
-    outcome: Measured,
-    store: Store,
-    log: str,
-) -> Iterator[dict[str, bytes | Path]]:
+def bundle_files(asked: Reproduction, outcome: Measured, store: Store, log: str) -> Iterator[dict[str, bytes | Path]]:
     """The files by their paths in the bundle; those that are large are copied from the store while it is open."""
     series, result = outcome.series, outcome.result
     assert series is not None
@@ -42,11 +33,11 @@ def bundle_files(
     missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="flagbench-bundle-") as temporary:
         files: dict[str, bytes | Path] = {
-            contents.CLAIM: contents.to_json(contents.claim_document(plan.claim)),
+            contents.CLAIM: contents.to_json(contents.claim_document(asked.plan.claim)),
             contents.VERDICT: contents.to_json(result.to_dict()),
             contents.series_path(series.document.series_id): series.document.to_json(),
-            contents.ENVIRONMENT: contents.to_json(surroundings.environment(os.environ)),
-            contents.LOG: surroundings.cleaned(log, os.environ).encode(),
+            contents.ENVIRONMENT: contents.to_json(environment(os.environ)),
+            contents.LOG: without_secrets(log, os.environ).encode(),
         }
         for record, content in _records(outcome):
             files[contents.record_path(record.record_id)] = content
@@ -54,9 +45,8 @@ def bundle_files(
                 files.update(_raw(record, store, Path(temporary)))
             except FlagbenchError as error:
                 missing[contents.raw_path(record.record_id, "")] = redact(error.message)
-        files.update(_parts(target, outcome, missing))
-        about = _about(plan, limits, target, findings, command, outcome)
-        files[contents.REPRODUCTION] = contents.to_json({**about, "missing": missing})
+        files.update(_parts(asked.target, outcome, missing))
+        files[contents.REPRODUCTION] = contents.to_json({**_about(asked, outcome), "missing": missing})
         yield files
 
 
@@ -80,7 +70,7 @@ def _raw(record: Record, store: Store, folder: Path) -> Iterator[tuple[str, Path
 def _parts(target: Target, outcome: Measured, missing: dict[str, str]) -> dict[str, bytes | Path]:
     """What the runs consisted of: the bill of materials of the image, or the packages of this Python."""
     if target.image is None:
-        return {contents.PACKAGES: contents.to_json(surroundings.packages())}
+        return {contents.PACKAGES: contents.to_json(packages())}
     ids = {record.system.image.id for record in outcome.records}
     found: Path | None = None
     if len(ids) == 1 and (image_id := ids.pop()):
@@ -94,38 +84,56 @@ def _parts(target: Target, outcome: Measured, missing: dict[str, str]) -> dict[s
     return {contents.SBOM: found}
 
 
-def _about(
-    plan: Plan,
-    limits: LimitOptions,
-    target: Target,
-    findings: Sequence[Diagnosis],
-    command: Sequence[str],
-    outcome: Measured,
-) -> Mapping[str, Any]:
+def _about(asked: Reproduction, outcome: Measured) -> dict[str, Any]:
     """What was asked for, found and done."""
-    series, clock = outcome.series, outcome.clock
+    limits, series = asked.limits, outcome.series
     assert series is not None
     return {
         "schema": "reproduction/v1",
-        "claim": plan.claim.id,
+        **asked.facts,
+        **outcome.facts,
         "created_at": utc_now(),
         "flagbench": contents.this_flagbench(),
-        "command": [redact(word) for word in command],
-        "stack": plan.request.stack.name,
-        "via": target.via,
-        "image": target.image,
-        "differs": list(plan.differs),
-        "unpublished": list(plan.unpublished),
-        "preflight": [asdict(finding) for finding in findings],
+        "command": [redact(word) for word in asked.command],
+        "stack": asked.plan.request.stack.name,
         "limits": {
             "runs": limits.looks[-1],
             "looks": list(limits.looks),
             "minutes": limits.minutes,
             "price_per_hour": limits.price,
         },
-        "ending": outcome.ending,
         "exit_code": outcome.code,
         "runs": sum(run.state == "ok" for run in series.document.runs),
-        "seconds": round(clock.seconds, 3),
-        "cost": None if clock.cost is None else round(clock.cost, 4),
     }
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    """The host that launched the runs, and those of its variables that a measurement may depend on."""
+    known = secrets(variables)
+    system = os.uname()
+    return {
+        "schema": "environment/v1",
+        "flagbench": __version__,
+        "python": platform.python_version(),
+        "system": system.sysname,
+        "kernel": system.release,
+        "machine": system.machine,
+        "processors": len(os.sched_getaffinity(0)),
+        "variables": published(variables, lambda value: redact(value, known)),
+    }
+
+
+def packages() -> dict[str, Any]:
+    """The distributions that are installed in this Python, by name: what a run without a container consists of."""
+    found: dict[str, str] = {}
+    for entry in importlib.metadata.distributions():
+        name = entry.metadata["Name"]
+        if isinstance(name, str) and name:
+            found.setdefault(name, entry.version)
+    listed = [{"name": name, "version": found[name]} for name in sorted(found, key=str.lower)]
+    return {"schema": "packages/v1", "python": platform.python_version(), "packages": listed}
+
+
+def without_secrets(text: str, variables: Mapping[str, str]) -> str:
+    """A log without credentials."""
+    return redact(text, secrets(variables))

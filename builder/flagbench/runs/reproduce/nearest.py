@@ -5,12 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from flagbench.devices import Machine, cards_here
+from flagbench.devices import Machine, cards_here, this_machine
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.lookup import catalog_get
 from flagbench.manifests.model import Catalog, Claim, Scalar
 from flagbench.verdict.conditions import DEVICE, ConditionResult, compare_conditions, describe
 
 SHOWN = 3
 """How many rows are named."""
+
+
+def find_claim(name: str, catalog: Catalog) -> Claim:
+    """The row of that name. For the name of a case, FlagbenchError (usage) with the rows nearest to this machine."""
+    if name not in catalog.cases:
+        return catalog_get(catalog.claims, name, kind="claim")
+    lines = nearest_lines(name, this_machine(), catalog, 2 * SHOWN)
+    raise FlagbenchError(
+        f"'{name}' is a case, not a row of it",
+        remedy="\n  ".join(["name one of its rows, the nearest first:", *lines]),
+    )
+
+
+def nearest_lines(case: str, machine: Machine, catalog: Catalog, most: int = SHOWN) -> list[str]:
+    """The rows of a case, those first of which the least differs on a machine; one line each."""
+    claims = [claim for claim in catalog.claims.values() if claim.case == case]
+    return [row.text for row in nearest_rows(claims, machine_conditions(machine, catalog))[:most]]
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,15 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from flagbench.devices import Machine, cards_here
+from flagbench.devices import Machine, cards_here, this_machine, usage_now
+from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Catalog
 from flagbench.runs.doctor import Diagnosis, Level, disks, memory
-from flagbench.runs.reproduce.nearest import SHOWN, machine_conditions, nearest_rows
+from flagbench.runs.reproduce.nearest import machine_conditions, nearest_lines
 from flagbench.runs.reproduce.plan import Plan
 from flagbench.vendors import Usage
+from flagbench.verdict.conditions import DEVICE
+from flagbench_core.exit_codes import ExitCode
 
 LEAST_MEMORY = 0.9
 """The part of a card's nominal memory that its driver shows at least; a part of a card has less."""
@@ -22,7 +25,7 @@ MOST_LOAD = 0.5
 """The load of a machine, per processor, from which something else is running on it."""
 
 
-def look(plan: Plan, catalog: Catalog, machine: Machine, usage: Usage, store: str | None) -> list[Diagnosis]:
+def look(plan: Plan, catalog: Catalog, store: str | None) -> list[Diagnosis]:
     """Every finding, those that forbid a run as FAIL; on a stack that was asked for, other hardware is a warning."""
     if plan.request.stack.device_kind == "cpu":
         found = [*_processor(plan)]
@@ -31,17 +34,24 @@ def look(plan: Plan, catalog: Catalog, machine: Machine, usage: Usage, store: st
             Diagnosis("device", Level.WARN, "unknown: the engine is on another machine", "run this command there")
         ]
     else:
-        found = [*_device(plan, catalog, machine), *_usage(plan, usage)]
+        found = [*_device(plan, catalog, this_machine()), *_usage(plan, usage_now())]
     return [*_nodes(plan), *found, memory(), *disks(store)]
 
 
-def nearest(plan: Plan, catalog: Catalog, machine: Machine) -> list[str]:
-    """The rows of the case that come closest to this machine, one line each; none where the row's device is here."""
+def refuse(plan: Plan, catalog: Catalog, wrong: Sequence[Diagnosis]) -> FlagbenchError:
+    """The error (wrong hardware) for findings that forbid a run, with the rows that come closest to this machine."""
+    machine = this_machine()
     here = machine_conditions(machine, catalog)
-    if not machine.devices or here["device_model"] == plan.claim.conditions.get("device_model"):
-        return []
-    rows = nearest_rows((claim for claim in catalog.claims.values() if claim.case == plan.claim.case), here)
-    return [row.text for row in rows[:SHOWN]]
+    closest = ""
+    if machine.devices and here[DEVICE] != plan.claim.conditions.get(DEVICE):
+        rows = nearest_lines(plan.claim.case, machine, catalog)
+        closest = "\n  ".join(["\nrows that come closest to this machine:", *rows])
+    why = "; ".join(f"{finding.name}: {finding.detail}" for finding in wrong)
+    return FlagbenchError(
+        f"this machine cannot reproduce {plan.claim.id}: {why}{closest}",
+        remedy="; ".join(dict.fromkeys(finding.remedy for finding in wrong if finding.remedy)),
+        code=ExitCode.WRONG_HARDWARE,
+    )
 
 
 def _processor(plan: Plan) -> Iterator[Diagnosis]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import typer
 from msgspec.structs import replace
@@ -12,20 +13,49 @@ from flagbench.errors import FlagbenchError
 from flagbench.records.model import Record
 from flagbench.records.series import Series
 from flagbench.records.store import Store
-from flagbench.runs import keep as run_keep
-from flagbench.runs import turns as run_turns
-from flagbench.runs.keep import Finished
+from flagbench.runs.doctor import Diagnosis, Level
+from flagbench.runs.keep import Finished, run_and_keep
 from flagbench.runs.reproduce.limits import Clock, LimitOptions
 from flagbench.runs.reproduce.plan import Plan
 from flagbench.runs.reproduce.verdict import NO_SAMPLE, series_verdict
 from flagbench.runs.series import Side
 from flagbench.runs.target import Target
+from flagbench.runs.turns import run_sides
 from flagbench.terminal import visible
 from flagbench.verdict import VerifyResult
 from flagbench.verdict.series import is_decided
 from flagbench_core.exit_codes import ExitCode
 
 Ending = Literal["decided", "all runs", "time", "failed", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What is to be reproduced, how, and what was found before."""
+
+    plan: Plan
+    limits: LimitOptions
+    target: Target
+    command: Sequence[str]
+    """The words of the command line."""
+    findings: Sequence[Diagnosis]
+
+    @property
+    def forbidden(self) -> list[Diagnosis]:
+        """The findings that forbid a run."""
+        return [finding for finding in self.findings if finding.level is Level.FAIL]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What every document about it says."""
+        return {
+            "claim": self.plan.claim.id,
+            "via": self.target.via,
+            "image": self.target.image,
+            "differs": list(self.plan.differs),
+            "unpublished": list(self.plan.unpublished),
+            "preflight": [asdict(finding) for finding in self.findings],
+        }
 
 
 @dataclass
@@ -44,25 +74,33 @@ class Measured:
     """The record of each run."""
     clock: Clock
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """How it ended, and what it took."""
+        cost = self.clock.cost
+        return {
+            "ending": self.ending,
+            "seconds": round(self.clock.seconds, 3),
+            "cost": None if cost is None else round(cost, 4),
+        }
 
-def run_all(side: Side, plan: Plan, limits: LimitOptions, store: Store, *, given: bool) -> Measured:
+
+def run_all(side: Side, asked: Reproduction, store: Store) -> Measured:
     """Run until it is decided; every run is stored, and so is the series, in which the looks are written beforehand.
-
-    Args:
-        given: whether the nonce was chosen by the user.
 
     Raises FlagbenchError where the first run could not be started.
     """
+    plan, limits = asked.plan, asked.limits
     writer = side.writer
     assert writer is not None  # this is node 0
-    by = "user" if given else "flagbench"
+    by = "flagbench" if limits.nonce is None else "user"
     writer.series = replace(writer.series, looks=limits.looks, nonce_by=by)
     clock, case = Clock(limits), plan.request.case
     ending: Ending = "all runs"
 
     def run(target: Target) -> Finished:
         before = clock.seconds
-        ended = run_keep.run_and_keep(target.asked(max_minutes=clock.left), store, None)
+        ended = run_and_keep(target.asked(max_minutes=clock.left), store, None)
         clock.longest = max(clock.longest, clock.seconds - before)
         return ended
 
@@ -86,7 +124,7 @@ def run_all(side: Side, plan: Plan, limits: LimitOptions, store: Store, *, given
         return False
 
     try:
-        code = run_turns.run_sides([side], run, until=until)
+        code = run_sides([side], run, until=until)
     except KeyboardInterrupt:  # while something was stored; what was measured before is there
         if not side.contents:
             raise

@@ -19,6 +19,7 @@ from flagbench.records.series import Series, load_series
 from flagbench.records.series_document import seed_of
 from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import describe
+from flagbench.runs.reproduce import preflight
 from flagbench.runs.reproduce import repeat as reproduce_runs
 from flagbench.runs.reproduce import verdict as reproduce_verdict
 from flagbench.runs.reproduce.limits import Clock
@@ -44,8 +45,8 @@ def runs(fake: FakeRuns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fak
     """No run is started, no accelerator is asked for, and bundles are written to a folder of the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(reproduce, "describe", lambda request, container: None)
-    monkeypatch.setattr(reproduce, "this_machine", lambda: NOTHING)
-    monkeypatch.setattr(reproduce, "usage_now", Usage)
+    monkeypatch.setattr(preflight, "this_machine", lambda: NOTHING)
+    monkeypatch.setattr(preflight, "usage_now", Usage)
     monkeypatch.setattr(reproduce_runs, "Clock", lambda limits: Clock(limits, lambda: fake.seconds))
     return fake
 
@@ -311,8 +312,8 @@ def test_preflight_names_what_is_wrong_with_a_remedy(
     named: str,
     forbidden: bool,
 ) -> None:
-    monkeypatch.setattr(reproduce, "this_machine", lambda: here)
-    monkeypatch.setattr(reproduce, "usage_now", lambda: usage)
+    monkeypatch.setattr(preflight, "this_machine", lambda: here)
+    monkeypatch.setattr(preflight, "usage_now", lambda: usage)
     ended = flagbench(f"reproduce {CLAIM} --dry-run --json")
     assert ended.code == (ExitCode.WRONG_HARDWARE if forbidden else 0)
     found = [f for f in json.loads(ended.out)["preflight"] if f["level"] != "ok" and f["name"] != "disk of the store"]
@@ -323,7 +324,7 @@ def test_preflight_names_what_is_wrong_with_a_remedy(
 def test_other_hardware_is_refused_with_the_closest_rows(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reproduce, "this_machine", lambda: machine("MXC500", 8, 64.0))
+    monkeypatch.setattr(preflight, "this_machine", lambda: machine("MXC500", 8, 64.0))
     ended = flagbench(f"reproduce {CLAIM}")
     assert ended.code == ExitCode.WRONG_HARDWARE
     rows = [line.strip() for line in ended.err.splitlines() if line.strip().startswith("distilbert/c500-1x8")]
@@ -336,7 +337,7 @@ def test_other_hardware_is_refused_with_the_closest_rows(
 def test_the_nodes_of_a_row_are_started_one_by_one(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reproduce, "this_machine", machine)
+    monkeypatch.setattr(preflight, "this_machine", machine)
     ended = flagbench("reproduce distilbert/a100-2x8-fp32-bs96")
     assert ended.code == ExitCode.WRONG_HARDWARE
     assert "flagbench run distilbert:a100-cuda11.6 --nodes=2 --gpus=8" in ended.err
@@ -347,7 +348,7 @@ def test_the_nodes_of_a_row_are_started_one_by_one(
 def test_too_few_devices_are_refused_on_another_stack_too(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reproduce, "this_machine", lambda: machine(count=2))
+    monkeypatch.setattr(preflight, "this_machine", lambda: machine(count=2))
     words = "reproduce distilbert/a100-1x8-fp32 --on a100-cuda11.6 --dry-run --json"
     assert flagbench(words).code == ExitCode.WRONG_HARDWARE
     assert flagbench(f"{words} --gpus 2").code == 0
