@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -172,7 +172,7 @@ def _used(folder: Path) -> int:
 def _remove_cached(folder: Path) -> None:
     """Remove a folder of the cache under its lock, which a process that is fetching it holds."""
     lock = folder.with_name(f".{folder.name}.lock")
-    try:
+    with _removing(folder):
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,6 +182,13 @@ def _remove_cached(folder: Path) -> None:
             lock.unlink()
         finally:
             os.close(handle)
+
+
+@contextmanager
+def _removing(folder: Path) -> Iterator[None]:
+    """Raises FlagbenchError where a folder cannot be removed, or another process holds its lock."""
+    try:
+        yield
     except BlockingIOError:
         raise FlagbenchError(f"{folder} is being fetched", remedy="prune again when that has ended") from None
     except OSError as error:
@@ -197,16 +204,12 @@ def _is_plain(name: str) -> bool:
 
 def _remove_prepared(folder: Path, names: Iterable[str]) -> None:
     """Remove the files that prepared.json names, then itself, then the folder unless it holds something else."""
-    try:
+    with _removing(folder):
         for name in names:
             (folder / name).unlink(missing_ok=True)
         (folder / _INDEX).unlink()
         if not any(folder.iterdir()):
             folder.rmdir()
-    except OSError as error:
-        raise FlagbenchError(
-            f"{folder} was not removed: {reason(error)}", remedy="make it writable for you", code=ExitCode.NOT_STORED
-        ) from error
 
 
 def _remove_image(client: Any, names: Iterable[str]) -> None:

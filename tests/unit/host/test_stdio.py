@@ -35,7 +35,7 @@ def shell(folder: Path, line: str, *, path: str = "", **options: object) -> subp
     return subprocess.run(["bash", "-c", script], env=env, **options)  # type: ignore[call-overload, no-any-return]
 
 
-@pytest.mark.parametrize("line", ["list --json >/dev/full", "doctor >/dev/full", "--version >&-"])
+@pytest.mark.parametrize("line", ["list --json >/dev/full", "--version >&-"])
 def test_a_command_that_cannot_print_says_so_in_one_error(tmp_path: Path, line: str) -> None:
     done = shell(tmp_path, f"fb {line}")
     assert (done.returncode, done.stdout) == (ExitCode.NOT_STORED, "")

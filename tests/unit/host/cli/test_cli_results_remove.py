@@ -58,8 +58,10 @@ def test_rm_takes_last_a_prefix_and_a_damaged_record(store: Store, flagbench: Fl
     assert ids(store) == []
 
 
-@pytest.mark.parametrize(("answer", "left"), [("y", 3), ("n", 4), ("", 4)])
-@pytest.mark.parametrize("command", [["rm", "record-1"], ["prune", "--older-than", "2026-01-02"]])
+@pytest.mark.parametrize(
+    ("command", "answer", "left"),
+    [(["rm", "record-1"], "y", 3), (["rm", "record-1"], "", 4), (["prune", "--older-than", "2026-01-02"], "n", 4)],
+)
 def test_a_terminal_is_asked(store: Store, command: list[str], answer: str, left: int) -> None:
     master, slave = pty.openpty()
     with os.fdopen(master, "wb", buffering=0) as keyboard:

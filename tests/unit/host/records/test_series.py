@@ -150,13 +150,6 @@ def test_a_sound_series_is_no_problem(document: dict[str, Any], store: Store, fl
     assert (answer["series"][0]["problems"], answer["self_reported"]) == ([], [])
 
 
-def test_a_record_that_was_replaced_is_a_problem(document: dict[str, Any], store: Store) -> None:
-    store.remove(stored_record(store, 2))
-    store.put(record_of("mine-2", seed_of("mine", 2), minute=4, argv=["--other"]))
-    (problem,) = read_series(store, "mine").problems
-    assert "sha256" in problem
-
-
 def test_a_record_that_was_damaged_is_a_problem(document: dict[str, Any], store: Store) -> None:
     Path(stored_record(store, 2).location).write_bytes(b"{}")
     found = read_series(store, "mine")

@@ -48,13 +48,6 @@ def test_an_address_that_is_none(url: str) -> None:
     assert caught.value.remedy
 
 
-def test_a_store_in_a_folder() -> None:
-    assert open_store("file:///a%20b").url == "file:///a%20b"
-    with pytest.raises(StoreError) as caught:
-        open_store("file://host/x")
-    assert (caught.value.code, bool(caught.value.remedy)) == (ExitCode.USAGE, True)
-
-
 def test_credentials_that_boto3_cannot_get(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("boto3")
     config = tmp_path / "config"
@@ -75,7 +68,7 @@ def test_credentials_that_boto3_cannot_get(monkeypatch: pytest.MonkeyPatch, tmp_
         "s3://AKIA:wJalrXUtnFEMI/" + "K7MDENG/" * 20 + "@bucket",
     ],
 )
-@pytest.mark.parametrize("command", ["results ls", "doctor --json", "store doctor"])
+@pytest.mark.parametrize("command", ["results ls", "doctor --json"])
 def test_keys_in_an_address_are_refused_and_not_repeated(
     flagbench: Callable[..., Any], command: str, url: str
 ) -> None:
