@@ -93,8 +93,8 @@ def _run_table(series: Series) -> Table:
 
 
 def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, wide: bool) -> str:
-    """The table of `verify`, of all runs together, with the nearest claim where none is named; why there is none
-    where no run can be verified."""
+    """The table of `verify`, of all runs together, with the nearest claim by default; without a run to verify
+    the reason."""
     claims = [entry for entry in catalog.claims.values() if entry.case == case.name]
     try:
         records = runs.to_verify()

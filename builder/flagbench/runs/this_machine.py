@@ -14,7 +14,7 @@ _SHOWN = 4
 
 
 def summary(machine: Machine, catalog: Catalog) -> str:
-    """One line: what was found here, which rows are of it, else which come closest."""
+    """One line: what was found here, and how many published rows are for this device, else which come closest."""
     if machine.problem:
         return f"this machine: unknown, because {machine.problem}"
     if not machine.devices:
@@ -24,14 +24,14 @@ def summary(machine: Machine, catalog: Catalog) -> str:
         here += f", {machine.visible} visible"
     rows = claims_here(machine, catalog)
     if rows:
-        return f"{here}; {len(rows)} of {len(catalog.claims)} rows are of this device"
+        return f"{here}; {len(rows)} of {len(catalog.claims)} rows are for this device"
     device, close = closest_claims(machine, catalog)
-    return f"{here}; no row is of it, and those of {device} come closest: {_named(close)}"
+    return f"{here}; no published row is for this device, the nearest are for {device}: {_named(close)}"
 
 
 def with_stack(image_name: str, catalog: Catalog) -> str:
     """`case:stack` for a case alone: the stack that fits this machine's device. Says on stderr what it chose, which
-    rows are of this device, and how to verify against one.
+    rows are for this device, and how to verify against one.
 
     Raises UnknownNameError (usage) for an unknown case, or where no stack fits.
     """
@@ -49,15 +49,15 @@ def with_stack(image_name: str, catalog: Catalog) -> str:
     typer.echo(f"flagbench: this machine has {here}, so {image_name} is {chosen}", err=True)
     if rows := [claim for claim in claims_here(machine, catalog) if claim.case == case.name]:
         typer.echo(
-            f"flagbench: rows of this device: {_named(rows)}; "
+            f"flagbench: published rows for this device: {_named(rows)}; "
             f"after the run: flagbench verify last --claim {rows[0].id}",
             err=True,
         )
     elif machine.devices:
         device, close = closest_claims(machine, catalog)
         close = tuple(claim for claim in close if claim.case == case.name)
-        near = f"; those of {device} come closest: {_named(close)}" if close else ""
-        typer.echo(f"flagbench: no row of {case.name} is of this device{near}", err=True)
+        near = f"; the nearest are for {device}: {_named(close)}" if close else ""
+        typer.echo(f"flagbench: no published row of {case.name} is for this device{near}", err=True)
     return chosen
 
 

@@ -26,7 +26,7 @@ class Device:
     memory_gib: float | None
     uuid: str
     partition: bool = False
-    """Whether only a part of it can be used (MIG): no published row is of that."""
+    """Whether only a part of it can be used (MIG): no published row is for that."""
 
 
 @dataclass(frozen=True)

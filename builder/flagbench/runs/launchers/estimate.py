@@ -47,7 +47,7 @@ def _as_before(described: Described, stack: str, store: Store) -> Estimate | Non
 
 
 def _is_row_of(claim: Claim, config: Mapping[str, Any], stack: Stack) -> bool:
-    """Whether a published row is of this work on hardware of this stack: only then does its speed say anything."""
+    """Whether a published row is for this configuration on hardware of this stack."""
     run, conditions = claim.run, claim.conditions
     same = all(getattr(run, key) == config[key] for key in ("nodes", "gpus", "preset", "division", "precision"))
     models = {name for accelerator in stack.accelerators for name in accelerator.match}

@@ -129,7 +129,7 @@ def _differences(claim: Claim, stack: Stack, options: PlanOptions) -> Iterable[s
     if claim.stack != stack.name:
         yield f"stack: {stack.name}, the row's is {claim.stack or 'none'}"
     if options.preset != claim.run.preset:
-        yield f"preset: {options.preset}, the row is of the {claim.run.preset} size"
+        yield f"preset: {options.preset}, the row has the {claim.run.preset} size"
     if claim.run.nodes > 1 and claim.stack != stack.name:
         yield f"nodes: 1, the row has {claim.run.nodes}"
     if options.gpus not in (None, claim.run.gpus):

@@ -25,7 +25,7 @@ from flagbench.runs.launchers.native import NEEDED, NativeLauncher
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.signals import Forwarding
 
-ENTRYPOINTS = Path(__file__).parents[4] / "entrypoints"
+ENTRYPOINTS = Path(__file__).parents[5] / "entrypoints"
 
 Run = Callable[..., LaunchResult]
 

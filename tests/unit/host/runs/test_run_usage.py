@@ -1,8 +1,9 @@
-"""What `flagbench run` finds wrong before anything starts, and what it says without running: --dry-run."""
+"""What `flagbench run` finds wrong before anything starts, and what it says without running anything."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -144,3 +145,20 @@ def test_a_store_that_takes_no_record_costs_no_run(tmp_path: Path, address: str)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "results").touch()
     assert main.run(["run", "distilbert:cpu", "--preset", "tiny", "--store", str(tmp_path / address)]) == 2
+
+
+def test_the_command_that_is_shown_makes_nothing(flagbench: Flagbench, tmp_path: Path) -> None:
+    ended = flagbench(f"run distilbert:a100 --gpus 8 --run-id mine --out {tmp_path}/out --show-command")
+    words = shlex.split(ended.out)
+    assert words[:5] == ["docker", "run", "--rm", "--pull=never", "--label=dev.flagbench.run=mine"]
+    assert {"--gpus=all", f"--mount=type=bind,source={tmp_path / 'out'},target=/out"} <= {*words}
+    assert words[words.index("flagbench/distilbert:a100-cuda11.6") + 1 :][:2] == ["--nodes=1", "--gpus=8"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["--image x", "--memory 1g", "--keep-container", "--show-command"])
+def test_options_of_a_container(flagbench: Flagbench, option: str) -> None:
+    shown = flagbench(f"run distilbert:cpu --show-command {option}")
+    assert shown.out.split()[0] == "docker"
+    refused = flagbench(f"run distilbert:cpu --via native {option}")
+    assert (refused.code, option.split()[0] in refused.err) == (2, True)

@@ -29,10 +29,8 @@ from flagbench.verdict.result import Against
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench
 
-from . import test_run_series
-from .test_run_series import FakeRuns, fake
-
-__all__ = ["fake"]  # a fixture
+from .. import fake_runs
+from ..fake_runs import FakeRuns
 
 CLAIM = "distilbert/a100-1x1-fp32-bs96"
 ON_CPU = f"reproduce {CLAIM} --on cpu --preset tiny"
@@ -194,11 +192,11 @@ def test_a_run_that_the_limit_ends_is_left_out(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, Verdict.INCONCLUSIVE)
-    monkeypatch.setitem(test_run_series.ENDINGS, "too long", ("failed", int(ExitCode.TIMEOUT)))
+    monkeypatch.setitem(fake_runs.ENDINGS, "too long", ("failed", int(ExitCode.TIMEOUT)))
     monkeypatch.setattr(Clock, "allows_another", True)
     for endings, code in ((["ok", "too long"], ExitCode.INCONCLUSIVE), (["too long"], ExitCode.TIMEOUT)):
         runs.endings, runs.requests[:] = endings, []
-        limit = len(endings) * test_run_series.TAKES / 60
+        limit = len(endings) * fake_runs.TAKES / 60
         ended = flagbench(f"{ON_CPU} --max-minutes {limit} -o b{len(endings)}")
         assert (ended.code, len(runs.requests)) == (code, len(endings))
 

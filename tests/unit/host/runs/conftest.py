@@ -1,4 +1,4 @@
-"""What the launchers' tests share: requests on each stack, and a machine of one's own making."""
+"""Requests on each stack, a machine with chosen devices, and a launcher that ends runs as it is told."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import pytest
 
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
+from flagbench.records.store import Store
 from flagbench.runs.launchers.container import Host
+from flagbench.runs.launchers.docker import DockerLauncher
+from flagbench.runs.launchers.native import NativeLauncher
 from flagbench.runs.request import LocalOptions, RunRequest
+
+from .fake_runs import FakeRuns
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +43,18 @@ def make_host() -> Callable[..., Host]:
         return Host(uid, gid, further, nodes.__contains__, (groups or {}).get)
 
     return make
+
+
+@pytest.fixture
+def fake(store: Store, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
+    """Replaces what starts runs, and the clock."""
+    runs = FakeRuns()
+    for kind in (NativeLauncher, DockerLauncher):
+        monkeypatch.setattr(kind, "launch", lambda self, request: runs.launch(self, request))
+    monkeypatch.setattr(NativeLauncher, "command", lambda self, request: "")
+    monkeypatch.setattr("flagbench.cli.run.describe", lambda request, container: None)
+    for module in ("runs.launchers.clock", "runs.series", "runs.turns"):
+        monkeypatch.setattr(f"flagbench.{module}.utc_now", runs.now)
+    for module in ("runs.launchers.clock", "runs.turns"):
+        monkeypatch.setattr(f"flagbench.{module}.elapsed", lambda: runs.seconds)
+    return runs
