@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,20 +15,10 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.options import takes_options
 from flagbench.output import echo_json
-from flagbench.runs.launchers import kubernetes
 from flagbench.runs.launchers.kubernetes import JobOptions
+from flagbench.runs.launchers.schedulers import SCHEDULERS, Scheduler
 from flagbench.runs.request import RunOptions
 from flagbench.terminal import visible
-
-
-class Scheduler(str, Enum):
-    """What a job can be made for."""
-
-    KUBERNETES = "kubernetes"
-
-
-SCHEDULERS = {Scheduler.KUBERNETES: kubernetes}
-"""Each is a package of launchers with a `JobRequest`, `render_job` and `submit`."""
 
 
 @takes_options

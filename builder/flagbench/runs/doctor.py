@@ -26,8 +26,8 @@ from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import open_store
 from flagbench.runs.launchers import Health
 from flagbench.runs.launchers.docker import DockerLauncher
-from flagbench.runs.launchers.kubernetes.kubectl import health
 from flagbench.runs.launchers.native import NativeLauncher
+from flagbench.runs.launchers.schedulers import SCHEDULERS
 from flagbench_core import __version__
 
 GIB = 2**30
@@ -74,7 +74,7 @@ def examine(store_url: str | None = None) -> list[Diagnosis]:
         leftovers(),
         accelerator(),
         launcher("native", NativeLauncher().health()),
-        launcher("kubernetes", health()),
+        *(launcher(name.value, scheduler.health()) for name, scheduler in SCHEDULERS.items()),
         docker(catalog),
     ]
 

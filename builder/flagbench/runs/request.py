@@ -20,7 +20,7 @@ from flagbench.schema import nearest
 from flagbench_core.s3 import S3Error, parse_address
 
 MAX_NODES = 100_000
-"""The most pods that Kubernetes runs at a time for an Indexed Job."""
+"""More than any run has."""
 YEAR = 365 * 24 * 3600
 """Seconds: the longest time that any option takes."""
 _RUN_ID = re.compile(RUN_ID)
