@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -11,18 +12,26 @@ from typing import Annotated
 import typer
 
 from flagbench import complete
-from flagbench.cli import results_push, results_remove, results_series
+from flagbench.cli import results_remove
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason, write_atomically
-from flagbench.output import echo_json, echo_json_text, print_page
+from flagbench.output import echo_json, echo_json_text, print_error, print_page
+from flagbench.page import Table
+from flagbench.records.bucket_blobs import store_errors
 from flagbench.records.named import STORED_HELP, note, stored_record
+from flagbench.records.push import NotSent, push
 from flagbench.records.read import read_record
+from flagbench.records.series import load_all, load_series
+from flagbench.records.series_document import SeriesDocument
 from flagbench.records.store import open_store
 from flagbench.report.export import Format, as_json, record_lines, series_lines, summary_rows
 from flagbench.report.record_page import listing, record_page
 from flagbench.report.results import State, select, with_verdicts
+from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
+from flagbench_core.redaction import redact
+from flagbench_core.s3.ticket import read_ticket
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
@@ -136,7 +145,101 @@ def show_record(
     print_page(*record_page(parsed, place.bundles.find(parsed.record_id)), wide=wide)
 
 
-app.command("push")(results_push.push)
 app.command("rm")(results_remove.remove)
 app.command("prune")(results_remove.prune)
-app.command("series")(results_series.command)
+
+
+@app.command("push")
+def push_records(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[OUT|FILE...]",
+            help="Folders of --out, or records; by default what runs of this user could not store.",
+        ),
+    ] = None,
+    ticket: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Upload what waits for this ticket with it.")
+    ] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Store what runs could not store, each where it was meant for: bundles, then records. Or files of --out.
+
+    --store names another place for all of them. What is there already is no error, if it has the same bytes. What
+    fails stays where it is; the others are stored.
+
+    --json prints {"stored": [{record_id, location}], "bundles": [{record_id, location}],
+    "failed": [{name, error}]}; location is null where a ticket leads.
+    """
+    if ticket is not None and store is not None:
+        raise FlagbenchError("--ticket and --store contradict each other", remedy="give one of them")
+    with store_errors():
+        granted = None if ticket is None else read_ticket(str(ticket))
+    sent: dict[str, list[dict[str, str | None]]] = {"stored": [], "bundles": []}
+    failed: list[NotSent] = []
+    for each in push(files or (), store_url=store, ticket=granted):
+        if isinstance(each, NotSent):
+            failed.append(each)
+            continue
+        sent["bundles" if each.bundle else "stored"].append({"record_id": each.record_id, "location": each.location})
+        if not json:
+            kept = f"kept in {each.location}" if each.location else "uploaded"
+            typer.echo(visible(f"{'bundle of' if each.bundle else 'record'} {each.record_id} {kept}"), err=True)
+    for message, remedy in dict.fromkeys((each.error.message, each.error.remedy) for each in failed):
+        print_error(message, remedy)
+    if json:
+        errors = [{"name": each.name, "error": redact(each.error.message)} for each in failed]
+        echo_json({**sent, "failed": errors})
+    elif not (any(sent.values()) or failed):
+        typer.echo("nothing is waiting to be stored", err=True)
+    if failed:
+        raise typer.Exit(int(failed[0].error.code))
+
+
+@app.command("series")
+def list_series(
+    series: Annotated[
+        str | None,
+        typer.Argument(metavar="[SERIES]", autocompletion=complete.series, help="Print this one, as JSON."),
+    ] = None,
+    store: StoreOption = None,
+    wide: WideOption = False,
+    json: JsonOption = False,
+) -> None:
+    """List the series that `flagbench run --repeat` stored, or print one, which `flagbench verify` takes as a file.
+
+    One that has not ended, or was killed, is listed too. Damaged ones are reported on stderr.
+
+    --json prints {"store": URL, "series": [...]}, each as it is stored.
+    """
+    place = open_store(store)
+    if series is not None:
+        echo_json(load_series(place, series).to_dict())
+        return
+    found = [*load_all(place)]
+    readable = [each for _, each in found if isinstance(each, SeriesDocument)]
+    if json:
+        echo_json({"store": place.url, "series": [each.to_dict() for each in readable]})
+    elif readable:
+        columns = ("SERIES", "STARTED", "IMAGE", "RUNS", "OK", "STATE")
+        print_page(
+            Table(columns, [_series_row(each) for each in readable], drop=("STARTED", "IMAGE", "STATE")), wide=wide
+        )
+    else:
+        print(f"no series in {place.url}")
+    for series_id, each in found:
+        if isinstance(each, FlagbenchError):
+            note(series_id, each.message)
+
+
+def _series_row(series: SeriesDocument) -> Sequence[str]:
+    request = series.request
+    return (
+        series.series_id,
+        series.started_at,
+        request.image or f"{request.case}:{request.stack}",
+        str(series.requested),
+        str(sum(run.state == "ok" for run in series.runs)),
+        "not ended" if series.ended_at is None else "ended",
+    )

@@ -10,6 +10,7 @@ The other order would leave a file that cannot be checked.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import secrets
@@ -102,7 +103,7 @@ class FolderBlobs:
             if target.is_file() and target.stat().st_size == path.stat().st_size and sha256_of(target) == sha256:
                 return False
             _make_folder(target.parent)
-            with _copy(path, target.parent) as copied:
+            with _temporary(target.parent, path) as copied:
                 if sha256_of(copied) != sha256:
                     raise StoreError(f"{path} does not have the sha256 that its name has", remedy="remove the file")
                 copied.replace(target)  # what is there under this name has other bytes: it is damaged
@@ -122,7 +123,7 @@ class FolderBlobs:
         except OSError as error:
             raise damaged(str(source), f"cannot be read: {reason(error)}") from error
         try:
-            with _copy(source, path.parent) as copied:
+            with _temporary(path.parent, source) as copied:
                 copied.replace(path)
         except OSError as error:
             raise StoreError(f"{path} was not written: {reason(error)}", remedy=_remedy(error)) from error
@@ -267,26 +268,14 @@ def _flush_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _temporary(folder: Path, content: bytes) -> Iterator[Path]:
-    """A flushed file with `content`, removed afterwards in any case."""
+def _temporary(folder: Path, content: bytes | Path) -> Iterator[Path]:
+    """A flushed file with `content`, or a copy of that file, removed afterwards unless it was given another name."""
     path = folder / f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
     try:
         with path.open("xb") as file:
-            file.write(content)
+            with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:
+                shutil.copyfileobj(source, file, 2**20)
             file.flush()
-            os.fsync(file.fileno())
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _copy(source: Path, folder: Path) -> Iterator[Path]:
-    """A flushed copy of a file in a folder, removed afterwards unless it was given another name."""
-    path = folder / f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
-    try:
-        shutil.copyfile(source, path)
-        with path.open("rb") as file:
             os.fsync(file.fileno())
         yield path
     finally:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
+from typing import TypeVar
 
 from flagbench.errors import FlagbenchError
 from flagbench.records.blobs import Blob, Blobs, Health, IdTaken, ListingDenied, StoreError, Unread, damaged
@@ -27,6 +28,8 @@ from flagbench_core.redaction import redact
 from flagbench_core.s3 import parse_address
 
 VARIABLE = "FLAGBENCH_STORE"
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -148,13 +151,7 @@ class Store:
             except FlagbenchError as error:
                 return entry, error
 
-        if self.blobs.readers < 2:
-            yield from map(read, entries)
-            return
-        left = iter(entries)
-        with ThreadPoolExecutor(self.blobs.readers) as pool:
-            while batch := [*islice(left, 4 * self.blobs.readers)]:  # no more of them are in memory
-                yield from pool.map(read, batch)
+        yield from self._several(read, entries)
 
     def list(self, case: str | None = None, stack: str | None = None) -> Iterator[StoredRecord]:
         """The records of a case and a stack, or of all, newest first; then what else is found where records are.
@@ -205,11 +202,18 @@ class Store:
 
     def _entries(self, found: builtins.list[tuple[Place, Blob]], index: Index) -> builtins.list[StoredRecord]:
         """Each as a listed record. Those that the index does not know are read, several at a time from a server."""
-        unknown = sum(index.get(blob.key, blob.stamp) is None for _, blob in found)
-        if min(unknown, self.blobs.readers) < 2:
-            return [self._entry(place, blob, index) for place, blob in found]
-        with ThreadPoolExecutor(min(unknown, self.blobs.readers)) as pool:
-            return [*pool.map(lambda pair: self._entry(pair[0], pair[1], index), found)]
+        return [*self._several(lambda pair: self._entry(pair[0], pair[1], index), found)]
+
+    def _several(self, read: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """What `read` makes of each; on a server for several at a time, and no more of them in memory."""
+        readers = self.blobs.readers
+        if readers < 2:
+            yield from map(read, items)
+            return
+        left = iter(items)
+        with ThreadPoolExecutor(readers) as pool:
+            while batch := [*islice(left, 4 * readers)]:
+                yield from pool.map(read, batch)
 
     def _entry(self, place: Place, blob: Blob, index: Index) -> StoredRecord:
         summary, error, unread = None, blob.problem, False

@@ -42,19 +42,19 @@ def probe(blobs: Blobs) -> Iterator[Promise]:
     A store that breaks one other than TICKETS is not safe: a record in it could be lost, replaced or read damaged.
     """
     folder = f"{PREFIX}{secrets.token_hex(8)}/"
-    promises = {**_PROMISES, **(_OF_A_BUCKET if isinstance(blobs, BucketBlobs) else {})}
+    promises = {**_PROMISES, **(_BUCKET_PROMISES if isinstance(blobs, BucketBlobs) else {})}
     try:
         for name, attempt in promises.items():
-            promise = _tried(name, partial(attempt, blobs, folder))
+            promise = _attempt(name, partial(attempt, blobs, folder))
             yield promise
             if attempt is _writes and not promise.kept:
                 break
     finally:
-        removed = _tried("removes", lambda: _removes(blobs, folder))
+        removed = _attempt("removes", lambda: _removes(blobs, folder))
     yield removed
 
 
-def _tried(name: str, attempt: Callable[[], str]) -> Promise:
+def _attempt(name: str, attempt: Callable[[], str]) -> Promise:
     try:
         return Promise(name, True, attempt())
     except _Broken as broken:
@@ -145,7 +145,7 @@ _PROMISES: dict[str, Callable[[Blobs, str], str]] = {
     "never overwrites": _never_overwrites,
     "one of several writers wins": _one_wins,
 }
-_OF_A_BUCKET: dict[str, Callable[[Blobs, str], str]] = {TICKETS: _takes_tickets}
+_BUCKET_PROMISES: dict[str, Callable[[Blobs, str], str]] = {TICKETS: _takes_tickets}
 
 
 def _content(writer: int) -> bytes:

@@ -39,7 +39,6 @@ def test_a_limited_listing_remembers_its_verdicts(filled: Store, flagbench: Flag
 @pytest.mark.parametrize(
     ("without", "shown", "verdict"),
     [
-        (None, "p_core_host 1942", "REPRODUCED"),
         ("p_core", "p_core_host 1942", "REPRODUCED"),
         ("p_core_host", "p_core 1944", "REPRODUCED"),
     ],
