@@ -1,4 +1,4 @@
-"""Verdicts, comparisons and run summaries as a person reads them."""
+"""Verdicts, explanations, comparisons and run summaries as a person reads them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from flagbench.terminal import brief, visible
 from flagbench.verdict import Agreement, Comparison, VerifyResult
 from flagbench.verdict.compare import ABSENT
 from flagbench.verdict.conditions import shown
+from flagbench.verdict.explain import Cause, Explanation
 from flagbench.verdict.interval import common, estimate
 from flagbench.verdict.result import Estimate, MetricResult, Ratio
 from flagbench.verdict.subject import ending
@@ -210,3 +211,34 @@ def _misleading(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def explanation_page(explanation: Explanation, *, stream: TextIO | None = None, wide: bool = False) -> str:
+    """An explanation as text for `stream` (default stdout), after an empty line: the causes, then what to do."""
+    causes = explanation.causes
+    rows = tuple((cause.title, _share(cause, cause.gap), _share(cause, cause.time), cause.seen) for cause in causes)
+    blocks: list[Block] = [
+        Lines((_explanation_heading(explanation),)),
+        Table(("cause", "of the gap", "of the time", "seen"), rows, frozenset({"of the gap", "of the time"})),
+        Lines(tuple(f"{cause.title}: {cause.action}" for cause in causes)),
+    ]
+    return "\n" + render(blocks, stream, wide=wide)
+
+
+def _explanation_heading(explanation: Explanation) -> str:
+    """One line: the gap, and how much of it has no known cause."""
+    if explanation.gap is None or explanation.ratio is None:
+        return f"where the time went: {explanation.reason}"
+    if explanation.reason is not None:
+        return explanation.reason
+    left = explanation.unexplained or 0.0
+    return (
+        f"{explanation.metric} is at {explanation.ratio:.3f}, so {explanation.gap:.1%} of its time is lost: "
+        f"{1 - left:.0%} of that was measured, {left:.0%} is unexplained"
+    )
+
+
+def _share(cause: Cause, share: float | None) -> str:
+    if share is None:
+        return "-"
+    return f"{'at most ' if cause.at_most else ''}{share:.0%}"

@@ -11,8 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from flagbench.manifests.model import Case
-from flagbench.records.model import Rank, Record
-from flagbench.records.telemetry import CpuTelemetry, DeviceTelemetry
+from flagbench.records.model import CpuTelemetry, DeviceTelemetry, Rank, Record
 from flagbench.terminal import brief
 from flagbench.verdict.conditions import ConditionResult
 from flagbench.verdict.rules.comparison import LEAST_SECONDS, MUCH_MEMORY, NO_THROTTLING

@@ -9,8 +9,7 @@ from typing import Any
 from flagbench.manifests.model import Accelerator, Case, Stack
 from flagbench.manifests.settings import completed, preset_of
 from flagbench.records.digest import config_digest
-from flagbench.records.model import Record
-from flagbench.records.telemetry import DeviceTelemetry
+from flagbench.records.model import DeviceTelemetry, Record
 from flagbench.terminal import brief
 from flagbench.verdict.derivation import UNKNOWN, count, evaluate, look_up
 from flagbench_core import __version__

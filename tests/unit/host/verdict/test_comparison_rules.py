@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from flagbench.manifests.model import NOT_PUBLISHED, Claim, Range
-from flagbench.records.model import Ceiling, Flops, Record, Window, Work
-from flagbench.records.telemetry import DeviceTelemetry, Telemetry
+from flagbench.records.model import Ceiling, DeviceTelemetry, Flops, Record, Telemetry, Window, Work
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench.verdict.rules.comparison import MUCH_MEMORY
 
