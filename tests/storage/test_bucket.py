@@ -141,6 +141,7 @@ def test_over_tls_with_the_servers_certificate(bucket: str, monkeypatch: pytest.
         ({}, "s3://no-such-{bucket}", "NoSuchBucket"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "s3://{bucket}", "127.0.0.1:1"),
         ({"AWS_ENDPOINT_URL": "nonsense"}, "s3://{bucket}", "nonsense"),
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "s3://{bucket}", "AWS_ACCESS_KEY_ID"),
     ],
 )
 def test_what_is_wrong_is_named_before_a_run(
@@ -150,20 +151,13 @@ def test_what_is_wrong_is_named_before_a_run(
         monkeypatch.setenv(name, value)
     health = open_store(address.format(bucket=bucket)).health()
     assert (health.ok, health.writable) == (False, False)
-    assert word in health.detail
-    assert health.remedy
+    assert word in f"{health.detail} {health.remedy}"
 
 
 def test_credentials_in_the_endpoint_are_not_repeated(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://KEYKEY:SECRETS@127.0.0.1:1")
     told = refused(ExitCode.USAGE, open_store(f"s3://{bucket}").blobs.put_if_absent, KEY, record())
     assert "SECRETS" not in f"{told.message} {told.remedy}"
-
-
-def test_without_credentials(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    assert "AWS_ACCESS_KEY_ID" in str(open_store(f"s3://{bucket}").health().remedy)
 
 
 # -- the index -----------------------------------------------------------------------------------------------------
