@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import typer
 
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import image_names
+
+if TYPE_CHECKING:
+    from flagbench.records.store import Store
 
 RECENT = 50
 """Records offered for completion: reading a large store would make the shell wait."""
@@ -49,12 +53,8 @@ def records(context: typer.Context, incomplete: str) -> list[str]:
     """`last` and the newest records' ids that start with what was typed, of the store that --store names."""
 
     def names() -> Iterable[str]:
-        from flagbench.records.folder_blobs import FolderBlobs  # most commands need no store
-        from flagbench.records.store import open_store
-
-        store = open_store(context.params.get("store"))
-        if not isinstance(store.blobs, FolderBlobs):
-            return ()  # a person who waits for a completion is not kept waiting for a server
+        if (store := _folder(context)) is None:
+            return ()
         recent = islice((entry.record_id for entry in store.list() if entry.problem is None), RECENT)
         # A copy in a wrong place has the id of its original.
         return dict.fromkeys(("last", *recent))
@@ -66,12 +66,10 @@ def series(context: typer.Context, incomplete: str) -> list[str]:
     """The ids of the series in the store that --store names that start with what was typed."""
 
     def names() -> Iterable[str]:
-        from flagbench.records.folder_blobs import FolderBlobs
         from flagbench.records.series import series_ids
-        from flagbench.records.store import open_store
 
-        store = open_store(context.params.get("store"))
-        return series_ids(store) if isinstance(store.blobs, FolderBlobs) else ()
+        store = _folder(context)
+        return () if store is None else series_ids(store)
 
     return _matching(incomplete, names)
 
@@ -79,6 +77,15 @@ def series(context: typer.Context, incomplete: str) -> list[str]:
 def runs(context: typer.Context, incomplete: str) -> list[str]:
     """What `records` and `series` offer."""
     return [*records(context, incomplete), *series(context, incomplete)]
+
+
+def _folder(context: typer.Context) -> Store | None:
+    """The store that --store names; None for a bucket: nobody should wait for a server here."""
+    from flagbench.records.folder_blobs import FolderBlobs  # most commands need no store
+    from flagbench.records.store import open_store
+
+    store = open_store(context.params.get("store"))
+    return store if isinstance(store.blobs, FolderBlobs) else None
 
 
 def _matching(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from flagbench.errors import FlagbenchError
 from flagbench.files import read_input, read_stdin, reason
-from flagbench.records.model import Record
+from flagbench.records.evidence import Packed
+from flagbench.records.model import Rank, RankColumns, Record
 from flagbench.terminal import brief, visible
 from flagbench_core.exit_codes import ExitCode
 
@@ -67,9 +70,7 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
         fault = date_fault(record.created_at)
         fault = fault and f"created_at: {fault}"
         if record.rank_columns is not None:
-            from flagbench.records.ranks import expanded  # few records need it
-
-            record = msgspec.structs.replace(record, ranks=expanded(record.rank_columns, record.ranks))
+            record = msgspec.structs.replace(record, ranks=_all_ranks(record.rank_columns, record.ranks))
     except msgspec.ValidationError as error:
         # msgspec ends its sentence with the field's path, as in " - at `$.status.phase`".
         what, _, where = str(error).partition(" - at `$")
@@ -118,6 +119,46 @@ def parse(content: bytes, name: str) -> dict[str, Any]:
             f"this record is {brief(version)}; this flagbench reads {VERSION}", remedy="upgrade flagbench"
         )
     return fields
+
+
+def _all_ranks(columns: RankColumns, listed: Sequence[Rank]) -> tuple[Rank, ...]:
+    """An entry for each rank, its own where it is listed. Raises ValueError for columns of another length."""
+    size, rest = divmod(columns.ranks, len(columns.hosts) or 1)
+    if rest or not columns.hosts:
+        raise ValueError(f"it has {len(columns.hosts)} hosts of {columns.ranks} ranks")
+    pids, ran, waited = (
+        _column(columns, name) for name in ("pids", "processor_milliseconds", "processor_wait_milliseconds")
+    )
+    own = {entry.rank: entry for entry in listed}
+    usual = (
+        own.get(rank)
+        or Rank(
+            rank=rank,
+            node=rank // size,
+            local_rank=rank % size,
+            pid=pids[rank],
+            host=columns.hosts[rank // size],
+            steps=columns.steps,
+            processor_seconds=_seconds(ran[rank]),
+            processor_wait_seconds=_seconds(waited[rank]),
+            exit=columns.exit,
+        )
+        for rank in range(columns.ranks)
+    )
+    # A rank that is listed twice, or that there is none of, is for the verifier to see.
+    more = (entry for entry in listed if entry.rank >= columns.ranks or own[entry.rank] is not entry)
+    return (*usual, *more)
+
+
+def _column(columns: RankColumns, name: str) -> Sequence[int | None]:
+    from flagbench_core.evidence.columns import unpack  # few records need it, and it takes 14 ms
+
+    packed: Packed | None = getattr(columns, name)
+    return (None,) * columns.ranks if packed is None else unpack(asdict(packed), columns.ranks, name)
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def date_fault(created_at: str) -> str | None:
