@@ -8,8 +8,7 @@ import yaml
 
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
-from flagbench.runs.launchers.kubernetes import JobOptions, JobRequest
-from flagbench.runs.launchers.kubernetes.render import render_job
+from flagbench.runs.launchers.kubernetes import JobOptions, JobRequest, render_job
 from flagbench.runs.request import RunOptions
 
 DIGEST = "sha256:" + "a" * 64

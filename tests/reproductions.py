@@ -13,9 +13,9 @@ from catalogs import CATALOG
 from flagbench.records.model import Builder
 from flagbench.records.series import with_records
 from flagbench.records.series_document import SeriesDocument, SeriesRequest, SeriesRun
-from flagbench.runs.reproduce import contents
+from flagbench.runs.reproduce import bundle
 from flagbench.runs.reproduce.bundle import write_bundle
-from flagbench.runs.reproduce.verdict import series_verdict
+from flagbench.verdict.series import series_verdict
 from honest import honest_events, honest_record
 
 CLAIM = CATALOG.claims["distilbert/a100-1x8-fp32"]
@@ -55,13 +55,13 @@ def bundle_files(content: bytes) -> Files:
     )
     _, result = series_verdict(with_records(series, lambda _: content), CLAIM, CASE)
     return {
-        contents.CLAIM: contents.to_json(contents.claim_document(CLAIM)),
-        contents.VERDICT: contents.to_json(result.to_dict()),
-        contents.REPRODUCTION: contents.to_json({"claim": CLAIM.id, "flagbench": contents.this_flagbench()}),
-        contents.series_path("mine"): series.to_json(),
-        contents.record_path(raw["record_id"]): content,
-        contents.raw_path(raw["record_id"], "node-0.tar.gz"): RAW,
-        contents.LOG: b"flagbench: done\n",
+        bundle.CLAIM: bundle.to_json(bundle.claim_document(CLAIM)),
+        bundle.VERDICT: bundle.to_json(result.to_dict()),
+        bundle.REPRODUCTION: bundle.to_json({"claim": CLAIM.id, "flagbench": bundle.this_flagbench()}),
+        bundle.series_path("mine"): series.to_json(),
+        bundle.record_path(raw["record_id"]): content,
+        bundle.raw_path(raw["record_id"], "node-0.tar.gz"): RAW,
+        bundle.LOG: b"flagbench: done\n",
     }
 
 
@@ -72,4 +72,4 @@ def written(target: Path, files: Files) -> str:
 def changed(files: Files, name: str, edit: Callable[[Any], object]) -> Files:
     document = json.loads(files[name])
     edit(document)
-    return {**files, name: contents.to_json(document)}
+    return {**files, name: bundle.to_json(document)}

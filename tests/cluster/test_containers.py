@@ -8,8 +8,7 @@ import pytest
 
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
-from flagbench.runs.launchers.kubernetes.options import JobOptions
-from flagbench.runs.launchers.kubernetes.request import JobRequest
+from flagbench.runs.launchers.kubernetes import JobOptions, JobRequest
 from flagbench.runs.request import RunOptions
 from job_pods import job_documents, pod_arguments, pod_environment, pod_image, pod_name
 from running import wait_until

@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from flagbench.records.blobs import StoreError
-from flagbench.records.series import read_series
-from flagbench.records.series_writer import SeriesWriter
+from flagbench.records.series import SeriesWriter, read_series
 from flagbench.records.store import Store
 from flagbench_core.exit_codes import ExitCode
 from unit.host.records.test_series import DAY, planned, record_of

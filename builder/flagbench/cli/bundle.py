@@ -13,9 +13,7 @@ from flagbench.manifests.load import load_catalog
 from flagbench.output import echo_json
 from flagbench.records.bundle_archive import BundleError
 from flagbench.report import verdict_table
-from flagbench.runs.reproduce.bundle import DamagedBundle, opened
-from flagbench.runs.reproduce.bundle_check import check
-from flagbench.runs.reproduce.contents import read_contents
+from flagbench.runs.reproduce.bundle import DamagedBundle, check, opened, read_contents
 from flagbench.terminal import brief, visible
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of

@@ -22,7 +22,7 @@ from flagbench.runs.launchers.describe import describe
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.reproduce import page
 from flagbench.runs.reproduce.bundle import check_target, write_bundle
-from flagbench.runs.reproduce.gather import bundle_files
+from flagbench.runs.reproduce.bundle_files import bundle_files
 from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.log import logged
 from flagbench.runs.reproduce.nearest import find_claim

@@ -22,10 +22,9 @@ from flagbench.runs.launchers.container import DockerOptions
 from flagbench.runs.launchers.describe import check_folders, describe
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.request import LocalOptions, RunRequest
-from flagbench.runs.series import SeriesOptions, check_series, plan_sides
+from flagbench.runs.series import SeriesOptions, check_series, plan_sides, run_sides
 from flagbench.runs.target import Via, targets_of, with_data
 from flagbench.runs.this_machine import with_stack
-from flagbench.runs.turns import run_sides
 from flagbench.stdio import NotPrinted
 
 

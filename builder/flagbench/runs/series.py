@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
+from msgspec.structs import replace
 
 from flagbench import complete
 from flagbench.checkout import commit
 from flagbench.errors import FlagbenchError
 from flagbench.options import Text
+from flagbench.output import print_error
+from flagbench.records.blobs import StoreError
 from flagbench.records.model import Builder, Record
 from flagbench.records.read import RecordError, read_record
-from flagbench.records.series import Series, with_records
+from flagbench.records.series import Series, SeriesWriter, with_records
 from flagbench.records.series_document import (
     MAX_RUNS,
     SIDES,
@@ -29,13 +33,15 @@ from flagbench.records.series_document import (
     planned_runs,
     series_id_of,
 )
-from flagbench.records.series_writer import SeriesWriter
 from flagbench.records.store import Store
-from flagbench.runs.launchers.clock import utc_now
+from flagbench.runs.keep import Finished
+from flagbench.runs.launchers.clock import elapsed, utc_now
 from flagbench.runs.launchers.container import is_another_node
 from flagbench.runs.request import LocalOptions
 from flagbench.runs.target import Target
+from flagbench.terminal import visible
 from flagbench_core import __version__
+from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
 
 _NONCE_BYTES = 8
@@ -179,3 +185,161 @@ def plan_sides(
         )
         sides.append(Side(target, runs, SeriesWriter(store, document)))
     return sides
+
+
+def run_sides(
+    sides: Sequence[Side], run: Callable[[Target], Finished], *, until: Callable[[int], bool] | None = None
+) -> int:
+    """Run everything in order and store the series; the exit code is that of the first run that did not end well.
+
+    What was run stays in the series if the rest is interrupted. Raises FlagbenchError where the series could not be
+    begun, or where its first run could not be started: then nothing was run, and there is no series.
+
+    Args:
+        run: runs a target to its end and stores what it left.
+        until: told a run's exit code once it has ended and is noted; whether the rest is not to be run.
+    """
+    codes: list[int] = []
+    _begin(sides)
+    stored = True
+    try:
+        turns = [*_turns(sides)]
+        for number, (side, planned) in enumerate(turns, 1):
+            label = f" ({side.target.name})" if len(sides) > 1 else ""
+            text = f"flagbench: run {number} of {len(turns)}{label}, {planned.run_id}, seed {planned.seed}"
+            typer.echo(text, err=True)
+            code, continues = _one(side, planned, run, first=number == 1)
+            codes.append(code)
+            if continues and until is not None and until(code):
+                break
+            if not continues:
+                # Interrupted, even where the run at hand still ended well.
+                codes += [int(ExitCode.INTERRUPTED)] * (number < len(turns))
+                break
+    finally:
+        stored = _end(sides)
+    return next(filter(None, codes), int(ExitCode.OK if stored else ExitCode.NOT_STORED))
+
+
+def _begin(sides: Sequence[Side]) -> None:
+    """Reserve the ids of all series, or of none. Raises StoreError."""
+    begun: list[SeriesWriter] = []
+    try:
+        for side in sides:
+            if side.writer is not None:
+                side.writer.begin()
+                begun.append(side.writer)
+    except FlagbenchError:
+        for writer in begun:
+            writer.abandon()
+        raise
+
+
+def _turns(sides: Sequence[Side]) -> Iterator[tuple[Side, SeriesRun]]:
+    """A B B A A B ...: what drifts slowly, as a device that warms up, reaches both sides alike."""
+    for number in range(len(sides[0].runs)):
+        for side in sides if number % 2 == 0 else reversed(sides):
+            yield side, side.runs[number]
+
+
+def _one(side: Side, planned: SeriesRun, run: Callable[[Target], Finished], *, first: bool) -> tuple[int, bool]:
+    """Run once and note it: the exit code, and whether the next run is due.
+
+    Raises FlagbenchError where the first run could not be started.
+    """
+    started_at, start = utc_now(), elapsed()
+    if side.writer is not None:
+        side.writer.start(planned.run)
+    try:
+        ended = run(side.target.asked(run_id=planned.run_id, seed=planned.seed))
+    except FlagbenchError as error:
+        if first:
+            _take_back(side, planned)
+            raise
+        print_error(error.message, error.remedy)
+        seconds = round(elapsed() - start, 3)
+        reason = redact(f"it could not be started: {error.message}")
+        _note(side, _failed(planned, int(error.code), started_at, seconds, reason))
+        return int(error.code), False
+    continues = ended.code != ExitCode.INTERRUPTED and not ended.result.signalled
+    content = ended.result.record
+    if ended.refused and first:
+        _take_back(side, planned)
+    elif not content.strip():
+        _leave_to_node_0(side)
+    else:
+        if not ended.refused:
+            side.contents[planned.run] = content
+            side.unstored += [content] * (not ended.kept)
+        _note(side, _entry(planned, ended))
+    return ended.code, continues and not ended.refused
+
+
+def _take_back(side: Side, planned: SeriesRun) -> None:
+    if side.writer is not None:
+        side.writer.take_back(planned.run)
+
+
+def _leave_to_node_0(side: Side) -> None:
+    """This is another node, as only its platform's variables told: it has no records, and so no series."""
+    if side.writer is not None and not side.contents:
+        side.writer.abandon()
+        side.writer = None
+
+
+def _note(side: Side, run: SeriesRun) -> None:
+    """Add a run that has ended to the series. What cannot be stored now is stored at the end, or reported then."""
+    if side.writer is None:
+        return
+    try:
+        side.writer.add(run)
+    except StoreError as error:
+        typer.echo(f"warning: that run {run.run} ended is not stored yet: {error.message}", err=True)
+    if record := side.read(run.run):
+        side.writer.describe(record.system.image)
+
+
+def _entry(planned: SeriesRun, ended: Finished) -> SeriesRun:
+    """What the series says of a run that has ended."""
+    launch, content = ended.launch, ended.result.record
+    try:
+        record = read_record(content)
+    except RecordError as error:
+        return _failed(planned, ended.code, launch.started_at, launch.seconds, error.message)
+    return replace(
+        planned,
+        state=record.status.state,
+        exit_code=ended.code,
+        record_id=None if ended.refused else record.record_id,
+        sha256=None if ended.refused else hashlib.sha256(content).hexdigest(),
+        created_at=record.created_at,
+        config_digest=record.config_digest,
+        started_at=launch.started_at,
+        seconds=launch.seconds,
+        reason=record.status.reason,
+    )
+
+
+def _failed(planned: SeriesRun, code: int, started_at: str, seconds: float, reason: str) -> SeriesRun:
+    return replace(
+        planned, state="failed", exit_code=code, started_at=started_at, seconds=seconds, reason=visible(reason)
+    )
+
+
+def _end(sides: Sequence[Side]) -> bool:
+    """Store each series, or forget those of which nothing was run. Whether all are stored; failures are reported."""
+    stored = True
+    for side in sides:
+        writer = side.writer
+        if writer is None:
+            continue
+        if all(each.writer.empty for each in sides if each.writer is not None):
+            writer.abandon()
+            continue
+        try:
+            location = writer.finish(utc_now())
+            typer.echo(f"series {writer.series.series_id} kept in {location}", err=True)
+        except StoreError as error:
+            stored = side.stored = False
+            print_error(error.message, f"{error.remedy}; the series is on stdout")
+    return stored

@@ -11,12 +11,16 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.model import Case, Claim
 from flagbench.records.model import Record
-from flagbench.records.named import SeriesSummary
+from flagbench.records.named import Runs, SeriesSummary
+from flagbench.records.series import Series
 from flagbench.verdict.judge import classify
-from flagbench.verdict.result import Ratio, Verdict, VerifyResult
+from flagbench.verdict.result import Against, Ratio, Verdict, VerifyResult
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT
 from flagbench.verdict.stats.looks import look_levels
+from flagbench.verdict.verify import verify_claim
 from flagbench_core.stats.student import t_two_sided
 
 _FINAL = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE)
@@ -106,3 +110,28 @@ def with_provenance(
         result = at_look(result, looks) if looks else result
     left = tuple(f"{len(each.left_out)} of {each.requested} runs left out" for each in series if each.left_out)
     return replace(result, qualifiers=(*result.qualifiers, *left))
+
+
+NO_SAMPLE = "the runs are not one sample"
+"""Begins the reason of a verdict that further runs do not change."""
+
+
+def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Record], VerifyResult]:
+    """The records that the verdict is on, and the verdict.
+
+    A series with problems is INVALID, one of runs that are not one sample INCONCLUSIVE. Raises FlagbenchError (data)
+    where no run left a record.
+    """
+    runs = Runs([*series.records], [series])
+    held = runs.to_verify()
+    against = Against("claim", claim.id)
+    if held:
+        try:
+            result = verify_claim(held, claim, case)
+        except FlagbenchError as error:
+            ids = tuple(record.record_id for record in held)
+            reason = f"{NO_SAMPLE}: {error.message}"
+            result = VerifyResult(Verdict.INCONCLUSIVE, (), reason, case.gate, against, ids, (), ())
+    else:  # problems, which with_provenance makes the reason
+        result = VerifyResult(Verdict.INVALID, (), "", case.gate, against, (), (), ())
+    return held, with_provenance(result, held, runs.summaries("runs"), runs.in_series)

@@ -1,4 +1,4 @@
-"""What a job can be made for: packages with `JobOptions`, `JobRequest`, `render_job`, `submit` and `health`."""
+"""What a job can be made for: launchers with `JobOptions`, `JobRequest`, `render_job`, `submit` and `health`."""
 
 from __future__ import annotations
 

@@ -1,20 +1,188 @@
-"""The bundle of a reproduction, written whole or not at all, and opened again, every file checked."""
+"""The bundle of a reproduction: its files, written whole or not at all, read back and its verdict computed again."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from flagbench.checkout import commit
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason
-from flagbench.records.bundle_archive import BundleError, pack, unpacked
+from flagbench.manifests.model import Catalog, Claim
+from flagbench.records.bundle_archive import BundleError, pack, read_origin, unpacked
+from flagbench.records.model import Record
+from flagbench.records.read import MAX_BYTES, read_record
+from flagbench.records.series import with_records
+from flagbench.records.series_document import SeriesDocument, parse_series
+from flagbench.runs.reproduce.raw_events import compared, has_steps
 from flagbench.terminal import brief
+from flagbench.verdict import VerifyResult
+from flagbench.verdict.series import series_verdict
+from flagbench_core import __version__
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of
+
+CLAIM, VERDICT, REPRODUCTION = "claim.json", "verdict.json", "reproduction.json"
+ENVIRONMENT, PACKAGES, SBOM, LOG = "environment.json", "packages.json", "sbom.cdx.json", "logs/run.log"
+SERIES, RECORDS, RAW = "series", "records", "raw"
+"""The folders of the series, of the records, and of what each node kept of a run."""
+_DOCUMENT_BYTES = 16 * 2**20
+
+
+def claim_document(claim: Claim) -> dict[str, Any]:
+    """A published row as it is bundled, with its source."""
+    document: dict[str, Any] = msgspec.to_builtins(claim, enc_hook=str)
+    del document["path"]  # of this machine
+    return {"schema": "claim/v1", **document}
+
+
+def this_flagbench() -> dict[str, Any]:
+    """The version and commit that a bundle is written by."""
+    return {"version": __version__, "commit": commit()}
+
+
+def to_json(document: Mapping[str, Any]) -> bytes:
+    """A document as its file has it."""
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+
+
+def series_path(series_id: str) -> str:
+    """The path of a series in a bundle."""
+    return f"{SERIES}/{series_id}.json"
+
+
+def record_path(record_id: str) -> str:
+    """The path of a record in a bundle."""
+    return f"{RECORDS}/{record_id}.json"
+
+
+def raw_path(record_id: str, name: str) -> str:
+    """The path in a bundle of what a node kept of a run, `name` being that of its file."""
+    return f"{RAW}/{record_id}/{name}"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a whole bundle holds."""
+
+    claim: Mapping[str, Any]
+    verdict: Mapping[str, Any]
+    reproduction: Mapping[str, Any]
+    series: SeriesDocument
+    records: Mapping[str, bytes]
+    """The bytes of each record by its id."""
+    without_raw: tuple[str, ...]
+    """A clause for each record whose raw events, or those of some ranks, are missing.
+
+    Nothing shows where the evidence of such a record comes from.
+    """
+    contradicted: tuple[str, ...] = ()
+    """Where the evidence of a record is not that of its raw events."""
+
+    @property
+    def stated_by(self) -> str:
+        """The version of the flagbench that wrote it; bundles of 0.1.0 may not say it."""
+        author = self.reproduction.get("flagbench")
+        return str(author.get("version")) if isinstance(author, dict) else "unknown"
+
+
+def read_contents(files: Mapping[str, Path]) -> Contents:
+    """The contents of a bundle, of which `files` has every file by its path in it.
+
+    Raises BundleError for documents that are missing, are not what they should be, or do not belong together.
+    """
+    claim, verdict, told = (_document(files, name) for name in (CLAIM, VERDICT, REPRODUCTION))
+    against = verdict.get("against")
+    names = (claim.get("id"), told.get("claim"), against.get("id") if isinstance(against, dict) else None)
+    if not isinstance(names[0], str) or len(set(map(str, names))) > 1:
+        raise BundleError(f"its documents are about {' and about '.join(brief(str(name)) for name in names)}")
+    try:
+        series, records = _series(files), _records(files)
+    except FlagbenchError as error:
+        raise BundleError(error.message) from error
+    named = {run.record_id for run in series.runs if run.record_id is not None}
+    if other := sorted(records.keys() - named):
+        raise BundleError(f"its series does not name the record {other[0]}")
+    wrong: list[str] = []
+    without = [clause for record in records.values() for clause in _without_raw(files, record, wrong)]
+    contents = {record_id: files[record_path(record_id)].read_bytes() for record_id in records}
+    return Contents(claim, verdict, told, series, contents, tuple(sorted(without)), tuple(wrong))
+
+
+def _document(files: Mapping[str, Path], name: str) -> dict[str, Any]:
+    if name not in files:
+        raise BundleError(f"it has no {name}")
+    try:
+        document = msgspec.json.decode(_content(files[name], _DOCUMENT_BYTES, name))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BundleError(f"its {name} cannot be read: {brief(str(error))}") from error
+    if not isinstance(document, dict):
+        raise BundleError(f"its {name} is not an object")
+    return document
+
+
+def _series(files: Mapping[str, Path]) -> SeriesDocument:
+    names = [name for name in files if name.startswith(f"{SERIES}/")]
+    if len(names) != 1:
+        raise BundleError(f"it has {len(names)} series, and needs one")
+    series = parse_series(_content(files[names[0]], _DOCUMENT_BYTES, names[0]), names[0])
+    if series_path(series.series_id) != names[0]:
+        raise BundleError(f"its {names[0]} is the series {series.series_id}")
+    return series
+
+
+def _records(files: Mapping[str, Path]) -> dict[str, Record]:
+    found = {}
+    for name in files:
+        if name.startswith(f"{RECORDS}/"):
+            record = read_record(_content(files[name], MAX_BYTES, name), name)
+            if record_path(record.record_id) != name:
+                raise BundleError(f"its {name} is the record {record.record_id}")
+            found[record.record_id] = record
+    return found
+
+
+def _content(path: Path, limit: int, name: str) -> bytes:
+    if path.stat().st_size > limit:
+        raise BundleError(f"its {name} is larger than {limit:,} bytes")
+    return path.read_bytes()
+
+
+def _without_raw(files: Mapping[str, Path], record: Record, wrong: list[str]) -> Iterator[str]:
+    """Whose raw events are not there; adds to `wrong` where the record's evidence is not that of those that are.
+
+    Raises BundleError for those of another run.
+    """
+    named, ranks = record.bundle is None, set[int]()
+    for name in files:
+        if not name.startswith(raw_path(record.record_id, "")):
+            continue
+        with unpacked(files[name]) as raw:
+            origin = read_origin(raw)
+            if (origin.record_id, origin.run_id) != (record.record_id, record.run_id):
+                raise BundleError(f"{name} is not of the record {record.record_id}")
+            if record.bundle is not None and origin.node == record.bundle.node:
+                if sha256_of(files[name]) != record.bundle.sha256:
+                    raise BundleError(f"{name} does not have the sha256 that the record {record.record_id} names")
+                named = True
+            found, clauses = compared(raw, record, origin.node)
+        ranks |= found
+        wrong += clauses
+    lacking = len(record.ranks) - len(ranks) if has_steps(record) else 0
+    if lacking and ranks:
+        of = f"{lacking} of {len(record.ranks)} ranks"
+        yield f"the raw events of {of} of the record {record.record_id} are not in it"
+    elif lacking or not named:
+        yield f"the raw events of the record {record.record_id} are not in it"
 
 
 class DamagedBundle(FlagbenchError):
@@ -88,3 +256,67 @@ def opened(path: Path) -> Iterator[dict[str, Path]]:
                 code=ExitCode.DATA,
             ) from error
         yield files
+
+
+@dataclass(frozen=True)
+class BundleCheck:
+    """The verdict on the records of a bundle, and what is to be said of the bundle."""
+
+    records: list[Record]
+    result: VerifyResult
+    problems: list[str]
+    """Where the bundle contradicts it."""
+    notes: list[str]
+
+
+def check(contents: Contents, catalog: Catalog) -> BundleCheck:
+    """The verdict computed again. Raises FlagbenchError (data) where this flagbench does not have the claim."""
+    name, author = contents.claim["id"], brief(contents.stated_by)
+    claim = catalog.claims.get(name)
+    if claim is None:
+        raise FlagbenchError(
+            f"the bundle is of the claim '{brief(name)}', which this flagbench {__version__} does not have",
+            remedy=f"use the flagbench that wrote it, {author}, or a newer one",
+            code=ExitCode.DATA,
+        )
+    notes, problems = [], [*contents.contradicted[:5]]
+    series = with_records(contents.series, lambda run: contents.records.get(run.record_id or ""))
+    records, result = series_verdict(series, claim, catalog.cases[claim.case])
+    fresh = _plain(result.to_dict())
+    published = unlike(contents.claim, _plain(claim_document(claim)))
+    if published:
+        notes.append(f"the claim has changed since: {', '.join(published[:5])}; the verdict is on the present one")
+    # What a version does not know changes with every version, and no number with it.
+    differing = [path for path in unlike(contents.verdict, fresh) if path != "not_compared"]
+    if contents.verdict.get("verdict") != fresh["verdict"]:
+        problems.append(
+            f"its verdict is {brief(str(contents.verdict.get('verdict')))} by flagbench {author}, and "
+            f"{fresh['verdict']} computed again by {__version__}: {result.reason}"
+        )
+    elif differing and not published and contents.reproduction.get("flagbench") == this_flagbench():
+        problems.append(f"its verdict does not follow from its records in {', '.join(differing[:5])}")
+    elif differing:
+        notes.append(f"computed again by flagbench {__version__}, the verdict differs in {', '.join(differing[:5])}")
+    return BundleCheck(records, result, problems, [*notes, *contents.without_raw])
+
+
+def _plain(document: dict[str, Any]) -> dict[str, Any]:
+    """A document as it is read from its file."""
+    plain: dict[str, Any] = json.loads(to_json(document))
+    return plain
+
+
+def unlike(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """The paths of the fields in which two JSON objects differ, sorted."""
+    return sorted({*_unlike(first, second, "")})
+
+
+def _unlike(first: Any, second: Any, path: str) -> Iterable[str]:
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for name in {*first, *second}:
+            yield from _unlike(first.get(name), second.get(name), f"{path}.{name}" if path else name)
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+            yield from _unlike(one, other, f"{path}[{number}]")
+    elif first != second:
+        yield path

@@ -17,13 +17,11 @@ from flagbench.runs.doctor import Diagnosis, Level
 from flagbench.runs.keep import Finished, run_and_keep
 from flagbench.runs.reproduce.limits import Clock, LimitOptions
 from flagbench.runs.reproduce.plan import Plan
-from flagbench.runs.reproduce.verdict import NO_SAMPLE, series_verdict
-from flagbench.runs.series import Side
+from flagbench.runs.series import Side, run_sides
 from flagbench.runs.target import Target
-from flagbench.runs.turns import run_sides
 from flagbench.terminal import visible
 from flagbench.verdict import VerifyResult
-from flagbench.verdict.series import is_decided
+from flagbench.verdict.series import NO_SAMPLE, is_decided, series_verdict
 from flagbench_core.exit_codes import ExitCode
 
 Ending = Literal["decided", "all runs", "time", "failed", "interrupted"]

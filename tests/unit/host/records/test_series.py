@@ -15,7 +15,7 @@ from flagbench.records.blobs import ListingDenied, StoreError
 from flagbench.records.digest import config_digest
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.model import Builder
-from flagbench.records.series import load_series, read_series, series_ids
+from flagbench.records.series import SeriesWriter, load_series, read_series, series_ids
 from flagbench.records.series_document import (
     MAX_RUNS,
     SeriesDocument,
@@ -26,7 +26,6 @@ from flagbench.records.series_document import (
     seed_of,
     series_id_of,
 )
-from flagbench.records.series_writer import SeriesWriter
 from flagbench.records.store import Store
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import RECORD, Flagbench

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from flagbench.records.blobs import Blob, Blobs, Health
-from flagbench.records.series import load_series
-from flagbench.records.series_writer import SeriesWriter
+from flagbench.records.series import SeriesWriter, load_series
 from flagbench.records.store import Store
 
 from .test_series import DAY, planned

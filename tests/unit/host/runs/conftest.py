@@ -53,8 +53,8 @@ def fake(store: Store, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
         monkeypatch.setattr(kind, "launch", lambda self, request: runs.launch(self, request))
     monkeypatch.setattr(NativeLauncher, "command", lambda self, request: "")
     monkeypatch.setattr("flagbench.cli.run.describe", lambda request, container: None)
-    for module in ("runs.launchers.clock", "runs.series", "runs.turns"):
+    for module in ("runs.launchers.clock", "runs.series"):
         monkeypatch.setattr(f"flagbench.{module}.utc_now", runs.now)
-    for module in ("runs.launchers.clock", "runs.turns"):
+    for module in ("runs.launchers.clock", "runs.series"):
         monkeypatch.setattr(f"flagbench.{module}.elapsed", lambda: runs.seconds)
     return runs

@@ -13,15 +13,15 @@ import pytest
 
 from bundles import bundle as raw_bundle
 from flagbench.errors import FlagbenchError
-from flagbench.runs.reproduce import contents
+from flagbench.runs.reproduce import bundle
 from flagbench.runs.reproduce.bundle import check_target
 from flagbench_core.exit_codes import ExitCode
 from honest import Pace, honest_events, honest_record
 from reproductions import CLAIM, Files, bundle_files, changed, record, written
 from unit.host.conftest import Ended, Flagbench
 
-RECORD = contents.record_path("record-of-mine-1")
-RAW = contents.raw_path("record-of-mine-1", "node-0.tar.gz")
+RECORD = bundle.record_path("record-of-mine-1")
+RAW = bundle.raw_path("record-of-mine-1", "node-0.tar.gz")
 IDS: dict[str, Any] = {"record_id": "record-of-mine-1", "run_id": "mine-1", "node": 0}
 
 
@@ -82,15 +82,15 @@ def test_a_full_disk_leaves_no_bundle(small_disk: Path, files: Files) -> None:
 
 
 FORGED: dict[str, tuple[Callable[[Files], Files], ExitCode]] = {
-    "verdict": (lambda files: changed(files, contents.VERDICT, lambda it: it.update(verdict="-")), ExitCode.INVALID),
-    "reason": (lambda files: changed(files, contents.VERDICT, lambda it: it.update(reason="-")), ExitCode.INVALID),
+    "verdict": (lambda files: changed(files, bundle.VERDICT, lambda it: it.update(verdict="-")), ExitCode.INVALID),
+    "reason": (lambda files: changed(files, bundle.VERDICT, lambda it: it.update(reason="-")), ExitCode.INVALID),
     "record": (lambda files: {**files, RECORD: record(argv=["--other"])}, ExitCode.INVALID),
     "record gone": (lambda files: without(files, RECORD), ExitCode.DATA),
-    "claim": (lambda files: changed(files, contents.CLAIM, lambda it: it.update(id="glm/none")), ExitCode.DATA),
-    "claim id": (lambda files: changed(files, contents.CLAIM, lambda it: it.update(id=[{}])), ExitCode.DATA),
+    "claim": (lambda files: changed(files, bundle.CLAIM, lambda it: it.update(id="glm/none")), ExitCode.DATA),
+    "claim id": (lambda files: changed(files, bundle.CLAIM, lambda it: it.update(id=[{}])), ExitCode.DATA),
     "raw events": (lambda files: {**files, RAW: raw_bundle(node=0)}, ExitCode.DATA),
-    "not JSON": (lambda files: {**files, contents.VERDICT: b"{"}, ExitCode.DATA),
-    "list": (lambda files: {**files, contents.REPRODUCTION: b"[]"}, ExitCode.DATA),
+    "not JSON": (lambda files: {**files, bundle.VERDICT: b"{"}, ExitCode.DATA),
+    "list": (lambda files: {**files, bundle.REPRODUCTION: b"[]"}, ExitCode.DATA),
     "no series": (lambda files: without(files, "series/"), ExitCode.DATA),
 }  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_a_record_is_that_of_its_raw_events(verify: Callable[[Files], Ended], ho
 
 
 def test_a_changed_claim_is_said_and_the_present_one_decides(verify: Callable[[Files], Ended], files: Files) -> None:
-    answer = verify(changed(files, contents.CLAIM, lambda claim: claim["metrics"][0].update(value=1))).json
+    answer = verify(changed(files, bundle.CLAIM, lambda claim: claim["metrics"][0].update(value=1))).json
     assert "metrics[0].value" in answer["notes"][0]
     assert answer["verdict"]["verdict"] == "REPRODUCED"
 

@@ -21,10 +21,10 @@ from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import describe
 from flagbench.runs.reproduce import preflight
 from flagbench.runs.reproduce import repeat as reproduce_runs
-from flagbench.runs.reproduce import verdict as reproduce_verdict
 from flagbench.runs.reproduce.limits import Clock
 from flagbench.vendors import Device, DeviceState, Usage
 from flagbench.verdict import Verdict, VerifyResult
+from flagbench.verdict import series as reproduce_verdict
 from flagbench.verdict.result import Against
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench

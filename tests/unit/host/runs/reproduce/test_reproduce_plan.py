@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from catalogs import CATALOG
-from flagbench.runs.reproduce import gather, log
-from flagbench.runs.reproduce.bundle_check import unlike
+from flagbench.runs.reproduce import bundle_files, log
+from flagbench.runs.reproduce.bundle import unlike
 from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.nearest import nearest_rows
 from flagbench.runs.reproduce.plan import PlanOptions, plan_of
@@ -128,11 +128,11 @@ def test_a_log_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_log_is_bundled_without_credentials() -> None:
     variables = {"REGISTRY_PASSWORD": "correct horse", "PATH": "/bin"}
-    assert "horse" not in gather.without_secrets("login with correct horse\n/bin\n", variables)
+    assert "horse" not in bundle_files.without_secrets("login with correct horse\n/bin\n", variables)
 
 
 def test_the_packages_of_this_python_are_listed_once() -> None:
-    names = [entry["name"] for entry in gather.packages()["packages"]]
+    names = [entry["name"] for entry in bundle_files.packages()["packages"]]
     assert "msgspec" in names
     assert len(names) == len({*names})
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import job_pods
-from flagbench.runs.launchers.kubernetes.request import JobRequest
+from flagbench.runs.launchers.kubernetes import JobRequest
 
 Request = Callable[..., JobRequest]
 Documents = list[dict[str, Any]]

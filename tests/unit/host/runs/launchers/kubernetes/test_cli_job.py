@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flagbench.runs.launchers.kubernetes.kubectl import health
+from flagbench.runs.launchers.kubernetes import health
 
 from .conftest import find
 

@@ -12,9 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from flagbench.errors import FlagbenchError
-from flagbench.runs.launchers.kubernetes.options import JobOptions
-from flagbench.runs.launchers.kubernetes.render import quote, render_job
-from flagbench.runs.launchers.kubernetes.request import JobRequest
+from flagbench.runs.launchers.kubernetes import JobOptions, JobRequest, quote, render_job
 from job_pods import expand
 
 from .conftest import Documents, Request, find

@@ -16,7 +16,7 @@ from flagbench.images.sbom import sbom_of
 from flagbench.records.model import Record
 from flagbench.records.store import Store
 from flagbench.runs.launchers.clock import utc_now
-from flagbench.runs.reproduce import contents
+from flagbench.runs.reproduce import bundle
 from flagbench.runs.reproduce.repeat import Measured, Reproduction
 from flagbench.runs.target import Target
 from flagbench_core import __version__
@@ -33,20 +33,20 @@ def bundle_files(asked: Reproduction, outcome: Measured, store: Store, log: str)
     missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="flagbench-bundle-") as temporary:
         files: dict[str, bytes | Path] = {
-            contents.CLAIM: contents.to_json(contents.claim_document(asked.plan.claim)),
-            contents.VERDICT: contents.to_json(result.to_dict()),
-            contents.series_path(series.document.series_id): series.document.to_json(),
-            contents.ENVIRONMENT: contents.to_json(environment(os.environ)),
-            contents.LOG: without_secrets(log, os.environ).encode(),
+            bundle.CLAIM: bundle.to_json(bundle.claim_document(asked.plan.claim)),
+            bundle.VERDICT: bundle.to_json(result.to_dict()),
+            bundle.series_path(series.document.series_id): series.document.to_json(),
+            bundle.ENVIRONMENT: bundle.to_json(environment(os.environ)),
+            bundle.LOG: without_secrets(log, os.environ).encode(),
         }
         for record, content in _records(outcome):
-            files[contents.record_path(record.record_id)] = content
+            files[bundle.record_path(record.record_id)] = content
             try:
                 files.update(_raw(record, store, Path(temporary)))
             except FlagbenchError as error:
-                missing[contents.raw_path(record.record_id, "")] = redact(error.message)
+                missing[bundle.raw_path(record.record_id, "")] = redact(error.message)
         files.update(_parts(asked.target, outcome, missing))
-        files[contents.REPRODUCTION] = contents.to_json({**_about(asked, outcome), "missing": missing})
+        files[bundle.REPRODUCTION] = bundle.to_json({**_about(asked, outcome), "missing": missing})
         yield files
 
 
@@ -61,16 +61,16 @@ def _records(outcome: Measured) -> Iterator[tuple[Record, bytes]]:
 
 def _raw(record: Record, store: Store, folder: Path) -> Iterator[tuple[str, Path]]:
     """What the nodes of a run kept, copied from the store. Raises FlagbenchError where it does not give it."""
-    for number, bundle in enumerate(store.bundles.find(record.record_id)):
+    for number, stored in enumerate(store.bundles.find(record.record_id)):
         path = folder / f"{record.record_id}-{number}"
-        store.bundles.get(bundle, path)
-        yield contents.raw_path(record.record_id, bundle.name), path
+        store.bundles.get(stored, path)
+        yield bundle.raw_path(record.record_id, stored.name), path
 
 
 def _parts(target: Target, outcome: Measured, missing: dict[str, str]) -> dict[str, bytes | Path]:
     """What the runs consisted of: the bill of materials of the image, or the packages of this Python."""
     if target.image is None:
-        return {contents.PACKAGES: contents.to_json(packages())}
+        return {bundle.PACKAGES: bundle.to_json(packages())}
     ids = {record.system.image.id for record in outcome.records}
     found: Path | None = None
     if len(ids) == 1 and (image_id := ids.pop()):
@@ -79,9 +79,9 @@ def _parts(target: Target, outcome: Measured, missing: dict[str, str]) -> dict[s
         except ValueError:
             found = None
     if found is None:
-        missing[contents.SBOM] = f"this machine has no bill of materials of {target.image}: it was not built here"
+        missing[bundle.SBOM] = f"this machine has no bill of materials of {target.image}: it was not built here"
         return {}
-    return {contents.SBOM: found}
+    return {bundle.SBOM: found}
 
 
 def _about(asked: Reproduction, outcome: Measured) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _about(asked: Reproduction, outcome: Measured) -> dict[str, Any]:
         **asked.facts,
         **outcome.facts,
         "created_at": utc_now(),
-        "flagbench": contents.this_flagbench(),
+        "flagbench": bundle.this_flagbench(),
         "command": [redact(word) for word in asked.command],
         "stack": asked.plan.request.stack.name,
         "limits": {

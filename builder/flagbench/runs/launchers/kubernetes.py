@@ -1,0 +1,429 @@
+"""A run as a job of Kubernetes: its options, the request, checked before a cluster sees it, its YAML, and kubectl."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import Annotated, Any, ClassVar
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from typer import Option
+
+from flagbench.errors import FlagbenchError
+from flagbench.image_reference import find_reference, image_of
+from flagbench.images.bucket import is_in_bucket
+from flagbench.manifests.model import Case, Stack
+from flagbench.options import Text, Texts, check_ranges, text_fault, words
+from flagbench.runs.launchers import Health
+from flagbench.runs.request import RunOptions, can_resume, check_address, check_options, is_address, new_run_id
+from flagbench.schema import shipped_manifests
+from flagbench_core import __version__
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.redaction import is_secret, redact
+
+_VOLUME = "NAME[:SUBPATH]"
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What was asked of the cluster, as typed. None is the default."""
+
+    GROUP: ClassVar = "Cluster"
+
+    name: Annotated[Text, Option(help="Name of the job. Default: of case, stack and run.")] = None
+    namespace: Annotated[Text, Option(help="Default: the one that kubectl is pointed at.")] = None
+    image: Annotated[
+        Text, Option("--image", metavar="REF", help="Image, with its tag or digest. Default: this version's.")
+    ] = None
+    registry: Annotated[Text, Option(metavar="HOST[/PATH]", help="Where the default image was pushed.")] = None
+    pull_secret: Annotated[Texts, Option(metavar="NAME", help="Secret of the registry; repeatable.")] = ()
+    rdma_resource: Annotated[
+        Texts, Option(metavar="NAME=COUNT", help="RDMA devices of a pod, by the cluster's name; repeatable.")
+    ] = ()
+    node_label: Annotated[
+        Texts, Option(metavar="KEY=VALUE[,VALUE]", help="Nodes to use, instead of the stack's; repeatable.")
+    ] = ()
+    data_pvc: Annotated[Text, Option(metavar=_VOLUME, help="PersistentVolumeClaim read at /data.")] = None
+    weights_pvc: Annotated[Text, Option(metavar=_VOLUME, help="The same, read at /weights.")] = None
+    out_pvc: Annotated[Text, Option(metavar=_VOLUME, help="The same for the record, at /out.")] = None
+    resume_pvc: Annotated[
+        Text, Option(metavar=_VOLUME, help="The same with checkpoints to resume from, at /resume.")
+    ] = None
+    store: Annotated[
+        Text, Option(metavar="s3://BUCKET/PREFIX", help="Bucket that gets the record and the bundles.")
+    ] = None
+    store_secret: Annotated[
+        Text, Option(metavar="NAME", help="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the bucket.")
+    ] = None
+    ticket_secret: Annotated[
+        Text, Option(metavar="NAME", help="Secret with FLAGBENCH_TICKET, a ticket for --run-id and --nodes.")
+    ] = None
+    env: Annotated[Texts, Option(metavar="NAME=VALUE", help="Variable, no secret; repeatable.")] = ()
+    queue: Annotated[Text, Option(metavar="NAME", help="LocalQueue of Kueue that the job waits in.")] = None
+    port: Annotated[int, Option(min=1024, max=65535, help="Where node 0 listens.")] = 29400
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A PersistentVolumeClaim, mounted at `/NAME`."""
+
+    name: str
+    """data, weights, resume or out: as the option of the image is called that gets the folder."""
+    claim: str
+    subpath: str | None
+    """The folder in it; None is all of it."""
+    read_only: bool
+    """Whether the claim can be attached for reading alone: it is not the one that is also written to."""
+
+
+def volumes_of(job: JobOptions) -> tuple[Volume, ...]:
+    """The volumes asked for by `--NAME-pvc CLAIM[:SUBPATH]`."""
+    written = (job.out_pvc or "").partition(":")[0]
+    found = []
+    for name in ("data", "weights", "resume", "out"):
+        text = getattr(job, f"{name}_pvc")
+        if text is not None:
+            claim, _, subpath = text.partition(":")
+            found.append(Volume(name, claim, subpath or None, claim != written))
+    return tuple(found)
+
+
+def reads_bucket(run: RunOptions) -> bool:
+    """Whether data or weights are in a bucket."""
+    return is_address(run.data) or is_address(run.weights)
+
+
+def check_sources(run: RunOptions, job: JobOptions) -> None:
+    """Raise FlagbenchError (usage) unless data and weights are in a volume or a bucket: a folder of this machine
+    is not on the cluster."""
+    for name in ("data", "weights"):
+        given = getattr(run, name)
+        if given is None:
+            continue
+        if getattr(job, f"{name}_pvc") is not None:
+            raise FlagbenchError(f"--{name} and --{name}-pvc contradict each other", remedy="give one of them")
+        if is_address(given):
+            check_address(f"--{name}", given)
+        elif (name, given) != ("data", "synthetic"):
+            raise FlagbenchError(
+                f"--{name} {given!r} is not on the cluster",
+                remedy=f"give --{name} s3://BUCKET/PREFIX or --{name}-pvc CLAIM",
+            )
+
+
+def check_store(run: RunOptions, job: JobOptions) -> None:
+    """Raise FlagbenchError (usage) unless at most one place gets the record, and a Secret has a bucket to be for."""
+    if job.ticket_secret is not None and job.store is not None:
+        raise FlagbenchError(
+            "--ticket-secret and --store contradict each other: the ticket says where the record goes",
+            remedy="give one of them",
+        )
+    if job.ticket_secret is not None and run.run_id is None:
+        raise FlagbenchError(
+            "--ticket-secret needs --run-id: a ticket is for one run",
+            remedy="give --run-id and --nodes as they were given to `flagbench store ticket`",
+        )
+    if job.store is not None and not is_address(job.store):
+        raise FlagbenchError(
+            f"--store {redact(job.store)!r} is not a bucket, and a pod's folders end with it",
+            remedy="write --store s3://BUCKET/PREFIX, or keep the record with --out-pvc CLAIM",
+        )
+    if job.store is not None:
+        check_address("--store", job.store)
+    elif job.store_secret is not None and not reads_bucket(run):
+        raise FlagbenchError(
+            "--store-secret needs a bucket", remedy="say which one it is for: --store s3://BUCKET/PREFIX"
+        )
+
+
+DEFAULT_MINUTES = 210
+_LONGEST_NAME = 63
+"""Characters of a host name, which a pod's is: the job's with the number of the node."""
+_RESERVED_VARIABLES = frozenset(
+    {
+        *("FLAGBENCH_MASTER", "FLAGBENCH_NODE_RANK", "JOB_COMPLETION_INDEX"),
+        *("FLAGBENCH_TERMINATION_LOG", "FLAGBENCH_TICKET"),
+        *("FLAGBENCH_IMAGE_DIGEST", "FLAGBENCH_IMAGE_ID", "FLAGBENCH_STACK"),
+        *("FLAGBENCH_COMMIT", "FLAGBENCH_CONTEXT_DIGEST", "FLAGBENCH_LOCK_DIGEST"),
+    }
+)
+_NAMES = ("--name=", "--namespace=", "--queue=", "--pull-secret=", "--store-secret=", "--ticket-secret=")
+"""Options with the name of something, which may well look like a key: sk-learn-2x8-nightly."""
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """One job.
+
+    Raises FlagbenchError (usage) when it is made, for the first value that the image would refuse once it has its
+    nodes, or that would give away a secret. Names and quantities are for the cluster to check.
+    """
+
+    case: Case
+    stack: Stack
+    run: RunOptions = field(default_factory=RunOptions)
+    job: JobOptions = field(default_factory=JobOptions)
+
+    def __post_init__(self) -> None:
+        check_options(self.run, self.case, self.stack)
+        check_ranges(self.job)
+        check_store(self.run, self.job)
+        # Parsed for their errors.
+        _ = self.rdma, self.environment, self.node_labels
+        for word in self.command():
+            option = word.partition("=")[0]
+            if fault := text_fault(word):
+                raise FlagbenchError(f"the value of {option} {fault}", remedy="leave it out")
+            if not word.startswith(_NAMES):
+                _refuse_secret(option, "", word)
+        check_sources(self.run, self.job)
+        self._check_image()
+        if self.job.resume_pvc is not None and not can_resume(self.run, self.case):
+            raise FlagbenchError(
+                f"--resume-pvc: {self.case.name} writes no checkpoints with this engine",
+                remedy="leave out --resume-pvc",
+            )
+
+    @cached_property
+    def run_id(self) -> str:
+        """Made once, here: every node is given the same."""
+        return self.run.run_id or new_run_id()
+
+    @cached_property
+    def job_name(self) -> str:
+        """The name of the job; made of case, stack and run id where none was given."""
+        if self.job.name is not None:
+            return self.job.name
+        slug = re.sub(r"[^a-z0-9]+", "-", f"flagbench-{self.case.name}-{self.stack.name}".lower())
+        room = _LONGEST_NAME - len(f"-{self.run.nodes - 1}") - 9
+        return f"{slug[:room].rstrip('-')}-{hashlib.sha256(self.run_id.encode()).hexdigest()[:8]}"
+
+    @property
+    def image(self) -> str:
+        """The image to run, by digest where one was given, else by a tag that does not move."""
+        if self.job.image is not None:
+            return self.job.image
+        prefix = f"{self.job.registry}/" if self.job.registry else ""
+        return prefix + image_of(self.case.name, self.stack.name, __version__)
+
+    @property
+    def image_digest(self) -> str | None:
+        """The digest that the image was given by."""
+        reference = find_reference(self.image)
+        return reference.digest if reference else None
+
+    @property
+    def max_minutes(self) -> float:
+        """After how many minutes the run ends itself."""
+        return DEFAULT_MINUTES if self.run.max_minutes is None else self.run.max_minutes
+
+    @property
+    def volumes(self) -> tuple[Volume, ...]:
+        """The volumes that the run reads and writes."""
+        return volumes_of(self.job)
+
+    @cached_property
+    def rdma(self) -> Mapping[str, str]:
+        """Network devices of one pod, by resource."""
+        found = _pairs("--rdma-resource", self.job.rdma_resource)
+        if self.stack.kubernetes.resource in found:
+            raise FlagbenchError(
+                f"--rdma-resource {self.stack.kubernetes.resource} is the accelerator's own", remedy="see --gpus"
+            )
+        return found
+
+    @cached_property
+    def environment(self) -> Mapping[str, str]:
+        """Variables asked for, by name; none that the job sets itself, and no secret, which would be written down."""
+        found = _pairs("--env", self.job.env)
+        for name, value in found.items():
+            if name in _RESERVED_VARIABLES or name == self.stack.device.visibility_variable:
+                raise FlagbenchError(f"--env {name} is set by the job or the image", remedy="leave it out")
+            _refuse_secret(f"--env {name}", name, value)
+        return found
+
+    @cached_property
+    def node_labels(self) -> Mapping[str, tuple[str, ...]]:
+        """Labels that a node must have, each with the values allowed."""
+        given = _pairs("--node-label", self.job.node_label)
+        return {key: tuple(text.split(",")) for key, text in given.items()} or self.stack.kubernetes.node_labels
+
+    def arguments(self) -> list[str]:
+        """What the image is told; which node it is, the cluster says."""
+        # /data is named though it is the default: the tiny preset would take the set that it carries.
+        told = replace(self.run, run_id=self.run_id, max_minutes=self.max_minutes).words()
+        told += [f"--{volume.name}=/{volume.name}" for volume in self.volumes]
+        return told if self.job.store is None else [*told, f"--store={self.job.store}"]
+
+    def command(self) -> list[str]:
+        """The words of the command that makes this job again, byte for byte."""
+        name = f"{self.case.name}:{self.stack.name}"
+        run = replace(self.run, run_id=self.run_id)
+        return ["flagbench", "job", name, "--for", "kubernetes", *run.words(), *words(self.job)]
+
+    def warnings(self) -> list[str]:
+        """What may go wrong with a valid job, each with a way out."""
+        found = []
+        reference = find_reference(self.image)
+        if reference is not None and not reference.host:
+            found.append(f"clusters look for {self.image} at docker.io; name the registry by --registry or --image")
+        if (self.job.store is not None or reads_bucket(self.run)) and self.job.store_secret is None:
+            found.append("the job gives its pods no credentials for the bucket; --store-secret does")
+        stored = {self.job.store, self.job.ticket_secret, self.job.out_pvc} != {None}
+        if self.run.nodes > 1 and not stored:
+            found.append(
+                "where one node fails, the others are deleted with their logs, node 0's record among them; "
+                "--out-pvc CLAIM keeps it, and so does --store"
+            )
+        return found
+
+    def _check_image(self) -> None:
+        if self.job.image is not None and self.job.registry is not None:
+            raise FlagbenchError("--image and --registry contradict each other", remedy="give one of them")
+        if is_in_bucket(self.image):
+            raise FlagbenchError(
+                "--image names an object store, and a cluster pulls from registries alone",
+                remedy="serve the bucket at the root of a host, and write --image HOST/NAME@sha256:DIGEST "
+                "(docs/object-storage.md)",
+            )
+        if fault := image_fault(self.image):
+            option = "--image" if self.job.registry is None else "--registry makes the image"
+            raise FlagbenchError(
+                f"{option} {self.image!r}, which {fault}",
+                remedy="write [HOST[:PORT]/]NAME:TAG with a tag that does not move, or NAME@sha256:DIGEST",
+            )
+
+
+def image_fault(image: str) -> str | None:
+    """Why `image` does not say which image is run: malformed, or without both tag and digest, or `latest`."""
+    reference = find_reference(image)
+    if reference is None:
+        return "is not the name of an image"
+    if reference.digest is None and reference.tag in (None, "latest"):
+        return "names another image tomorrow"
+    return None
+
+
+def _pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """`KEY=VALUE` texts by key. Raises FlagbenchError (usage) for a text without '=', and for a key given twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        # A text without a '=' is not repeated: it may be a misplaced secret.
+        if not equals:
+            raise FlagbenchError(f"a value of {option} has no '='", remedy=f"write {option} KEY=VALUE")
+        if key in found:
+            raise FlagbenchError(f"{option} {key!r} is given twice", remedy="give it once")
+        found[key] = value
+    return found
+
+
+def _refuse_secret(option: str, name: str, value: str) -> None:
+    """Raise FlagbenchError (usage) where what would be written into the job is a secret, without repeating it."""
+    if is_secret(name, value):
+        raise FlagbenchError(
+            f"{option} looks like a secret, which everyone who may read the job could read",
+            remedy="keep it in a Secret, and name that under envFrom in a patch (docs/kubernetes.md)",
+        )
+
+
+_DEADLINE_SLACK = 1800
+"""Seconds beyond --max-minutes for waiting for nodes, pulling a large image and starting."""
+_ONE_NODE_LABEL = "kubernetes.io/hostname"
+
+
+def render_job(request: JobRequest) -> str:
+    """The Service and the Job, in the order in which they are to be made, below the command that makes them again."""
+    needs, gpus = request.stack.kubernetes, request.run.gpus
+    # What is written to /dev/shm counts against the memory of the pod.
+    memory = (needs.memory_per_device_gib + needs.shm_per_device_gib) * gpus
+    resources = {"cpu": str(needs.cpus_per_device * gpus), "memory": f"{memory}Gi"}
+    if needs.resource is not None:
+        resources[needs.resource] = str(gpus)
+    alike = [key for key, values in request.node_labels.items() if len(values) > 1 and key != _ONE_NODE_LABEL]
+    values = {
+        "request": request,
+        "deadline": math.ceil(request.max_minutes * 60) + _DEADLINE_SLACK,
+        "shm": f"{needs.shm_per_device_gib * gpus}Gi",
+        "resources": {**resources, **request.rdma},
+        "alike": alike if request.run.nodes > 1 else [],
+        # Pinning memory for RDMA needs a capability that other uids cannot hold.
+        "root": bool(request.rdma) or request.stack.docker.root,
+    }
+    header = f"# Made by flagbench {__version__}:\n#   {_ascii(shlex.join(request.command()))}\n"
+    return header + _template().render(values)
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(shipped_manifests() / "kubernetes"),
+        # Applied to the value of every {{ }}, so that none can be forgotten.
+        finalize=quote,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return environment.get_template("job.yaml.j2")
+
+
+def quote(value: Any) -> str:
+    """A value as YAML that every parser reads back as the same: ASCII JSON, in which strings are always quoted."""
+    return _ascii(json.dumps(value, ensure_ascii=False))
+
+
+def _ascii(text: str) -> str:
+    """Anything but printable ASCII, line breaks of any kind included, as YAML escapes it between double quotes."""
+    return re.sub(r"[^ -~]", lambda found: f"\\U{ord(found[0]):08x}", text)
+
+
+_SECONDS = 30
+
+
+def health() -> Health:
+    """Whether jobs can be submitted from here; kubectl is not started, and no server contacted."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        return Health(False, "kubectl is not installed", "needed to submit jobs, not to print them")
+    return Health(True, f"{kubectl} (no server contacted)")
+
+
+def submit(job: str) -> str:
+    """Apply the YAML of a job; returns what kubectl said. Raises FlagbenchError (engine) where it cannot."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        raise FlagbenchError(
+            "--submit needs kubectl, which is not installed", remedy="install it, or apply the printed job elsewhere"
+        )
+    try:
+        done = subprocess.run(
+            [kubectl, "apply", "--validate=strict", "--filename=-"],
+            input=job,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+        )
+        if done.returncode == 0:
+            return done.stdout.strip()
+        reason = " ".join(done.stderr.split())
+    except subprocess.TimeoutExpired:
+        reason = f"no answer in {_SECONDS} s"
+    except OSError as error:
+        reason = str(error.strerror)
+    raise FlagbenchError(
+        f"kubectl could not apply the job: {reason}",
+        remedy="`kubectl config current-context` names the cluster that was asked",
+        code=ExitCode.ENGINE,
+    )
