@@ -263,19 +263,26 @@ class Manifest:
     """What Case and Stack have in common: the image side gets a copy."""
 
     raw: Mapping[str, Any]
+    HOST_ALONE: ClassVar[frozenset[str]] = frozenset()
+    """Keys of the manifest that no image reads."""
 
     @cached_property
     def compiled(self) -> str:
-        """The whole manifest as case.json or stacks/NAME.json: keys sorted, indented by one, newline at the end."""
-        return json.dumps(self.raw, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        """What the image side reads of the manifest, as case.json or stacks/NAME.json: keys sorted, indented by one.
+
+        What only the host reads is left out, so that a change of it makes no new images.
+        """
+        read = {key: value for key, value in self.raw.items() if key not in self.HOST_ALONE}
+        return json.dumps(read, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case(CaseManifest, Manifest):
     """A case of the catalog."""
 
+    HOST_ALONE: ClassVar = frozenset(("metrics", "conditions", "counts", "published", "title", "task", "schema"))
     raw: Mapping[str, Any]
-    """The whole manifest, as it is compiled for the image side."""
+    """The whole manifest."""
     path: Path
     stacks: Mapping[str, Stack] = field(default_factory=dict, repr=False, compare=False)
     """All stacks of the catalog, by name."""
