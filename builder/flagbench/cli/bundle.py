@@ -11,9 +11,8 @@ from flagbench.cli.options import JsonOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.output import echo_json
-from flagbench.records.bundle_archive import BundleError
 from flagbench.report import verdict_table
-from flagbench.runs.reproduce.bundle import DamagedBundle, check, opened, read_contents
+from flagbench.runs.reproduce.bundle import check, read_bundle
 from flagbench.terminal import brief, visible
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of
@@ -39,29 +38,25 @@ def verify(
     --json prints {"bundle", "ok", "sha256", "claim", "verdict", "stated_by", "files", "notes", "problems"}; verdict
     is as `flagbench verify --json` prints it.
     """
-    with opened(bundle) as files:
-        try:
-            contents = read_contents(files)
-        except BundleError as error:
-            raise DamagedBundle(bundle, str(error)) from error
-        found = check(contents, load_catalog())
-        answer = {
-            "schema": "bundle-verification/v1",
-            "bundle": str(bundle),
-            "ok": not found.problems,
-            "sha256": sha256_of(bundle),
-            "claim": contents.claim["id"],
-            "verdict": found.result.to_dict(),
-            "stated_by": contents.stated_by,
-            "files": len(files),
-            "notes": found.notes,
-            "problems": found.problems,
-        }
+    contents = read_bundle(bundle)
+    found = check(contents, load_catalog())
+    answer = {
+        "schema": "bundle-verification/v1",
+        "bundle": str(bundle),
+        "ok": not found.problems,
+        "sha256": sha256_of(bundle),
+        "claim": contents.claim["id"],
+        "verdict": found.result.to_dict(),
+        "stated_by": contents.stated_by,
+        "files": contents.files,
+        "notes": found.notes,
+        "problems": found.problems,
+    }
     if json:
         echo_json(answer)
     else:
         print(verdict_table(found.records, found.result, wide=wide))
-        print(f"{len(files)} files match its checksums, sha256 of the bundle {answer['sha256']}")
+        print(f"{contents.files} files match its checksums, sha256 of the bundle {answer['sha256']}")
         for note in found.notes:
             print(visible(f"note: {note}"))
     if found.problems:

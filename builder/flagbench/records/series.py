@@ -269,7 +269,8 @@ class SeriesWriter:
         self._store = store
         self.series = series
         """As far as it has come."""
-        self._started: set[int] = set()
+        self.started: set[int] = set()
+        """The numbers of the runs that may have done their work, however they end."""
 
     def begin(self) -> None:
         """Reserve the series' id, before anything runs.
@@ -285,19 +286,6 @@ class SeriesWriter:
             if any(blob.key == series_key(series_id) for blob in blobs.list(series_prefix())):
                 blobs.delete(begun)
                 raise _taken(self._store, series_id, "is there already")
-
-    def start(self, run: int) -> None:
-        """Note, for `finish`, that a run was started: it may have done its work, however it ends."""
-        self._started.add(run)
-
-    def take_back(self, run: int) -> None:
-        """Note that a run could not be started after all."""
-        self._started.discard(run)
-
-    @property
-    def empty(self) -> bool:
-        """Whether no run was started."""
-        return not self._started
 
     def add(self, run: SeriesRun) -> None:
         """Note that a run has ended. Raises StoreError (NOT_STORED); the run is in the series in any case."""
@@ -316,7 +304,7 @@ class SeriesWriter:
     def finish(self, ended_at: str) -> str:
         """Store the whole series; returns where. Raises StoreError (NOT_STORED); what was noted stays readable."""
         runs = tuple(
-            replace(run, state="not_run") if run.state == "missing" and run.run not in self._started else run
+            replace(run, state="not_run") if run.state == "missing" and run.run not in self.started else run
             for run in self.series.runs
         )
         self.series = replace(self.series, runs=runs, ended_at=ended_at)

@@ -249,12 +249,12 @@ def _one(side: Side, planned: SeriesRun, run: Callable[[Target], Finished], *, f
     """
     started_at, start = utc_now(), elapsed()
     if side.writer is not None:
-        side.writer.start(planned.run)
+        side.writer.started.add(planned.run)
     try:
         ended = run(side.target.asked(run_id=planned.run_id, seed=planned.seed))
     except FlagbenchError as error:
         if first:
-            _take_back(side, planned)
+            _forget_start(side, planned)
             raise
         print_error(error.message, error.remedy)
         seconds = round(elapsed() - start, 3)
@@ -264,9 +264,12 @@ def _one(side: Side, planned: SeriesRun, run: Callable[[Target], Finished], *, f
     continues = ended.code != ExitCode.INTERRUPTED and not ended.result.signalled
     content = ended.result.record
     if ended.refused and first:
-        _take_back(side, planned)
+        _forget_start(side, planned)
     elif not content.strip():
-        _leave_to_node_0(side)
+        # Another node, as only its platform's variables told: it has no records, and so no series.
+        if side.writer is not None and not side.contents:
+            side.writer.abandon()
+            side.writer = None
     else:
         if not ended.refused:
             side.contents[planned.run] = content
@@ -275,16 +278,10 @@ def _one(side: Side, planned: SeriesRun, run: Callable[[Target], Finished], *, f
     return ended.code, continues and not ended.refused
 
 
-def _take_back(side: Side, planned: SeriesRun) -> None:
+def _forget_start(side: Side, planned: SeriesRun) -> None:
+    """The run could not be started after all."""
     if side.writer is not None:
-        side.writer.take_back(planned.run)
-
-
-def _leave_to_node_0(side: Side) -> None:
-    """This is another node, as only its platform's variables told: it has no records, and so no series."""
-    if side.writer is not None and not side.contents:
-        side.writer.abandon()
-        side.writer = None
+        side.writer.started.discard(planned.run)
 
 
 def _note(side: Side, run: SeriesRun) -> None:
@@ -329,11 +326,10 @@ def _failed(planned: SeriesRun, code: int, started_at: str, seconds: float, reas
 def _end(sides: Sequence[Side]) -> bool:
     """Store each series, or forget those of which nothing was run. Whether all are stored; failures are reported."""
     stored = True
-    for side in sides:
-        writer = side.writer
-        if writer is None:
-            continue
-        if all(each.writer.empty for each in sides if each.writer is not None):
+    writers = [(side, side.writer) for side in sides if side.writer is not None]
+    any_started = any(writer.started for _, writer in writers)
+    for side, writer in writers:
+        if not any_started:
             writer.abandon()
             continue
         try:

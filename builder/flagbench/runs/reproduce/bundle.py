@@ -7,7 +7,6 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +79,8 @@ class Contents:
     series: SeriesDocument
     records: Mapping[str, bytes]
     """The bytes of each record by its id."""
+    files: int
+    """Number of files, each of which has its checksum."""
     without_raw: tuple[str, ...]
     """A clause for each record whose raw events, or those of some ranks, are missing.
 
@@ -95,8 +96,31 @@ class Contents:
         return str(author.get("version")) if isinstance(author, dict) else "unknown"
 
 
-def read_contents(files: Mapping[str, Path]) -> Contents:
-    """The contents of a bundle, of which `files` has every file by its path in it.
+def read_bundle(path: Path) -> Contents:
+    """The contents of a bundle, every file checked.
+
+    Raises FlagbenchError (data) for anything that is not a whole bundle, or cannot be read or unpacked.
+    """
+    try:
+        with unpacked(path) as files:
+            return _read_contents(files)
+    except BundleError as error:
+        raise FlagbenchError(
+            f"the bundle {brief(str(path))} is damaged: {error}",
+            remedy="get the file again from where it was made, and compare its sha256",
+            code=ExitCode.DATA,
+        ) from error
+    except (OSError, ValueError) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error)
+        raise FlagbenchError(
+            f"the bundle {brief(str(path))} cannot be read: {why}",
+            remedy="name a file that `flagbench reproduce` wrote; TMPDIR needs room for what is in it",
+            code=ExitCode.DATA,
+        ) from error
+
+
+def _read_contents(files: Mapping[str, Path]) -> Contents:
+    """The contents by the files' paths in the bundle.
 
     Raises BundleError for documents that are missing, are not what they should be, or do not belong together.
     """
@@ -115,7 +139,7 @@ def read_contents(files: Mapping[str, Path]) -> Contents:
     wrong: list[str] = []
     without = [clause for record in records.values() for clause in _without_raw(files, record, wrong)]
     contents = {record_id: files[record_path(record_id)].read_bytes() for record_id in records}
-    return Contents(claim, verdict, told, series, contents, tuple(sorted(without)), tuple(wrong))
+    return Contents(claim, verdict, told, series, contents, len(files), tuple(sorted(without)), tuple(wrong))
 
 
 def _document(files: Mapping[str, Path], name: str) -> dict[str, Any]:
@@ -185,17 +209,6 @@ def _without_raw(files: Mapping[str, Path], record: Record, wrong: list[str]) ->
         yield f"the raw events of the record {record.record_id} are not in it"
 
 
-class DamagedBundle(FlagbenchError):
-    """A bundle that is not whole or not as it was written (DATA)."""
-
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(
-            f"the bundle {brief(str(path))} is damaged: {why}",
-            remedy="get the file again from where it was made, and compare its sha256",
-            code=ExitCode.DATA,
-        )
-
-
 def check_target(target: Path) -> None:
     """Raise FlagbenchError (usage) where a bundle cannot be written: that should not cost a run."""
     why: str | None = "it exists already"
@@ -234,28 +247,6 @@ def write_bundle(target: Path, files: Mapping[str, bytes | Path]) -> str:
             remedy="the records are in the store: free space or name another --out, and run it again",
             code=ExitCode.NOT_STORED,
         ) from error
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[dict[str, Path]]:
-    """The files of a bundle by their paths in it, each checked, in a temporary folder.
-
-    Raises DamagedBundle (data) for anything that is not a whole bundle, and FlagbenchError (data) where it cannot be
-    read or unpacked.
-    """
-    with ExitStack() as stack:
-        try:
-            files = stack.enter_context(unpacked(path))
-        except BundleError as error:
-            raise DamagedBundle(path, str(error)) from error
-        except (OSError, ValueError) as error:
-            why = reason(error) if isinstance(error, OSError) else str(error)
-            raise FlagbenchError(
-                f"the bundle {brief(str(path))} cannot be read: {why}",
-                remedy="name a file that `flagbench reproduce` wrote; TMPDIR needs room for what is in it",
-                code=ExitCode.DATA,
-            ) from error
-        yield files
 
 
 @dataclass(frozen=True)
