@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from flagbench.records.scalars import Amount, Count, Number, Positive
 
 
-class Runs(Struct, frozen=True):
+class RunLengths(Struct, frozen=True):
     """A column as runs of equal numbers: (blocks, number of each)."""
 
     runs: tuple[tuple[Positive, Count], ...]
@@ -23,7 +23,7 @@ class Packed(Struct, frozen=True):
     data: str
 
 
-Column = Count | tuple[Count, ...] | Runs
+Column = Count | tuple[Count, ...] | RunLengths
 """One number for every step, a number per block, or runs of blocks with equal numbers."""
 
 
