@@ -1,4 +1,4 @@
-"""`--install-completion [SHELL]` and `--show-completion [SHELL]`: Typer's, with an optional shell."""
+"""`--install-completion [SHELL]` and `--show-completion [SHELL]`: Typer's, but for bash."""
 
 from __future__ import annotations
 
@@ -11,6 +11,22 @@ from flagbench.errors import FlagbenchError
 
 _SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 _VARIABLE = "_FLAGBENCH_COMPLETE"
+
+_BASH = """\
+_flagbench_completion() {
+    # Bash splits words at the colon of CASE:STACK, so they are split here, and it gets back what follows the colon.
+    local -a words
+    read -ra words <<<"${COMP_LINE:0:COMP_POINT}"
+    [[ ${COMP_LINE:0:COMP_POINT} == *' ' ]] && words+=("")
+    local last=$((${#words[@]} - 1)) IFS=$'\\n'
+    local before=${words[last]%"${words[last]##*:}"}
+    COMPREPLY=( $( IFS=' '; env COMP_WORDS="${words[*]}" COMP_CWORD=$last _FLAGBENCH_COMPLETE=complete_bash "$1" ) )
+    [[ $COMP_WORDBREAKS == *:* ]] && COMPREPLY=( "${COMPREPLY[@]#"$before"}" )
+    return 0
+}
+
+complete -o default -F _flagbench_completion flagbench
+"""
 
 
 def set_up(arguments: Sequence[str]) -> None:
@@ -26,10 +42,13 @@ def set_up(arguments: Sequence[str]) -> None:
             remedy=f"name one of: {', '.join(_SHELLS)}; for example {option} bash",
         )
     if option == "--show-completion":
-        print(get_completion_script(prog_name="flagbench", complete_var=_VARIABLE, shell=shell))
+        script = get_completion_script(prog_name="flagbench", complete_var=_VARIABLE, shell=shell)
+        print(script if shell != "bash" else _BASH.rstrip())
         return
     try:
         _, path = install(shell=shell, prog_name="flagbench", complete_var=_VARIABLE)
+        if shell == "bash":
+            path.write_text(_BASH)
     except (OSError, UnicodeDecodeError, RuntimeError, subprocess.SubprocessError) as error:
         # A start-up file that is not UTF-8, no home folder, a PowerShell that refuses.
         why = getattr(error, "strerror", None) or error

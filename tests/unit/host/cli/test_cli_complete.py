@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,3 +78,26 @@ def test_a_record_of_the_store_that_is_meant(
         assert completed(f"{line} {other} the-o") == ["the-other-one"]
     assert completed(f"verify {other} --baseline the-o") == ["the-other-one"]
     assert completed("results show --store s3://bucket ") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("run distilbert:cp", ["cpu"]),
+        ("run distil", ["distilbert", "distilbert:cpu"]),
+        ("run distilbert:cpu --preset ", ["reference", "tiny"]),
+        ("run nosuch:", []),
+    ],
+)
+def test_bash_gets_what_follows_a_colon(
+    flagbench: Callable[..., Any], line: str, offered: list[str], tmp_path: Path
+) -> None:
+    command = tmp_path / "flagbench"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m flagbench "$@"\n')
+    command.chmod(0o755)
+    call = 'COMP_LINE="flagbench $1" COMP_POINT=$((10 + ${#1})); _flagbench_completion "$0"; echo "${COMPREPLY[*]}"'
+    script = f"{flagbench('--show-completion bash').out}\n{call}"
+    done = subprocess.run(["bash", "-c", script, str(command), line], capture_output=True, text=True, check=True)
+    found = done.stdout.split()
+    assert found[: len(offered)] == offered or set(offered) <= set(found)
+    assert bool(found) is bool(offered)
