@@ -48,6 +48,8 @@ GROUPS = {
 """Each command with the first line of its docstring: --help shows these without importing any command."""
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 HIDDEN = {"manifests"}
+_WHOLE = 1000
+"""More characters than a sentence has."""
 
 
 def load(name: str) -> Any:
@@ -58,6 +60,8 @@ def load(name: str) -> Any:
         # A Typer with one command becomes that command. Only the root offers to install completion.
         group = typer.Typer(add_completion=False, rich_markup_mode=None)
         group.command(name, cls=Command)(module.command)
+    else:
+        group.info.cls = Group
     command = get_command(group)
     command.name = name
     command.help = command.help or COMMANDS[name]
@@ -81,6 +85,15 @@ class Command(TyperCommand):
             if lines:
                 with formatter.section(title):
                     formatter.write_dl(lines)
+
+
+class Group(TyperGroup):
+    """A command of commands, whose --help has the first sentence of each, whole."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list in --help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(_WHOLE)) for name, each in self.commands.items()])
 
 
 class Commands(TyperGroup):
