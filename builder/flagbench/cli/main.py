@@ -64,7 +64,8 @@ def _invoke(arguments: Sequence[str]) -> int:
     except click_exception as error:
         from flagbench_core.redaction import redact  # as in print_error
 
-        error.message = redact(error.message)
+        # Newer releases of Typer check values with pydantic, which begins what it says of a choice like this.
+        error.message = redact(error.message).removeprefix("Value error, ")
         error.show()
         return int(error.exit_code)
     except SystemExit as stop:

@@ -19,7 +19,7 @@ from flagbench.files import reason, write_atomically
 from flagbench.output import echo_json, echo_json_text, print_error, print_page
 from flagbench.page import Table
 from flagbench.records.bucket_blobs import store_errors
-from flagbench.records.named import STORED_HELP, note, stored_record
+from flagbench.records.named import STORED_HELP, named_series, note, stored_record
 from flagbench.records.push import NotSent, push
 from flagbench.records.read import read_record
 from flagbench.records.series import load_all, load_series
@@ -215,7 +215,7 @@ def list_series(
     """
     place = open_store(store)
     if series is not None:
-        echo_json(load_series(place, series).to_dict())
+        echo_json(load_series(place, named_series(series, place) or series).to_dict())
         return
     found = [*load_all(place)]
     readable = [each for _, each in found if isinstance(each, SeriesDocument)]

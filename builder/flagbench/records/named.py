@@ -104,6 +104,12 @@ def _stored_id(name: str, store: Store) -> str:
     if name in found or (not found and re.fullmatch(RECORD_ID, name)):
         return name
     if not found:
+        if series_id := named_series(name, store):
+            raise StoreError(
+                f"{series_id} is a series, and a record is needed",
+                remedy=f"name one of its records: `flagbench results series {series_id}` lists them",
+                code=ExitCode.USAGE,
+            )
         raise StoreError(
             f"no record in {store.url} has an id that begins with '{name}'",
             remedy="`flagbench results ls` shows the stored records; --store names another store",
@@ -145,7 +151,7 @@ def note(location: str, problem: str) -> None:
     print(visible(f"note: {location}: {problem}"), file=sys.stderr)
 
 
-SERIES_HELP = "Or a series: the id of a stored one, or its file."
+SERIES_HELP = "Or a series: its id or the beginning of it, its file, or last where the newest record is of it."
 _SERIES_ID = re.compile("[0-9A-Za-z][0-9A-Za-z_-]*")
 
 

@@ -90,7 +90,8 @@ def verify_baseline(
     ids = [record.record_id for record in baseline]
     if itself := next((record_id for record_id in ids if record_id in [r.record_id for r in records]), None):
         raise FlagbenchError(
-            f"the record {itself} is its own baseline", remedy="compare it with the record of another run"
+            f"the record {itself} is its own baseline",
+            remedy="compare it with another run; `last` names the whole series where the newest record is of one",
         )
     against = Against("baseline", ", ".join(ids))
     subjects, others = ([recompute(record, case) for record in side] for side in (records, baseline))

@@ -86,6 +86,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(debug: str) -> None:
         ("list --jsn", "--jsn"),
         ("list https://me:secret@h.example", "'https://***@h.example'"),
         ("results ls --limit 0", "--limit"),
+        ("results ls --state nosuch", "'--state': 'nosuch' is not one of 'ok'"),
         ("--show-completion nosuch", "'nosuch'"),
         ("--show-completion bash zsh", "--show-completion"),
     ],
@@ -125,10 +126,11 @@ def test_version_is_one_answer_on_both_paths(flagbench: Flagbench) -> None:
 def test_completion_is_offered_for_the_shell(
     flagbench: Flagbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "_FLAGBENCH_COMPLETE" in flagbench("--show-completion bash").out
+    script = flagbench("--show-completion bash").out
     monkeypatch.setenv("HOME", str(tmp_path))
     assert flagbench("--install-completion=bash").code == 0
     assert (tmp_path / ".bashrc").exists()
+    assert (tmp_path / ".bash_completions" / "flagbench.sh").read_text() == script
     (tmp_path / ".zshrc").write_bytes(b"# caf\xe9\n")
     assert flagbench("--install-completion zsh").code == ExitCode.USAGE
     assert (tmp_path / ".zshrc").read_bytes() == b"# caf\xe9\n"

@@ -246,6 +246,9 @@ def test_names_that_fit_nothing_or_several(document: dict[str, Any], store: Stor
     assert flagbench("verify mi").code == ExitCode.USAGE
     assert flagbench("verify other").code == ExitCode.DATA
     assert flagbench("results series other").code == ExitCode.DATA
+    assert flagbench("results series min").code == ExitCode.USAGE
+    assert flagbench("results series minu").json["series_id"] == "minute"
+    assert "minute is a series" in flagbench("results show minu").err
     assert flagbench("results series ../x").code == ExitCode.DATA
     assert [row["series_id"] for row in flagbench("results series --json").json["series"]] == ["mine", "minute"]
 
