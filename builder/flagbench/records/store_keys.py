@@ -16,9 +16,15 @@ from flagbench_core.exit_codes import ExitCode
 
 _RECORD_ID = re.compile(RECORD_ID)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_NODE = re.compile(r"0|[1-9][0-9]{0,5}")
-_RUN_ID = re.compile(RUN_ID)
+_ANY = "[^/]*"
+_PARTS = {
+    "record_id": RECORD_ID,
+    "run_id": RUN_ID,
+    "series_id": RUN_ID,
+    "node": "0|[1-9][0-9]{0,5}",
+    "sha256": "[0-9a-f]{64}",
+}
+"""How the parts of a key are written; any other may be any name of a file."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +80,15 @@ class InboxPlace:
 
 
 def parse_key(key: str) -> Place | None:
-    """The parts of a key; None for one that is not of the layout."""
-    match = _pattern(layout.RECORD).fullmatch(key)
+    """The parts of a key; None for one that is not of the layout. What is wrong with one of them is its `problem`."""
+    match = _pattern(layout.RECORD, record_id=_ANY).fullmatch(key)
     return None if match is None else Place(**match.groupdict())
 
 
 def parse_bundle_key(key: str) -> BundlePlace | None:
     """The parts of a bundle's key; None for one that is not of the layout."""
     match = _pattern(layout.BUNDLE).fullmatch(key)
-    if match is None or not _RECORD_ID.fullmatch(match["record_id"]) or not _SHA256.fullmatch(match["sha256"]):
-        return None
-    node = _node(match["node"])
-    return None if node is None else BundlePlace(match["record_id"], node, match["sha256"])
+    return None if match is None else BundlePlace(match["record_id"], int(match["node"]), match["sha256"])
 
 
 def bundles_prefix(record_id: str | None = None) -> str:
@@ -95,15 +98,10 @@ def bundles_prefix(record_id: str | None = None) -> str:
 
 def parse_inbox_key(key: str) -> InboxPlace | None:
     """The parts of the key of an upload; None for one that no ticket names."""
-    for template in (layout.INBOX_RECORD, layout.INBOX_BUNDLE):
-        match = _pattern(template).fullmatch(key)
-        if match is None or not _RUN_ID.fullmatch(match["run_id"]):
-            continue
-        if template is layout.INBOX_RECORD:
-            return InboxPlace(match["run_id"], None)
-        node = _node(match["node"])
-        return None if node is None else InboxPlace(match["run_id"], node)
-    return None
+    if match := _pattern(layout.INBOX_RECORD).fullmatch(key):
+        return InboxPlace(match["run_id"], None)
+    match = _pattern(layout.INBOX_BUNDLE).fullmatch(key)
+    return None if match is None else InboxPlace(match["run_id"], int(match["node"]))
 
 
 def inbox_prefix(run_id: str | None = None) -> str:
@@ -146,11 +144,8 @@ def series_prefix(series_id: str | None = None) -> str:
 
 def parse_series_key(key: str) -> str | None:
     """The id of the series that a key belongs to, ended or not; None for a key outside the layout."""
-    for template in (layout.SERIES, layout.SERIES_PART):
-        match = _pattern(template).fullmatch(key)
-        if match is not None and _RUN_ID.fullmatch(match["series_id"]):
-            return match["series_id"]
-    return None
+    match = _pattern(layout.SERIES).fullmatch(key) or _pattern(layout.SERIES_PART).fullmatch(key)
+    return None if match is None else match["series_id"]
 
 
 def is_record_id(text: str) -> bool:
@@ -176,11 +171,10 @@ def _folder(template: str, **name: str | None) -> str:
     return (folder.format(**name) if known else folder.partition("{")[0]).rstrip("/") + "/"
 
 
-def _node(text: str) -> int | None:
-    """The number of a node; None for what is not written as one."""
-    return int(text) if _NODE.fullmatch(text) else None
-
-
 @cache
-def _pattern(template: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]*)", re.escape(template)))
+def _pattern(template: str, **parts: str) -> re.Pattern[str]:
+    """What matches the keys of a template; `parts` are written otherwise than _PARTS says."""
+    written = {**_PARTS, **parts}
+    return re.compile(
+        re.sub(r"\\{(\w+)\\}", lambda name: f"(?P<{name[1]}>{written.get(name[1], _ANY)})", re.escape(template))
+    )
