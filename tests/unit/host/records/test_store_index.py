@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -52,9 +53,13 @@ def listed(root: Path) -> tuple[list[StoredRecord], int]:
     return list(Store(blobs).list()), len(blobs.opened)
 
 
-def test_a_second_listing_opens_nothing(root: Path) -> None:
+@pytest.mark.parametrize("readers", [1, 4])
+def test_a_second_listing_opens_nothing(root: Path, monkeypatch: pytest.MonkeyPatch, readers: int) -> None:
+    monkeypatch.setattr(CountingBlobs, "readers", readers)
     first, opened = listed(root)
     assert opened == 3
+    read = [content for _, content in Store(CountingBlobs(root)).read_all(first)]
+    assert [json.loads(content)["record_id"] for content in read] == [entry.record_id for entry in first]
     assert listed(root) == (first, 0)
     assert first[0].summary == msgspec.structs.replace(SUMMARY, created_at="2026-01-03T12:00:00Z")
 
