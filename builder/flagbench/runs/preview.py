@@ -12,9 +12,10 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.settings import schedule
 from flagbench.output import echo_json
 from flagbench.runs.launchers.describe import Described
-from flagbench.runs.launchers.estimate import Estimate, duration
+from flagbench.runs.launchers.estimate import Estimate
 from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
+from flagbench.terminal import visible
 
 
 def announce(target: Target) -> None:
@@ -62,17 +63,24 @@ def show(
         rows["data"] = _with_folder(facts["data"])
         rows["weights"] = _with_folder(facts["weights"])
         rows["length"] = _length(schedule(config))
-    rows["takes"] = _takes(expected)
+    rows["takes"] = time_of_run(expected)
     if series is not None:
         rows["series"] = ", ".join(f"{name} {value}" for name, value in series.items() if value is not None)
+    print_rows(rows)
+
+
+def print_rows(rows: Mapping[str, str]) -> None:
+    """Print one value a line, below each other."""
+    width = max(map(len, rows))
     for name, value in rows.items():
-        print(f"{name:<{max(map(len, rows))}}  {value}")
+        print(visible(f"{name:<{width}}  {value}"))
 
 
-def _takes(expected: Estimate | None) -> str:
+def time_of_run(expected: Estimate | None) -> str:
+    """How long a run takes, where that is known."""
     if expected is None:
         return "unknown: no stored run of this configuration, and no published row of it on this hardware"
-    return f"about {duration(expected.seconds)}, by {expected.basis}"
+    return expected.text
 
 
 def asks(request: RunRequest, *, yes: bool) -> bool:
@@ -95,7 +103,7 @@ def confirm(expected: Estimate | None) -> None:
     # All on stderr: stdout is for the record.
     typer.echo(
         "The reference preset is the published size, made for accelerators; --preset tiny takes seconds.\n"
-        f"Time on this processor: {_takes(expected)}.\n"
+        f"Time on this processor: {time_of_run(expected)}.\n"
         "Run it? [y/N] ",
         nl=False,
         err=True,

@@ -25,6 +25,11 @@ class Estimate:
     seconds: float
     basis: str
 
+    @property
+    def text(self) -> str:
+        """The duration for a person, with its source."""
+        return f"about {_duration(self.seconds)}, by {self.basis}"
+
 
 def estimate(described: Described | None, stack: Stack, store: Store, claims: Iterable[Claim]) -> Estimate | None:
     """From the newest run of this configuration, with any seed, that ended well, else from a published row of it."""
@@ -68,7 +73,7 @@ def _as_published(config: Mapping[str, Any], claims: Iterable[Claim]) -> Estimat
     return None
 
 
-def duration(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """`40 s`, `12 min`, `3.5 h`, `2.1 days`: no more digits than an estimate has."""
     for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 1.5 * size:

@@ -9,7 +9,8 @@ import typer
 from flagbench.output import echo_json
 from flagbench.report import verdict_table
 from flagbench.runs.doctor import Level
-from flagbench.runs.launchers.estimate import Estimate, duration
+from flagbench.runs.launchers.estimate import Estimate
+from flagbench.runs.preview import print_rows, time_of_run
 from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.repeat import Measured, Reproduction
 from flagbench.terminal import visible
@@ -44,8 +45,7 @@ def announce(asked: Reproduction) -> None:
 def warn_of_limit(limits: LimitOptions, expected: Estimate | None) -> None:
     """On stderr: that the limit is too low for a single run, as far as is known."""
     if limits.minutes is not None and expected is not None and expected.seconds > 60 * limits.minutes:
-        takes = f"{duration(expected.seconds)}, by {expected.basis}"
-        _say(f"warn: limit: {limits.minutes:.4g} min end the first run; it should take about {takes}")
+        _say(f"warn: limit: {limits.minutes:.4g} min end the first run; it should take {expected.text}")
 
 
 def dry_run(asked: Reproduction, expected: Estimate | None, *, as_json: bool) -> None:
@@ -63,18 +63,16 @@ def dry_run(asked: Reproduction, expected: Estimate | None, *, as_json: bool) ->
     if as_json:
         echo_json(facts)
         return
-    takes = "unknown" if expected is None else f"about {duration(expected.seconds)}, by {expected.basis}"
     rows = {
         "row": facts["claim"],
         "runs": f"{target.name}, {target.via}",
         "arguments": " ".join(plan.request.options.words()),
         "looks": f"after {', '.join(map(str, limits.looks))} runs",
         "limit": "none" if limits.minutes is None else f"{limits.minutes:.4g} min",
-        "a run takes": takes,
+        "a run takes": time_of_run(expected),
         **{finding.name: f"{finding.level.value}: {finding.detail}" for finding in asked.findings},
     }
-    for name, value in rows.items():
-        print(visible(f"{name:<{max(map(len, rows))}}  {value}"))
+    print_rows(rows)
 
 
 def show(

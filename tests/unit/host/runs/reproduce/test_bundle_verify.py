@@ -75,12 +75,6 @@ def test_nothing_is_written_over_and_nothing_is_left_behind(tmp_path: Path, file
     assert (os.listdir(tmp_path), taken.read_bytes()) == (["taken.tar.gz"], b"mine")
 
 
-def test_a_full_disk_leaves_no_bundle(small_disk: Path, files: Files) -> None:
-    with pytest.raises(FlagbenchError) as error:
-        written(small_disk / "b.tar.gz", {**files, "large": os.urandom(100_000)})
-    assert (error.value.code, os.listdir(small_disk)) == (ExitCode.NOT_STORED, [])
-
-
 FORGED: dict[str, tuple[Callable[[Files], Files], ExitCode]] = {
     "verdict": (lambda files: changed(files, bundle.VERDICT, lambda it: it.update(verdict="-")), ExitCode.INVALID),
     "reason": (lambda files: changed(files, bundle.VERDICT, lambda it: it.update(reason="-")), ExitCode.INVALID),

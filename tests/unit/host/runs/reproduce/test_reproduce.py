@@ -105,14 +105,22 @@ def test_the_bundle_holds_everything_and_no_secret(
     assert not any(secret in text for secret in (b"hf_abcdef", b"wonderland", b"nobody's business"))
 
 
-def test_it_repeats_until_the_verdict_is_decided(
-    runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("undecided", "verdict", "count"),
+    [(2, Verdict.REPRODUCED, 3), (3, Verdict.BELOW, 5)],  # no look is due after four runs
+)
+def test_it_repeats_until_a_look_decides(
+    runs: FakeRuns,
+    flagbench: Flagbench,
+    monkeypatch: pytest.MonkeyPatch,
+    undecided: int,
+    verdict: Verdict,
+    count: int,
 ) -> None:
-    script(monkeypatch, Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REPRODUCED)
-    ended = flagbench(f"{ON_CPU} --nonce mine -o b.tar.gz")
-    assert (ended.code, len(runs.requests)) == (0, 3)
-    assert [request.options.seed for request in runs.requests] == [seed_of("mine", run) for run in (1, 2, 3)]
-    assert "run 2 of at most 8: INCONCLUSIVE" in ended.err
+    script(monkeypatch, *[Verdict.INCONCLUSIVE] * undecided, verdict)
+    assert flagbench(f"{ON_CPU} --nonce mine -o b.tar.gz").code == verdict.exit_code
+    assert [request.options.seed for request in runs.requests] == [seed_of("mine", run + 1) for run in range(count)]
+    assert json.loads(unpacked("b.tar.gz")["reproduction.json"])["ending"] == "decided"
 
 
 def test_runs_that_are_no_sample_end_it_and_are_bundled(
@@ -130,15 +138,6 @@ def test_runs_that_are_no_sample_end_it_and_are_bundled(
     assert (ended.code, len(runs.requests)) == (ExitCode.INCONCLUSIVE, 2)
     assert "they ran at the same time" in json.loads(ended.out)["verdict"]["reason"]
     assert sum(name.startswith("records/") for name in unpacked("b.tar.gz")) == 2
-
-
-def test_it_looks_only_where_a_look_was_planned(
-    runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script(monkeypatch, *[Verdict.INCONCLUSIVE] * 3, Verdict.BELOW)
-    assert flagbench(f"{ON_CPU} -o b.tar.gz").code == ExitCode.BELOW
-    assert len(runs.requests) == 5
-    assert json.loads(unpacked("b.tar.gz")["reproduction.json"])["ending"] == "decided"
 
 
 @pytest.mark.parametrize(
