@@ -52,9 +52,9 @@ def _catalog():
     return load_catalog(claims=False)
 
 
-def request_of(of="distilbert:cpu", options=None):
+def request_of(of="distilbert:cpu", /, **options):
     """A request with options of the run and of the job."""
-    options = {"run_id": "run-1", **(options or {})}
+    options = {"run_id": "run-1", **options}
     run = {field.name: options.pop(field.name) for field in fields(RunOptions) if field.name in options}
     return JobRequest(*resolve_image(of, _catalog()), RunOptions(**run), JobOptions(**options))
 
@@ -62,6 +62,24 @@ def request_of(of="distilbert:cpu", options=None):
 def job_documents(request):
     """The Service and the Job that `flagbench job` prints for a request."""
     return list(yaml.safe_load_all(render_job(request)))
+
+
+def job_of(of="distilbert:cpu", /, **options):
+    """The Service and the Job of a request with these options."""
+    return job_documents(request_of(of, **options))
+
+
+def find(documents, place):
+    """What stands at `ROOT KEY INDEX ...` in a Service and a Job; None where nothing does."""
+    service, job = documents
+    pod = job["spec"]["template"]["spec"]
+    root, *steps = place.split()
+    value = {"service": service, "job": job, "pod": pod, "main": pod["containers"][0]}[root]
+    for step in steps:
+        if step == "LAST-KEY":
+            return [*value][-1]
+        value = value[int(step)] if isinstance(value, list) else (value or {}).get(step)
+    return value
 
 
 def expand(text, environment):

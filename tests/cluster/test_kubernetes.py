@@ -20,7 +20,7 @@ import pytest
 
 pytest.importorskip("flagbench", reason="the host side")
 
-from job_pods import JOBS, job_documents, request_of
+from job_pods import JOBS, job_of
 from running import wait_until
 
 KUBECONFIG = os.environ.get("FLAGBENCH_TEST_KUBECONFIG")
@@ -92,7 +92,7 @@ def cluster():
 def documents_of(of="distilbert:cpu", nodes=1, gpus=1, run=None, **options):
     run_id = "run-%s" % uuid.uuid4().hex[:8]
     asked = {"nodes": nodes, "gpus": gpus, "run_id": run_id, "preset": "tiny", **(run or {}), **options}
-    return job_documents(request_of(of, asked))
+    return job_of(of, **asked)
 
 
 def listed(documents):
@@ -148,7 +148,7 @@ def failed(cluster, name):
 @pytest.mark.parametrize("kind", [kind for kind in JOBS if kind != "RDMA"])
 def test_the_server_takes_every_job_strictly(cluster, kind):
     of, options = JOBS[kind]
-    document = listed(job_documents(request_of(of, {**options, "namespace": None})))
+    document = listed(job_of(of, **{**options, "namespace": None}))
     cluster.run("apply", "--dry-run=server", "--validate=strict", "-f", "-", document=document)
 
 

@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from flagbench.runs.launchers.kubernetes import health
-
-from .conftest import find
+from job_pods import find
 
 DOCS = (Path(__file__).parents[6] / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 JOB = "job distilbert:cpu --for kubernetes --nodes 2 --gpus 2"

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from flagbench_core import __version__
 from flagbench_core.exit_codes import ExitCode
-from job_pods import DIGEST, JOBS
-
-from .conftest import Documents, find
-
-JobOf = Callable[..., Documents]
+from job_pods import DIGEST, JOBS, find, job_of
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 APART = f"pod affinity podAntiAffinity {REQUIRED}"
@@ -146,13 +141,13 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_what_stands_where(job_of: JobOf, name: str) -> None:
+def test_what_stands_where(name: str) -> None:
     of, options = JOBS[name]
     documents = job_of(of, name="fb", **options)
     assert {place: find(documents, place) for place in EXPECTED[name]} == EXPECTED[name]
 
 
-def test_the_failure_policy_names_every_code_of_an_image(job_of: JobOf) -> None:
+def test_the_failure_policy_names_every_code_of_an_image() -> None:
     ignore, fail = job_of()[1]["spec"]["podFailurePolicy"]["rules"]
     assert ignore == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     # 8 to 11 are the host's: building and verdicts.
@@ -162,7 +157,16 @@ def test_the_failure_policy_names_every_code_of_an_image(job_of: JobOf) -> None:
     assert fail["onExitCodes"] == {"containerName": "flagbench", "operator": "In", "values": expected}
 
 
-def test_jobs_of_a_namespace_share_one_service(job_of: JobOf) -> None:
+def test_jobs_of_a_namespace_share_one_service() -> None:
     first, _ = job_of(name="a", namespace="bench")
     second, _ = job_of("distilbert:a100", name="1b", namespace="bench", nodes=2, port=30000, queue="q")
     assert first == second
+
+
+@pytest.mark.parametrize("version", ["1.35", "1.36", "1.37"])
+def test_jobs_are_valid(version: str) -> None:
+    """By Kubernetes' own schemas, strictly: a field that they do not know is an error."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    for of, options in JOBS.values():
+        for document in job_of(of, **options):
+            kubernetes_validate.validate(document, version, strict=True)

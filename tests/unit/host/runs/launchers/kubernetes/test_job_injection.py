@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from flagbench.errors import FlagbenchError
 from flagbench.runs.launchers.kubernetes import JobOptions, JobRequest, quote, render_job
-from job_pods import expand
-
-from .conftest import Documents, Request, find
+from job_pods import expand, find, request_of
 
 # libyaml's reader is ten times as fast, where there is one.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -29,10 +27,10 @@ RULE = (
 )
 
 
-def argument(option: str) -> Callable[[Documents], str]:
+def argument(option: str) -> Callable[[list[dict[str, Any]]], str]:
     """Reads the last value of an option of the image, as its container gets it."""
 
-    def read(documents: Documents) -> str:
+    def read(documents: list[dict[str, Any]]) -> str:
         words = [expand(word, {"HOME": "/root"}) for word in find(documents, "main args")]
         return [word for word in words if word.startswith(f"{option}=")][-1].removeprefix(f"{option}=")
 
@@ -40,7 +38,7 @@ def argument(option: str) -> Callable[[Documents], str]:
 
 
 # What is typed, a form around any value, and the one place where the value is read back.
-FIELDS: dict[str, tuple[str, str | Callable[[Documents], str]]] = {
+FIELDS: dict[str, tuple[str, str | Callable[[list[dict[str, Any]]], str]]] = {
     "name": ("%s", "job metadata name"),
     "namespace": ("%s", "job metadata namespace"),
     "image": ("%s", "main image"),
@@ -72,7 +70,7 @@ def test_every_option_with_a_text_is_tried() -> None:
     assert texts <= {field.partition(" ")[0] for field in FIELDS}
 
 
-def rendered(request: JobRequest) -> Documents:
+def rendered(request: JobRequest) -> list[dict[str, Any]]:
     """The documents that are written, read back by a plain YAML reader: no more than the two, and no other fields."""
     text = render_job(request)
     assert text.isascii()
@@ -85,19 +83,19 @@ def rendered(request: JobRequest) -> Documents:
 
 @given(field=st.sampled_from([*FIELDS]), value=ANY)
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-def test_what_is_typed_stands_in_its_field_or_is_refused(field: str, value: str, request_of: Request) -> None:
+def test_what_is_typed_stands_in_its_field_or_is_refused(field: str, value: str) -> None:
     form = FIELDS[field][0]
     # The first part of a pair ends at the first separator.
     assume(not form.startswith("%s") or form[2:3] not in value or form == "%s")
-    check_field(field, value, request_of)
+    check_field(field, value)
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_reference_is_not_expanded(field: str, request_of: Request) -> None:
-    check_field(field, "$(HOME)", request_of)
+def test_a_reference_is_not_expanded(field: str) -> None:
+    check_field(field, "$(HOME)")
 
 
-def check_field(field: str, value: str, request_of: Request) -> None:
+def check_field(field: str, value: str) -> None:
     option = field.partition(" ")[0]
     form, place = FIELDS[field]
     typed = form.replace("%s", value)

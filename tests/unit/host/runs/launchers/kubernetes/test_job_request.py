@@ -8,8 +8,7 @@ import pytest
 
 from flagbench.errors import FlagbenchError
 from flagbench_core.exit_codes import ExitCode
-
-from .conftest import Request
+from job_pods import request_of
 
 ALONE: dict[str, list[Any]] = {
     "nodes": [0, 100_001],
@@ -43,7 +42,7 @@ TOGETHER: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("image", "options"), TOGETHER, ids=lambda value: str(value)[:40])
-def test_refused_by_the_name_of_the_option(request_of: Request, image: str, options: dict[str, Any]) -> None:
+def test_refused_by_the_name_of_the_option(image: str, options: dict[str, Any]) -> None:
     with pytest.raises(FlagbenchError) as caught:
         request_of(image, **options)
     assert any("--" + name.rstrip("_").replace("_", "-") in caught.value.message for name in options)
@@ -67,7 +66,7 @@ KEY = "hf_" + "aB3" * 10
         ("store", "s3://KEY:hunter2@bench"),
     ],
 )
-def test_a_secret_is_refused_and_not_repeated(request_of: Request, option: str, value: Any) -> None:
+def test_a_secret_is_refused_and_not_repeated(option: str, value: Any) -> None:
     with pytest.raises(FlagbenchError) as caught:
         request_of(**{option: value})
     told = caught.value.message + caught.value.remedy
@@ -75,13 +74,13 @@ def test_a_secret_is_refused_and_not_repeated(request_of: Request, option: str, 
     assert not any(secret in told for secret in ("aB3", "hunter2"))
 
 
-def test_what_is_not_a_secret_passes(request_of: Request) -> None:
+def test_what_is_not_a_secret_passes() -> None:
     plain = {"HTTP_PROXY": "http://proxy:3128", "MAX_TOKENS": "512", "A": "hf_transfer"}
     made = request_of(env=tuple(f"{name}={value}" for name, value in plain.items()), name="sk-learn-nightly-run")
     assert made.environment == plain
 
 
-def test_the_default_name_fits_a_host_name(request_of: Request) -> None:
+def test_the_default_name_fits_a_host_name() -> None:
     first = request_of("distilbert:a100", run_id="run-1", nodes=1000)
     assert first.job_name.startswith("flagbench-distilbert-a100-cuda11-6-")
     assert first.job_name != request_of("distilbert:a100", run_id="run-2").job_name
@@ -104,5 +103,5 @@ def test_the_default_name_fits_a_host_name(request_of: Request) -> None:
         ({"nodes": 2}, ["docker.io", "--out-pvc"]),
     ],
 )
-def test_warnings(request_of: Request, options: dict[str, Any], warned: list[str]) -> None:
+def test_warnings(options: dict[str, Any], warned: list[str]) -> None:
     assert all(part in line for part, line in zip(warned, request_of(**options).warnings(), strict=True))
