@@ -21,6 +21,11 @@ def print_error(message: str, remedy: str) -> None:
     print("\n".join(map(visible, lines)), file=sys.stderr)
 
 
+def print_note(text: str) -> None:
+    """Print a line on stderr, where it is no part of the result. Control characters are shown as numbers."""
+    print(visible(text), file=sys.stderr)
+
+
 def echo_json(value: Any) -> None:
     """Print one JSON document, indented, keys in the order they were given."""
     echo_json_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))

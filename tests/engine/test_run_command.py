@@ -82,15 +82,6 @@ def test_a_failed_run_is_kept_too(flagbench, tmp_path):
     assert flagbench("verify", "last").returncode == 12
 
 
-def test_a_store_that_takes_nothing_costs_no_run(flagbench, tmp_path):
-    (tmp_path / "file").write_text("")
-    ended = flagbench(*SHORT, "--store", str(tmp_path / "file"))
-    assert (ended.returncode, ended.stdout) == (2, "")
-    file = tmp_path / "file"
-    assert str(file) in ended.stderr
-    assert "fix: part of the path is a file" in ended.stderr
-
-
 def test_a_record_that_could_not_be_stored_is_printed(flagbench, tmp_path):
     (tmp_path / "results" / "v1").mkdir(parents=True)
     (tmp_path / "results" / "v1" / "case=distilbert").write_text("")

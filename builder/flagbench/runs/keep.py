@@ -8,11 +8,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import typer
-
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason
-from flagbench.output import print_error
+from flagbench.output import print_error, print_note
 from flagbench.records.bucket_blobs import store_errors
 from flagbench.records.store import Store, open_store
 from flagbench.records.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
@@ -20,7 +18,6 @@ from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.clock import TimedLaunch, stamped, timed_launch
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.target import Target
-from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3.ticket import Ticket, read_ticket
 
@@ -59,7 +56,7 @@ def bundles_of(request: RunRequest) -> Iterator[RunRequest]:
         try:
             request = replace(request, bundle=str(stack.enter_context(bundle_folder())))
         except OSError as error:
-            typer.echo(f"warning: the run makes no bundle: {reason(error)}", err=True)
+            print_note(f"warning: the run makes no bundle: {reason(error)}")
         yield request
 
 
@@ -123,7 +120,7 @@ def keep(result: LaunchResult, request: RunRequest, store: Store, ticket: Ticket
                 each.forget()
             if each.place is None:
                 where = f"kept in {location}" if location else "uploaded"
-                typer.echo(visible(f"record {each.record_id} {where}"), err=True)
+                print_note(f"record {each.record_id} {where}")
     return kept, result.exit_code or int(ExitCode.OK if complete else ExitCode.NOT_STORED)
 
 
@@ -137,5 +134,5 @@ def _set_aside(result: LaunchResult, request: RunRequest, address: str) -> list[
     try:
         left = adopt_bundles(Path(request.bundle), address) if request.bundle else []
     except OSError as error:
-        typer.echo(f"warning: the run's bundle is lost: {reason(error)}", err=True)
+        print_note(f"warning: the run's bundle is lost: {reason(error)}")
     return [*left, *record]

@@ -10,7 +10,7 @@ import typer
 
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.settings import schedule
-from flagbench.output import echo_json
+from flagbench.output import echo_json, print_note
 from flagbench.runs.launchers.describe import Described
 from flagbench.runs.launchers.estimate import Estimate
 from flagbench.runs.request import RunRequest
@@ -20,7 +20,7 @@ from flagbench.terminal import visible
 
 def announce(target: Target) -> None:
     """One line on stderr, at once: the run itself prints its first line only after a second."""
-    typer.echo(f"flagbench: {target.request.name}, {_shape(target.request)}, {target.via}", err=True)
+    print_note(f"flagbench: {target.request.name}, {_shape(target.request)}, {target.via}")
 
 
 def show(

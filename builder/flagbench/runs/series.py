@@ -18,7 +18,7 @@ from flagbench import complete
 from flagbench.checkout import commit
 from flagbench.errors import FlagbenchError
 from flagbench.options import Text
-from flagbench.output import print_error
+from flagbench.output import print_error, print_note
 from flagbench.records.blobs import StoreError
 from flagbench.records.model import Builder, Record
 from flagbench.records.read import RecordError, read_record
@@ -207,7 +207,7 @@ def run_sides(
         for number, (side, planned) in enumerate(turns, 1):
             label = f" ({side.target.name})" if len(sides) > 1 else ""
             text = f"flagbench: run {number} of {len(turns)}{label}, {planned.run_id}, seed {planned.seed}"
-            typer.echo(text, err=True)
+            print_note(text)
             code, continues = _one(side, planned, run, first=number == 1)
             codes.append(code)
             if continues and until is not None and until(code):
@@ -291,7 +291,7 @@ def _note(side: Side, run: SeriesRun) -> None:
     try:
         side.writer.add(run)
     except StoreError as error:
-        typer.echo(f"warning: that run {run.run} ended is not stored yet: {error.message}", err=True)
+        print_note(f"warning: that run {run.run} ended is not stored yet: {error.message}")
     if record := side.read(run.run):
         side.writer.describe(record.system.image)
 
@@ -334,7 +334,7 @@ def _end(sides: Sequence[Side]) -> bool:
             continue
         try:
             location = writer.finish(utc_now())
-            typer.echo(f"series {writer.series.series_id} kept in {location}", err=True)
+            print_note(f"series {writer.series.series_id} kept in {location}")
         except StoreError as error:
             stored = side.stored = False
             print_error(error.message, f"{error.remedy}; the series is on stdout")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
 from flagbench.devices import Machine, claims_here, closest_claims, stacks_here, this_machine
 from flagbench.image_reference import case_and_stack
 from flagbench.manifests.lookup import UnknownNameError, catalog_get
 from flagbench.manifests.model import Catalog, Claim
+from flagbench.output import print_note
 from flagbench.terminal import brief
 
 _SHOWN = 4
@@ -46,18 +45,15 @@ def with_stack(image_name: str, catalog: Catalog) -> str:
         raise UnknownNameError(f"'{image_name}' names no stack, and {why}", remedy=f"write one: {', '.join(able)}")
     chosen = f"{case.name}:{fitting[0].name}"
     here = brief(machine.described) or "no accelerator"
-    typer.echo(f"flagbench: this machine has {here}, so {image_name} is {chosen}", err=True)
+    print_note(f"flagbench: this machine has {here}, so {image_name} is {chosen}")
     if rows := [claim for claim in claims_here(machine, catalog) if claim.case == case.name]:
-        typer.echo(
-            f"flagbench: published rows for this device: {_named(rows)}; "
-            f"after the run: flagbench verify last --claim {rows[0].id}",
-            err=True,
-        )
+        after = f"after the run: flagbench verify last --claim {rows[0].id}"
+        print_note(f"flagbench: published rows for this device: {_named(rows)}; {after}")
     elif machine.devices:
         device, close = closest_claims(machine, catalog)
         close = tuple(claim for claim in close if claim.case == case.name)
         near = f"; the nearest are for {device}: {_named(close)}" if close else ""
-        typer.echo(f"flagbench: no published row of {case.name} is for this device{near}", err=True)
+        print_note(f"flagbench: no published row of {case.name} is for this device{near}")
     return chosen
 
 

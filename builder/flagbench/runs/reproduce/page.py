@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
-from flagbench.output import echo_json
+from flagbench.output import echo_json, print_note
 from flagbench.report import verdict_table
 from flagbench.runs.doctor import Level
 from flagbench.runs.launchers.estimate import Estimate
@@ -28,24 +26,25 @@ def announce(asked: Reproduction) -> None:
     """On stderr: what will run, what is known to differ, what the row leaves open, and what is wrong here."""
     plan, target = asked.plan, asked.target
     claim, options = plan.claim, plan.request.options
-    _say(f"flagbench: {claim.id} ({claim.title}), {claim.source.project} {claim.source.file}@{claim.source.commit}")
-    _say(f"flagbench: {target.name}, {target.via}, {' '.join(options.words())}")
+    source = f"{claim.source.project} {claim.source.file}@{claim.source.commit}"
+    print_note(f"flagbench: {claim.id} ({claim.title}), {source}")
+    print_note(f"flagbench: {target.name}, {target.via}, {' '.join(options.words())}")
     for text in plan.differs:
-        _say(f"differs: {text}")
+        print_note(f"differs: {text}")
     if plan.unpublished:
-        _say(f"not published, so not compared: {', '.join(plan.unpublished)}")
+        print_note(f"not published, so not compared: {', '.join(plan.unpublished)}")
     if options.seed is None and asked.limits.nonce is not None:
-        _say("seeds: each run has its own, from --nonce; what depends on the row's seed is not compared")
+        print_note("seeds: each run has its own, from --nonce; what depends on the row's seed is not compared")
     for finding in asked.findings:
         if finding.level is not Level.OK:
             remedy = f"; {finding.remedy}" if finding.remedy else ""
-            _say(f"{finding.level.value}: {finding.name}: {finding.detail}{remedy}")
+            print_note(f"{finding.level.value}: {finding.name}: {finding.detail}{remedy}")
 
 
 def warn_of_limit(limits: LimitOptions, expected: Estimate | None) -> None:
     """On stderr: that the limit is too low for a single run, as far as is known."""
     if limits.minutes is not None and expected is not None and expected.seconds > 60 * limits.minutes:
-        _say(f"warn: limit: {limits.minutes:.4g} min end the first run; it should take {expected.text}")
+        print_note(f"warn: limit: {limits.minutes:.4g} min end the first run; it should take {expected.text}")
 
 
 def dry_run(asked: Reproduction, expected: Estimate | None, *, as_json: bool) -> None:
@@ -99,7 +98,3 @@ def show(
     if digest is not None:
         print(visible(f"bundle {bundle}, sha256 {digest}"))
         print(visible(f"check it with: flagbench bundle verify {bundle}"))
-
-
-def _say(text: str) -> None:
-    typer.echo(visible(text), err=True)

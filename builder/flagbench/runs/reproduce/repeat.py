@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import typer
 from msgspec.structs import replace
 
 from flagbench.errors import FlagbenchError
+from flagbench.output import print_note
 from flagbench.records.model import Record
 from flagbench.records.series import Series
 from flagbench.records.store import Store
@@ -19,7 +19,6 @@ from flagbench.runs.reproduce.limits import Clock, LimitOptions
 from flagbench.runs.reproduce.plan import Plan
 from flagbench.runs.series import Side, run_sides
 from flagbench.runs.target import Target
-from flagbench.terminal import visible
 from flagbench.verdict import VerifyResult
 from flagbench.verdict.series import NO_SAMPLE, is_decided, series_verdict
 from flagbench_core.exit_codes import ExitCode
@@ -105,17 +104,18 @@ def run_all(side: Side, asked: Reproduction, store: Store) -> Measured:
     def until(code: int) -> bool:
         nonlocal ending
         count = sum(run.state == "ok" for run in writer.series.runs)
+        label = f"flagbench: run {count} of at most {limits.looks[-1]}"
         if code:
             ending = "failed"
             return True
         if count in limits.looks and side.series is not None:
             _, result = series_verdict(side.series, plan.claim, case)
-            _say(f"run {count} of at most {limits.looks[-1]}: {result.verdict.value} so far, {clock.text}")
+            print_note(f"{label}: {result.verdict.value} so far, {clock.text}")
             if is_decided(result) or result.reason.startswith(NO_SAMPLE):
                 ending = "decided"
                 return True
         else:
-            _say(f"run {count} of at most {limits.looks[-1]}: no look at the verdict is due, {clock.text}")
+            print_note(f"{label}: no look at the verdict is due, {clock.text}")
         if count < limits.looks[-1] and not clock.allows_another:
             ending = "time"
             return True
@@ -141,10 +141,6 @@ def run_all(side: Side, asked: Reproduction, store: Store) -> Measured:
         try:
             records, result = series_verdict(series, plan.claim, case)
         except FlagbenchError as error:
-            _say(f"there is nothing to bundle: {error.message}")
+            print_note(f"flagbench: there is nothing to bundle: {error.message}")
             series = None
     return Measured(code, ending, series, records, result, side.contents, clock)
-
-
-def _say(text: str) -> None:
-    typer.echo(visible(f"flagbench: {text}"), err=True)

@@ -58,3 +58,16 @@ def fake(store: Store, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     for module in ("runs.launchers.clock", "runs.series"):
         monkeypatch.setattr(f"flagbench.{module}.elapsed", lambda: runs.seconds)
     return runs
+
+
+@pytest.fixture
+def ctrl_c_at_the_second_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the record of the run mine-2 is stored."""
+    put = Store.put
+
+    def interrupt(self: Store, record: bytes, **options: Any) -> Any:
+        if b"mine-2" in record:
+            raise KeyboardInterrupt
+        return put(self, record, **options)
+
+    monkeypatch.setattr(Store, "put", interrupt)

@@ -101,17 +101,8 @@ def test_a_series_that_ends_early(
     assert len(fake.requests) == 2
 
 
-def test_ctrl_c_while_a_record_is_stored(
-    fake: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Store
-) -> None:
-    put = Store.put
-
-    def interrupt(self: Store, record: bytes, **options: Any) -> Any:
-        if b"mine-2" in record:
-            raise KeyboardInterrupt
-        return put(self, record, **options)
-
-    monkeypatch.setattr(Store, "put", interrupt)
+@pytest.mark.usefixtures("fake", "ctrl_c_at_the_second_record")
+def test_ctrl_c_while_a_record_is_stored(flagbench: Flagbench, store: Store) -> None:
     assert flagbench(f"{RUN} 3 --nonce mine").code == ExitCode.INTERRUPTED
     assert [run.state for run in read_series(store, "mine").document.runs] == ["ok", "missing", "not_run"]
 

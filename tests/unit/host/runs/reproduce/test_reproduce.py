@@ -200,18 +200,11 @@ def test_a_run_that_the_limit_ends_is_left_out(
         assert (ended.code, len(runs.requests)) == (code, len(endings))
 
 
+@pytest.mark.usefixtures("ctrl_c_at_the_second_record")
 def test_ctrl_c_while_a_record_is_stored(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, Verdict.INCONCLUSIVE)
-    put = Store.put
-
-    def interrupt(self: Store, record: bytes, **options: Any) -> Any:
-        if b"mine-2" in record:
-            raise KeyboardInterrupt
-        return put(self, record, **options)
-
-    monkeypatch.setattr(Store, "put", interrupt)
     assert flagbench(f"{ON_CPU} --nonce mine -o b.tar.gz").code == ExitCode.INTERRUPTED
     assert [name for name in unpacked("b.tar.gz") if "records/" in name] == ["records/record-of-mine-1.json"]
 
