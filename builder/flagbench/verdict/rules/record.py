@@ -176,6 +176,8 @@ def _peak(subject: Subject) -> Iterator[str]:
     if peak is None or (subject.stack is None and device is None):
         return
     known = device.peaks.get(peak.precision) if device else None
+    if known is None and subject.made_elsewhere:  # a later version knows more devices
+        return
     if known is None or not alike(peak.flops, known.flops):
         manifest = f"the stack {subject.stack.name}" if subject.stack else "the manifest"
         yield differ("flops.peak.flops", peak.flops, f"{manifest} says of this device", known and known.flops)
@@ -482,7 +484,11 @@ def _phase_time(subject: Subject, section: Section) -> Iterator[str]:
 # Work and losses
 
 
-@rule("work-of-step", Needs.EVIDENCE, "A loader counts padding, or batches that it did not give.")
+@rule(
+    "work-of-step",
+    Needs.EVIDENCE,
+    "A loader counts padding, or batches that it did not give, or each rank of a replica counts the replica's work.",
+)
 def _work_of_step(subject: Subject, section: Section) -> Iterator[str]:
     batch, length = subject.counted("samples_per_step"), subject.counted("tokens_per_sample")
     if batch is None or length is None:
@@ -496,6 +502,11 @@ def _work_of_step(subject: Subject, section: Section) -> Iterator[str]:
                 if not samples * length <= tokens <= samples * length * most or useful > tokens:
                     what = f"{samples} samples of {length}"
                     yield f"rank {rank} counts {tokens} tokens, {useful} of them useful, for {what}"
+        published = sum(sum(own) for own in span.columns["samples_published"])
+        full = span.steps * batch * (subject.replicas or 0)
+        if 0 < full < published:
+            what = f"{span.steps} full batches of {subject.replicas} replicas"
+            yield f"all ranks count {published} published samples in {span.name}, and {what} are {full}"
 
 
 def _work(span: Span, rank: int, batch: int, block: int) -> list[tuple[int, ...]]:

@@ -19,7 +19,7 @@ from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import RULES, Consequence, invalid
 from flagbench.verdict.subject import Subject
 from flagbench_core import __version__
-from forging import column, consistent, losses, scale, sealed
+from forging import column, consistent, each, losses, scale, sealed
 
 from .conftest import REPLAYS, ROWS, Raw, held, made, read, verified
 
@@ -187,6 +187,8 @@ SOUND: list[tuple[str, dict[str, Any]]] = [
     (A100, {"argv": [], "config.train.learning_rate": 1e-4, "conditions.learning_rate": 1e-4}),
     (A100, {"system.devices.0.uuid": None, "system.devices.1.uuid": None}),
     (A100, {"flagbench.version": "0.0.9", "config.train.new": 1, "config.eval.initial": DELETE}),
+    (A100, {"flagbench.version": "9.0", "conditions.device_model": "X",
+            **{f"system.devices.{number}.name": "X" for number in range(8)}, f"{DEVICE}.name": "X"}),
     (A100, {f"{DEVICE}.power_max_w": 440}),
     (A100, {f"{DEVICE}.name": "A100-SXM4-40GB"}),
     (A100, {"ranks.7.exit": "exit 0", "ranks.6.uuid": None}),
@@ -194,7 +196,7 @@ SOUND: list[tuple[str, dict[str, Any]]] = [
     (LORA, {"conditions.peft": "0.21.2+local"}),
     (PRETRAINING, {**FUSED, "conditions.attention": "sdpa", "conditions.recompute": "none"}),
     (PRETRAINING, FUSED),  # before torch 2.0: what is asked for is not there
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "changes"), SOUND, ids=lambda value: str(value)[:60])
@@ -232,6 +234,12 @@ def twice_the_tokens(raw: Raw) -> None:
 def published_by_one_rank(raw: Raw) -> None:
     column(raw, "samples_published", lambda _: 0)
     column(raw, "samples_published", lambda _: 8 * 32, rank=0)
+
+
+def counted_by_every_rank(raw: Raw) -> None:
+    """Every rank counts the samples of its replica, which one of them should."""
+    batch = max(number for (own,) in each(raw, raw["evidence"]["spans"][0], "samples_published") for number in own)
+    column(raw, "samples_published", lambda _: batch)
 
 
 def one_fast_step(raw: Raw) -> None:
@@ -284,6 +292,7 @@ ON_EVIDENCE: list[tuple[str, str, Edit]] = [
     ("phase-time", DISTILBERT, lambda raw: raw["evidence"].pop("durations")),
     ("phase-time", AQUILA, lambda raw: scale(raw, 0.6, phases=False)),
     ("work-of-step", DISTILBERT, published_by_one_rank),
+    ("work-of-step", LLAMA, counted_by_every_rank),
     ("work-of-step", DISTILBERT, lambda raw: column(raw, "tokens_useful", lambda tokens: 2 * tokens, rank=3)),
     ("flops-of-work", "glm/a100-1x8-fp32", twice_the_tokens),
     ("flops-of-work", AQUILA, flops("executed", lambda each: each // 3 * 4)),
