@@ -53,14 +53,15 @@ def judge(verification: Verification, findings: Findings, terms: Terms) -> Verif
         found = "; ".join(each.message for each in findings.invalid if each.record == first)
         verdict, reason = Verdict.INVALID, f"record {first}: {found}"
     else:
-        metrics = tuple(_judged(each, verification, findings, terms) for each in verification.metrics)
+        judgements = [_judged(each, verification, findings, terms) for each in verification.metrics]
+        metrics = tuple(metric for metric, _ in judgements)
         gate = next((metric for metric in metrics if metric.name == case.gate), None)
         if gate is None:
             verdict, reason = Verdict.NOT_COMPARABLE, _without_gate(verification, metrics)
         else:
             # Without a verdict, not every record has the gate metric, as far as this version can compute it.
             verdict, reason = gate.verdict or Verdict.INCONCLUSIVE, gate.reason
-            used += [each for side in findings.doubts.get(gate.name, ()) for each in side]
+            used += [each for metric, doubts in judgements if metric is gate for each in doubts]
     judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
     without = next(filter(None, map(no_evidence, (*subjects, *verification.baseline))), None)
     if without is not None and verdict is not Verdict.INVALID:
@@ -129,21 +130,23 @@ def _without_gate(verification: Verification, metrics: Sequence[MetricResult]) -
     return "; ".join([f"the {kind} publishes no {gate}, so there is no verdict on speed", *found, *others])
 
 
-def _judged(compared: Compared, verification: Verification, findings: Findings, terms: Terms) -> MetricResult:
-    """A metric with its verdict, INCONCLUSIVE with the reasons if a doubt takes that away."""
+def _judged(
+    compared: Compared, verification: Verification, findings: Findings, terms: Terms
+) -> tuple[MetricResult, tuple[Finding, ...]]:
+    """A metric with its verdict, INCONCLUSIVE with the reasons if doubts take that away, and these doubts."""
     result = compared.result
     if not compared.runs:
-        return result
+        return result, ()
     if not result.comparable:
-        return replace(result, verdict=Verdict.NOT_COMPARABLE if is_speed(compared.spec) else None)
+        return replace(result, verdict=Verdict.NOT_COMPARABLE if is_speed(compared.spec) else None), ()
     result = _fast_enough(compared, verification, terms)
     runs, baseline = findings.doubts[result.name]
-    doubts = [each.message for each in runs] if result.verdict in _ENOUGH else []
-    if result.verdict in _SLOWER:
-        doubts += [f"the baseline: {each.message}" for each in baseline]
-    if not doubts:
-        return result
-    return replace(result, verdict=Verdict.INCONCLUSIVE, reason="; ".join([result.reason, *doubts]))
+    mine = runs if result.verdict in _ENOUGH else ()
+    others = baseline if result.verdict in _SLOWER else ()
+    if not mine and not others:
+        return result, ()
+    why = [each.message for each in mine] + [f"the baseline: {each.message}" for each in others]
+    return replace(result, verdict=Verdict.INCONCLUSIVE, reason="; ".join([result.reason, *why])), (*mine, *others)
 
 
 def _fast_enough(compared: Compared, verification: Verification, terms: Terms) -> MetricResult:

@@ -101,7 +101,9 @@ def with_provenance(
     )
     own = [each for each in series if each.side == "runs"]
     if wrong := [f"series {each.series_id}: {'; '.join(each.problems)}" for each in own if each.problems]:
-        return replace(result, verdict=Verdict.INVALID, reason="; ".join(wrong), qualifiers=(), metrics=())
+        return replace(
+            result, verdict=Verdict.INVALID, reason="; ".join(wrong), qualifiers=(), metrics=(), findings=()
+        )
     if result.verdict in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
         return result
     if result.against.kind == "claim":

@@ -138,7 +138,8 @@ def test_a_series_that_was_changed_is_invalid(
     file.write_text(json.dumps(document))
     ended = flagbench("verify --json", str(file))
     assert ended.code == ExitCode.INVALID
-    assert named in json.loads(ended.out)["reason"]
+    answer = json.loads(ended.out)
+    assert (named in answer["reason"], answer["findings"]) == (True, [])
     assert flagbench("verify record-mine-1 --baseline", str(file)).code == ExitCode.DATA
 
 

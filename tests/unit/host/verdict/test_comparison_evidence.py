@@ -41,6 +41,14 @@ def test_half_of_an_inference_step_is_not_moved_out_of_it() -> None:
     assert (result.verdict, "loop-clock" in rules(result)) == (Verdict.INCONCLUSIVE, True)
 
 
+def test_a_doubt_that_takes_no_verdict_away_is_no_finding() -> None:
+    raw = honest_record(CLAIMS[AQUILA], Pace(slower=1.3), steps=220)
+    assert rules(verified(raw, claim=AQUILA)) == set()
+    column(raw, "device", lambda micro: micro * 3 // 4)
+    result = verified(consistent(raw), claim=AQUILA)
+    assert (result.verdict, rules(result)) == (Verdict.BELOW, set())
+
+
 def test_a_run_without_its_ceiling_is_inconclusive() -> None:
     raw = made()
     del raw["evidence"]["ceilings"]

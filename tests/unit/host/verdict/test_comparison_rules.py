@@ -168,6 +168,7 @@ def test_a_baseline_above_its_own_ceiling_proves_no_run_slow(there: float, sound
     result = verify_baseline(here, paced(with_ceiling(0.97e14), there, "there"), CASE)
     assert result.verdict is doubted
     assert ("the baseline: record" in result.reason) is (doubted is not sound)
+    assert ("above-ceiling" in {finding.rule for finding in result.findings}) is (doubted is not sound)
 
 
 def window(**fields: Any) -> Window:
