@@ -70,11 +70,9 @@ def records(store: Store, selected: Iterable[StoredRecord], keep: int = 0) -> li
     Never files that the store did not put there, nor records that it did not return and that may be sound.
     """
     found = (entry for entry in selected if entry.problem is None and not entry.unread)
-    chosen = [*islice(found, keep, None)]
-    bundles = store.bundles.all() if len(chosen) > 1 else {}  # one listing for all of them
-    return [
-        stored_record(store, entry, bundles.get(entry.record_id, ()) if len(chosen) > 1 else None) for entry in chosen
-    ]
+    chosen = list(islice(found, keep, None))
+    bundles = store.bundles.all() if chosen else {}  # one listing for all of them
+    return [stored_record(store, entry, bundles.get(entry.record_id, ())) for entry in chosen]
 
 
 def stored_record(store: Store, entry: StoredRecord, bundles: Iterable[StoredBundle] | None = None) -> Removable:
