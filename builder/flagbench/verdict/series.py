@@ -62,8 +62,11 @@ def _level(looks: Sequence[int], runs: int | None) -> float:
 
 
 def is_decided(result: VerifyResult) -> bool:
-    """Whether further runs of the same kind could not change the verdict, or need not."""
-    return result.verdict is not Verdict.INCONCLUSIVE
+    """Whether further runs of the same kind could not change the verdict, or need not.
+
+    One on runs that are not one sample compares no metric.
+    """
+    return result.verdict is not Verdict.INCONCLUSIVE or not result.metrics
 
 
 def widened(ratio: Ratio, level: float, runs: int) -> Ratio | None:
@@ -114,10 +117,6 @@ def with_provenance(
     return replace(result, qualifiers=(*result.qualifiers, *left))
 
 
-NO_SAMPLE = "the runs are not one sample"
-"""Begins the reason of a verdict that further runs do not change."""
-
-
 def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Record], VerifyResult]:
     """The records that the verdict is on, and the verdict.
 
@@ -132,7 +131,7 @@ def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Recor
             result = verify_claim(held, claim, case)
         except FlagbenchError as error:
             ids = tuple(record.record_id for record in held)
-            reason = f"{NO_SAMPLE}: {error.message}"
+            reason = f"the runs are not one sample: {error.message}"
             result = VerifyResult(Verdict.INCONCLUSIVE, (), reason, case.gate, against, ids, (), ())
     else:  # problems, which with_provenance makes the reason
         result = VerifyResult(Verdict.INVALID, (), "", case.gate, against, (), (), ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from typer import Option
 
@@ -86,7 +86,9 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
     differs = [*_differences(claim, stack, options)]
     count = options.gpus or claim.run.gpus
     nodes = 1 if on is not None else claim.run.nodes
-    settings, left_out = _settings(claim, case, options.preset, same_count=(nodes, count) == _shape(claim))
+    settings, left_out = _settings(
+        claim, case, options.preset, same_count=(nodes, count) == (claim.run.nodes, claim.run.gpus)
+    )
     differs += left_out
     seed = claim.conditions.get(SEED)
     precision = _precision(claim, stack)
@@ -94,7 +96,7 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         nodes=nodes,
         gpus=count,
         preset=options.preset,
-        division=_choice(claim.run.division),
+        division=cast("Any", claim.run.division),  # which a case has is checked with the request
         precision=precision,
         data=options.data,
         weights=options.weights,
@@ -113,10 +115,6 @@ def unpublished(claim: Claim, case: Case) -> tuple[str, ...]:
     conditions = claim_conditions(case, claim.conditions)
     stated: Iterable[tuple[str, Scalar | None]] = (*conditions.items(), *claim.environment.items())
     return tuple(dict.fromkeys(name for name, value in stated if value == NOT_PUBLISHED))
-
-
-def _shape(claim: Claim) -> tuple[int, int]:
-    return claim.run.nodes, claim.run.gpus
 
 
 def _differences(claim: Claim, stack: Stack, options: PlanOptions) -> Iterable[str]:
@@ -155,8 +153,3 @@ def _settings(claim: Claim, case: Case, preset: str, *, same_count: bool) -> tup
 def _precision(claim: Claim, stack: Stack) -> Any:
     """The row's, or None, for the case's own, where a processor does not support it."""
     return None if stack.device_kind == "cpu" and claim.run.precision != "fp32" else claim.run.precision
-
-
-def _choice(division: str) -> Any:
-    """The division, as the options' type has it; which a case has is checked with the request."""
-    return division

@@ -20,7 +20,7 @@ from flagbench.runs.reproduce.plan import Plan
 from flagbench.runs.series import Side, run_sides
 from flagbench.runs.target import Target
 from flagbench.verdict import VerifyResult
-from flagbench.verdict.series import NO_SAMPLE, is_decided, series_verdict
+from flagbench.verdict.series import is_decided, series_verdict
 from flagbench_core.exit_codes import ExitCode
 
 Ending = Literal["decided", "all runs", "time", "failed", "interrupted"]
@@ -111,7 +111,7 @@ def run_all(side: Side, asked: Reproduction, store: Store) -> Measured:
         if count in limits.looks and side.series is not None:
             _, result = series_verdict(side.series, plan.claim, case)
             print_note(f"{label}: {result.verdict.value} so far, {clock.text}")
-            if is_decided(result) or result.reason.startswith(NO_SAMPLE):
+            if is_decided(result):
                 ending = "decided"
                 return True
         else:

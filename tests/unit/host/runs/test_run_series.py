@@ -266,14 +266,10 @@ def test_a_copy_that_cannot_be_changed_is_not_stamped(
     assert "self-reported" in flagbench("verify last").out
 
 
-@pytest.mark.parametrize("printed", [b"", b"not JSON", b"[]"])
-def test_what_is_no_record_is_not_stamped(printed: bytes) -> None:
-    launch = clock.TimedLaunch(LaunchResult(printed, 0), "2026-01-01T00:00:00Z", 1.0, "native")
-    assert clock.with_launch(printed, launch) == printed
-
-
 def test_a_stamp_changes_no_other_byte() -> None:
     launch = clock.TimedLaunch(LaunchResult(b"", 0), "2026-01-01T00:00:00Z", 1.5, "docker")
     own = b'"launch":{"started_at":"2026-01-01T00:00:00Z","seconds":1.5,"via":"docker"}}\n'
     assert clock.with_launch(b'{"a":1.50e3}\n', launch) == b'{"a":1.50e3,' + own
     assert clock.with_launch(b'{"a": 1, "launch": {"seconds": 9}}\n', launch) == b'{"a":1,' + own
+    for printed in (b"", b"not JSON", b"[]"):
+        assert clock.with_launch(printed, launch) == printed

@@ -25,7 +25,8 @@ from flagbench.runs.reproduce.limits import Clock
 from flagbench.vendors import Device, DeviceState, Usage
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict import series as reproduce_verdict
-from flagbench.verdict.result import Against
+from flagbench.verdict.interval import Estimate
+from flagbench.verdict.result import Against, MetricResult
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench
 
@@ -49,6 +50,11 @@ def runs(fake: FakeRuns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fak
     return fake
 
 
+METRIC = MetricResult(
+    name="p_core", held_by="p_core", unit="", better="higher", expected=Estimate(1.0, runs=0), reason="measured"
+)
+
+
 def script(monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict) -> None:
     """The verdict after each run that ended well; the last one from then on."""
 
@@ -56,7 +62,7 @@ def script(monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict) -> None:
         count = len(series.records)
         found = verdicts[min(count, len(verdicts)) - 1]
         ids = tuple(record.record_id for record in series.records)
-        result = VerifyResult(found, (), f"{count} runs", case.gate, Against("claim", claim.id), ids, (), ())
+        result = VerifyResult(found, (), f"{count} runs", case.gate, Against("claim", claim.id), ids, (METRIC,), ())
         return [*series.records], result
 
     monkeypatch.setattr(reproduce_runs, "series_verdict", verdict)
