@@ -27,9 +27,9 @@ from flagbench.verdict.interval import candidates
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import invalid
 
-RULES = 2
+RULES = 3
 """Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
-verdict, nearest claim, gate or soundness: in verify, evidence, stats, record, catalog or here. Verdicts that were
+verdict, nearest claim, gate or soundness: in verdict, core, records, manifests or here. Verdicts that were
 cached under another number are computed again."""
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
@@ -146,8 +146,8 @@ def _judged(summary: Summary, record: Record, catalog: Catalog) -> Summary:
 @cache
 def _basis(case: str) -> str:
     """What a verdict on a record of this case depends on besides it: the rules, and a digest of its manifests."""
-    digest = hashlib.sha256()
-    for folder in ("cases", "claims"):
-        file = manifests_root() / folder / f"{case}.yaml"
+    digest, root = hashlib.sha256(), manifests_root()
+    own = [root / folder / f"{case}.yaml" for folder in ("cases", "claims")]
+    for file in (*own, *sorted((root / "stacks").glob("*.yaml"))):  # a stack says what its devices can do
         digest.update(file.read_bytes() if file.is_file() else b"none")
     return f"{RULES}-{digest.hexdigest()}"

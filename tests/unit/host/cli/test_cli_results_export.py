@@ -121,5 +121,7 @@ def test_verdicts_follow_changed_claims_and_rules(
     assert listed() == ("BELOW", 2)
     edit(claims, "value: 9942.6", "value: 1942.6")
     assert listed() == ("REPRODUCED", 2)
+    (manifests / "stacks" / "cpu.yaml").open("a").write("# changed\n")
+    assert listed() == ("REPRODUCED", 2)
     monkeypatch.setattr(results, "RULES", results.RULES + 1)
     assert listed() == ("REPRODUCED", 2)
