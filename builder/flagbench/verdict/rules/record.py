@@ -350,8 +350,11 @@ def _memory_in_use(subject: Subject) -> Iterator[str]:
     known = [subject.device.memory_gib] if subject.device else []
     most = min([*([max(sizes)] if sizes else []), *known], default=None)
     found = [(name, m.value) for name in ("mem_peak", "allocator_peak") if (m := subject.record.metric(name))]
-    used_most = [device.mem_used_max_bytes for device in subject.monitored if device.mem_used_max_bytes is not None]
-    found += [("telemetry's mem_used_max_bytes", used / GIB) for used in used_most]
+    for device in subject.monitored:
+        # In a slice of a device (MIG), a monitor may see the whole of it, with the memory of others.
+        whole = subject.device is None and device.name is not None and device.name not in subject.names
+        if device.mem_used_max_bytes is not None and not whole:
+            found.append(("telemetry's mem_used_max_bytes", device.mem_used_max_bytes / GIB))
     for name, used in found:
         if most is not None and used > most * ROUNDING:
             yield f"{name} is {used:.4g} GiB, but a device has {most:.4g}"
