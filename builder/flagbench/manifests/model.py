@@ -209,7 +209,7 @@ class Range:
 class CaseManifest:
     """One workload: a model, a dataset, a task and its metrics."""
 
-    VERSION: ClassVar = "case/v1"
+    VERSION: ClassVar[str] = "case/v1"
 
     name: Name
     title: str
@@ -280,7 +280,9 @@ class Manifest:
 class Case(CaseManifest, Manifest):
     """A case of the catalog."""
 
-    HOST_ALONE: ClassVar = frozenset(("metrics", "conditions", "counts", "published", "title", "task", "schema"))
+    HOST_ALONE: ClassVar[frozenset[str]] = frozenset(
+        ("metrics", "conditions", "counts", "published", "title", "task", "schema")
+    )
     raw: Mapping[str, Any]
     """The whole manifest."""
     path: Path
@@ -485,7 +487,7 @@ class DeviceSupport:
 class StackManifest:
     """One vendor software stack on a family of devices."""
 
-    VERSION: ClassVar = "stack/v1"
+    VERSION: ClassVar[str] = "stack/v1"
 
     name: Name
     title: str
@@ -639,7 +641,7 @@ class ClaimRow(PublishedRow):
 class ClaimsManifest:
     """The published rows of one case."""
 
-    VERSION: ClassVar = "claims/v1"
+    VERSION: ClassVar[str] = "claims/v1"
 
     case: Name
     source: Source | None = None

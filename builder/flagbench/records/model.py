@@ -361,7 +361,7 @@ class Launch(Struct, frozen=True):
 class Record(Struct, frozen=True):
     """The record of one run. A metric that was not measured is absent, never NaN, null or 0."""
 
-    VERSION: ClassVar = "record/v1"
+    VERSION: ClassVar[str] = "record/v1"
 
     record_id: RecordId
     run_id: RunId

@@ -85,7 +85,7 @@ class SeriesRequest(Struct, frozen=True):
 class SeriesDocument(Struct, frozen=True):
     """A series, ended or not."""
 
-    VERSION: ClassVar = "series/v1"
+    VERSION: ClassVar[str] = "series/v1"
 
     series_id: RunId
     nonce: Annotated[str, Meta(pattern=rf"^{NONCE.pattern}\Z")]

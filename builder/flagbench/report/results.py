@@ -27,7 +27,7 @@ from flagbench.verdict.interval import candidates
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import invalid
 
-RULES = 3
+CACHED_AS = 4
 """Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
 verdict, nearest claim, gate or soundness: in verdict, core, records, manifests or here. Verdicts that were
 cached under another number are computed again."""
@@ -150,4 +150,4 @@ def _basis(case: str) -> str:
     own = [root / folder / f"{case}.yaml" for folder in ("cases", "claims")]
     for file in (*own, *sorted((root / "stacks").glob("*.yaml"))):  # a stack says what its devices can do
         digest.update(file.read_bytes() if file.is_file() else b"none")
-    return f"{RULES}-{digest.hexdigest()}"
+    return f"{CACHED_AS}-{digest.hexdigest()}"

@@ -51,7 +51,7 @@ _NONCE_BYTES = 8
 class SeriesOptions:
     """What makes a run a series."""
 
-    GROUP: ClassVar = "Series"
+    GROUP: ClassVar[str] = "Series"
 
     repeat: Annotated[
         int | None,

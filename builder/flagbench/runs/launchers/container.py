@@ -44,7 +44,7 @@ _MASTERS = (
 class DockerOptions:
     """What a user may choose about the container of a run."""
 
-    GROUP: ClassVar = "Container"
+    GROUP: ClassVar[str] = "Container"
 
     image: Annotated[
         Text,

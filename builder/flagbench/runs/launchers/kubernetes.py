@@ -36,7 +36,7 @@ _VOLUME = "NAME[:SUBPATH]"
 class JobOptions:
     """What was asked of the cluster, as typed. None is the default."""
 
-    GROUP: ClassVar = "Cluster"
+    GROUP: ClassVar[str] = "Cluster"
 
     name: Annotated[Text, Option(help="Name of the job. Default: of case, stack and run.")] = None
     namespace: Annotated[Text, Option(help="Default: the one that kubectl is pointed at.")] = None
