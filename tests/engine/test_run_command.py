@@ -116,6 +116,7 @@ def test_signals_reach_the_run(flagbench, begin, tmp_path, number, code):
     run = begin(*SHORT[:-1], "1000000", "--gpus", "2")
     wait_until(lambda: ranks(tmp_path) or run.poll() is not None, 120)
     pids = ranks(tmp_path)
+    assert pids
     run.send_signal(number)
     run.communicate(timeout=30)
     wait_until(lambda: not any(alive(pid) for pid in pids), 10)

@@ -1,1 +1,1 @@
-"""Records: what a run printed, read and checked."""
+"""Records: what a run printed, read, checked and stored, with the series and bundles that it is of."""

@@ -25,7 +25,6 @@ def reference(catalog: Catalog) -> str:
                 HEADER,
                 *_cases(cases),
                 *_stacks(stacks),
-                *_matrix(catalog),
                 *_rules(),
                 *_published(catalog),
                 *_claims(catalog),
@@ -116,16 +115,6 @@ def _packages(stack: Stack) -> Iterable[tuple[str, str, str, str]]:
         yield name, f"{other.name} {other.version}", f"a wheel for Python {other.python}", other.reason
     for package, reason in stack.build.left_out.items():
         yield name, package, "not installed", reason
-
-
-def _matrix(catalog: Catalog) -> Iterable[str]:
-    yield "## Which case runs on which stack\n"
-    rows = []
-    for case in catalog.cases.values():
-        for stack in catalog.stacks.values():
-            why_not = stack.does_not_run.get(case.name) or case.does_not_run.get(stack.name, "")
-            rows.append((f"`{case.name}`", f"`{stack.name}`", "yes" if case.name in stack.runs else "no", why_not))
-    yield table(("case", "stack", "runs", "why not"), rows)
 
 
 def _published(catalog: Catalog) -> Iterable[str]:

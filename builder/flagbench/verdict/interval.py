@@ -22,8 +22,6 @@ MOST_CREDIT = 1.01
 class Terms(Struct, frozen=True):
     """What a verdict is made with."""
 
-    level: float = LEVEL
-    """Of the intervals; higher at the looks of a run that repeats until it is decided (`stats.looks`)."""
     within: float = WITHIN
     """Against a baseline: ratios that differ from 1 by no more are the same."""
     priors: dict[str, Prior] = {}
@@ -60,7 +58,7 @@ def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) ->
     return [
         Expected(
             spec,
-            estimate(found, terms.prior(spec.name), terms.level),
+            estimate(found, terms.prior(spec.name)),
             found[0].unit,
             found[0].scope,
             tuple(found),
@@ -117,7 +115,7 @@ def _compared(
     )
     if not found:
         return Compared(spec=spec, result=result, runs=())
-    measured = estimate(found, terms.prior(name), terms.level)
+    measured = estimate(found, terms.prior(name))
     why = [*_differing(case, against, conditions, spec, name)]
     other = next((m for m in found if (m.unit, m.scope) != (expected.unit, expected.scope)), None)
     difference = quotient = sides = None
@@ -177,7 +175,7 @@ def ratio_of_sides(
     # The half-width, relative, that the windows of the runs give their means.
     least = math.hypot(*(math.hypot(*_relative(side)) / len(side) for side in (here, there)))
     prior = terms.prior(here[0].name)
-    return compare_sides(mine, others, least=least, within=terms.within, prior=prior, level=terms.level)
+    return compare_sides(mine, others, least=least, within=terms.within, prior=prior)
 
 
 def rates(metrics: Sequence[Metric]) -> list[float]:

@@ -186,7 +186,6 @@ def _against_claim(
         rates(runs),
         half_widths(runs),
         terms.prior(runs[0].name),
-        terms.level,
     )
     return verdict, f"the interval crosses a limit; {_further(more)}"
 
@@ -206,7 +205,7 @@ def _against_baseline(
         if compared.spec.better == "lower":
             here, there = there, here
         prior = terms.prior(compared.runs[0].name)
-        more = further_runs_each(here, there, within=terms.within, prior=prior, level=terms.level)
+        more = further_runs_each(here, there, within=terms.within, prior=prior)
         why = f"{why}; {_further(more, ' on each side')}"
     limits = f"{1 - terms.within:g} to {1 + terms.within:g} counts as the same"
     return Ratio(sides.ratio, sides.interval, sides.method), Verdict[sides.outcome.name], f"{limits}; {why}"

@@ -39,7 +39,7 @@ def verify_claim(
     Args:
         records: runs of the claim's case on one machine, alike in their software and in all that the gate depends on.
         chosen: whether the claim was chosen by `choose_claim` and not named by the user.
-        terms: the level of the intervals, and what is known of the spread between runs.
+        terms: what is known of the spread between runs.
 
     Raises:
         FlagbenchError: the records are of another case, not alike, of different machines, or two are of one run.

@@ -53,12 +53,16 @@ def test_nothing_else_reaches_a_dockerfile(text: str) -> None:
             take(text)
 
 
-@given(st.text(st.sampled_from("aA0._-:/@ \n"), max_size=12))
+@given(
+    st.from_regex(
+        r"\A([a-z0-9]+\.[a-z]+(:[0-9]{1,4})?/)?[a-z0-9]+([._-][a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,8})?\Z"
+    )
+)
 def test_the_parts_of_a_reference_are_its_text(text: str) -> None:
     reference = find_reference(text)
-    if reference is not None:
-        tag = "" if reference.tag is None else f":{reference.tag}"
-        assert f"{reference.name}{tag}" == text
+    assert reference is not None
+    tag = "" if reference.tag is None else f":{reference.tag}"
+    assert f"{reference.name}{tag}" == text
 
 
 def test_our_own_images() -> None:

@@ -141,7 +141,7 @@ class PretrainingWorkload(TrainWorkload):
     @property
     def predicted_bubble(self) -> float:
         """Share of a pipeline's time in which a stage waits, if stages are equally slow: (p - 1) / (m + p - 1) for p
-        stages and m micro-batches (Narayanan et al., SC 2021). Without the optimizer, as in record/pipeline.py."""
+        stages and m micro-batches (Narayanan et al., SC 2021). Without the optimizer, as core measures it."""
         stages = self.context.layout.pp
         return (stages - 1) / (self.accumulated + stages - 1)
 

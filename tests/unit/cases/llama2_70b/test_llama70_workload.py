@@ -87,7 +87,7 @@ def test_work_is_counted_once_per_replica(runs: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_last_stage_has_the_loss(runs: Any, name: str) -> None:
-    """The same at every layout: that of the whole batch, of a model which no layout changes."""
+    """Without data-parallel replicas it is that of the whole batch."""
     layout, ranks = LAYOUTS[name], runs(name)
     found = [[step.loss for step in steps_of(rank)] for rank in ranks]
     for rank, losses in enumerate(found):

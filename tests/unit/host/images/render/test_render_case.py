@@ -36,7 +36,7 @@ def package(tmp_path: Path) -> Path:
     files = {
         "__init__.py": "",
         "contract.py": "contract",
-        "telemetry/nvml.py": "nvml",
+        "telemetry/monitors/nvml.py": "nvml",
         "cases/distilbert/case.json": "stale",
         "cases/distilbert/workload.py": "workload",
         "cases/distilbert/tiny/train.tsv": "a\t1",
@@ -81,7 +81,7 @@ def test_it_carries_the_case_and_no_other(case: Case, cpu: Stack, render: Render
         "flagbench_cases/cases/distilbert/workload.py",
         "flagbench_cases/contract.py",
         "flagbench_cases/shared/stacks/cpu.json",
-        "flagbench_cases/telemetry/nvml.py",
+        "flagbench_cases/telemetry/monitors/nvml.py",
         "stack.digest",
     ]
     assert rendered.files["flagbench_cases/cases/distilbert/case.json"].decode() == case.compiled
