@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import sys
+from functools import cache
 from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
@@ -54,10 +56,15 @@ def _field_docstrings(model: type) -> dict[str, str]:
     """The strings below the fields of a class, and below those that it inherits."""
     found: dict[str, str] = {}
     for part in reversed([part for part in model.__mro__ if part.__module__.startswith("flagbench")]):
-        [definition] = ast.parse(inspect.getsource(part)).body
-        assert isinstance(definition, ast.ClassDef)
-        for field, text in pairwise(definition.body):
+        for field, text in pairwise(_classes_of(part.__module__)[part.__name__].body):
             match field, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
                     found[name] = " ".join(words.split())
     return found
+
+
+@cache
+def _classes_of(module: str) -> dict[str, ast.ClassDef]:
+    """The classes of a module as they are written, by name."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
