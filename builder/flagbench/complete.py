@@ -80,7 +80,7 @@ def runs(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _folder(context: typer.Context) -> Store | None:
-    """The store that --store names; None for a bucket: nobody should wait for a server here."""
+    """The store that --store names; None for a bucket, since completion must not wait for a server."""
     from flagbench.records.folder_blobs import FolderBlobs  # most commands need no store
     from flagbench.records.store import open_store
 

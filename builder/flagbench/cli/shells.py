@@ -1,4 +1,4 @@
-"""`--install-completion [SHELL]` and `--show-completion [SHELL]`: Typer's, but for bash."""
+"""`--install-completion [SHELL]` and `--show-completion [SHELL]`: ours for bash, Typer's for others."""
 
 from __future__ import annotations
 

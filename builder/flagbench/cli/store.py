@@ -116,7 +116,7 @@ def collect(
 ) -> None:
     """Take over what holders of tickets uploaded: each record and bundle is checked, then kept as any other.
 
-    What is not a sound record or bundle of its run stays where it is, with the reason; the exit code is then 3.
+    An upload that is not a valid record or bundle of its run is left there, with the reason; the exit code is then 3.
     --json prints {"collected": [{run_id, record_id, location, bundles}], "discarded": [run_id],
     "failed": [{run_id, error}]}; location is null where only bundles arrived.
     """

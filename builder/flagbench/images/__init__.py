@@ -3,7 +3,7 @@
 render/            the Dockerfile of a stack and of a case, and their build directories
 lock.py            what a stack is made of, found out by uv and the base's registry
 lockfile.py        the file of a lock
-build.py           both tiers of an image, each where it is not there already
+build.py           both tiers of an image; what is up to date is not built again
 build_options.py   what a build is given
 tags.py            tags, labels and context digest of an image
 sbom.py            the bill of materials

@@ -100,7 +100,12 @@ def make_inputs(options: BuildOptions, lock: Lock) -> Mapping[str, Path | bytes]
     """
     inputs: dict[str, Path | bytes] = {}
     if options.ca_bundle is not None:
-        inputs["ca.crt"] = _read(options.ca_bundle, "--ca-bundle")
+        inputs["ca.crt"] = content = _read(options.ca_bundle, "--ca-bundle")
+        if b"PRIVATE KEY-----" in content:
+            raise FlagbenchError(
+                f"--ca-bundle {options.ca_bundle} holds a private key, which no build needs",
+                remedy="name a file that holds certificates alone, such as /etc/ssl/certs/ca-certificates.crt",
+            )
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=options.ca_bundle)
         except ssl.SSLError:

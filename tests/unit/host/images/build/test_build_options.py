@@ -82,6 +82,15 @@ def test_a_file_without_certificates(content, tmp_path, mini_lock):
     assert refused.value.code is ExitCode.USAGE
 
 
+def test_certificates_with_a_private_key_are_refused(ca_bundle, tmp_path, mini_lock):
+    path = tmp_path / "both.pem"
+    key = b"-----BEGIN PRIVATE KEY-----\nTUlJQg==\n-----END PRIVATE KEY-----\n"
+    path.write_bytes(ca_bundle.read_bytes() + key)
+    with pytest.raises(FlagbenchError, match="private key") as refused:
+        make_inputs(BuildOptions(ca_bundle=path), mini_lock())
+    assert refused.value.code is ExitCode.USAGE
+
+
 def test_a_sources_list_is_taken_as_it_is(tmp_path, mini_lock):
     path = tmp_path / "sources.list"
     path.write_text("# ours\n\ndeb https://mirror.example/debian bookworm main\n", encoding="utf-8")
