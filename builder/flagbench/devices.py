@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from flagbench.claims.cards import Card, cards
+from flagbench.claims.device_names import Card, cards
 from flagbench.manifests.model import Case, Catalog, Claim, Stack
 from flagbench.vendors import Device, Usage, vendors
 

@@ -74,8 +74,8 @@ def test_a_paused_container_is_ended_too(tool, scripted):
 
 def test_a_signal_before_the_container_is_made_starts_nothing(tool, scripted, request_for_cpu, monkeypatch):
     from flagbench.runs.launchers import engine_container
-    from flagbench.runs.launchers.container import DockerOptions
     from flagbench.runs.launchers.docker import DockerLauncher
+    from flagbench.runs.launchers.docker_command import DockerOptions
 
     connect = engine_container.open_client
 

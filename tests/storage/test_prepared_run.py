@@ -14,7 +14,7 @@ import pytest
 
 from flagbench.cli import main
 from flagbench.manifests.load import load_catalog
-from flagbench.runs.launchers.container import DockerOptions, plan, this_host
+from flagbench.runs.launchers.docker_command import DockerOptions, plan, this_host
 from flagbench.runs.launchers.fetch import FetchedRequest, fetch
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench_core.exit_codes import ExitCode

@@ -7,7 +7,7 @@ import io
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from flagbench.claims.cards import NOMINAL, Card, cards, find_cards
+from flagbench.claims.device_names import NOMINAL, Card, cards, find_cards
 from flagbench.claims.numbers import Cell, read_count, read_number
 from flagbench.claims.rows import Row, TableError
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog

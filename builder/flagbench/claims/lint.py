@@ -9,7 +9,7 @@ from pathlib import Path
 from flagbench.claims.claims_file import read_claims
 from flagbench.claims.csv_file import read_csv
 from flagbench.claims.rows import LintFinding, Row, TableError
-from flagbench.claims.rules import limits, outcome, settings, speeds
+from flagbench.claims.rules import device_peaks, outcome, settings, speeds
 from flagbench.files import read_text, reason
 from flagbench.manifests.model import Catalog
 
@@ -23,10 +23,10 @@ WHOLE_ROW_RULES: tuple[Callable[[Row], Iterable[LintFinding]], ...] = (
 ROW_RULES: tuple[Callable[[Row], Iterable[LintFinding]], ...] = (
     speeds.rates_in_order,
     outcome.end_to_end,
-    limits.above_peak,
-    limits.memory,
-    limits.at_most_one,
-    limits.follows,
+    device_peaks.above_peak,
+    device_peaks.memory,
+    device_peaks.at_most_one,
+    device_peaks.follows,
     speeds.padding_counted,
     outcome.accuracy,
     outcome.can_converge,

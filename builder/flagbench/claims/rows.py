@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flagbench.claims.cards import Card
+from flagbench.claims.device_names import Card
 from flagbench.claims.numbers import Cell, read_number
 from flagbench.claims.work import UnitWork, unit_work
 from flagbench.errors import FlagbenchError

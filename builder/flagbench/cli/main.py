@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
 
 import typer
 from typer.main import get_command
 
+from flagbench.cli import usage_errors
 from flagbench.cli.app import app
 from flagbench.errors import FlagbenchError
 from flagbench.output import print_error
@@ -25,8 +25,8 @@ _TYPER_INTERRUPTED = 130
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; returns its exit code.
 
-    A FlagbenchError is printed as `error:` and `fix:`, a usage error in Typer's words. Anything else is a bug and
-    passes through, to `report_bug`.
+    A FlagbenchError or a usage error is printed as `error:` and `fix:`. Anything else is a bug and passes
+    through, to `report_bug`.
     """
     try:
         code = _invoke(arguments)
@@ -56,18 +56,10 @@ def _invoke(arguments: Sequence[str]) -> int:
 
         shells.set_up(arguments)
         return int(ExitCode.OK)
-    # Typer carries its own copy of click or imports click, by its release; this is the right one's.
-    bases = typer.BadParameter.__mro__
-    click_exception: Any = next(base for base in bases if base.__name__ == "ClickException")
     try:
         result = get_command(app).main(list(arguments), prog_name="flagbench", standalone_mode=False)
-    except click_exception as error:
-        from flagbench_core.redaction import redact  # as in print_error
-
-        # Newer releases of Typer check values with pydantic, which begins what it says of a choice like this.
-        error.message = redact(error.message).removeprefix("Value error, ")
-        error.show()
-        return int(error.exit_code)
+    except usage_errors.click_exception() as error:
+        return usage_errors.print_usage_error(error)
     except SystemExit as stop:
         # Completion's way to end, and Typer's answer to a broken pipe that is not stdout.
         if isinstance(stop.__context__, BrokenPipeError):

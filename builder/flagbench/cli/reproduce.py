@@ -17,13 +17,13 @@ from flagbench.options import takes_options, words
 from flagbench.output import print_error
 from flagbench.runs import preview
 from flagbench.runs.keep import open_usable_store
-from flagbench.runs.launchers.container import DockerOptions
 from flagbench.runs.launchers.describe import describe
+from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.reproduce import page
+from flagbench.runs.reproduce.budget import LimitOptions
 from flagbench.runs.reproduce.bundle import check_target, write_bundle
 from flagbench.runs.reproduce.bundle_files import bundle_files
-from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.log import logged
 from flagbench.runs.reproduce.nearest import find_claim
 from flagbench.runs.reproduce.plan import PlanOptions, plan_of

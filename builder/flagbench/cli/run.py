@@ -18,8 +18,8 @@ from flagbench.options import takes_options, words
 from flagbench.output import print_error
 from flagbench.runs import preview
 from flagbench.runs.keep import open_usable_store, read_granted, run_and_keep
-from flagbench.runs.launchers.container import DockerOptions
 from flagbench.runs.launchers.describe import check_folders, describe
+from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.series import SeriesOptions, check_series, plan_sides, run_sides

@@ -10,8 +10,8 @@ from typing import Any, TextIO
 
 from flagbench.image_reference import is_ours, parse_reference
 from flagbench.images.docker_api import address, engine_errors, open_client
-from flagbench.images.docker_command import find_docker, run_docker
 from flagbench.images.docker_errors import BUILD, PULL, PUSH, BuildFailed, EngineError, Rule, last_words, match_rule
+from flagbench.images.docker_process import find_docker, run_docker
 from flagbench_core.redaction import redact
 
 _CHUNK = 2**20

@@ -18,7 +18,7 @@ from platformdirs import user_data_path
 from flagbench.errors import FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason, write_atomically
 from flagbench.image_reference import parse_reference
-from flagbench.images.docker_command import find_docker
+from flagbench.images.docker_process import find_docker
 from flagbench.images.lockfile import Lock, canonical
 from flagbench.images.tags import Tier
 from flagbench_core import __version__

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from html import escape
 
 from flagbench.records.model import Record
-from flagbench.report.tables import verdict_table
+from flagbench.report.verdict_page import verdict_table
 from flagbench.verdict import Verdict, VerifyResult
 
 _COLUMNS = 116

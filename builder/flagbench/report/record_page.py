@@ -11,7 +11,7 @@ from flagbench.records.bundles import StoredBundle
 from flagbench.records.model import Metric, Record
 from flagbench.records.store import StoredRecord
 from flagbench.report.results import state_of
-from flagbench.report.tables import setting_text
+from flagbench.report.verdict_page import setting_text
 from flagbench.verdict.conditions import shown
 
 

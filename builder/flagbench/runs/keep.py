@@ -15,7 +15,7 @@ from flagbench.records.bucket_blobs import store_errors
 from flagbench.records.store import Store, open_store
 from flagbench.records.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
 from flagbench.runs.launchers import LaunchResult
-from flagbench.runs.launchers.clock import TimedLaunch, stamped, timed_launch
+from flagbench.runs.launchers.launch_time import TimedLaunch, stamped, timed_launch
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.target import Target
 from flagbench_core.exit_codes import ExitCode

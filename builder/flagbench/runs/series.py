@@ -35,8 +35,8 @@ from flagbench.records.series_document import (
 )
 from flagbench.records.store import Store
 from flagbench.runs.keep import Finished
-from flagbench.runs.launchers.clock import elapsed, utc_now
-from flagbench.runs.launchers.container import is_another_node
+from flagbench.runs.launchers.docker_command import is_another_node
+from flagbench.runs.launchers.launch_time import elapsed, utc_now
 from flagbench.runs.request import LocalOptions
 from flagbench.runs.target import Target
 from flagbench.terminal import visible

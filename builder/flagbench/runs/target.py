@@ -16,8 +16,8 @@ from flagbench.manifests.model import Catalog, Stack
 from flagbench.options import words
 from flagbench.progress import Progress
 from flagbench.runs.launchers import Launcher
-from flagbench.runs.launchers.container import DockerOptions
 from flagbench.runs.launchers.docker import DockerLauncher
+from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.fetch import fetch
 from flagbench.runs.launchers.native import NativeLauncher
 from flagbench.runs.request import RunRequest

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from flagbench_cases.node import cli
 from flagbench_cases.node.placement import Placement, locate_node
 from flagbench_cases.prepare import prepared_folder
-from flagbench_cases.record import clocks, stores
+from flagbench_cases.record import stores, time_of_day
 from flagbench_cases.record.assemble import new_record_id
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import checkpoint_facts, config, engine_support
@@ -96,7 +96,7 @@ def resolve(arguments: argparse.Namespace, request: Request, ticket: Optional[st
     arguments.weights = weights
     arguments.resume = find_checkpoint(arguments.resume, resolved)
     request = request.resolved(case, stack, resolved)._replace(run_id=arguments.run_id or request.run_id)
-    request = request._replace(record_id=new_record_id(request), begun=clocks.read())
+    request = request._replace(record_id=new_record_id(request), begun=time_of_day.read())
     return Resolved(request, placement, folder, store)
 
 

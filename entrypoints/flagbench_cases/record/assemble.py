@@ -7,7 +7,7 @@ import re
 import uuid
 from typing import Any, Dict, Optional
 
-from flagbench_cases.record import clocks, measured, ranks, sections
+from flagbench_cases.record import measured, ranks, sections, time_of_day
 from flagbench_cases.record.evidence import Evidence, Outcome
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import system
@@ -44,7 +44,7 @@ def assemble(
     machine = dict(system.machine(), driver=evidence.monitor.get("driver_version"))
     if evidence.monitor.get("versions"):
         machine["versions"] = evidence.monitor["versions"]
-    moved = clocks.set_by(request.begun) if request.begun else None
+    moved = time_of_day.set_by(request.begun) if request.begun else None
     if moved is not None:
         machine["clock_set_seconds"] = moved
     devices = [fact["device"] for fact in evidence.all("rank") if fact["node"] == 0]

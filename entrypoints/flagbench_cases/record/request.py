@@ -4,7 +4,7 @@ import re
 from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from flagbench_cases.record.clocks import Reading
+from flagbench_cases.record.time_of_day import Reading
 from flagbench_cases.shared.config import digest
 from flagbench_cases.shared.layout import Layout, layout_of
 

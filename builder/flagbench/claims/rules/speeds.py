@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 
-from flagbench.claims.cards import same_card
+from flagbench.claims.device_names import same_card
 from flagbench.claims.numbers import Cell
 from flagbench.claims.rows import LintFinding, Row
 

@@ -13,8 +13,8 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket, parse_bucket_image
 from flagbench.progress import Progress
 from flagbench.runs.launchers import Health, LaunchResult
-from flagbench.runs.launchers.container import Container, DockerOptions, is_another_node, plan, this_host
 from flagbench.runs.launchers.container_exit import exit_code, explain, record_in, record_of_killed
+from flagbench.runs.launchers.docker_command import Container, DockerOptions, is_another_node, plan, this_host
 from flagbench.runs.request import RunRequest
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
@@ -40,7 +40,7 @@ class DockerLauncher:
     def health(self) -> Health:
         """Whether a container engine answers, and a docker command is installed; their versions."""
         from flagbench.images.docker import open_engine  # a command that is only shown needs neither
-        from flagbench.images.docker_command import find_docker
+        from flagbench.images.docker_process import find_docker
 
         try:
             with closing(open_engine()) as engine:

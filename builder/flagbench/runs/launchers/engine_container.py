@@ -21,9 +21,9 @@ from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
 from flagbench.images.docker import Engine
 from flagbench.images.docker_api import engine_errors, open_client
-from flagbench.images.docker_command import find_docker
-from flagbench.runs.launchers.container import RUN_LABEL, Container
+from flagbench.images.docker_process import find_docker
 from flagbench.runs.launchers.container_exit import Ended, RunImage
+from flagbench.runs.launchers.docker_command import RUN_LABEL, Container
 from flagbench.runs.launchers.engine_errors import engine_refusal, missing_image
 from flagbench.runs.launchers.folders import output_folder
 from flagbench.runs.request import PrepareRequest, RunRequest

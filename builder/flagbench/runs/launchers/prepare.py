@@ -16,9 +16,9 @@ from flagbench.manifests.model import DockerNeeds, MultiNodeNeeds
 from flagbench.options import words
 from flagbench.progress import Progress
 from flagbench.runs.launchers import native
-from flagbench.runs.launchers.container import Container, Host, this_host
 from flagbench.runs.launchers.container_exit import explain
 from flagbench.runs.launchers.docker import pulled_image
+from flagbench.runs.launchers.docker_command import Container, Host, this_host
 from flagbench.runs.launchers.folders import Folder, host_path
 from flagbench.runs.request import PrepareOptions, PrepareRequest
 from flagbench_core.exit_codes import ExitCode

@@ -15,7 +15,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.sbom import sbom_of
 from flagbench.records.model import Record
 from flagbench.records.store import Store
-from flagbench.runs.launchers.clock import utc_now
+from flagbench.runs.launchers.launch_time import utc_now
 from flagbench.runs.reproduce import bundle
 from flagbench.runs.reproduce.repeat import Measured, Reproduction
 from flagbench.runs.target import Target

@@ -9,7 +9,7 @@ from flagbench.report import verdict_table
 from flagbench.runs.doctor import Level
 from flagbench.runs.launchers.estimate import Estimate
 from flagbench.runs.preview import print_rows, time_of_run
-from flagbench.runs.reproduce.limits import LimitOptions
+from flagbench.runs.reproduce.budget import LimitOptions
 from flagbench.runs.reproduce.repeat import Measured, Reproduction
 from flagbench.terminal import visible
 

@@ -15,7 +15,7 @@ from flagbench.records.series import Series
 from flagbench.records.store import Store
 from flagbench.runs.doctor import Diagnosis, Level
 from flagbench.runs.keep import Finished, run_and_keep
-from flagbench.runs.reproduce.limits import Clock, LimitOptions
+from flagbench.runs.reproduce.budget import Clock, LimitOptions
 from flagbench.runs.reproduce.plan import Plan
 from flagbench.runs.series import Side, run_sides
 from flagbench.runs.target import Target

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flagbench_cases.record import assemble, clocks
-from flagbench_cases.record.clocks import Reading, set_by
+from flagbench_cases.record import assemble, time_of_day
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome, read_spool
+from flagbench_cases.record.time_of_day import Reading, set_by
 from flagbench_cases.shared import config
 from flagbench_cases.shared.spool import RankSpool
 from unit.cases.record.runs import (
@@ -174,7 +174,7 @@ def test_what_a_clock_was_set_by(later: float, moved: float | None) -> None:
 
 
 def test_a_record_says_what_the_clock_was_set_by() -> None:
-    now = clocks.read()
+    now = time_of_day.read()
     later = now._replace(time_of_day=now.time_of_day + 28800.0)
     made, plain = (record_of(NOTHING, None, FAILED, begun=begun)["system"] for begun in (later, now))
     assert made["clock_set_seconds"] == pytest.approx(-28800.0, abs=1.0)

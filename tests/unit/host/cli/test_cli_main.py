@@ -34,7 +34,7 @@ def test_help_lists_every_command_and_imports_none() -> None:
     done = process("-c", script)
     first_words = {line.split()[0] for line in done.stdout.splitlines() if re.match(r"  \S", line)}
     assert COMMANDS.keys() & first_words == COMMANDS.keys() - HIDDEN
-    assert set(json.loads(done.stderr)) == {f"flagbench.cli.{name}" for name in ("app", "main")}
+    assert set(json.loads(done.stderr)) == {f"flagbench.cli.{name}" for name in ("app", "main", "usage_errors")}
 
 
 @pytest.mark.parametrize(

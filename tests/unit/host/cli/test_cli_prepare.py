@@ -12,7 +12,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.runs.launchers import native
-from flagbench.runs.launchers.container import Host
+from flagbench.runs.launchers.docker_command import Host
 from flagbench.runs.launchers.folders import Folder
 from flagbench.runs.launchers.prepare import plan
 from flagbench.runs.request import PrepareOptions, PrepareRequest

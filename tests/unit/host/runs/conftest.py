@@ -10,8 +10,8 @@ import pytest
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.records.store import Store
-from flagbench.runs.launchers.container import Host
 from flagbench.runs.launchers.docker import DockerLauncher
+from flagbench.runs.launchers.docker_command import Host
 from flagbench.runs.launchers.native import NativeLauncher
 from flagbench.runs.request import LocalOptions, RunRequest
 
@@ -53,9 +53,9 @@ def fake(store: Store, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
         monkeypatch.setattr(kind, "launch", lambda self, request: runs.launch(self, request))
     monkeypatch.setattr(NativeLauncher, "command", lambda self, request: "")
     monkeypatch.setattr("flagbench.cli.run.describe", lambda request, container: None)
-    for module in ("runs.launchers.clock", "runs.series"):
+    for module in ("runs.launchers.launch_time", "runs.series"):
         monkeypatch.setattr(f"flagbench.{module}.utc_now", runs.now)
-    for module in ("runs.launchers.clock", "runs.series"):
+    for module in ("runs.launchers.launch_time", "runs.series"):
         monkeypatch.setattr(f"flagbench.{module}.elapsed", lambda: runs.seconds)
     return runs
 

@@ -117,7 +117,7 @@ def test_doctor_works_with_invalid_docker_settings(
 
 def use_engine(monkeypatch: pytest.MonkeyPatch, connect: Callable[[], object]) -> None:
     """Have doctor connect to this engine, with a docker command."""
-    monkeypatch.setattr("flagbench.images.docker_command.find_docker", lambda: "docker")
+    monkeypatch.setattr("flagbench.images.docker_process.find_docker", lambda: "docker")
     for module in (doctor, docker):
         monkeypatch.setattr(module, "open_engine", connect)
 

@@ -19,7 +19,7 @@ from flagbench.records.read import read_record
 from flagbench.records.series import read_series
 from flagbench.records.series_document import SeriesDocument, seed_of
 from flagbench.records.store import Store
-from flagbench.runs.launchers import LaunchResult, clock
+from flagbench.runs.launchers import LaunchResult, launch_time
 from flagbench.schema import violations
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench
@@ -259,7 +259,7 @@ def test_a_copy_that_cannot_be_changed_is_not_stamped(
     def refuse(path: Path, content: bytes) -> None:
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(clock, "write_atomically", refuse)
+    monkeypatch.setattr(launch_time, "write_atomically", refuse)
     out = tmp_path / "out"
     assert "launch" not in flagbench("run distilbert:cpu --preset tiny --run-id mine --json --out", str(out)).json
     assert (out / "record-of-mine.json").read_bytes() == store.get("record-of-mine")
@@ -267,9 +267,9 @@ def test_a_copy_that_cannot_be_changed_is_not_stamped(
 
 
 def test_a_stamp_changes_no_other_byte() -> None:
-    launch = clock.TimedLaunch(LaunchResult(b"", 0), "2026-01-01T00:00:00Z", 1.5, "docker")
+    launch = launch_time.TimedLaunch(LaunchResult(b"", 0), "2026-01-01T00:00:00Z", 1.5, "docker")
     own = b'"launch":{"started_at":"2026-01-01T00:00:00Z","seconds":1.5,"via":"docker"}}\n'
-    assert clock.with_launch(b'{"a":1.50e3}\n', launch) == b'{"a":1.50e3,' + own
-    assert clock.with_launch(b'{"a": 1, "launch": {"seconds": 9}}\n', launch) == b'{"a":1,' + own
+    assert launch_time.with_launch(b'{"a":1.50e3}\n', launch) == b'{"a":1.50e3,' + own
+    assert launch_time.with_launch(b'{"a": 1, "launch": {"seconds": 9}}\n', launch) == b'{"a":1,' + own
     for printed in (b"", b"not JSON", b"[]"):
-        assert clock.with_launch(printed, launch) == printed
+        assert launch_time.with_launch(printed, launch) == printed

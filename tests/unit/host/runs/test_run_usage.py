@@ -16,7 +16,7 @@ from flagbench.cli import main
 from flagbench.errors import FlagbenchError
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import Store
-from flagbench.runs.launchers import LaunchResult, container
+from flagbench.runs.launchers import LaunchResult, docker_command
 from flagbench.runs.launchers.describe import Described, describe
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.estimate import estimate
@@ -39,7 +39,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(DockerLauncher, "launch", launch)
     monkeypatch.setattr("flagbench.runs.launchers.native.find_spec", lambda name: object())
     monkeypatch.setenv("FLAGBENCH_STORE", str(tmp_path / "store"))
-    for name in container._RANKS:
+    for name in docker_command._RANKS:
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "store"
 

@@ -20,7 +20,7 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.records.read import read_record
 from flagbench.runs.launchers import LaunchResult
-from flagbench.runs.launchers.clock import elapsed
+from flagbench.runs.launchers.launch_time import elapsed
 from flagbench.runs.launchers.native import NEEDED, NativeLauncher
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.signals import Forwarding
@@ -118,7 +118,7 @@ def test_a_signal_before_the_run_has_started_is_kept_for_it(run: Run, monkeypatc
 def test_the_time_of_a_run_includes_sleep_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the times of day beside it do; the monotonic clock stands still then."""
     clocks = {time.CLOCK_MONOTONIC: 10.0, time.CLOCK_BOOTTIME: 7210.0}
-    monkeypatch.setattr("flagbench.runs.launchers.clock.time.clock_gettime", clocks.__getitem__)
+    monkeypatch.setattr("flagbench.runs.launchers.launch_time.time.clock_gettime", clocks.__getitem__)
     assert elapsed() == 7210.0
 
 

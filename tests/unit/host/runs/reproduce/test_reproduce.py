@@ -21,7 +21,7 @@ from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import describe
 from flagbench.runs.reproduce import preflight
 from flagbench.runs.reproduce import repeat as reproduce_runs
-from flagbench.runs.reproduce.limits import Clock
+from flagbench.runs.reproduce.budget import Clock
 from flagbench.vendors import Device, DeviceState, Usage
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict import series as reproduce_verdict

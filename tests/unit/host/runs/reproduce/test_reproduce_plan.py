@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from catalogs import CATALOG
 from flagbench.runs.reproduce import bundle_files, log
+from flagbench.runs.reproduce.budget import LimitOptions
 from flagbench.runs.reproduce.bundle import unlike
-from flagbench.runs.reproduce.limits import LimitOptions
 from flagbench.runs.reproduce.nearest import nearest_rows
 from flagbench.runs.reproduce.plan import PlanOptions, plan_of
 from flagbench.verdict import Verdict, VerifyResult

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from catalogs import CATALOG
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import DockerNeeds, MultiNodeNeeds
-from flagbench.runs.launchers.container import (
+from flagbench.runs.launchers.docker_command import (
     Container,
     DockerOptions,
     Host,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.images.docker_command import find_docker, run_docker
 from flagbench.images.docker_errors import EngineError
+from flagbench.images.docker_process import find_docker, run_docker
 
 from .conftest import FakeCommand
 
@@ -96,7 +96,7 @@ def test_on_a_terminal_it_has_a_terminal_without_secrets(secrets, drawn):
 
 INTERRUPTED = """
 import sys
-from flagbench.images.docker_command import run_docker
+from flagbench.images.docker_process import run_docker
 script = "trap 'echo stopped; exit 1' INT; echo ready; while :; do sleep 0.1; done"
 try:
     run_docker(["sh", "-c", script], show=sys.stdout)

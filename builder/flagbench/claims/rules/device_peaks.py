@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
-from flagbench.claims.cards import NOMINAL
+from flagbench.claims.device_names import NOMINAL
 from flagbench.claims.numbers import Cell
 from flagbench.claims.published import Fit, fit
 from flagbench.claims.rows import LintFinding, Row
