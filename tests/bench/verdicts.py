@@ -15,7 +15,7 @@ import numpy as np
 from flagbench.records.model import Metric
 from flagbench.verdict import Verdict
 from flagbench.verdict.interval import Estimate, estimate, ratio
-from flagbench.verdict.judge import classify
+from flagbench.verdict.limits import classify
 from flagbench.verdict.stats.between import history_prior
 from flagbench.verdict.stats.compare import compare_sides
 from flagbench.verdict.stats.looks import look_levels

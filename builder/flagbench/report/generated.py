@@ -21,7 +21,7 @@ from flagbench.report.picture import badge, verdict_svg
 from flagbench.report.reference import reference
 from flagbench.report.schemas import schema_files
 from flagbench.verdict import Verdict, choose_claim, verify_claim
-from flagbench.verdict.judge import HIGH, LOW
+from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from flagbench.manifests.model import Case, Claim, MetricSpec
 from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import Agreement, ConditionResult, depends_on, describe
+from flagbench.verdict.limits import is_speed
 from flagbench.verdict.result import Against, Compared, Estimate, MetricResult, Ratio
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT, Prior, over_runs
 from flagbench.verdict.stats.compare import WITHIN, SidesRatio, compare_sides
@@ -66,11 +67,6 @@ def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) ->
         for spec, found in known
         if spec and found
     ]
-
-
-def is_speed(spec: MetricSpec) -> bool:
-    """Whether the limits 0.95 and 1.10 fit a metric: a rate, a time, or a utilisation."""
-    return spec.unit == "s" or spec.unit.endswith("/s") or spec.name.startswith(("mfu", "hfu"))
 
 
 def candidates(spec: MetricSpec, against: Against) -> tuple[str, ...]:

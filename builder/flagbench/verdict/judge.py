@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from flagbench.records.model import Metric, Record
 from flagbench.terminal import brief
-from flagbench.verdict.interval import Terms, candidates, half_widths, is_speed, rates, without_interval
+from flagbench.verdict.interval import Terms, candidates, half_widths, rates, without_interval
+from flagbench.verdict.limits import HIGH, LOW, classify, is_speed
 from flagbench.verdict.result import (
     Compared,
     Estimate,
@@ -24,9 +25,6 @@ from flagbench.verdict.stats.between import MOST_RUNS, RUNS_FOR_STUDENT, further
 from flagbench.verdict.stats.compare import SideOutcome, further_runs_each
 from flagbench.verdict.subject import Subject
 
-LOW, HIGH = 0.95, 1.10
-"""The ratios to the expected value between which it counts as reproduced, both ends included."""
-
 _DECIDED_BY = {
     SideOutcome.SAME: "all of the interval counts as the same",
     SideOutcome.FASTER: "the interval lies above 1",
@@ -37,9 +35,6 @@ _ENOUGH = (Verdict.REPRODUCED, Verdict.ABOVE, Verdict.FASTER, Verdict.SAME)
 """Verdicts that slower runs would not have got: a doubt about the runs takes them away."""
 _SLOWER = (Verdict.SLOWER, Verdict.SAME)
 """Verdicts that a slower baseline would not have given: a doubt about the baseline takes them away."""
-
-# A ratio that is 0.95 in decimal may miss it in the last bits of a division; no measurement resolves this.
-_ROUNDING = 1e-9
 
 
 def judge(verification: Verification, findings: Findings, terms: Terms) -> VerifyResult:
@@ -97,20 +92,6 @@ def no_evidence(subject: Subject) -> str | None:
         f"no evidence: the record {record.record_id} does not contain the step times that its numbers were computed "
         f"from, so they cannot be checked; {remedy}"
     )
-
-
-def classify(value: Ratio) -> Verdict:
-    """The verdict on a ratio to a claim (above 1 is better) from its interval; INCONCLUSIVE without one."""
-    if value.ci95 is None:
-        return Verdict.INCONCLUSIVE
-    low, high = value.ci95
-    if low > HIGH + _ROUNDING:
-        return Verdict.ABOVE
-    if high < LOW - _ROUNDING:
-        return Verdict.BELOW
-    if low >= LOW - _ROUNDING and high <= HIGH + _ROUNDING:
-        return Verdict.REPRODUCED
-    return Verdict.INCONCLUSIVE
 
 
 def _unproven(metric: MetricResult) -> MetricResult:

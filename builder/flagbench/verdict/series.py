@@ -16,7 +16,7 @@ from flagbench.manifests.model import Case, Claim
 from flagbench.records.model import Record
 from flagbench.records.named import Runs, SeriesSummary
 from flagbench.records.series import Series
-from flagbench.verdict.judge import classify
+from flagbench.verdict.limits import classify
 from flagbench.verdict.result import Against, Ratio, Verdict, VerifyResult
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT
 from flagbench.verdict.stats.looks import look_levels

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from flagbench.manifests.model import NOT_PUBLISHED, Range
 from flagbench.verdict.conditions import Agreement, depends_on, gate_conditions
-from flagbench.verdict.judge import classify
+from flagbench.verdict.limits import classify
 from flagbench.verdict.result import Compared, MetricResult, Ratio, Verification
 from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
 from flagbench.verdict.subject import Subject

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flagbench.records.model import Metric
 from flagbench.verdict import Verdict
 from flagbench.verdict.interval import Estimate, Ratio, estimate, quotient
-from flagbench.verdict.judge import HIGH, LOW, classify
+from flagbench.verdict.limits import HIGH, LOW, classify
 from flagbench.verdict.series import widened
 from flagbench.verdict.stats.between import over_runs
 
