@@ -140,6 +140,10 @@ class Software(Struct, frozen=True):
     precision: dict[str, Any] | None = None
     """Switches as set, and the precision that a matrix product really had."""
     deterministic: bool | None = None
+    threads: Count | None = None
+    """Of torch's operators on the host, in rank 0."""
+    environment: dict[str, str] = {}
+    """Variables of the ranks that change a measurement, and those given by --env."""
     stack_expects: dict[str, Any] = {}
     """Versions that the stack's manifest expects."""
 
@@ -298,6 +302,8 @@ class DeviceTelemetry(Struct, frozen=True):
     power_max_w: Number | None = None
     energy_j: Number | None = None
     energy_seconds: Number | None = None
+    energy_source: str | None = None
+    """`counter`, of the device, or `power`: samples of it, integrated."""
     temperature_max_c: Number | None = None
     sm_clock_mean_mhz: Number | None = None
     sm_clock_min_mhz: Number | None = None
@@ -332,6 +338,8 @@ class Telemetry(Struct, frozen=True):
 
     devices: tuple[DeviceTelemetry, ...] = ()
     cpu: CpuTelemetry = CpuTelemetry()
+    problems: tuple[str, ...] = ()
+    """What is wrong with it: errors of the monitor, each once, and samples that end before the run."""
 
 
 class Sources(Struct, frozen=True):

@@ -41,6 +41,8 @@ def check(plan: Dict[str, Any]) -> None:
     if old:
         # Only a warning: data-centre devices also run on older branches with the image's compatibility package.
         warn("the driver %s is older than %s, which the stack requires" % (driver, stack["device"]["driver_floor"]))
+    if driver is None and stack["device"]["driver_floor"] is not None:
+        warn("the driver's version is not known, so it was not compared with %s" % stack["device"]["driver_floor"])
     room = shared_memory()
     if gpus > 1 and room is not None and room <= SMALL_SHM:
         warn(

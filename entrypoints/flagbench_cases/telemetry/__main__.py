@@ -35,6 +35,7 @@ def main(argv: Optional[List[str]] = None) -> int:
             now=time.time,
             clock=time.monotonic,
             wait=lifetime.wait,
+            used_from=options.used_from,
         )
     except UsageError as error:
         parser.error("%s; %s" % (error.message, error.remedy))
@@ -65,6 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pid", type=int, required=True, help="root of the process tree whose memory counts")
     parser.add_argument(
         "--devices", type=_devices, metavar="0,1", help="device numbers of the run (default: all visible ones)"
+    )
+    parser.add_argument(
+        "--used-from",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="time from which the run uses the devices even without a first sample, by the monotonic clock",
     )
     return parser
 

@@ -1,6 +1,7 @@
 """The sampling loop: writes a start line, then one line per sample, at most one per interval, until it is stopped."""
 
 import ctypes
+import math
 import os
 import signal
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Protocol
@@ -33,12 +34,14 @@ def run(
     now: Callable[[], float],
     clock: Callable[[], float],
     wait: Callable[[float], bool],
+    used_from: float = math.inf,
 ) -> None:
     """Sample until `wait` returns True or the sink is full.
 
     `interval`: seconds from the start of one sample to the start of the next; a delayed sample shifts the following
     ones. `now` returns Unix seconds, `clock` monotonic seconds; `wait(seconds)` may return early, and returns True to
-    stop. The sink is opened after the first sample, which tells the parent that the devices may be used.
+    stop. The sink is opened after the first sample, which tells the parent that the devices may be used; from
+    `used_from` on, by `clock`, the run uses them without it.
     """
     head: Line = {"kind": "start", "t": round(now(), 3), "interval_s": interval}
     try:
@@ -52,13 +55,25 @@ def run(
         # Processes of the run itself are not other tenants, in case they already use the devices.
         head["run_pids"] = sorted(cpu.tree())
         started = clock()
-        lines = [head, *_sample(monitor, cpu, now())]
+        lines = [head]
+        if started > used_from:
+            lines.append(_forget_usage(head["devices"], now()))
+        lines += _sample(monitor, cpu, now())
         with open_sink() as sink:
             while sink.append(lines) and not _stop_before(started + interval, clock, wait):
                 started = clock()
                 lines = _sample(monitor, cpu, now())
     finally:
         monitor.close()
+
+
+def _forget_usage(devices: List[Line], t: float) -> Line:
+    """Remove what used the devices, which by now may be the run itself; returns the line that says so."""
+    for device in devices:
+        device.pop("mem_used_bytes", None)
+        device.pop("processes", None)
+    reason = "the monitor answered only after the ranks had started: what used the devices before them is not known"
+    return {"kind": "error", "t": round(t, 3), "reason": reason}
 
 
 def _sample(monitor: Monitor, cpu: CpuProbe, t: float) -> List[Line]:

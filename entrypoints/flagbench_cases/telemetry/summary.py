@@ -9,6 +9,9 @@ from flagbench_cases.telemetry.jsonlines import read_lines
 
 # Samples more than this many intervals apart have a gap between them, for which nothing is computed.
 _HOLE = 3.0
+# Samples that end this many intervals before the window does were cut off: more than a slow one takes.
+_SILENT = 5.0
+_MOST_PROBLEMS = 8
 
 _Window = Tuple[float, float]
 _Series = List[Tuple[float, Any]]
@@ -17,10 +20,10 @@ _Series = List[Tuple[float, Any]]
 def summarise(path: str, window: Optional[_Window] = None) -> Optional[Dict[str, Any]]:
     """Summary of the samples within `window` (Unix seconds, inclusive; None: all); None without a file.
 
-    Keys as in the record: `samples`, `interval_s` (median), `cpu`, `devices`, `errors`, and `unavailable` if the
-    devices could not be monitored. Power in W, `energy_j` in J over the `energy_seconds` of the window covered by
-    samples, temperatures in degrees Celsius, clocks in MHz, memory in bytes, utilisation as a fraction. Values that
-    were not measured are absent. The file may be empty or end with an incomplete line.
+    Keys as in the record: `samples`, `interval_s` (median), `cpu`, `devices`, `errors`, `problems` (at any time), and
+    `unavailable` if the devices could not be monitored. Power in W, `energy_j` in J over the `energy_seconds` of the
+    window covered by samples, temperatures in degrees Celsius, clocks in MHz, memory in bytes, utilisation as a
+    fraction. Values that were not measured are absent. The file may be empty or end with an incomplete line.
     """
     try:
         start, lines = _read(path)
@@ -40,7 +43,28 @@ def summarise(path: str, window: Optional[_Window] = None) -> Optional[Dict[str,
         summary["interval_s"] = round(spacing, 3)
     if "unavailable" in start:
         summary["unavailable"] = start["unavailable"]
+    problems = _problems(start, lines, span)
+    if problems:
+        summary["problems"] = problems
     return summary
+
+
+def _problems(start: Dict[str, Any], lines: Sequence[Dict[str, Any]], span: _Window) -> List[str]:
+    """Whether the samples end before the window does, and the reasons of errors, each once."""
+    samples = [line for line in lines if line["kind"] == "sample"]
+    silent = span[1] - max([span[0], *(sample["t"] for sample in samples)])
+    found = []
+    if _SILENT * _interval(start, samples) < silent < math.inf:
+        found.append("no sample in the last %.0f s: the monitor stopped answering" % silent)
+    errors = [line for line in lines if line["kind"] == "error"]
+    of_devices = ("device %s: " % error["device"] if "device" in error else "" for error in errors)
+    reasons = sorted({of_device + str(error.get("reason")) for of_device, error in zip(of_devices, errors)})
+    return found + reasons[:_MOST_PROBLEMS]
+
+
+def _interval(start: Dict[str, Any], samples: Sequence[Dict[str, Any]]) -> float:
+    """Seconds between samples, as asked for or as it came."""
+    return max(start.get("interval_s", 1.0), _spacing(samples) or 0.0)
 
 
 def read_start(path: str) -> Optional[Dict[str, Any]]:
@@ -92,7 +116,7 @@ def _devices(start: Dict[str, Any], samples: Sequence[Dict[str, Any]], span: _Wi
         for device in sample.get("devices", []):
             series.setdefault(device["index"], []).append((sample["t"], device))
     static = {device["index"]: device for device in start.get("devices", [])}
-    interval = max(start.get("interval_s", 1.0), _spacing(samples) or 0.0)
+    interval = _interval(start, samples)
     run_pids = set(start.get("run_pids", []))
     return [
         _device(index, static.get(index, {}), series.get(index, []), span, interval, run_pids)
@@ -112,7 +136,9 @@ def _device(
         for t, device in series
         if "sm_clock_mhz" in device and _within(t, span) and "gpu_idle" not in device.get("throttle", ())
     ]
-    energy = _energy([(t, device.get("power_w")) for t, device in series], span, _HOLE * interval)
+    energy = _counted([(t, device["energy_mj"]) for t, device in series if "energy_mj" in device], span)
+    source = "counter" if energy else "power"
+    energy = energy or _energy([(t, device.get("power_w")) for t, device in series], span, _HOLE * interval)
     foreign = None
     if "processes" in static:
         foreign = sum(process["pid"] not in run_pids for process in static["processes"])
@@ -123,6 +149,7 @@ def _device(
         power_max_w=max(power, default=None),
         energy_j=energy and round(energy[0], 3),
         energy_seconds=energy and round(energy[1], 3),
+        energy_source=energy and source,
         temperature_max_c=max(inside("temperature_c"), default=None),
         sm_clock_mean_mhz=_mean(clock),
         sm_clock_min_mhz=min(clock, default=None),
@@ -153,6 +180,22 @@ def _energy(series: _Series, span: _Window, longest: float) -> Optional[Tuple[fl
             slope = (p1 - p0) / (t1 - t0)
             joules += (high - low) * (p0 + slope * ((low + high) / 2 - t0))
             seconds += high - low
+    return (joules, seconds) if seconds > 0 else None
+
+
+def _counted(series: _Series, span: _Window) -> Optional[Tuple[float, float]]:
+    """Joules by the device's own counter (mJ), and the seconds that they cover: those of the window between samples.
+
+    None if the counter has fewer than two values there, or was reset.
+    """
+    joules = seconds = 0.0
+    for (t0, e0), (t1, e1) in _pairs(series):
+        if e1 < e0 or t1 <= t0:
+            return None
+        inside = min(t1, span[1]) - max(t0, span[0])
+        if inside > 0:
+            joules += (e1 - e0) / 1000 * inside / (t1 - t0)
+            seconds += inside
     return (joules, seconds) if seconds > 0 else None
 
 

@@ -22,8 +22,8 @@ class Reading(NamedTuple):
     """One sample of all devices, and the errors that occurred.
 
     A device is a dict with `index` (its number within the run) and, as far as the driver provides them, `power_w`,
-    `temperature_c`, `sm_clock_mhz`, `mem_clock_mhz`, `util` (fraction), `mem_used_bytes` and `throttle` (list of
-    active reasons). An error is a dict with `device` (index) and `reason`.
+    `energy_mj` (mJ, counted by the device), `temperature_c`, `sm_clock_mhz`, `mem_clock_mhz`, `util` (fraction),
+    `mem_used_bytes` and `throttle` (list of active reasons). An error is a dict with `device` (index) and `reason`.
     """
 
     devices: List[Dict[str, Any]]

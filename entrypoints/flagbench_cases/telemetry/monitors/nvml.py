@@ -1,12 +1,12 @@
 """The monitor of NVIDIA devices: NVML through nvidia-ml-py, from driver R470 on.
 
-Power is that of `nvmlDeviceGetPowerUsage`: averaged over the last second, on GA100 and older instantaneous. Used
-memory is that of MemoryInfo v2 if the driver supports it (without memory reserved by the driver), else of v1 (NVML
-API reference).
+Power is that of `nvmlDeviceGetPowerUsage`: averaged over the last second, on GA100 and older instantaneous. Energy is
+counted by devices from Volta on. Used memory is that of MemoryInfo v2 if the driver supports it (without memory
+reserved by the driver), else of v1 (NVML API reference).
 """
 
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from flagbench_cases.telemetry.monitors import Monitor, MonitorUnavailable, Reading, run_devices
 
@@ -30,8 +30,16 @@ _REASONS = (
 
 # Errors that mean that a value is not available at all: the driver or device does not support or allow the call. In
 # the order of nvml.h: INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND,
-# ARGUMENT_VERSION_MISMATCH, DEPRECATED, UNKNOWN; by number, since older bindings do not name them all.
-_REFUSALS = frozenset((2, 3, 4, 13, 25, 26, 999))
+# ARGUMENT_VERSION_MISMATCH, DEPRECATED; by number, since older bindings do not name them all. Not UNKNOWN, which a
+# container gets whose devices were taken away.
+_REFUSALS = frozenset((2, 3, 4, 13, 25, 26))
+_GPU_IS_LOST = 15
+
+# Values of the whole board, of which a MIG instance is a part.
+_OF_BOARD = frozenset(
+    ("power_w", "energy_mj", "power_limit_w", "power_limit_default_w", "util")
+    + ("memory_total_bytes", "mem_used_bytes", "processes")
+)
 
 _Read = Callable[[Any], Any]
 
@@ -81,22 +89,32 @@ class _Field:
 class _Device:
     """One device of the run: its handle and the fields that are sampled."""
 
-    def __init__(self, index: int, handle: Any) -> None:
+    def __init__(self, index: int, device: Union[int, str]) -> None:
+        """`device`: its physical index, or the UUID of a MIG instance."""
         self.index = index
-        self.handle = handle
+        self.handle = _handle(device)
         self.sampled = _sampled_fields()
+        self._is_part = isinstance(device, str)
 
     def read(self, fields: Sequence[_Field]) -> Tuple[Dict[str, Any], Optional[Dict[str, Any]]]:
-        """The values of `fields`, and the error that ended the reading, if any."""
+        """The values of `fields`, and an error if some could not be read; of a lost device no more is read."""
         values: Dict[str, Any] = {"index": self.index}
+        failures: List[str] = []
         for field in fields:
+            if self._is_part and field.name in _OF_BOARD:
+                continue
             try:
                 value = field.read(self.handle)
             except pynvml.NVMLError as error:
-                return values, {"device": self.index, "reason": "%s: %s" % (field.name, error)}
+                failures.append("%s: %s" % (field.name, error))
+                if error.value == _GPU_IS_LOST:
+                    break
+                continue
             if value is not None:
                 values[field.name] = value
-        return values, None
+            if field.name == "mig" and value:
+                self._is_part = True  # a process can use an instance only, even where NVML shows the board
+        return values, {"device": self.index, "reason": "; ".join(failures)} if failures else None
 
 
 class NvmlMonitor:
@@ -105,6 +123,7 @@ class NvmlMonitor:
     def __init__(self, devices: Optional[Sequence[int]] = None) -> None:
         self._wanted = devices
         self._devices: List[_Device] = []
+        self._errors: List[Dict[str, Any]] = []
         self._open = False
 
     def open(self) -> None:
@@ -133,12 +152,13 @@ class NvmlMonitor:
         if driver is not None:
             static["driver_version"] = driver
         for device in self._devices:
-            # The first sample follows immediately and reports an error that occurs here.
-            static["devices"].append(device.read(_static_fields())[0])
+            values, error = device.read(_static_fields())
+            static["devices"].append(values)
+            self._errors += [error] if error else []
         return static
 
     def sample(self) -> Reading:
-        reading = Reading([], [])
+        reading, self._errors = Reading([], self._errors), []
         for device in self._devices:
             values, error = device.read(device.sampled)
             if len(values) > 1:
@@ -167,7 +187,7 @@ class NvmlMonitor:
                 "NVML; set CUDA_DEVICE_ORDER=PCI_BUS_ID or use UUIDs in CUDA_VISIBLE_DEVICES"
             )
         indices = range(len(chosen)) if self._wanted is None else self._wanted
-        return [_Device(index, _handle(device)) for index, device in zip(indices, chosen)]
+        return [_Device(index, device) for index, device in zip(indices, chosen)]
 
 
 def _inventory() -> Tuple[List[str], List[Optional[str]]]:
@@ -214,6 +234,7 @@ def _get(function: str, *arguments: Any, convert: Callable[[Any], Any] = lambda 
 def _sampled_fields() -> List[_Field]:
     return [
         _Field("power_w", _get("nvmlDeviceGetPowerUsage", convert=_watts)),
+        _Field("energy_mj", _get("nvmlDeviceGetTotalEnergyConsumption")),
         _Field("temperature_c", _get("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU)),
         _Field("sm_clock_mhz", _get("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)),
         _Field("mem_clock_mhz", _get("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)),
@@ -229,6 +250,7 @@ def _sampled_fields() -> List[_Field]:
 
 def _static_fields() -> List[_Field]:
     return [
+        _Field("mig", _get("nvmlDeviceGetMigMode", convert=lambda modes: bool(modes[0]))),  # before what it decides
         _Field("nvml_index", _get("nvmlDeviceGetIndex")),
         _Field("name", _get("nvmlDeviceGetName", convert=_text)),
         _Field("uuid", _get("nvmlDeviceGetUUID", convert=_text)),
@@ -238,7 +260,6 @@ def _static_fields() -> List[_Field]:
         _Field("power_limit_default_w", _get("nvmlDeviceGetPowerManagementDefaultLimit", convert=_watts)),
         _Field("sm_clock_max_mhz", _get("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)),
         _Field("mem_clock_max_mhz", _get("nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)),
-        _Field("mig", _get("nvmlDeviceGetMigMode", convert=lambda modes: bool(modes[0]))),
         _Field("ecc", _get("nvmlDeviceGetEccMode", convert=lambda modes: bool(modes[0]))),
         _Field("persistence", _get("nvmlDeviceGetPersistenceMode", convert=bool)),
         _Field("mem_used_bytes", *_memory(lambda memory: memory.used)),

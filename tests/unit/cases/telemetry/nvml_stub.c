@@ -2,27 +2,41 @@
  *
  * Built as it is: a driver with the calls of today. -DR470: without those that driver R470 lacks.
  * -DLOST_AFTER=N: device 1 gives GPU_IS_LOST from the (N+1)th reading of its power on, three times.
- * NVML_STUB_NO_DRIVER=1 makes nvmlInit fail; NVML_STUB_NAME_1 renames device 1.
+ * NVML_STUB_NO_DRIVER=1 makes nvmlInit fail; NVML_STUB_NAME_1 renames device 1; NVML_STUB_MIG=1 divides device 0.
+ * NVML_STUB_INIT_MS: how long nvmlInit takes, as without a persistence daemon.
+ * NVML_STUB_HANG_AFTER=N, NVML_STUB_UNKNOWN_AFTER=N: from the (N+1)th reading of its power on, device 0 never answers,
+ * or gives UNKNOWN, as in a container whose devices were taken away.
  * NVML_STUB_THROTTLE="0x4,0x60" gives the masks of successive readings, the last one from then on.
- * Power of device d is 100 + 100 d + 10 n W in its n-th reading; clocks fall by 15 MHz a reading.
+ * Power of device d is 100 + 100 d + 10 n W in its n-th reading; clocks fall by 15 MHz a reading. Its energy counter
+ * rises by 150 J a reading.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { SUCCESS = 0, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, UNKNOWN = 999 };
 
 #define DEVICES 2
 #define MIB (1ULL << 20)
 
-struct device { int index; int powers; int clocks; int throttles; };
+struct device { int index; int powers; int energies; int clocks; int throttles; };
 static struct device devices[DEVICES] = {{.index = 0}, {.index = 1}};
 typedef struct device *device_t;
 
 static const char *uuids[DEVICES] = {
     "GPU-11111111-0000-0000-0000-000000000000", "GPU-22222222-0000-0000-0000-000000000000"};
 
-int nvmlInitWithFlags(unsigned flags) { (void)flags; return getenv("NVML_STUB_NO_DRIVER") ? DRIVER_NOT_LOADED : SUCCESS; }
+static int set_below(const char *name, int n) {
+    const char *text = getenv(name);
+    return text != NULL && n >= atoi(text);
+}
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    if (getenv("NVML_STUB_INIT_MS")) usleep(1000 * atoi(getenv("NVML_STUB_INIT_MS")));
+    return getenv("NVML_STUB_NO_DRIVER") ? DRIVER_NOT_LOADED : SUCCESS;
+}
 int nvmlShutdown(void) { return SUCCESS; }
 int nvmlSystemGetDriverVersion(char *text, unsigned size) {
 #ifdef R470
@@ -53,7 +67,13 @@ int nvmlDeviceGetPowerUsage(device_t device, unsigned *milliwatts) {
 #ifdef LOST_AFTER
     if (device->index == 1 && n >= LOST_AFTER && n < LOST_AFTER + 3) return GPU_IS_LOST;
 #endif
+    while (device->index == 0 && set_below("NVML_STUB_HANG_AFTER", n)) pause();
+    if (device->index == 0 && set_below("NVML_STUB_UNKNOWN_AFTER", n)) return UNKNOWN;
     *milliwatts = 100000 + 100000 * device->index + 10000 * n;
+    return SUCCESS;
+}
+int nvmlDeviceGetTotalEnergyConsumption(device_t device, unsigned long long *millijoules) {
+    *millijoules = 150000ULL * ++device->energies;
     return SUCCESS;
 }
 int nvmlDeviceGetEnforcedPowerLimit(device_t device, unsigned *milliwatts) { (void)device; *milliwatts = 300000; return SUCCESS; }
@@ -73,7 +93,11 @@ int nvmlDeviceGetUtilizationRates(device_t device, unsigned rates[2]) {
     rates[0] = 87; rates[1] = 40;
     return SUCCESS;
 }
-int nvmlDeviceGetMigMode(device_t device, unsigned *now, unsigned *pending) { (void)device; *now = 0; *pending = 1; return SUCCESS; }
+int nvmlDeviceGetMigMode(device_t device, unsigned *now, unsigned *pending) {
+    *now = device->index == 0 && getenv("NVML_STUB_MIG");
+    *pending = 1;
+    return SUCCESS;
+}
 int nvmlDeviceGetEccMode(device_t device, unsigned *now, unsigned *pending) { (void)device; *now = 1; *pending = 1; return SUCCESS; }
 int nvmlDeviceGetPersistenceMode(device_t device, unsigned *mode) { (void)device; *mode = 1; return SUCCESS; }
 

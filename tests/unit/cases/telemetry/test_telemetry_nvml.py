@@ -75,6 +75,7 @@ def test_a_current_driver(nvml_stub: Callable) -> None:
     assert first == {
         "index": 0,
         "power_w": 110.0,
+        "energy_mj": 300000,
         "temperature_c": 40,
         "sm_clock_mhz": 1395,
         "mem_clock_mhz": 1215,
@@ -108,6 +109,22 @@ def test_a_lost_device_is_an_error_each_time_until_it_is_back(nvml_stub: Callabl
     lost = [{"device": 1, "reason": "power_w: GPU is lost"}]
     assert indices == [[0, 1], [0], [0], [0], [0, 1]]
     assert [errors for _, errors in monitored.readings] == [[], lost, lost, lost, []]
+
+
+def test_an_unknown_error_is_told_and_ends_no_field(nvml_stub: Callable) -> None:
+    readings = Monitored(nvml_stub(), samples=4, NVML_STUB_UNKNOWN_AFTER="1").readings
+    unknown = [{"device": 0, "reason": "power_w: Unknown Error"}]
+    assert [errors for _, errors in readings] == [[], unknown, unknown, unknown]
+    assert "power_w" not in readings[3][0][0]
+    assert readings[3][0][0]["temperature_c"] == 40
+
+
+def test_a_part_of_a_device_has_no_power_of_its_board(nvml_stub: Callable) -> None:
+    monitored = Monitored(nvml_stub(), NVML_STUB_MIG="1")
+    board = {"power_w", "energy_mj", "power_limit_w", "mem_used_bytes", "processes"}
+    seen = [{**static, **sampled} for static, sampled in zip(monitored.static["devices"], monitored.readings[0][0])]
+    assert (board & set(seen[0]), board - set(seen[1])) == (set(), set())
+    assert (seen[0]["mig"], seen[0]["sm_clock_mhz"]) == (True, 1410)
 
 
 @pytest.mark.parametrize("visible", ["1,0", "GPU-22222222-0000-0000-0000-000000000000,GPU-1"])

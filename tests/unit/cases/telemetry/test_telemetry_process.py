@@ -133,6 +133,31 @@ def test_the_start_line_shows_who_was_there_before(
     assert summary["devices"][0]["mem_used_before_bytes"] == 600 << 20
 
 
+def test_what_was_read_too_late_is_no_other_tenant(
+    tmp_path: Path, start_sampler: Callable, nvml_stub: Callable
+) -> None:
+    out = tmp_path / "t.jsonl"
+    late = {**nvml_stub(), "NVML_STUB_INIT_MS": "300"}
+    start = first_line(out, start_sampler(out, "nvml", "--used-from", str(time.monotonic() + 0.1), env=late))
+    assert start["driver_version"] == "580.65.06"
+    assert all("uuid" in device for device in start["devices"])
+    summary = summarise(str(out))
+    assert [{"mem_used_before_bytes", "foreign_processes"} & set(device) for device in summary["devices"]] == [
+        set()
+    ] * 2
+    assert len(summary["problems"]) == 1
+
+
+def test_a_monitor_that_hangs_is_told(tmp_path: Path, start_sampler: Callable, nvml_stub: Callable) -> None:
+    out = tmp_path / "t.jsonl"
+    sampler = start_sampler(out, "nvml", env={**nvml_stub(), "NVML_STUB_HANG_AFTER": "1"})
+    began = first_line(out, sampler)["t"]
+    sampler.kill()
+    summary = summarise(str(out), (began, began + 60.0))
+    assert (summary["samples"], summary["errors"]) == (1, 0)
+    assert [text.partition(":")[2] for text in summary["problems"]] == [" the monitor stopped answering"]
+
+
 @pytest.mark.parametrize("monitor", ["nvml", "mx_smi"])
 def test_it_needs_neither_torch_nor_other_packages(clean_environment: Callable, monitor: str) -> None:
     modules = "flagbench_cases.telemetry.__main__, flagbench_cases.telemetry.monitors.%s" % monitor

@@ -37,6 +37,7 @@ def test_a_whole_recorded_run() -> None:
         "power_max_w": 400.0,
         "energy_j": 175.0 + 350.0 + 400.0 + 300.0,
         "energy_seconds": 4.0,
+        "energy_source": "power",
         "temperature_max_c": 70,
         "sm_clock_mean_mhz": 1122.0,
         "sm_clock_min_mhz": 210,
@@ -61,6 +62,7 @@ def test_other_tenants_are_counted() -> None:
         "power_max_w": 200.0,
         "energy_j": 800.0,
         "energy_seconds": 4.0,
+        "energy_source": "power",
         "temperature_max_c": 47,
         "power_limit_w": 400.0,
         "mem_used_before_bytes": 9000000000,
@@ -87,6 +89,24 @@ def test_energy_is_not_made_up_across_a_hole(tmp_path: Path) -> None:
     assert summary["devices"][0]["energy_j"] == 300.0
     assert summary["devices"][0]["energy_seconds"] == 3.0
     assert summary["devices"][0]["throttle_seconds"] == {"sw_power_cap": 6.0}
+
+
+def test_energy_is_that_of_the_device_s_counter(tmp_path: Path) -> None:
+    """Across a gap too; at the ends of the window it is shared out."""
+    counted = {0.0: 0, 1.0: 300_000, 9.0: 3_100_000, 10.0: 3_500_000}
+    lines = [sample(t, power_w=10.0, energy_mj=millijoules) for t, millijoules in counted.items()]
+    device = summarise(write(tmp_path / "t", *lines), (0.5, 20.0))["devices"][0]
+    assert (device["energy_j"], device["energy_seconds"], device["energy_source"]) == (3350.0, 9.5, "counter")
+    reset = [*lines, sample(11.0, power_w=10.0, energy_mj=0)]
+    assert summarise(write(tmp_path / "t", *reset))["devices"][0]["energy_source"] == "power"
+
+
+@pytest.mark.parametrize(("end", "seconds"), [(4.9, None), (60.0, 59)])
+def test_samples_that_end_early_are_told(tmp_path: Path, end: float, seconds: Any) -> None:
+    path = write(tmp_path / "t", sample(0.0), sample(1.0), {"kind": "error", "t": 0.5, "device": 1, "reason": "lost"})
+    problems = summarise(path, (0.0, end))["problems"]
+    stopped = ["no sample in the last %d s: the monitor stopped answering" % seconds] if seconds else []
+    assert problems == [*stopped, "device 1: lost"]
 
 
 def test_a_missing_file_is_none_and_an_empty_one_has_no_samples(tmp_path: Path) -> None:
