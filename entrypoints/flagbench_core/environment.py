@@ -24,10 +24,29 @@ _SHORTEST_SECRET = 6
 """A shorter one would be found in the middle of words."""
 
 
+GIVEN = "FLAGBENCH_ENV"
+"""Names of the variables that were given by --env, separated by commas; all of them are published."""
+
+
 def published(environment: Mapping[str, str], hide: Callable[[str], str] = redact) -> dict[str, str]:
     """The variables of a run that may be published. `hide` removes credentials from their values."""
-    chosen = {name: environment[name] for name in sorted(environment) if name in _NAMES or name.startswith(_PREFIXES)}
-    return {name: REDACTED if is_secret(name, value) else hide(value) for name, value in chosen.items()}
+    return _hidden(environment, {name for name in environment if name in _NAMES} | _measured(environment), hide)
+
+
+def recorded(environment: Mapping[str, str]) -> dict[str, str]:
+    """Those that its record has: what changes a measurement, without the machine's paths and names."""
+    known = secrets(environment)
+    return _hidden(environment, _measured(environment), lambda value: redact(value, known))
+
+
+def _measured(environment: Mapping[str, str]) -> set[str]:
+    given = environment.get(GIVEN, "").split(",")
+    return {name for name in environment if name.startswith(_PREFIXES) or name in given}
+
+
+def _hidden(environment: Mapping[str, str], names: set[str], hide: Callable[[str], str]) -> dict[str, str]:
+    values = ((name, environment[name]) for name in sorted(names))
+    return {name: REDACTED if is_secret(name, value) else hide(value) for name, value in values}
 
 
 def secrets(environment: Mapping[str, str]) -> list[str]:

@@ -248,6 +248,8 @@ class CaseManifest:
     flops: Flops | str
     """How FLOPs are counted, or `none`: then no rule on FLOPs and no utilisation applies."""
     quirks: tuple[Quirk, ...]
+    environment: Environment = field(default_factory=dict)
+    """What the publisher's scripts export that changes a measurement; on a device, ranks get it unless it is set."""
     does_not_run: Mapping[Name, Reason]
     """Stacks that cannot run this case, each with the reason; every other stack runs it."""
     imports: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9_]+\Z")], ...] = ()

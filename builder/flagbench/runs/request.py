@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from typer import Option
@@ -17,6 +20,8 @@ from flagbench.manifests.settings import setting_fault
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.records.scalars import RUN_ID
 from flagbench.schema import nearest
+from flagbench_core.environment import GIVEN
+from flagbench_core.redaction import is_secret
 from flagbench_core.s3 import S3Error, parse_address
 
 MAX_NODES = 100_000
@@ -28,6 +33,18 @@ _RUN_ID = re.compile(RUN_ID)
 
 _LIMITS, _NODES = "Limits and folders", "Several nodes"
 """Groups of options in --help."""
+
+
+ENV = Option("--env", metavar="NAME[=VALUE]", help="Variable, no secret; without a value, yours; repeatable.")
+"""The option of every command that starts a run."""
+_RESERVED = frozenset(
+    {
+        *("FLAGBENCH_MASTER", "FLAGBENCH_NODE_RANK", "JOB_COMPLETION_INDEX"),
+        *("FLAGBENCH_TERMINATION_LOG", "FLAGBENCH_TICKET"),
+        *("FLAGBENCH_IMAGE_DIGEST", "FLAGBENCH_IMAGE_ID", "FLAGBENCH_STACK", GIVEN),
+        *("FLAGBENCH_COMMIT", "FLAGBENCH_CONTEXT_DIGEST", "FLAGBENCH_LOCK_DIGEST"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +117,11 @@ class LocalOptions(RunOptions):
         int | None, Option(rich_help_panel=_NODES, min=0, help="Which node this is, of several.")
     ] = None
     master: Annotated[Text, Option(rich_help_panel=_NODES, metavar="HOST:PORT", help="Where node 0 listens.")] = None
+    env: Annotated[Texts, ENV] = ()
+
+    def image_words(self) -> list[str]:
+        """The arguments of the image, which has its variables already."""
+        return replace(self, env=()).words()
 
 
 @dataclass(frozen=True)
@@ -117,6 +139,12 @@ class RunRequest:
 
     def __post_init__(self) -> None:
         check_options(self.options, self.case, self.stack)
+        _ = self.environment  # for its errors
+
+    @cached_property
+    def environment(self) -> Mapping[str, str]:
+        """The variables asked for, by name."""
+        return read_env(self.options.env)
 
     @property
     def name(self) -> str:
@@ -130,7 +158,11 @@ class RunRequest:
 
     def arguments(self) -> list[str]:
         """The command line of the entrypoint; that of an image leaves out the case, its first word."""
-        return [self.case.name, *self.options.words(), *([] if self.bundle is None else [f"--bundle={self.bundle}"])]
+        return [
+            self.case.name,
+            *self.options.image_words(),
+            *([] if self.bundle is None else [f"--bundle={self.bundle}"]),
+        ]
 
 
 @dataclass(frozen=True)
@@ -187,6 +219,42 @@ def check_run_id(run_id: str) -> None:
         raise FlagbenchError(
             f"--run-id {run_id!r} is not valid",
             remedy="use at most 128 letters, digits, '.', '_' and '-', a letter or digit first",
+        )
+
+
+def read_env(texts: Iterable[str], reserved: Container[str | None] = ()) -> dict[str, str]:
+    """The variables of `--env NAME=VALUE`, and of `--env NAME`, which has the value of this process's own.
+
+    With them goes a list of their names, by which the image knows what to record. `reserved`: more names to refuse.
+
+    Raises FlagbenchError (usage) for a name that is no variable's, not set here, given twice or set by flagbench, for
+    a value that cannot reach a process unchanged, and for a secret, which is not repeated.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
+            # Not repeated: it may be a misplaced secret.
+            raise FlagbenchError("a value of --env does not begin with a name", remedy="write --env NAME=VALUE")
+        if not equals and name not in os.environ:
+            raise FlagbenchError(f"--env {name}: it is not set here", remedy=f"write --env {name}=VALUE, or set it")
+        if name in found:
+            raise FlagbenchError(f"--env {name!r} is given twice", remedy="give it once")
+        found[name] = value if equals else os.environ[name]
+        if name in _RESERVED or name in reserved:
+            raise FlagbenchError(f"--env {name} is set by flagbench or the image", remedy="leave it out")
+        refuse_secret(f"--env {name}", name, found[name])
+        if fault := text_fault(found[name]):
+            raise FlagbenchError(f"the value of --env {name} {fault}", remedy="leave it out")
+    return {GIVEN: ",".join(found), **found} if found else {}
+
+
+def refuse_secret(option: str, name: str, value: str) -> None:
+    """Raise FlagbenchError (usage) where what would be written down is a secret, without repeating it."""
+    if is_secret(name, value):
+        raise FlagbenchError(
+            f"{option} looks like a secret, which everyone who may read the job or the record could read",
+            remedy="leave it out; a job can take it from a Secret, by envFrom in a patch (docs/kubernetes.md)",
         )
 
 

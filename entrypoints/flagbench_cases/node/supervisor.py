@@ -15,6 +15,7 @@ import uuid
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from flagbench_cases.node import peers
+from flagbench_cases.node.background import say
 from flagbench_cases.node.local_ranks import LocalRanks, is_done
 from flagbench_cases.node.network import free_port, interface_towards
 from flagbench_cases.node.outcome import may_be_secondary, outcome_of
@@ -22,7 +23,7 @@ from flagbench_cases.node.placement import Placement
 from flagbench_cases.node.progress import Bar
 from flagbench_cases.record.evidence import OK, Evidence, Outcome, read_spool
 from flagbench_cases.shared import processes, scratch, tf32, user_home
-from flagbench_cases.shared.config import schedule
+from flagbench_cases.shared.config import load_case, schedule
 from flagbench_cases.shared.errors import CaseError, system_error
 from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
@@ -41,6 +42,10 @@ LOST_SECONDS = 5.0
 DONE_SECONDS = 15.0
 # Processes of a run may receive a signal sent to all of them this many seconds apart.
 SKEW_SECONDS = 0.5
+# How long the ranks wait for the sampler: without a persistence daemon, a driver takes seconds per device to start.
+MONITOR_SECONDS = 60.0
+# After which of them the wait is explained.
+MONITOR_SLOW_SECONDS = 5.0
 # How long the sampler may take for its last line. It does not buffer, so little is lost if it is killed.
 SAMPLER_SECONDS = 0.7
 # With less free space than this, bytes, a disk counts as full.
@@ -90,6 +95,8 @@ class Run:
         self.peers = peers.no_peers()
         self._refused_forks = 0
         self._sampler: Optional[subprocess.Popen] = None
+        self._silence: Optional[str] = None
+        """Why the sampler had written nothing when the ranks started."""
         self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
         length = schedule(config)
         at_most = length["window_steps"] is None and length.get("target_acc") is not None
@@ -131,7 +138,7 @@ class Run:
         return found._replace(
             exits=exits,
             telemetry=summary,
-            telemetry_reason=None if summary else "the sampler wrote no samples",
+            telemetry_reason=None if summary else self._silence or "the sampler wrote no samples",
             monitor=read_start(self._telemetry) or {},
         )
 
@@ -161,18 +168,20 @@ class Run:
 
     def environment(self) -> Dict[str, str]:
         """The ranks' environment: this package importable, precision switches, threads limited to the node's
-        cores."""
+        cores, and, unless set, the publisher's variables."""
         env = child_environment()
         # The platform's RANK or WORLD_SIZE would conflict with those of the launcher.
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
             env.pop(name, None)
         tf32.prepare_environment(env, self.config["precision"])
-        if self.stack["device"]["kind"] == "cpu":
-            cores = len(os.sched_getaffinity(0))
-            env.setdefault("OMP_NUM_THREADS", str(max(1, cores // self.config["gpus"])))
-        else:
+        if self.stack["device"]["kind"] != "cpu":
+            for name, value in load_case(self.config["case"]).get("environment", {}).items():
+                env.setdefault(name, value)
             # By default CUDA orders devices by speed and NVML by bus: on a mixed node they would differ.
             env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        if self.stack["device"]["kind"] == "cpu" or self.config["gpus"] > 1:
+            cores = len(os.sched_getaffinity(0))
+            env.setdefault("OMP_NUM_THREADS", str(max(1, cores // self.config["gpus"])))
         interface = interface_towards(self.placement.host)
         if interface is not None:
             env.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -196,12 +205,21 @@ class Run:
         command += ["--monitor", self.stack["monitor"], "--pid", str(os.getpid())]
         if self.stack["device"]["kind"] != "cpu":
             command += ["--devices", devices]
+        # The first sample shows the memory used before our first allocation, so the ranks wait for it.
+        began = time.monotonic()
+        command += ["--used-from", str(began + MONITOR_SECONDS)]
         self._sampler = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-        # The first sample shows the memory used before our first allocation, so the ranks wait for it, briefly.
-        deadline = time.monotonic() + 5.0
-        while time.monotonic() < deadline and self._sampler.poll() is None and not self.interruption:
+        monitor, slow = self.stack["monitor"], False
+        while self._sampler.poll() is None and not self.interruption:
+            waited = time.monotonic() - began
             if os.path.exists(self._telemetry) and os.path.getsize(self._telemetry):
                 return
+            if waited > MONITOR_SECONDS:
+                self._silence = "the monitor %s gave no answer in %.0f s" % (monitor, waited)
+                return
+            if waited > MONITOR_SLOW_SECONDS and not slow:
+                slow = True
+                say("the monitor %s has not answered yet; a persistence daemon keeps a driver loaded" % monitor)
             self.bar.show(None)
             time.sleep(0.02)
 

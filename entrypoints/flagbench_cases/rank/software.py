@@ -1,11 +1,13 @@
 """Versions and settings of the framework, read from torch."""
 
+import os
 import platform
 from typing import Any, Dict
 
 import torch
 
 from flagbench_cases.shared import system
+from flagbench_core import environment
 
 
 def software(kind: str, precision: str) -> Dict[str, Any]:
@@ -24,4 +26,5 @@ def software(kind: str, precision: str) -> Dict[str, Any]:
         **system.lock(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "threads": torch.get_num_threads(),
+        "environment": environment.recorded(os.environ),
     }

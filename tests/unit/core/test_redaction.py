@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flagbench_core.environment import secrets
+from flagbench_core.environment import GIVEN, recorded, secrets
 from flagbench_core.redaction import REDACTED, has_userinfo, is_secret, is_secret_name, redact, url_secrets
 
 WORD = st.text(string.ascii_letters + string.digits, min_size=20, max_size=40).filter(lambda word: not word.isdigit())
@@ -149,6 +149,18 @@ def test_the_secrets_of_a_url_in_every_spelling() -> None:
     assert redact("abc", [""]) == "abc"
     assert has_userinfo("https://token@b.example/")
     assert not has_userinfo("https://b.example/@scope")
+
+
+def test_the_environment_of_a_record() -> None:
+    known = {"HF_TOKEN": "hunter2hunter2", "HOME": "/h", "LD_LIBRARY_PATH": "/h/lib", "X": "hunter2hunter2", "Y": "1"}
+    measured = {"NVTE_FLASH_ATTN": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert recorded({**known, **measured, GIVEN: "X,Y,HF_TOKEN"}) == {
+        "HF_TOKEN": "***",
+        "X": "***",
+        "Y": "1",
+        **measured,
+    }
+    assert recorded({**known, **measured}) == measured
 
 
 def test_the_secrets_of_an_environment() -> None:

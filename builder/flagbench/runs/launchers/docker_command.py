@@ -25,8 +25,8 @@ from flagbench.runs.request import RunRequest, new_run_id
 
 RUN_LABEL = "dev.flagbench.run"
 """On every container of a run, with the run's id: `docker ps --filter label=dev.flagbench.run` finds them."""
-# Settings of collectives and of thread pools.
-_PREFIXES = ("NCCL_", "MCCL_", "GLOO_")
+# Settings of collectives, of the framework and of kernel launches. Not all of CUDA_*, which has the host's paths.
+_PREFIXES = ("NCCL_", "TORCH_NCCL_", "MCCL_", "GLOO_", "NVTE_", "PYTORCH_", "CUDA_DEVICE_")
 _NAMES = ("OMP_NUM_THREADS", *SOURCE_VARIABLES.values())
 # Where a platform says which node this is, in the order in which the image reads them, and where node 0 is.
 _RANKS = ("FLAGBENCH_NODE_RANK", "JOB_COMPLETION_INDEX", "PET_NODE_RANK", "SLURM_NODEID", "SKYPILOT_NODE_RANK")
@@ -191,8 +191,8 @@ def plan(request: RunRequest, options: DockerOptions, environment: Mapping[str, 
         image=image,
         name=f"flagbench-{run}-{secrets.token_hex(3)}",
         run=run,
-        arguments=(*inside.words(), *([] if request.bundle is None else [f"--bundle={BUNDLE}"])),
-        environment=passed_on(environment, request.stack, request.options.nodes),
+        arguments=(*inside.image_words(), *([] if request.bundle is None else [f"--bundle={BUNDLE}"])),
+        environment={**passed_on(environment, request.stack, request.options.nodes), **request.environment},
         folders=folders,
         grants=granted,
         user="0:0" if granted.root else f"{host.uid}:{host.gid}" if as_caller else None,

@@ -23,11 +23,22 @@ from flagbench.images.bucket import is_in_bucket
 from flagbench.manifests.model import Case, Stack
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.runs.launchers import Health
-from flagbench.runs.request import RunOptions, can_resume, check_address, check_options, is_address, new_run_id
+from flagbench.runs.request import (
+    ENV,
+    RunOptions,
+    can_resume,
+    check_address,
+    check_options,
+    is_address,
+    new_run_id,
+    read_env,
+    refuse_secret,
+)
 from flagbench.schema import shipped_manifests
 from flagbench_core import __version__
+from flagbench_core.environment import GIVEN
 from flagbench_core.exit_codes import ExitCode
-from flagbench_core.redaction import is_secret, redact
+from flagbench_core.redaction import redact
 
 _VOLUME = "NAME[:SUBPATH]"
 
@@ -66,7 +77,7 @@ class JobOptions:
     ticket_secret: Annotated[
         Text, Option(metavar="NAME", help="Secret with FLAGBENCH_TICKET, a ticket for --run-id and --nodes.")
     ] = None
-    env: Annotated[Texts, Option(metavar="NAME=VALUE", help="Variable, no secret; repeatable.")] = ()
+    env: Annotated[Texts, ENV] = ()
     queue: Annotated[Text, Option(metavar="NAME", help="LocalQueue of Kueue that the job waits in.")] = None
     port: Annotated[int, Option(min=1024, max=65535, help="Where node 0 listens.")] = 29400
 
@@ -147,14 +158,6 @@ def check_store(run: RunOptions, job: JobOptions) -> None:
 DEFAULT_MINUTES = 210
 _LONGEST_NAME = 63
 """Characters of a host name, which a pod's is: the job's with the number of the node."""
-_RESERVED_VARIABLES = frozenset(
-    {
-        *("FLAGBENCH_MASTER", "FLAGBENCH_NODE_RANK", "JOB_COMPLETION_INDEX"),
-        *("FLAGBENCH_TERMINATION_LOG", "FLAGBENCH_TICKET"),
-        *("FLAGBENCH_IMAGE_DIGEST", "FLAGBENCH_IMAGE_ID", "FLAGBENCH_STACK"),
-        *("FLAGBENCH_COMMIT", "FLAGBENCH_CONTEXT_DIGEST", "FLAGBENCH_LOCK_DIGEST"),
-    }
-)
 _NAMES = ("--name=", "--namespace=", "--queue=", "--pull-secret=", "--store-secret=", "--ticket-secret=")
 """Options with the name of something, which may well look like a key: sk-learn-2x8-nightly."""
 
@@ -183,7 +186,7 @@ class JobRequest:
             if fault := text_fault(word):
                 raise FlagbenchError(f"the value of {option} {fault}", remedy="leave it out")
             if not word.startswith(_NAMES):
-                _refuse_secret(option, "", word)
+                refuse_secret(option, "", word)
         check_sources(self.run, self.job)
         self._check_image()
         if self.job.resume_pvc is not None and not can_resume(self.run, self.case):
@@ -243,12 +246,7 @@ class JobRequest:
     @cached_property
     def environment(self) -> Mapping[str, str]:
         """Variables asked for, by name; none that the job sets itself, and no secret, which would be written down."""
-        found = _pairs("--env", self.job.env)
-        for name, value in found.items():
-            if name in _RESERVED_VARIABLES or name == self.stack.device.visibility_variable:
-                raise FlagbenchError(f"--env {name} is set by the job or the image", remedy="leave it out")
-            _refuse_secret(f"--env {name}", name, value)
-        return found
+        return read_env(self.job.env, {self.stack.device.visibility_variable})
 
     @cached_property
     def node_labels(self) -> Mapping[str, tuple[str, ...]]:
@@ -267,7 +265,9 @@ class JobRequest:
         """The words of the command that makes this job again, byte for byte."""
         name = f"{self.case.name}:{self.stack.name}"
         run = replace(self.run, run_id=self.run_id)
-        return ["flagbench", "job", name, "--for", "kubernetes", *run.words(), *words(self.job)]
+        env = tuple(f"{key}={value}" for key, value in self.environment.items() if key != GIVEN)
+        job = replace(self.job, env=env)
+        return ["flagbench", "job", name, "--for", "kubernetes", *run.words(), *words(job)]
 
     def warnings(self) -> list[str]:
         """What may go wrong with a valid job, each with a way out."""
@@ -324,15 +324,6 @@ def _pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
             raise FlagbenchError(f"{option} {key!r} is given twice", remedy="give it once")
         found[key] = value
     return found
-
-
-def _refuse_secret(option: str, name: str, value: str) -> None:
-    """Raise FlagbenchError (usage) where what would be written into the job is a secret, without repeating it."""
-    if is_secret(name, value):
-        raise FlagbenchError(
-            f"{option} looks like a secret, which everyone who may read the job could read",
-            remedy="keep it in a Secret, and name that under envFrom in a patch (docs/kubernetes.md)",
-        )
 
 
 _DEADLINE_SLACK = 1800

@@ -53,14 +53,16 @@ class NativeLauncher:
         """The line that starts the entrypoint. Raises FlagbenchError (usage) where what it imports is missing."""
         names = (*NEEDED, *request.case.imports)
         require_modules(names, f"a native run of {request.case.name}")
-        return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *PYTHON, *request.arguments()])
+        given = [f"{name}={value}" for name, value in request.environment.items()]
+        return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *given, *PYTHON, *request.arguments()])
 
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run `python -m flagbench_cases`; its progress goes to this process's stderr."""
         self.command(request)  # for its errors
         known = commit()
         with output_folder(request.options.out):
-            ended = follow(request.arguments(), request.stack, {} if known is None else {"FLAGBENCH_COMMIT": known})
+            defaults = {} if known is None else {"FLAGBENCH_COMMIT": known}
+            ended = follow(request.arguments(), request.stack, defaults, request.environment)
         if record := record_in(ended.printed):
             return LaunchResult(record, exit_code(record, ended.code), ended.signalled is not None)
         # Only node 0 prints a record; the entrypoint may know its node rank from the platform's variables alone.
@@ -70,7 +72,9 @@ class NativeLauncher:
         return LaunchResult(record_of_killed(request, error), int(error.code))
 
 
-def follow(arguments: Sequence[str], stack: Stack, defaults: Mapping[str, str]) -> Ended:
+def follow(
+    arguments: Sequence[str], stack: Stack, defaults: Mapping[str, str], given: Mapping[str, str] | None = None
+) -> Ended:
     """Run the image side to its end and read what it prints. Signals are forwarded; see Forwarding.
 
     It runs in its own session, so that Ctrl-C on a terminal reaches it only once, through this process.
@@ -81,7 +85,7 @@ def follow(arguments: Sequence[str], stack: Stack, defaults: Mapping[str, str]) 
         Forwarding() as forwarder,
         subprocess.Popen(
             [*PYTHON, *arguments],
-            env={**defaults, **os.environ, "FLAGBENCH_STACK": stack.name},
+            env={**defaults, **os.environ, **(given or {}), "FLAGBENCH_STACK": stack.name},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,

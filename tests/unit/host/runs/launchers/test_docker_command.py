@@ -127,12 +127,31 @@ def test_the_caller_s_environment_stays_outside(make_request: MakeRequest, make_
         "NCCL_DEBUG": "INFO",
         "NCCL_SOCKET_IFNAME": "ib0",
         "CUDA_VISIBLE_DEVICES": "0,1",
+        "CUDA_HOME": "/usr/local/cuda-99",
         "OMP_NUM_THREADS": "4",
     }
     one = plan(make_request("a100"), DockerOptions(), caller, make_host()).environment
     assert one == {"CUDA_VISIBLE_DEVICES": "0,1", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
     several = passed_on(caller, make_request("cpu").stack, 2)
     assert set(several) == {"FLAGBENCH_MASTER", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS"}
+
+
+def test_a_container_gets_what_changes_a_measurement(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = {"PYTORCH_ALLOC_CONF": "x", "NVTE_FLASH_ATTN": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+    assert passed_on(caller, CATALOG.stacks["cpu"], 1) == caller
+    monkeypatch.setenv("HSA_X", "1 2")
+    given = planned(env=("HSA_X", "NCCL_DEBUG=WARN", "E="))
+    expected = {"HSA_X": "1 2", "NCCL_DEBUG": "WARN", "E": "", "FLAGBENCH_ENV": "HSA_X,NCCL_DEBUG,E"}
+    assert {name: given.environment.get(name) for name in expected} == expected
+    assert not any(word.startswith("--env") for word in given.arguments)
+
+
+@pytest.mark.parametrize("wrong", ["NOT_SET_HERE", "=x", "A=1\n", "HF_TOKEN=hunter2", "FLAGBENCH_STACK=cpu"])
+def test_a_variable_that_cannot_be_given(make_request: MakeRequest, wrong: str) -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        make_request(env=(wrong,))
+    assert caught.value.code is ExitCode.USAGE
+    assert "hunter2" not in caught.value.message + caught.value.remedy
 
 
 @pytest.mark.parametrize(

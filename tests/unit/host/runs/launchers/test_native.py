@@ -67,6 +67,14 @@ def test_arguments_are_handed_on_and_the_record_is_read(run: Run, request_for_cp
     assert result.exit_code == 5
 
 
+def test_variables_are_handed_on(run: Run, request_for_cpu: RunRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    request = replace(request_for_cpu, options=LocalOptions(env=("NCCL_DEBUG=WARN",)))
+    record = run("print(json.dumps({'schema': 'record/v1', 'env': os.environ['NCCL_DEBUG']}))", request).record
+    assert json.loads(record)["env"] == "WARN"
+    assert "NCCL_DEBUG=WARN" in NativeLauncher().command(request).split()
+
+
 @pytest.mark.parametrize(
     ("ends", "state", "said", "code"),
     [

@@ -19,7 +19,7 @@ ALONE: dict[str, list[Any]] = {
     "registry": ["https://r.io"],
     "resume_pvc": ["results"],
     "rdma_resource": [("rdma",), ("rdma/a=1", "rdma/a=2")],
-    "env": [("A",), ("A=1", "A=2"), ("A=\ud800",), ("FLAGBENCH_MASTER=x:1",), ("FLAGBENCH_TICKET={}",)],
+    "env": [("A",), ("1=x",), ("A=1", "A=2"), ("A=\ud800",), ("FLAGBENCH_MASTER=x:1",), ("FLAGBENCH_TICKET={}",)],
     "precision": ["tf32"],
     "data": ["/etc", "s3:///prefix", "https://host/x"],
     "weights": ["/etc", "synthetic", "s3://b"],
@@ -77,7 +77,7 @@ def test_a_secret_is_refused_and_not_repeated(option: str, value: Any) -> None:
 def test_what_is_not_a_secret_passes() -> None:
     plain = {"HTTP_PROXY": "http://proxy:3128", "MAX_TOKENS": "512", "A": "hf_transfer"}
     made = request_of(env=tuple(f"{name}={value}" for name, value in plain.items()), name="sk-learn-nightly-run")
-    assert made.environment == plain
+    assert made.environment == {**plain, "FLAGBENCH_ENV": "HTTP_PROXY,MAX_TOKENS,A"}
 
 
 def test_the_default_name_fits_a_host_name() -> None:

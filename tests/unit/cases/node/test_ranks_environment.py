@@ -1,0 +1,46 @@
+"""The variables of the ranks: the publisher's, and a limit of threads."""
+
+import os
+
+import pytest
+
+from flagbench_cases.node import supervisor
+from flagbench_cases.node.placement import Placement
+from flagbench_cases.shared import config
+from flagbench_cases.shared.interruption import Interruption
+
+pytestmark = pytest.mark.image
+
+CORES = len(os.sched_getaffinity(0))
+RESOLVED = {
+    **{"nodes": 1, "preset": "tiny", "division": "faithful", "precision": None, "seed": None, "source": None},
+    **{"weights": False, "steps": None, "max_samples": None, "full": False, "settings": []},
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "stack", "gpus", "given", "connections", "threads"),
+    [
+        ("llama2-70b", "hopper-cuda13", 2, {}, "1", "1"),
+        ("llama2-70b", "c500-maca2.18", 2, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "8", "1"),
+        ("aquila-33b", "a100-cuda11.6", 8, {}, "1", "4"),
+        ("aquila-33b", "a100-cuda11.6", 8, {"OMP_NUM_THREADS": "3"}, "1", "3"),
+        ("aquila-33b", "cpu", 2, {}, None, str(max(1, CORES // 2))),
+        ("distilbert", "hopper-cuda13", 8, {}, None, str(max(1, CORES // 8))),
+        ("distilbert", "hopper-cuda13", 1, {}, None, None),
+    ],
+)
+def test_what_ranks_get(monkeypatch, case, stack, gpus, given, connections, threads):
+    for name in ("CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    manifest = config.load_stack(stack)
+    resolved = config.resolve(config.load_case(case), manifest, gpus=gpus, **RESOLVED)
+    place, limits = Placement(1, 0, "127.0.0.1", 0, "flags"), supervisor.Limits(600.0, None)
+    run = supervisor.Run(resolved, manifest, place, limits, Interruption())
+    try:
+        found = run.environment()
+    finally:
+        run.remove_spool()
+    assert (found.get("CUDA_DEVICE_MAX_CONNECTIONS"), found.get("OMP_NUM_THREADS")) == (connections, threads)
