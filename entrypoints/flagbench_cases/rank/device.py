@@ -26,6 +26,9 @@ class CpuDevice:
         """Name and memory (bytes) of the host."""
         return {"index": index, "name": system.processor_name(), "memory_bytes": system.memory_bytes()}
 
+    def reset_peak(self) -> None:
+        """Nothing: the kernel's peak of a process cannot be reset."""
+
     def allocator_peak(self) -> Optional[int]:
         """None: there is no device allocator."""
         return None
@@ -55,6 +58,12 @@ class CudaDevice:
         """Name and memory (bytes) as reported by the driver."""
         properties = torch.cuda.get_device_properties(self.torch)
         return {"index": index, "name": properties.name, "memory_bytes": properties.total_memory}
+
+    def reset_peak(self) -> None:
+        """Forget the peaks so far, and give back what the allocator keeps of them."""
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.torch)
+        self._used = 0
 
     def allocator_peak(self) -> Optional[int]:
         """Peak sum of live tensors, bytes."""

@@ -227,16 +227,23 @@ NO_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_c
 """Reasons for a lower clock that are not throttling: the clock was set, or the device was idle."""
 
 
-@_qualifier("throttled", "The device is too hot, or has too little power.", "1 s: one sample")
+POWER_CAP = "sw_power_cap"
+"""The reason of a device at the power limit in force: under load, normal at the limit that is the device's own."""
+
+
+@_qualifier("throttled", "The device is too hot, or its power is limited below its own limit.", "1 s: one sample")
 @_each_side
 def _throttled(subjects: Sequence[Subject]) -> Iterator[str]:
     longest: dict[str, float] = {}
     for device in (device for subject in subjects for device in subject.monitored):
+        limit, own = device.power_limit_w, device.power_limit_default_w
+        normal = NO_THROTTLING if limit and own and limit < own else NO_THROTTLING | {POWER_CAP}
         for reason, seconds in device.throttle_seconds.items():
-            longest[reason] = max(seconds, longest.get(reason, 0.0))
-    for reason, seconds in longest.items():
-        if seconds >= LEAST_SECONDS and reason not in NO_THROTTLING:
-            yield f"throttled {seconds:.0f} s ({reason})"
+            if reason not in normal:
+                longest[reason] = max(seconds, longest.get(reason, 0.0))
+    yield from (
+        f"throttled {seconds:.0f} s ({reason})" for reason, seconds in longest.items() if seconds >= LEAST_SECONDS
+    )
 
 
 @_qualifier("tenant", "Somebody else uses the device.", "1 GiB in use before the run: a driver alone uses less")

@@ -98,4 +98,7 @@ def test_a_device_has_the_same_limits_in_every_stack() -> None:
     devices = [device for stack in load_catalog().stacks.values() for device in stack.accelerators]
     known = {device.name: device.limits for device in devices if device.limits.power_watts is not None}
     assert {"NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200"} <= set(known)
+    assert {f"NVIDIA {name}" for name in ("H100 PCIe", "H100 NVL", "H200 NVL", "GH200 480GB", "A100 80GB PCIe")} <= {
+        *known
+    }
     assert all(device.limits in (known.get(device.name), type(device.limits)()) for device in devices)

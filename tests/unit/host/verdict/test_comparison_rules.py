@@ -171,6 +171,9 @@ def test_a_baseline_above_its_own_ceiling_proves_no_run_slow(there: float, sound
     assert ("above-ceiling" in {finding.rule for finding in result.findings}) is (doubted is not sound)
 
 
+AT_LIMIT: dict[str, Any] = {"throttle_seconds": {"sw_power_cap": 90.0}, "power_limit_default_w": 400.0}
+
+
 def window(**fields: Any) -> Window:
     return Window(first_step=0, steps=200, samples=51200, seconds=26.6, **fields)
 
@@ -184,6 +187,8 @@ def window(**fields: Any) -> Window:
         ({}, {"mem_used_before_bytes": MUCH_MEMORY + 1}, ("another tenant on the device",)),
         ({"steady": False}, {}, ("window not steady",)),
         ({}, {"throttle_seconds": {"reason_0x200": 7.2}}, ("throttled 7 s (reason_0x200)",)),
+        ({}, {**AT_LIMIT, "power_limit_w": 400.0}, ()),
+        ({}, {**AT_LIMIT, "power_limit_w": 300.0}, ("throttled 90 s (sw_power_cap)",)),
     ],
 )
 def test_what_disturbs_and_what_does_not(
