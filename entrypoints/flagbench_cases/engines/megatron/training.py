@@ -8,7 +8,7 @@ import functools
 import inspect
 import math
 import warnings
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -138,7 +138,7 @@ class Trainer:
     def _run(self, batches: List[torch.Tensor], forward_only: bool) -> List[torch.Tensor]:
         self.config.timers = None if forward_only else self.timers
         found = self.run_schedule(
-            forward_step_func=functools.partial(_forward, self.rows),
+            forward_step_func=functools.partial(_forward, self.rows, self.context.spool.beat),
             data_iterator=iter(batches),
             model=self.model,
             num_microbatches=len(batches),
@@ -205,9 +205,12 @@ class Trainer:
         return found
 
 
-def _forward(rows: int, batches: Iterator[torch.Tensor], model: Any, *_: Any) -> Tuple[torch.Tensor, Any]:
+def _forward(
+    rows: int, beat: Callable[[], None], batches: Iterator[torch.Tensor], model: Any, *_: Any
+) -> Tuple[torch.Tensor, Any]:
     """Megatron-Core's forward step: the output of a stage, and what makes a loss of the last one's. `rows`: of the
-    embedding."""
+    embedding. `beat`: a step of a thousand micro-batches is longer than a rank may be silent."""
+    beat()
     tokens = next(batches)
     inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     if parallel_state.is_pipeline_first_stage():

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from flagbench_cases.engines.megatron import parts
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.spool import SpoolReader
 from halves import needs_half
 from running import need_megatron
 from unit.cases.engines.megatron_bench import SMALL, context_of, transformers_model, weights_of
@@ -100,15 +101,16 @@ def trained(
     mine, weights = parts.parts_of(shape_of(SECTION), layout, at), weights_of(SECTION)
     parts.fill(module, mine, lambda names: iter([(name, weights[name]) for name in names]))
     trainer = training.Trainer(context, module, dtype, training.Hyperparameters(**{**SETTINGS, **settings}))
-    losses, rates, skipped = [], [], []
+    losses, rates, skipped, beats = [], [], [], []
     for step in range(steps):
         before(trainer, step)
+        beats.append(SpoolReader(str(folder), rank).progress().beat)
         rates.append(trainer.learning_rate)
         losses.append(trainer.step(batches_of(step, layout, at.dp)))
         skipped.append(trainer.skipped_last)
     weights = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     facts = trainer.facts()
-    return {"losses": losses, "rates": rates, "weights": weights, "skipped": skipped, "facts": facts}
+    return {"losses": losses, "rates": rates, "weights": weights, "skipped": skipped, "facts": facts, "beats": beats}
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +202,44 @@ def test_the_rate_rises_and_falls_by_samples_of_all_replicas(run: Any) -> None:
             assert found["rates"] == pytest.approx([expected_rate(step) for step in range(STEPS)], rel=1e-6)
             assert found["facts"]["learning_rate"] == pytest.approx(expected_rate(STEPS), rel=1e-6)
             assert (found["facts"]["updates"], found["facts"]["skipped_steps"]) == (STEPS, 0)
+
+
+def test_a_rank_beats_in_every_micro_batch(run: Any) -> None:
+    """Every stage, so that a step of a thousand micro-batches is not taken for a hang."""
+    for name in ("one rank", "tp2 pp2, sequences"):
+        for found in run(name):
+            beats = found["beats"]
+            assert beats == [beats[0] + ACCUMULATED * step for step in range(STEPS)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weight_gradients_added_in_their_product(tmp_path: Path, run: Any, dtype: torch.dtype) -> None:
+    """By torch's function in place of Apex's, which Megatron-Core calls; in half precision it has it on devices only,
+    so that the product is converted here."""
+
+    def body(folder: Path, rank: int, world: int) -> Any:
+        from megatron.core.tensor_parallel import layers
+
+        from flagbench_cases.engines.megatron import common
+
+        def addmm(total: Any, one: Any, other: Any, out_dtype: Any, out: Any) -> None:
+            assert (out_dtype, one.dtype) == (torch.float32, torch.bfloat16)
+            out.add_(one.to(out_dtype) @ other.to(out_dtype))
+
+        calls, by_torch = [], common._ByTorch.wgrad_gemm_accum_fp32
+        common._ByTorch.wgrad_gemm_accum_fp32 = lambda *given: calls.append(1) or by_torch(*given)
+        if dtype is torch.bfloat16:
+            common.torch = cpu_shims.Overlay(torch, addmm=addmm)
+        layers.fused_weight_gradient_mlp_cuda, layers._grad_accum_fusion_available = common._ByTorch, True
+        return trained(folder, rank, Layout(), {}, {"gradient_accumulation_fusion": True}, dtype), len(calls)
+
+    from flagbench_cases.engines.megatron import cpu_shims
+
+    ((found, calls),) = on_ranks(1, tmp_path, body)
+    matrices = 4 * SECTION["layers"] + 1
+    assert calls == STEPS * ACCUMULATED * matrices
+    error = {"abs": 1e-5} if dtype is torch.float32 else {"rel": 0.02}
+    assert found["losses"] == pytest.approx(mean_losses(run("one rank"), Layout()), **error)
 
 
 # Half precision
