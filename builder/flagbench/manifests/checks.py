@@ -68,6 +68,7 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
     ):
         doc.require_known(pattern, kind, known)
     doc.require_unique("quirks.*.id", "quirk")
+    _check_quirks(doc)
     doc.require_unique("metrics.*.name", "metric")
     doc.require_unique("condition_groups.*", "condition")
     _check_flops(doc)
@@ -90,6 +91,24 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
             doc.problem(("presets", "reference"), f"a case of the kind {kind} needs '{kind}.{key}'")
     if len(raw["engines"]) > 1 and not any(doc.names("presets.reference.engine.name")):
         doc.problem(("presets", "reference"), "missing: engine.name, one of the engines above")
+
+
+MOST_OF_A_STEP = 0.03
+"""The share of a step's time by which a quirk that is kept may differ; more would look like a slow device."""
+
+
+def _check_quirks(doc: Document) -> None:
+    """That a quirk which is kept, though its operators differ, says what of a step's time that is, and is little."""
+    for index, quirk in enumerate(doc.data["quirks"]):
+        if quirk["decision"] != "kept":
+            continue
+        if "difference" in quirk and "time" not in quirk:
+            doc.problem(("quirks", index), f"missing: time, the share of a step that {quirk['id']} differs by")
+        elif (share := quirk.get("time", {}).get("share", 0)) > MOST_OF_A_STEP:
+            doc.problem(
+                ("quirks", index, "time", "share"),
+                f"{share:g} of a step is more than {MOST_OF_A_STEP:g}; do as the publisher, or write `corrected`",
+            )
 
 
 def _check_flops(doc: Document) -> None:

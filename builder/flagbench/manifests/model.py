@@ -158,6 +158,14 @@ class StepDifference:
 
 
 @dataclass(frozen=True)
+class TimeDifference:
+    """How much longer a published step is here because of a quirk, calculated."""
+
+    share: Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
+    formula: str
+
+
+@dataclass(frozen=True)
 class Quirk:
     """A surprise in the publisher's code, and whether a comparable run repeats it."""
 
@@ -166,6 +174,7 @@ class Quirk:
     publisher: str
     here: str
     difference: StepDifference | None = None
+    time: TimeDifference | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flagbench.claims.published import reproductions
-from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, ClaimMetric, Stack
+from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, ClaimMetric, Quirk, Stack
 from flagbench.report.export import cell, table
 from flagbench.verdict.rules import RULES, Needs
 
@@ -52,8 +52,15 @@ def _cases(cases: Iterable[Case]) -> Iterable[str]:
         yield table(("metric", "unit", "scope", "better", "depends on", "held by"), rows)
         settings = ((f"`{name}`", s["type"], _range(s)) for name, s in case.settable.items())
         yield table(("`--set`", "type", "range"), settings)
-        quirks = ((q.id, q.decision, q.publisher, q.here) for q in case.quirks)
+        quirks = ((q.id, q.decision, q.publisher, _here(q)) for q in case.quirks)
         yield table(("quirk", "decision", "the publisher's code", "here"), quirks)
+
+
+def _here(quirk: Quirk) -> str:
+    """What is done here, and what it costs."""
+    if quirk.time is None:
+        return quirk.here
+    return f"{quirk.here} At most {100 * quirk.time.share:g} % of a step: {quirk.time.formula}"
 
 
 def _rules() -> Iterable[str]:

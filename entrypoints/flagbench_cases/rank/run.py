@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Optional
 import torch
 
 from flagbench_cases.contract import Context, InferWorkload, TrainWorkload, Workload
-from flagbench_cases.engines import precision
+from flagbench_cases.engines import apex, precision
 from flagbench_cases.engines.groups import make_groups
 from flagbench_cases.rank import checkpoint, matmul_peak
 from flagbench_cases.rank.device import open_device
@@ -39,6 +39,8 @@ class RankRun:
         self.started = started
         self.local_rank = int(os.environ["LOCAL_RANK"])
         precision.set_switches(self.config["precision"])
+        unusable = apex.hide_if_unusable()
+        self.unused = {"apex": unusable} if unusable else {}
         self.device = open_device(plan["stack"], self.local_rank)
         self.job = Job(self.device, plan["timeout"])
         check_same_configuration(self.job, plan)
@@ -78,7 +80,7 @@ class RankRun:
         )
         spool.fact("precision", **precision.prove(device.torch, self.config["precision"]))
         if self.job.rank == 0:
-            spool.fact("software", **software(device.kind, self.config["precision"]))
+            spool.fact("software", **software(device.kind, self.config["precision"]), **self.unused)
 
     def _load(self) -> Any:
         """Build and set up the case's workload for this rank."""

@@ -17,6 +17,8 @@ PACKAGES = (
     "deepspeed",
     "megatron-core",
     "flash-attn",
+    "transformer-engine",
+    "apex",
     "psutil",
     "nvidia-ml-py",
 )

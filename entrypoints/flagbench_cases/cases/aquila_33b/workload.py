@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from flagbench_cases.cases.aquila_33b import sentences
 from flagbench_cases.contract import INFER, Context, Evaluation, InferWorkload, Work, measure
-from flagbench_cases.engines.megatron import open_engine, parts
+from flagbench_cases.engines.megatron import norm, open_engine, parts
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.prepare.llama import load, weights_format
 from flagbench_cases.shared.errors import DataError
@@ -43,7 +43,8 @@ class AquilaWorkload(InferWorkload):
         self.engine = open_engine()
         self.engine.start(context)
         dtype = DTYPES[config["precision"]]
-        self.module = self.engine.build(context, self.shape, dtype, of_2023=True)
+        self.norm = norm.choose(self.device, trains=False)
+        self.module = self.engine.build(context, self.shape, dtype, of_2023=True, norm=self.norm)
         beat()
         self._fill()
         self.module.eval()
@@ -115,6 +116,7 @@ class AquilaWorkload(InferWorkload):
                 "layout": str(self.context.layout),
                 "workers": config["data"]["workers"],
                 "vocabulary_padding": self.padding,
+                "norm": self.norm,
                 "data": self.condition,
                 "weights": self.weights,
             },

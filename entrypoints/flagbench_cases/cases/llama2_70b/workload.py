@@ -10,7 +10,7 @@ import torch
 
 from flagbench_cases.cases.llama2_70b import data
 from flagbench_cases.contract import Context, TrainWorkload, Work
-from flagbench_cases.engines.megatron import attention, open_engine, parts
+from flagbench_cases.engines.megatron import attention, norm, open_engine, parts
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.errors import DataError, UsageError
@@ -56,11 +56,19 @@ class PretrainingWorkload(TrainWorkload):
         beat()
         dtype = DTYPES[config["precision"]]
         self.attention = attention.choose(self.device) if train["flash_attention"] else attention.UNFUSED
+        self.norm = norm.choose(self.device, trains=True)
+        self.weight_gradients = self.engine.fuse_weight_gradients(self.device)
         self.recompute = train["recompute"]
         if self.recompute == "selective" and self.attention != attention.UNFUSED:
             self.recompute = "none"  # as published: what it would repeat, an attention kernel does not keep
         self.module = self.engine.build(
-            context, self.shape, dtype, of_2024=True, attention=self.attention, **self._settings()
+            context,
+            self.shape,
+            dtype,
+            of_2024=True,
+            attention=self.attention,
+            norm=self.norm,
+            **self._settings(),
         )
         shapes = weights_format.shapes(config["model"])
         read = parts.random_tensors(self.shape, shapes, config["seed"], self.device, beat, scaled=True)
@@ -79,7 +87,10 @@ class PretrainingWorkload(TrainWorkload):
 
     def _settings(self) -> Dict[str, Any]:
         """What Megatron-Core's configuration has beside the sizes."""
-        found: Dict[str, Any] = {"sequence_parallel": self.context.layout.tp > 1}
+        found: Dict[str, Any] = {
+            "sequence_parallel": self.context.layout.tp > 1,
+            "gradient_accumulation_fusion": self.weight_gradients != "separate",
+        }
         if self.recompute == "selective":
             found["recompute_granularity"] = "selective"
         elif self.recompute == "full":
@@ -156,6 +167,8 @@ class PretrainingWorkload(TrainWorkload):
                 "layout": str(self.context.layout),
                 "recompute": self.recompute,
                 "attention": self.attention,
+                "norm": self.norm,
+                "weight_gradients": self.weight_gradients,
                 "optimizer": "AdamW(betas=%g/%g, eps=%g, weight_decay=%g)%s"
                 % (
                     train["beta1"],

@@ -1,4 +1,4 @@
-"""What the modules of both releases of Megatron-Core share: norm, attention and arguments of the model."""
+"""What the modules of both releases of Megatron-Core share: attention and arguments of the model."""
 
 import warnings
 from typing import Any, Dict
@@ -8,35 +8,15 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 from flagbench_cases.contract import Context
+from flagbench_cases.engines.megatron.norm import torch_release
 from flagbench_cases.engines.megatron.shape import Shape
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Apex and Transformer Engine are absent; pynvml has another name
     from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.tensor_parallel import layers
     from megatron.core.transformer.attention import SelfAttention
     from megatron.core.transformer.dot_product_attention import DotProductAttention
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-
-class Norm(torch.nn.Module):
-    """RMSNorm over the last dimension."""
-
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float, **_: Any) -> None:
-        super().__init__()
-        self.size, self.eps = (hidden_size,), eps
-        device = torch.device("cpu") if config.use_cpu_initialization else torch.cuda.current_device()
-        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype, device=device))
-        # Its gradient is a part on each rank, which Megatron-Core then sums.
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[..., D] to [..., D]."""
-        if hasattr(F, "rms_norm"):
-            return F.rms_norm(hidden, self.size, self.weight, self.eps)
-        # Before torch 2.4.
-        wide = hidden.float()
-        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return (wide * scale * self.weight).to(hidden.dtype)
 
 
 class ExpandedSelfAttention(SelfAttention):
@@ -81,7 +61,6 @@ def config_arguments(context: Context, shape: Shape, dtype: torch.dtype, of_2023
         "apply_query_key_layer_scaling": of_2023,
         "attention_softmax_in_fp32": of_2023,  # with the scaling it has to be; the default depends on the release
         "masked_softmax_fusion": False,  # its kernels are Apex's
-        "gradient_accumulation_fusion": False,
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
         "bf16": dtype is torch.bfloat16,
@@ -107,6 +86,36 @@ def model_arguments(context: Context, shape: Shape) -> Dict[str, Any]:
         "position_embedding_type": "rope",
         "rotary_base": shape.rope_theta,
     }
+
+
+SEPARATE, BY_APEX, BY_TORCH = "separate", "fused by apex", "fused by torch"
+FUSED_BY_TORCH_FROM = (2, 8)
+"""torch.addmm of half-precision matrices to an fp32 sum, on CUDA devices."""
+
+
+def fuse_weight_gradients(device: torch.device) -> str:
+    """How a micro-batch's weight gradients are added to the sum: in the kernel of their product, as published, where
+    Apex's extension or torch can. For `gradient_accumulation_fusion` of Megatron-Core, which calls that extension."""
+    if device.type != "cuda":
+        return SEPARATE
+    if layers._grad_accum_fusion_available:
+        return BY_APEX if layers.fused_weight_gradient_mlp_cuda is not _ByTorch else BY_TORCH
+    if torch_release() < FUSED_BY_TORCH_FROM:
+        return SEPARATE
+    layers.fused_weight_gradient_mlp_cuda, layers._grad_accum_fusion_available = _ByTorch, True
+    return BY_TORCH
+
+
+class _ByTorch:
+    """Stands in for Apex's extension."""
+
+    @staticmethod
+    def wgrad_gemm_accum_fp32(inputs: torch.Tensor, gradients: torch.Tensor, total: torch.Tensor) -> None:
+        """Add a weight's gradient [O, I] to `total`, fp32, from inputs [N, I] and gradients of the output [N, O]."""
+        if inputs.dtype is total.dtype:
+            total.addmm_(gradients.t(), inputs)
+        else:
+            torch.addmm(total, gradients.t(), inputs, out_dtype=total.dtype, out=total)
 
 
 def sum_over_replicas(tensor: torch.Tensor) -> None:

@@ -15,6 +15,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
+from flagbench_cases.engines.megatron.norm import torch_release
+
 CPU = torch.device("cpu")
 FACTORIES = ("arange", "empty", "full", "ones", "zeros")
 _PACKAGE = "megatron.core"
@@ -125,7 +127,7 @@ def _overlay() -> Overlay:
     names: Dict[str, Any] = {name: _on_cpu(getattr(torch, name)) for name in FACTORIES}
     names["tensor"] = _on_cpu(torch.tensor)
     replaced: Dict[str, Any] = {"new_group": _GROUPS.new_group}
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+    if torch_release() < (2, 6):
         names["tensor"] = _tensor
         replaced.update(all_reduce=_all_reduce, _all_gather_base=_all_gather, _reduce_scatter_base=_reduce_scatter)
     return Overlay(torch, cuda=cuda, distributed=Overlay(torch.distributed, **replaced), **names)

@@ -1,7 +1,7 @@
 """The model and its process groups by Megatron-Core 0.16, which needs torch 2.6 and Python 3.10.
 
 Modules are Megatron-Core's own (its `local` layer specification), since Transformer Engine and Apex are not in every
-image; only the norm is torch's, marked for sequence parallelism.
+image; only the norm is ours, marked for sequence parallelism.
 """
 
 import warnings
@@ -16,12 +16,14 @@ from flagbench_cases.engines.megatron import cpu_shims
 from flagbench_cases.engines.megatron.attention import MODULES, UNFUSED
 from flagbench_cases.engines.megatron.common import (
     ExpandedSelfAttention,
-    Norm,
     config_arguments,
+    fuse_weight_gradients,
     model_arguments,
     sum_over_replicas,
     token_losses,
 )
+from flagbench_cases.engines.megatron.norm import MODULES as NORMS
+from flagbench_cases.engines.megatron.norm import TORCH
 from flagbench_cases.engines.megatron.shape import Shape
 
 with warnings.catch_warnings():
@@ -34,7 +36,7 @@ with warnings.catch_warnings():
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-__all__ = ["RELEASE", "build", "start", "sum_over_replicas", "token_losses"]
+__all__ = ["RELEASE", "build", "fuse_weight_gradients", "start", "sum_over_replicas", "token_losses"]
 
 RELEASE = "0.16"
 
@@ -83,6 +85,7 @@ def build(
     of_2023: bool = False,
     of_2024: bool = False,
     attention: str = UNFUSED,
+    norm: str = TORCH,
     **settings: Any,
 ) -> torch.nn.Module:
     """This rank's stage with uninitialised parameters: tokens [B, T] to logits [B, T, V / tp].
@@ -91,10 +94,10 @@ def build(
     multiplied by it in fp32, keys repeated first, angles in the precision of the model, no offset in the SwiGLU,
     residuals added out of place. It is for inference: there is no dropout.
     `of_2024`: those of its legacy layers in January 2024: keys repeated first, no offset in the SwiGLU.
-    `attention`: a name of the module `attention`. `settings`: of Megatron-Core's TransformerConfig.
+    `attention`, `norm`: a name of the module of that name. `settings`: of Megatron-Core's TransformerConfig.
     """
     layer = get_gpt_layer_local_spec(normalization="RMSNorm")
-    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = NORMS[norm]
     if of_2023 or of_2024:
         layer.submodules.self_attention.module = ExpandedSelfAttention
     if of_2023:
@@ -107,7 +110,7 @@ def build(
         model = GPTModel(
             config=config,
             transformer_layer_spec=TransformerBlockSubmodules(
-                layer_specs=[layer] * (shape.layers // context.layout.pp), layer_norm=Norm
+                layer_specs=[layer] * (shape.layers // context.layout.pp), layer_norm=NORMS[norm]
             ),
             **model_arguments(context, shape),
         )

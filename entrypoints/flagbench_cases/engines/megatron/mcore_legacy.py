@@ -16,6 +16,8 @@ from flagbench_cases.contract import Context
 from flagbench_cases.engines.groups import ensure_group
 from flagbench_cases.engines.megatron import cpu_shims
 from flagbench_cases.engines.megatron.attention import MODULES, UNFUSED
+from flagbench_cases.engines.megatron.norm import MODULES as NORMS
+from flagbench_cases.engines.megatron.norm import TORCH
 from flagbench_cases.engines.megatron.shape import Shape
 
 sys.modules.setdefault("transformer_engine", None)  # type: ignore[arg-type]  # an import of it fails
@@ -24,8 +26,8 @@ logging.getLogger("megatron.core.dist_checkpointing.strategies").setLevel(loggin
 
 from flagbench_cases.engines.megatron.common import (  # noqa: E402
     ExpandedSelfAttention,
-    Norm,
     config_arguments,
+    fuse_weight_gradients,
     model_arguments,
     sum_over_replicas,
     token_losses,
@@ -41,7 +43,7 @@ with warnings.catch_warnings():
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-__all__ = ["RELEASE", "build", "start", "sum_over_replicas", "token_losses"]
+__all__ = ["RELEASE", "build", "fuse_weight_gradients", "start", "sum_over_replicas", "token_losses"]
 
 RELEASE = "0.8"
 
@@ -75,13 +77,14 @@ def build(
     of_2023: bool = False,
     of_2024: bool = False,
     attention: str = UNFUSED,
+    norm: str = TORCH,
     **settings: Any,
 ) -> torch.nn.Module:
     """This rank's stage with uninitialised parameters: tokens [B, T] to logits [B, T, V / tp]. Arguments as in
     `mcore`."""
     config = TransformerConfig(**config_arguments(context, shape, dtype, of_2023), **settings)
     layer = get_gpt_layer_local_spec()
-    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = NORMS[norm]
     if of_2023 or of_2024:
         layer.submodules.self_attention.module = ExpandedSelfAttention
     if attention != UNFUSED:
@@ -89,7 +92,7 @@ def build(
     model = GPTModel(
         config=config,
         transformer_layer_spec=TransformerBlockSubmodules(
-            layer_specs=[layer] * (shape.layers // context.layout.pp), layer_norm=Norm
+            layer_specs=[layer] * (shape.layers // context.layout.pp), layer_norm=NORMS[norm]
         ),
         **model_arguments(context, shape),
     )
