@@ -164,6 +164,15 @@ def test_an_old_driver_with_devices_is_a_warning(
     )
 
 
+def test_a_driver_that_is_not_known_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(preflight, "import_torch", lambda plan: fake_torch(8))
+    monkeypatch.setattr(preflight, "shared_memory", lambda: None)
+    preflight.check(plan(tmp_path))
+    assert capsys.readouterr().err.count("470.57") == 1
+
+
 @pytest.mark.parametrize(
     ("room", "gpus", "warned"), [(64 * 2**20, 8, True), (64 * 2**20, 1, False), (2**30, 8, False), (None, 8, False)]
 )
@@ -177,7 +186,7 @@ def test_little_shared_memory_is_warned_of(
 ) -> None:
     monkeypatch.setattr(preflight, "import_torch", lambda plan: fake_torch(8))
     monkeypatch.setattr(preflight, "shared_memory", lambda: room)
-    preflight.check(plan(tmp_path, gpus=gpus))
+    preflight.check(plan(tmp_path, driver="535.54.03", gpus=gpus))
     line = "warning: /dev/shm has only 64 MiB for 8 ranks; start the container with --shm-size 16g\n"
     assert capsys.readouterr().err == (line if warned else "")
 

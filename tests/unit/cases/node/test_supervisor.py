@@ -1,4 +1,4 @@
-"""The variables of the ranks: the publisher's, and a limit of threads."""
+"""What a node's parent gives its ranks: variables, and a limited wait for the monitor."""
 
 import os
 
@@ -18,6 +18,14 @@ RESOLVED = {
 }
 
 
+def run_of(case, stack, gpus):
+    """A run that has not started."""
+    manifest = config.load_stack(stack)
+    resolved = config.resolve(config.load_case(case), manifest, gpus=gpus, **RESOLVED)
+    place, limits = Placement(1, 0, "127.0.0.1", 0, "flags"), supervisor.Limits(600.0, None)
+    return supervisor.Run(resolved, manifest, place, limits, Interruption())
+
+
 @pytest.mark.parametrize(
     ("case", "stack", "gpus", "given", "connections", "threads"),
     [
@@ -35,12 +43,22 @@ def test_what_ranks_get(monkeypatch, case, stack, gpus, given, connections, thre
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    manifest = config.load_stack(stack)
-    resolved = config.resolve(config.load_case(case), manifest, gpus=gpus, **RESOLVED)
-    place, limits = Placement(1, 0, "127.0.0.1", 0, "flags"), supervisor.Limits(600.0, None)
-    run = supervisor.Run(resolved, manifest, place, limits, Interruption())
+    run = run_of(case, stack, gpus)
     try:
         found = run.environment()
     finally:
         run.remove_spool()
     assert (found.get("CUDA_DEVICE_MAX_CONNECTIONS"), found.get("OMP_NUM_THREADS")) == (connections, threads)
+
+
+def test_ranks_start_without_a_monitor_that_is_silent(monkeypatch):
+    monkeypatch.setattr(supervisor, "MONITOR_SECONDS", -1.0)
+    run = run_of("distilbert", "cpu", 1)
+    try:
+        run._start_sampler()
+        run._stop_sampler()
+        found = run.evidence()
+    finally:
+        run.remove_spool()
+    assert (found.telemetry, found.monitor) == (None, {})
+    assert "the monitor cpu" in found.telemetry_reason
