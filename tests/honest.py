@@ -175,7 +175,7 @@ def _evidence(claim: Claim, request: Request, pace: Pace, steps: dict[int, list[
         driver = _known(claim, "driver")
         fact("rank", rank, **where, device=dict(device, index=local), driver=None if driver == "here" else driver)
         executed = request.config["precision"]
-        error = 1e-7 if executed == "fp32" else 1e-4
+        error = {"fp32": 1e-7, "bf16": 3e-3}.get(executed, 4e-4)
         fact("precision", rank, requested=executed, executed=executed, relative_error=error)
         fact("memory", rank, peak=peak, allocator_peak=peak - 2**30, parameters=1.0)
         fact("processor", rank, ran=trained * (1 - pace.waiting), waited=trained * pace.waiting)
@@ -183,10 +183,10 @@ def _evidence(claim: Claim, request: Request, pace: Pace, steps: dict[int, list[
         if request.kind == "infer":
             fact("pass_begun", rank, name="infer", first_step=0)
             fact("pass", rank, name="infer", first_step=0, steps=count, seconds=trained)
-            fact("timing", rank, init=0.5, infer=trained, e2e=e2e)
+            fact("timing", rank, init=e2e - trained, infer=trained, e2e=e2e)
         else:
             times = {"eval": trained - ends, "eval_initial": 0.0, "checkpoint": 0.0, "converged": True}
-            fact("timing", rank, init=0.5, train=trained, e2e=e2e, **times)
+            fact("timing", rank, init=e2e - trained, train=trained, e2e=e2e, **times)
     fact("software", 0, python="3.8.0", torch=_known(claim, "torch"), cuda=_known(claim, "cuda"), packages={})
     own = {"device_model", "devices", "nodes", "division", "precision", "seed", "stop_rule", "layout"}
     own |= {"torch", "cuda", "driver"}
@@ -255,6 +255,7 @@ def _steps(claim: Claim, request: Request, pace: Pace, count: int) -> dict[int, 
     drawn = random.Random(pace.seed)
     executed = int(batch * pace.partial) * config["data"]["sequence_length"]
     flops = needed * (executed if request.unit == "tokens" else int(batch * pace.partial))
+    recomputes = derived_conditions(case, config).get("recompute") not in (None, False, "none")
     counting, other = [], []
     for number in range(count):
         factor = pace.slower * (1 + drawn.gauss(0, pace.noise)) * (1 + pace.drift * number / count)
@@ -263,7 +264,8 @@ def _steps(claim: Claim, request: Request, pace: Pace, count: int) -> dict[int, 
         collective = (0.4 * step, 0.1 * step) if layout.world > 1 else (NAN, NAN)
         passes = (0.8 * step, 0.95 * step) if layout.pp > 1 else (NAN, NAN)
         times = (0.8 * wait * factor, 0.2 * wait * factor, step, 0.999 * step, *collective, 1e-4, loss)
-        work = (int(batch * pace.partial), batch, executed, int(0.8 * executed), flops, 0.8 * flops, 0.0)
+        again = 0.3 * flops if recomputes else 0.0
+        work = (int(batch * pace.partial), batch, executed, int(0.8 * executed), flops, 0.8 * flops, again)
         counting.append(Step(*times, *work, *passes))
         other.append(Step(*times, 0, 0, 0, 0, 0, 0, 0, *passes))
     return {rank: counting if layout.counts(rank) else other for rank in range(layout.world)}

@@ -48,17 +48,19 @@ def _of_failed_check(made: dict[str, Any]) -> None:
     made["quality"]["checks"][0].update(ok=False, detail="asked for tf32; a matrix product ran in fp32")
 
 
+def _monitored(made: dict[str, Any], *own: dict[str, Any]) -> None:
+    """Telemetry of eight devices; `own`: what the first ones have besides."""
+    own += ({},) * (8 - len(own))
+    made["telemetry"] = {"devices": [{"index": i, "util_mean": 0.97, **more} for i, more in enumerate(own)]}
+
+
 def _throttled(made: dict[str, Any]) -> None:
     seconds = {"gpu_idle": 9.0, "hw_thermal_slowdown": 30.0, "sw_power_cap": 0.4}
-    devices = [
-        {"index": 0, "throttle_seconds": seconds},
-        {"index": 1, "throttle_seconds": {"hw_thermal_slowdown": 2.0}},
-    ]
-    made["telemetry"] = {"devices": devices}
+    _monitored(made, {"throttle_seconds": seconds}, {"throttle_seconds": {"hw_thermal_slowdown": 2.0}})
 
 
 def _with_another_tenant(made: dict[str, Any]) -> None:
-    made["telemetry"] = {"devices": [{"index": 0}, {"index": 1, "foreign_processes": 2}]}
+    _monitored(made, {}, {"foreign_processes": 2})
 
 
 def _as_it_is(made: dict[str, Any]) -> None:

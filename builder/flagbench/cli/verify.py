@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Annotated
 
 import typer
@@ -21,7 +22,7 @@ from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseli
 from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against
-from flagbench.verdict.series import with_provenance
+from flagbench.verdict.series import dated, with_provenance
 from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
 
@@ -48,6 +49,12 @@ def command(
             metavar="RECORD|SERIES",
             autocompletion=complete.runs,
             help="Compare with another record or series instead, named the same way. May be repeated.",
+        ),
+    ] = None,
+    nonce: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="The nonce that you chose before the runs: their series is not self-reported then."
         ),
     ] = None,
     within: Annotated[
@@ -85,8 +92,9 @@ def command(
         _verified(held, runs, claim, base, terms),
         held,
         [*runs.summaries("runs"), *(base.summaries("baseline") if base else ())],
-        runs.in_series,
+        runs.of_nonce(nonce) if nonce is not None else (),
     )
+    result = dated(result, held, datetime.now(timezone.utc).replace(tzinfo=None))
     explanation = _explained(held, result, base) if why and held else None
     if as_json:
         echo_json(result.to_dict() | ({"explanation": explanation and explanation.to_dict()} if why else {}))

@@ -94,6 +94,8 @@ class Cpu(Struct, frozen=True):
 
     model: str | None = None
     logical: Count | None = None
+    usable: Count | None = None
+    """The logical processors that the run may use: fewer where it was pinned, by taskset or a cpuset."""
 
 
 class Image(Struct, frozen=True):
@@ -340,6 +342,13 @@ class Telemetry(Struct, frozen=True):
     cpu: CpuTelemetry = CpuTelemetry()
     problems: tuple[str, ...] = ()
     """What is wrong with it: errors of the monitor, each once, and samples that end before the run."""
+    samples: Count | None = None
+    errors: Count = 0
+    """Readings that failed."""
+    interval_s: Amount | None = None
+    """The median between samples; None for fewer than two."""
+    unavailable: str | None = None
+    """Why no device was monitored."""
 
 
 class Sources(Struct, frozen=True):

@@ -69,18 +69,18 @@ def _verdict_blocks(result: VerifyResult) -> list[Block]:
 
 
 def _unknown(result: VerifyResult) -> tuple[str, ...]:
-    """What only one of the records and this version has, as those of another version may."""
+    """What no rule was applied to: what only the record or this version has, and limits that nobody published."""
     if not result.not_compared:
         return ()
     names = visible(brief(", ".join(result.not_compared), 200))
-    return (f"not checked, because only the record or only flagbench {__version__} has it: {names}",)
+    return (f"not checked, not in the record, in flagbench {__version__} or in any source: {names}",)
 
 
 def _self_reported(result: VerifyResult) -> tuple[str, ...]:
     """Which records nothing but themselves speaks for."""
     if not result.self_reported:
         return ()
-    return (f"self-reported, without a launcher's clock or a nonce: {', '.join(result.self_reported)}",)
+    return (f"self-reported, without a bundle of `reproduce` or a nonce of yours: {', '.join(result.self_reported)}",)
 
 
 def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wide: bool = False) -> str:

@@ -197,6 +197,8 @@ class Other(NamedTuple):
 
     runs: Sequence[ExplainedRun]
     conditions: Sequence[ConditionResult]
+    steady: bool
+    """Whether the ceilings measured on each side agree, so that a low one is the device's."""
 
 
 class Cost(NamedTuple):
@@ -295,7 +297,8 @@ def crowded(run: ExplainedRun, other: Other) -> Cost | None:
     if _others_busy(run):
         return None
     seen = (
-        f"the run had {run.threads} ranks and threads on {run.record.system.cpu.logical or 1} processors{run.where}"
+        f"the run had {run.threads} ranks and threads on "
+        f"{_usable(run) or run.record.system.cpu.logical or 1} processors{run.where}"
     )
     return _waited(run, _unlimited(run), seen)
 
@@ -382,7 +385,7 @@ def low_ceiling(run: ExplainedRun, other: Other) -> Cost | None:
     found, peak = run.ceiling, run.peak(run.precision)
     known = [each.ceiling for each in other.runs if each.ceiling]
     expected = sum(known) / len(known) if known else REACHED * peak if peak else None
-    if not found or not expected or precision(run, other):
+    if not found or not expected or not other.steady or precision(run, other):
         return None
     expected *= 1 - min(run.slowed, default=0.0)
     if found >= LOW * expected:
@@ -390,6 +393,25 @@ def low_ceiling(run: ExplainedRun, other: Other) -> Cost | None:
     source = "the baseline's" if known else f"{REACHED:.0%} of the datasheet's peak at this clock"
     seen = f"a matrix product reached {found / 1e12:.3g} TFLOP/s, {source} is {expected / 1e12:.3g}"
     return Cost(run.products(found) * (1 - found / expected), seen)
+
+
+def steady(runs: Sequence[ExplainedRun]) -> bool:
+    """Whether the matrix products of several ranks or runs were about as fast: one alone may have been disturbed."""
+    ceilings = [ceiling for run in runs for ceiling in run.section.ceilings]
+    return len(ceilings) > 1 and min(ceilings) >= LOW * max(ceilings)
+
+
+def pinned(run: ExplainedRun, other: Other) -> Cost | None:
+    """Fewer processors than the baseline may use, or than the machine has."""
+    here, there = (min((n for n in map(_usable, runs) if n), default=None) for runs in ([run], other.runs))
+    all_of_them, what = (there, "the baseline") if other.runs else (run.record.system.cpu.logical, "the machine")
+    if here is None or all_of_them is None or here >= all_of_them:
+        return None
+    return Cost(None, f"the run could use {here} processors{run.where}, {what} {all_of_them}")
+
+
+def _usable(run: ExplainedRun) -> int | None:
+    return run.record.system.cpu.usable
 
 
 def kernels(run: ExplainedRun, other: Other) -> Cost | None:
@@ -465,6 +487,12 @@ CAUSES = (
     ),
     Kind("other_tenants", "other tenants", "stop what else runs on the machine, or reserve processors", tenants),
     Kind("processors", "too few processors", "use fewer ranks or threads per node, or a larger machine", crowded),
+    Kind(
+        "pinned",
+        "fewer processors",
+        "run without taskset or a cpuset, or with as many processors on both sides",
+        pinned,
+    ),
     Kind("power_cap", "power limit", "restore the device's own limit, or check the power supply", power),
     Kind("throttling", "throttling", "check the cooling: fans, air flow, the temperature of the room", throttling),
     Kind("clocks", "low clocks", "reset the device's application clocks and locked clocks", clocks),

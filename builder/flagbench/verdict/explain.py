@@ -10,7 +10,7 @@ from msgspec import Struct, to_builtins
 
 from flagbench.manifests.model import Case
 from flagbench.records.model import Record
-from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, ExplainedRun, Kind, Other, open_run
+from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, ExplainedRun, Kind, Other, open_run, steady
 from flagbench.verdict.result import MetricResult, Verdict, VerifyResult
 from flagbench_core.evidence import EvidenceError
 
@@ -95,10 +95,12 @@ def _explain(records: Sequence[Record], result: VerifyResult, case: Case, baseli
     if not runs or len(runs) < len(opened):
         return Explanation(reason="a record has no evidence of steps")
     # Without a ratio it is work of another kind, whose times per step say nothing of this run's.
-    other = Other([run for run in there if run is not None and ratio is not None], result.conditions)
+    others = [run for run in there if run is not None and ratio is not None]
+    other = Other(others, result.conditions, steady(runs) and (not others or steady(others)))
     published = _published_costs(result) if result.against.kind == "claim" else {}
 
     causes, unmeasured = [], []
+    left = 1.0 if gap is None else gap  # what is measured directly comes first, and takes its part
     for kind in CAUSES:
         costs = _find(kind, runs, other)
         if any(cost.seconds is None for _, cost in costs):
@@ -107,15 +109,15 @@ def _explain(records: Sequence[Record], result: VerifyResult, case: Case, baseli
         elsewhere = published.get((kind.name, counts), 0.0)
         if other.runs:
             elsewhere = _share(_find(kind, other.runs, other), len(other.runs))
-        share = min(1.0, _share(costs, len(runs)) - elsewhere * (ratio or 0.0))
+        share = min(left, _share(costs, len(runs)) - elsewhere * (ratio or 0.0))
         if share >= LEAST:
+            left -= share
             seen = max(costs, key=lambda found: found[1].seconds or 0.0)[1].seen
-            of_gap = min(1.0, share / gap) if gap else None
-            causes.append(_cause(kind, share, of_gap, seen))
-    left = None if gap is None else max(0.0, gap - math.fsum(cause.time or 0.0 for cause in causes))
-    unexplained = left / gap if gap and left is not None else None
-    if left is None or left >= LEAST:
-        causes += [_cause(kind, left, unexplained, seen, at_most=True) for kind, seen in unmeasured]
+            causes.append(_cause(kind, share, share / gap if gap else None, seen))
+    unexplained = left / gap if gap else None
+    if gap is None or left >= LEAST:
+        rest = None if gap is None else left
+        causes += [_cause(kind, rest, unexplained, seen, at_most=True) for kind, seen in unmeasured]
     return Explanation(
         metric=target.held_by if target else None,
         ratio=ratio,

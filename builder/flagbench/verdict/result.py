@@ -183,7 +183,7 @@ class VerifyResult(Struct, frozen=True):
     series: tuple[SeriesSummary, ...] = ()
     """The series that the records are of."""
     self_reported: tuple[str, ...] = ()
-    """Ids of records that nothing but themselves speaks for: no launcher's clock and no series."""
+    """Ids of records that nothing but themselves speaks for: no bundle's launcher, and no nonce of the verifier."""
     not_compared: tuple[str, ...] = ()
     """Metrics, fields and checks that only one of the records and this version of flagbench has."""
     findings: tuple[Finding, ...] = ()
@@ -191,8 +191,8 @@ class VerifyResult(Struct, frozen=True):
 
     @property
     def differing(self) -> tuple[ConditionResult, ...]:
-        """Conditions that differ or are unknown, software among them."""
-        return tuple(c for c in self.conditions if c.forbids)
+        """Conditions that differ, or are unknown on one side, software among them."""
+        return tuple(c for c in self.conditions if c.forbids and (c.here, c.expected) != (None, None))
 
     @property
     def conclusion(self) -> str:

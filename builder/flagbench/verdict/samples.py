@@ -1,4 +1,4 @@
-"""Whether records are one sample: each run once, none beside another on its device, and all of one machine."""
+"""Whether records are one sample: each run once, and all of one machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from flagbench.terminal import visible
 
 _CLOCK = timedelta(seconds=2)
 """Times in a record are whole seconds."""
-_MOVED = timedelta(seconds=60)
-"""By how much a clock may be set between two runs, if that is less than half of each."""
 _YEAR = 3.2e7
 """Seconds."""
 _MEMORY = 0.01
@@ -21,7 +19,7 @@ _MEMORY = 0.01
 
 
 def check_distinct(records: Sequence[Record]) -> None:
-    """Raise FlagbenchError (usage) where two records are of one physical run, or of one device at one time."""
+    """Raise FlagbenchError (usage) where two records are of one physical run."""
     for a, b in combinations(records, 2):
         if a.record_id == b.record_id:
             raise FlagbenchError(
@@ -50,14 +48,13 @@ def check_one_machine(records: Sequence[Record]) -> None:
 
 def same_run(a: Record, b: Record) -> str | None:
     """Why two records with different ids are of one run, None if nothing says so."""
-    if a.run_id == b.run_id:
-        return f"both have the run_id {a.run_id}"
-    together = min(_end(a), _end(b)) - max(_start(a), _start(b))
-    if together <= max(_CLOCK, min(_MOVED, min(map(_lasted, (a, b))) / 2)):
-        return None
-    if shared := sorted(_uuids(a) & _uuids(b)):
-        return f"they ran at the same time on the device {shared[0]}"
-    return None
+    return f"both have the run_id {a.run_id}" if a.run_id == b.run_id else None
+
+
+def same_time(a: Record, b: Record) -> str | None:
+    """A device that two runs used at the same time by the dates of their records, None if there is none."""
+    together = min(_end(a), _end(b)) - max(start_of(a), start_of(b))
+    return min(_uuids(a) & _uuids(b), default=None) if together > _CLOCK else None
 
 
 def _end(record: Record) -> datetime:
@@ -65,7 +62,8 @@ def _end(record: Record) -> datetime:
     return datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ")
 
 
-def _start(record: Record) -> datetime:
+def start_of(record: Record) -> datetime:
+    """When a run began, by the date of its record."""
     # By the clock as it was then: the clock may have been set during the run.
     moved = max(-_YEAR, min(record.system.clock_set_seconds or 0.0, _YEAR))
     return _end(record) - timedelta(seconds=moved) - _lasted(record)
@@ -89,6 +87,7 @@ def _machine(a: Record, b: Record) -> Iterator[tuple[str, object, object]]:
     for name, x, y in (
         ("the processor", a.system.cpu.model, b.system.cpu.model),
         ("the number of logical processors", a.system.cpu.logical, b.system.cpu.logical),
+        ("the number of usable processors", a.system.cpu.usable, b.system.cpu.usable),
     ):
         if x is not None and y is not None:
             yield name, x, y

@@ -8,6 +8,7 @@ part demands.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -23,6 +24,8 @@ from flagbench.verdict.stats.looks import look_levels
 from flagbench.verdict.verify import verify_claim
 from flagbench_core.stats.student import t_two_sided
 
+CLOCK_SKEW = timedelta(hours=1)
+"""How far the clocks of two machines may be apart."""
 _FINAL = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE)
 """Verdicts that no interval decides, or that are not definite."""
 
@@ -87,7 +90,7 @@ def widened(ratio: Ratio, level: float, runs: int) -> Ratio | None:
 
 
 def with_provenance(
-    result: VerifyResult, records: Sequence[Record], series: Sequence[SeriesSummary], in_series: Collection[str]
+    result: VerifyResult, records: Sequence[Record], series: Sequence[SeriesSummary], vouched: Collection[str]
 ) -> VerifyResult:
     """The result with what is known of where its records come from.
 
@@ -95,12 +98,13 @@ def with_provenance(
     changes nothing of it.
 
     Args:
-        in_series: ids of the records that are of one of `series`.
+        vouched: ids of the records that something else than their own fields speaks for: a launcher, or a nonce of
+            the verifier.
     """
     result = replace(
         result,
         series=tuple(series),
-        self_reported=tuple(r.record_id for r in records if r.launch is None and r.record_id not in in_series),
+        self_reported=tuple(r.record_id for r in records if r.record_id not in vouched),
     )
     own = [each for each in series if each.side == "runs"]
     if wrong := [f"series {each.series_id}: {'; '.join(each.problems)}" for each in own if each.problems]:
@@ -117,8 +121,17 @@ def with_provenance(
     return replace(result, qualifiers=(*result.qualifiers, *left))
 
 
+def dated(result: VerifyResult, records: Sequence[Record], now: datetime) -> VerifyResult:
+    """The result with the records that were made later than the reader's clock says it is, as a qualifier."""
+    later = [r for r in records if datetime.strptime(r.created_at, "%Y-%m-%dT%H:%M:%SZ") > now + CLOCK_SKEW]
+    if not later or result.verdict in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
+        return result
+    ahead = f"made in the future by this machine's clock ({max(record.created_at for record in later)})"
+    return replace(result, qualifiers=(*result.qualifiers, ahead))
+
+
 def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Record], VerifyResult]:
-    """The records that the verdict is on, and the verdict.
+    """The records that the verdict is on, and the verdict; the launcher of the series vouches for them.
 
     A series with problems is INVALID, one of runs that are not one sample INCONCLUSIVE. Raises FlagbenchError (data)
     where no run left a record.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -59,7 +60,13 @@ class Subject:
     @property
     def not_compared(self) -> tuple[str, ...]:
         """What no rule is applied to: names that only the record or this version knows, and FLOPs not counted."""
-        return (*self._not_compared, *self._uncounted())
+        return (*self._not_compared, *self._uncounted(), *self._unlimited())
+
+    def _unlimited(self) -> Iterable[str]:
+        """Limits of the device that no source gives, so that telemetry is not held against them."""
+        limits = self.device.limits if self.device is not None else None
+        if limits is not None and self.monitored and not (limits.power_watts and limits.sm_clock_mhz):
+            yield f"limits of power and clock: none are published for {self.names[0]}"
 
     def _uncounted(self) -> Iterable[str]:
         if self.record.evidence is None or self.record.status.state != "ok":
@@ -157,11 +164,15 @@ class Subject:
         most = max(flops.executed, (self.flops_of_unit or 0.0) * units)
         return (most + (flops.recomputed or 0)) / window.seconds / self.world
 
+    @property
+    def precision(self) -> str:
+        """What its matrix products ran in, or should have."""
+        return str(self.record.conditions.get("precision") or self.config.get("precision"))
+
     @cached_property
     def peak(self) -> float | None:
         """The device's peak in the precision of the run, FLOP/s; None where no manifest has it."""
-        precision = self.record.conditions.get("precision") or self.config.get("precision")
-        known = self.device.peaks.get(str(precision)) if self.device else None
+        known = self.device.peaks.get(self.precision) if self.device else None
         return float(known.flops) if known is not None else None
 
     @property
@@ -171,6 +182,14 @@ class Subject:
         if work is None or not work.tokens_executed or not work.samples_executed or length is None:
             return None
         return work.tokens_executed / work.samples_executed / length
+
+    @property
+    def sequences_stated(self) -> tuple[float, float] | None:
+        """The mean and the largest number of sequences of a sample by the record's conditions, such as
+        `10 at most, mean 8.9`; None if they do not say. A batch is padded to its largest, so it has no fewer."""
+        stated = " ".join(str(self.record.conditions.get(name)) for name in self.case.ranges)
+        numbers = [*map(float, re.findall(r"[0-9]+(?:\.[0-9]+)?", stated))]
+        return (min(numbers), max(numbers)) if numbers else None
 
     @property
     def first_step(self) -> int:

@@ -95,6 +95,7 @@ def machine() -> Dict[str, Any]:
         "cpu": {
             "model": processor_name(),
             "logical": os.cpu_count(),
+            "usable": len(os.sched_getaffinity(0)),
         },
         "memory_bytes": memory_bytes(),
         "nics": network_interfaces(),

@@ -5,16 +5,25 @@ A doubt leaves room for a slower run than the record shows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
-from flagbench.manifests.model import NOT_PUBLISHED, Range
+from flagbench.manifests.model import NOT_PUBLISHED, Limits, Range
+from flagbench.records.model import DeviceTelemetry, Timing
+from flagbench.terminal import brief
 from flagbench.verdict.conditions import Agreement, depends_on, gate_conditions
+from flagbench.verdict.derivation import count, number, schedule
 from flagbench.verdict.limits import classify
 from flagbench.verdict.result import Compared, MetricResult, Ratio, Verification
 from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
-from flagbench.verdict.subject import Subject
+from flagbench.verdict.samples import same_time, start_of
+from flagbench.verdict.subject import Subject, text
 from flagbench_core.evidence.section import INFER
 from flagbench_core.stats.within import MIN_STEPS
+
+LEAST_SECONDS = 1.0
+"""The sampling interval of telemetry: a shorter time is within one sample."""
 
 # Doubts: each leaves room for a slower run than the record shows
 
@@ -22,7 +31,7 @@ from flagbench_core.stats.within import MIN_STEPS
 @rule(
     "ceiling-not-measured",
     Needs.SAMPLE,
-    "The image could not measure what its device reaches, so a wrong clock would not be noticed.",
+    "The image could not measure what its device reaches in the run's precision, so a wrong clock is not noticed.",
     consequence=Consequence.DOUBT,
 )
 def _ceiling_not_measured(
@@ -30,8 +39,13 @@ def _ceiling_not_measured(
 ) -> Iterator[str]:
     for subject in subjects:
         flops = subject.record.flops
-        if flops is not None and subject.achieved is not None and flops.measured_ceiling is None:
-            yield f"record {subject.record.record_id}: what a matrix product reaches was not measured in its run"
+        if flops is None or subject.achieved is None:
+            continue
+        what, here = f"record {subject.record.record_id}: what a matrix product reaches was", subject.precision
+        if flops.measured_ceiling is None:
+            yield f"{what} not measured in its run"
+        elif here != flops.measured_ceiling.precision:
+            yield f"{what} measured in {text(flops.measured_ceiling.precision)}, and its steps ran in {here}"
 
 
 @rule(
@@ -70,6 +84,160 @@ def _few_steps(subjects: Sequence[Subject], compared: Compared, verification: Ve
             f"{which} {sum(steps)} steps, and fewer than {MIN_STEPS} in all say too little: {MIN_STEPS - sum(steps)} "
             "more would decide (--steps)"
         )
+
+
+@rule(
+    "telemetry-incomplete",
+    Needs.SAMPLE,
+    "The monitor hung, lost a device or was never started, so nothing says what the devices did.",
+    "half of the samples that its interval gives, in runs of 10 s or more",
+    Consequence.DOUBT,
+)
+def _telemetry_incomplete(
+    subjects: Sequence[Subject], compared: Compared, verification: Verification
+) -> Iterator[str]:
+    for subject in subjects:
+        if subject.stack is not None and subject.stack.device_kind != "cpu":
+            known = subject.record.telemetry.problems if subject.record.telemetry is not None else ()
+            why = f" ({brief('; '.join(known), 200)})" if known else ""
+            yield from (f"record {subject.record.record_id}: {lack}{why}" for lack in _lacks(subject))
+
+
+def _lacks(subject: Subject) -> Iterator[str]:
+    """What the telemetry of an accelerator's run lacks, unless it says why."""
+    record, found = subject.record, subject.record.telemetry
+    if found is None:
+        if record.telemetry_reason is None:
+            yield "it has no telemetry, and no reason"
+        return
+    seconds = max(record.timing.train or 0.0, record.timing.infer or 0.0)
+    if found.samples is not None and seconds >= 10:
+        due = seconds / (found.interval_s or LEAST_SECONDS)
+        if found.samples < due / 2:
+            yield f"its telemetry has {found.samples} samples in {seconds:.0f} s"
+        elif found.errors >= found.samples:
+            yield f"its telemetry has {found.errors} errors in {found.samples} samples"
+    measured = ("power_mean_w", "sm_clock_mean_mhz", "util_mean", "mem_used_max_bytes")
+    seen = sum(any(getattr(device, name) is not None for name in measured) for device in found.devices)
+    if seen < record.system.devices_per_node and found.unavailable is None:
+        yield f"its telemetry is of {seen} devices, and {record.system.devices_per_node} of the node were used"
+
+
+@rule(
+    "telemetry-speed",
+    Needs.SAMPLE,
+    "The monitor watches another device or returns zeros, or the clock of the run is wrong.",
+    "90 % of the clock and utilisation that the FLOP rate takes (half of them in a pipeline), half of the power; "
+    "5 % above the limit in force (NVML API reference, nvmlDeviceGetPowerUsage)",
+    Consequence.DOUBT,
+)
+def _telemetry_speed(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
+    for subject in subjects:
+        for place, device in enumerate(subject.monitored):
+            where = f"record {subject.record.record_id}: telemetry of device {place}"
+            yield from (f"{where} has {what}" for what in _too_little(subject, device))
+            mean, limit = device.power_mean_w, device.power_limit_w
+            if mean is not None and limit and mean > 1.05 * limit:
+                yield f"{where} has power_mean_w of {mean:.5g}, and the limit in force is {limit:g}"
+
+
+def _too_little(subject: Subject, device: DeviceTelemetry) -> Iterator[str]:
+    """The readings of a device with which it cannot have done the run's work.
+
+    A peak is of the highest clock and of every unit busy, so clock and utilisation are at least the share of the peak
+    that was reached. A device at its limit of power reaches 75 to 98 % of the peak, and at half of it more than half
+    of that. Means over the whole run include the time outside of the window's steps.
+    """
+    record, limits = subject.record, subject.device.limits if subject.device else Limits()
+    share = subject.achieved / subject.peak if subject.achieved and subject.peak else 0.0
+    whole = _seconds(record.timing, *_LOOPS, "checkpoint")
+    of_run = share * min(1.0, record.window.seconds / whole) if record.window is not None and whole else 0.0
+    least = 0.5 if (count(subject.config, "layout.pp") or 1) > 1 else 0.9
+    clock = limits.sm_clock_mhz.value if limits.sm_clock_mhz else device.sm_clock_max_mhz
+    power = limits.power_watts.value if limits.power_watts else device.power_limit_default_w
+    for name, full, needed in (
+        ("sm_clock_busy_mhz", clock, least * share),
+        ("sm_clock_mean_mhz", clock, least * of_run),
+        ("util_mean", 1.0, least * of_run),
+        ("power_mean_w", power, 0.5 * of_run),
+    ):
+        value = getattr(device, name)
+        if value is not None and (value <= 0 or value < needed * (full or 0.0)):
+            yield f"{name} of {value:.5g}, and its FLOP rate takes at least {needed * (full or 0.0):.5g}"
+
+
+@rule(
+    "time-in-no-phase",
+    Needs.SAMPLE,
+    "The run waited for a disk, a network or another process where nothing is timed.",
+    "a tenth of the run, and 1 s (measured: 0.1 %)",
+    Consequence.DOUBT,
+)
+def _time_in_no_phase(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
+    for subject in subjects:
+        e2e = subject.record.timing.e2e or 0.0
+        lost = e2e - _seconds(subject.record.timing, "init", *_LOOPS)
+        if lost > max(1.0, 0.1 * e2e):
+            yield f"record {subject.record.record_id}: {lost:.1f} s of its {e2e:.1f} s are in no phase"
+
+
+_LOOPS = ("eval_initial", "train", "val", "infer")
+"""The phases after `init` that `e2e` is the sum of; `train` has its evaluations."""
+
+
+def _seconds(timing: Timing, *phases: str) -> float:
+    return math.fsum(getattr(timing, phase) or 0.0 for phase in phases)
+
+
+@rule(
+    "memory-below-model",
+    Needs.SAMPLE,
+    "The model that ran is smaller than the record says, or a counter of memory is another device's.",
+    "2 bytes a parameter, 4 in fp32 and tf32, shared by the ranks of a replica; 10 %",
+    Consequence.DOUBT,
+)
+def _memory_below_model(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
+    for subject in subjects:
+        record, parameters = subject.record, number(subject.record.raw, "quality.parameters")
+        if parameters is None or not subject.replicas:
+            continue
+        width = 4 if subject.precision in ("fp32", "tf32") else 2
+        least = 0.9 * parameters * width * subject.replicas / subject.world / 2**30
+        used = {name: m.value for name in ("mem_peak", "allocator_peak") if (m := record.metric(name))}
+        if of_devices := [d.mem_used_max_bytes for d in subject.monitored if d.mem_used_max_bytes is not None]:
+            used["telemetry's mem_used_max_bytes"] = max(of_devices) / 2**30
+        for name, value in used.items():
+            if value < least:
+                yield (
+                    f"record {record.record_id}: {name} is {value:.4g} GiB, and its {parameters:,} parameters take "
+                    f"{least:.4g} of a rank"
+                )
+
+
+@rule(
+    "versions-mixed",
+    Needs.SAMPLE,
+    "flagbench was upgraded between the runs of one sample: what they have in common is not known.",
+    consequence=Consequence.DOUBT,
+)
+def _versions_mixed(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
+    versions = sorted({subject.record.flagbench.version for subject in subjects})
+    if len(versions) > 1:
+        yield f"its runs were made by flagbench {', '.join(map(brief, versions))}"
+
+
+@rule(
+    "target-missed",
+    Needs.CLAIM,
+    "A device computes wrongly, or the data are others: the published run reached its accuracy.",
+    consequence=Consequence.DOUBT,
+)
+def _target_missed(compared: Compared, verification: Verification) -> Iterator[str]:
+    for subject in verification.subjects:
+        quality, target = subject.record.quality, number(schedule(subject.config), "target_acc")
+        whole = schedule(subject.config).get("window_steps", 0) is None
+        if whole and target is not None and quality is not None and quality.converged is False:
+            yield f"record {subject.record.record_id}: its training ended without reaching acc {target:g}"
 
 
 HOST_CLOCK = 1.02
@@ -219,8 +387,6 @@ def _unsteady(subjects: Sequence[Subject]) -> Iterator[str]:
         yield "window not steady" + (f" (drift {100 * worst:+.1f} %)" if worst else "")
 
 
-LEAST_SECONDS = 1.0
-"""The sampling interval: a shorter time is within one sample."""
 MUCH_MEMORY = 2**30
 """Bytes in use before the run; a driver alone uses less on an idle device."""
 NO_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost"})
@@ -260,6 +426,24 @@ def _clock_set(subjects: Sequence[Subject]) -> Iterator[str]:
     moved = max((subject.record.system.clock_set_seconds or 0.0 for subject in subjects), key=abs, default=0.0)
     if moved:
         yield f"the clock was set by {moved:+.0f} s during the run"
+
+
+@_qualifier("runs-overlap", "Two runs shared a device, or the time of day was set between them.", "2 s")
+def _runs_overlap(verification: Verification) -> Iterator[str]:
+    records = (subject.record for subject in (*verification.subjects, *verification.baseline))
+    for a, b in pairwise(sorted(records, key=start_of)):
+        if device := same_time(a, b):
+            both = f"{a.record_id} and {b.record_id}"
+            yield f"by their dates {both} ran at the same time on the device {brief(device)}"
+
+
+@_qualifier("pinned", "One side may use fewer processors, by taskset, a cpuset or a limit of its container.")
+def _pinned(verification: Verification) -> Iterator[str]:
+    sides = (verification.subjects, verification.baseline)
+    here, there = ({subject.record.system.cpu.usable for subject in side} for side in sides)
+    if here != there and here and there and None not in here | there:
+        shown = (", ".join(map(str, sorted(map(int, filter(None, side))))) for side in (here, there))
+        yield "{} processors usable, {} of the baseline".format(*shown)
 
 
 @_qualifier("outside-of-steps", "One side loses more time between steps, as in a slow loader.", "5 % of the window")

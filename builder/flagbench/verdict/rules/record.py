@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from flagbench.manifests.model import NOT_PUBLISHED
 from flagbench.manifests.settings import preset_of
 from flagbench.terminal import brief
 from flagbench.verdict import checks
@@ -14,6 +15,7 @@ from flagbench.verdict.derivation import Unknown, count, derived_conditions, lea
 from flagbench.verdict.rules.table import Needs, rule
 from flagbench.verdict.subject import Subject, differ, text
 from flagbench_core import __version__
+from flagbench_core.checks import PRECISION_ERRORS, runs_in
 from flagbench_core.evidence import Section
 from flagbench_core.evidence.columns import MICRO, block_sizes
 from flagbench_core.evidence.metrics import OWN
@@ -188,9 +190,14 @@ def _peak(subject: Subject) -> Iterator[str]:
 
 @rule("device-twice", Needs.RUN, "Two ranks share a device that is visible twice.")
 def _device_twice(subject: Subject) -> Iterator[str]:
-    for owners in (subject.record.system.devices, subject.record.ranks):
-        uuids = Counter(owner.uuid for owner in owners if owner.uuid is not None)
-        yield from (f"the device {text(uuid)} is counted {times} times" for uuid, times in uuids.items() if times > 1)
+    devices = [device.uuid or f"of index {device.index}" for device in subject.record.system.devices]
+    ranks = [
+        rank.uuid or f"{rank.local_rank} of node {rank.node}"
+        for rank in subject.record.ranks
+        if (rank.uuid, rank.local_rank) != (None, None)
+    ]
+    for owners in (devices, ranks):
+        yield from (f"the device {text(one)} is counted {n} times" for one, n in Counter(owners).items() if n > 1)
 
 
 @rule("devices-listed", Needs.RUN, "A device fell off the bus, or is hidden from the driver.")
@@ -291,17 +298,15 @@ def _precision(subject: Subject) -> Iterator[str]:
     "precision-error",
     Needs.RUN,
     "A library computes in another precision than it says.",
-    "limits of the relative error of a matrix product in engines/precision.py of the image side",
+    "limits of the relative error of a matrix product: PRECISION_ERRORS in flagbench_core/checks.py",
 )
 def _precision_error(subject: Subject) -> Iterator[str]:
     proof = subject.record.software.precision or {}
     error, executed = number(proof, "relative_error"), proof.get("executed")
-    low, high = _ERRORS.get(executed if isinstance(executed, str) else "", (0.0, float("inf")))
-    if error is not None and not low <= error <= high:
-        yield f"software.precision.executed is {executed}, but its relative_error is {error:.1e}"
-
-
-_ERRORS = {"fp32": (0.0, 2e-5), "tf32": (2e-5, 1.2e-3), "fp16": (0.0, 2e-2), "bf16": (0.0, 2e-2)}
+    if "relative_error" not in proof or executed not in PRECISION_ERRORS:  # null is no number
+        return
+    if not runs_in(str(executed), float("nan") if error is None else error):
+        yield f"software.precision.executed is {executed}, but its relative_error is {text(error)}"
 
 
 # What a device can do
@@ -381,15 +386,6 @@ def _board_limits(subject: Subject) -> Iterator[str]:
             value = getattr(device, name)
             if value is not None and limit is not None and value > limit.value * tolerance * ROUNDING:
                 yield f"telemetry has {name} of {value:.5g}, but the device's limit is {limit.value:g}"
-
-
-@rule("telemetry-zero", Needs.RUN, "The tool that watches the devices returns zeros.")
-def _telemetry_zero(subject: Subject) -> Iterator[str]:
-    for device in subject.monitored:
-        for name in ("power_mean_w", "power_max_w", "power_limit_w", "sm_clock_mean_mhz", "sm_clock_busy_mhz"):
-            value = getattr(device, name)
-            if value is not None and value <= 0:
-                yield f"telemetry has {name} of {value:.5g}: a device that works has more"
 
 
 @rule(
@@ -491,12 +487,18 @@ def _phase_time(subject: Subject, section: Section) -> Iterator[str]:
     "work-of-step",
     Needs.EVIDENCE,
     "A loader counts padding, or batches that it did not give, or each rank of a replica counts the replica's work.",
+    "half of the mean sequences of a sample that the conditions state, from 100 samples on",
 )
 def _work_of_step(subject: Subject, section: Section) -> Iterator[str]:
     batch, length = subject.counted("samples_per_step"), subject.counted("tokens_per_sample")
     if batch is None or length is None:
         return
     most = max((entry.high for entry in subject.case.ranges.values()), default=1)
+    mean, work = subject.sequences_of_sample, subject.record.work
+    if stated := subject.sequences_stated:
+        most = min(most, stated[1])
+        if mean is not None and work is not None and work.samples_executed >= 100 and mean < stated[0] / 2:
+            yield f"its samples have {mean:.3g} sequences, but by its conditions their mean is {stated[0]:.3g}"
     for span in section.spans:
         for rank in range(section.world):
             for samples, published, tokens, useful, full in _work(span, rank, batch, section.block):
@@ -526,6 +528,9 @@ def _work(span: Span, rank: int, batch: int, block: int) -> list[tuple[int, ...]
 @rule("flops-of-work", Needs.EVIDENCE, "The image counts FLOPs of another model than its configuration has.", "1e-6")
 def _flops_of_work(subject: Subject, section: Section) -> Iterator[str]:
     per, length = subject.flops_of_unit, subject.counted("tokens_per_sample")
+    again, recomputed = subject.record.conditions.get("recompute"), section.stretch().flops("recomputed")
+    if per is not None and again not in (None, NOT_PUBLISHED) and (again in (False, "none")) != (not recomputed):
+        yield differ("the condition recompute", again, "the FLOPs that its steps recomputed are", f"{recomputed:.6g}")
     for span in section.spans if per is not None else ():
         executed, tokens = sum(span.flops["executed"]), sum(sum(own) for own in span.columns["tokens"])
         expected = (per or 0.0) * (tokens if subject.case.unit == "tokens" else tokens / (length or 1))
@@ -534,11 +539,21 @@ def _flops_of_work(subject: Subject, section: Section) -> Iterator[str]:
             yield differ(what, f"{executed:.6g}", "its tokens take", expected)
 
 
-@rule("loss-negative", Needs.EVIDENCE, "A kernel is broken: no cross-entropy is negative.", "0.001 nats of rounding")
-def _loss_negative(subject: Subject, section: Section) -> Iterator[str]:
-    losses = [] if INFER in subject.config else subject.finite_losses
-    if losses and min(losses) < -1e-3:
-        yield f"a loss is {min(losses):.6g}, which no cross-entropy is"
+@rule(
+    "loss-impossible",
+    Needs.EVIDENCE,
+    "A kernel is broken: no cross-entropy is negative, and in inference nothing skips one that is not finite.",
+    "0.001 nats of rounding",
+)
+def _loss_impossible(subject: Subject, section: Section) -> Iterator[str]:
+    losses: list[float | None] = [*subject.finite_losses]
+    if INFER in subject.config:
+        losses = [loss for span in section.spans for own in span.loss for loss in own or ()]
+    if None in losses:
+        yield f"{losses.count(None)} of {len(losses)} losses are not finite"
+    least = min((loss for loss in losses if loss is not None), default=0.0)
+    if least < -1e-3:
+        yield f"a loss is {least:.6g}, which no cross-entropy is"
 
 
 @rule("loss-constant", Needs.EVIDENCE, "Nothing is learned: every update is skipped, or of size 0.", "100 steps")

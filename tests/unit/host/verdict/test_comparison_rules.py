@@ -4,15 +4,18 @@ less; what disturbed a run stands beside its verdict."""
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from flagbench.manifests.model import NOT_PUBLISHED, Claim, Range
-from flagbench.records.model import Ceiling, DeviceTelemetry, Flops, Record, Telemetry, Window, Work
+from flagbench.records.model import Ceiling, Cpu, DeviceTelemetry, Flops, Record, Telemetry, Window, Work
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench.verdict.rules.comparison import MUCH_MEMORY
+from flagbench.verdict.series import dated
+from flagbench.verdict.subject import Subject
 
 from .conftest import BASE, CASE, CATALOG, CLAIM, edit, held, line, replay, runs
 
@@ -171,6 +174,91 @@ def test_a_baseline_above_its_own_ceiling_proves_no_run_slow(there: float, sound
     assert ("above-ceiling" in {finding.rule for finding in result.findings}) is (doubted is not sound)
 
 
+DEVICES = 8
+SPEED = with_ceiling(1e14)
+"""1e14 FLOP/s of the 1.56e14 that its device has in TF32."""
+SOUND: dict[str, Any] = {"power_mean_w": 300.0, "sm_clock_busy_mhz": 1300.0, "util_mean": 0.9}
+
+
+def monitored(changes: dict[str, Any], devices: int = DEVICES, **fields: Any) -> dict[str, Any]:
+    """Telemetry of devices at full speed, the last of them with other readings."""
+    own = [SOUND] * (devices - 1) + [{**SOUND, **changes}]
+    return {"telemetry": Telemetry(devices=tuple(DeviceTelemetry(**each) for each in own), **fields)}
+
+
+def timed(**seconds: float) -> dict[str, Any]:
+    return {"timing": replace_struct(BASE.timing, **seconds)}
+
+
+LONG = timed(train=30.0, init=331.0)
+
+DOUBTED: list[tuple[str | None, dict[str, Any]]] = [
+    (None, monitored({}, samples=360, interval_s=1.0)),
+    (None, {**monitored({}, samples=8, errors=8, interval_s=5.0), **timed(train=9.0, init=352.0)}),
+    (None, monitored({}, 0, samples=360, unavailable="the driver has no NVML")),
+    ("telemetry-incomplete", monitored({}, 7)),
+    ("telemetry-incomplete", {**monitored({}, samples=0), **LONG}),
+    ("telemetry-incomplete", {**monitored({}, samples=14), **LONG}),
+    ("telemetry-incomplete", {**monitored({}, samples=30, errors=30), **LONG}),
+    ("telemetry-incomplete", {"telemetry": None, "telemetry_reason": None}),
+    (None, {"telemetry": None, "telemetry_reason": "the run was killed"}),
+    ("telemetry-speed", monitored({"sm_clock_busy_mhz": 210.0})),
+    ("telemetry-speed", monitored({"power_mean_w": 60.0})),
+    ("telemetry-speed", monitored({"power_mean_w": 0.0})),
+    ("telemetry-speed", monitored({"util_mean": 0.3})),
+    ("telemetry-speed", monitored({"power_limit_w": 250.0})),
+    (None, monitored({"power_limit_w": 290.0})),
+    ("time-in-no-phase", timed(init=300.0)),
+    (None, timed(init=330.0)),
+    ("memory-below-model", {"raw": {"quality": {"parameters": 5 * 10**9}}}),
+    (None, {"raw": {"quality": {"parameters": 4 * 10**9}}}),
+    ("target-missed", {"quality": replace_struct(BASE.quality, converged=False)}),
+    ("ceiling-not-measured", {"flops": replace_struct(SPEED.flops, measured_ceiling=Ceiling(1e14, "fp16", "x"))}),
+    ("ceiling-not-measured", {"flops": replace_struct(SPEED.flops, measured_ceiling=None)}),
+]
+"""The rule that doubts, and what is made different in a run that reproduces its claim."""
+
+
+@pytest.mark.parametrize(("rule", "fields"), DOUBTED)
+def test_a_doubt_takes_a_verdict_away(rule: str | None, fields: dict[str, Any]) -> None:
+    record = edit(SPEED, **{**timed(train=15.0, init=346.0), **fields})
+    result = held(record)
+    assert result.verdict is (Verdict.INCONCLUSIVE if rule else Verdict.REPRODUCED)
+    assert {finding.rule for finding in result.findings} == ({rule} if rule else set())
+    slow = edit(record, metrics={name: around(1000.0, 0.005) for name in ("p_core_host", "p_core", "p_train")})
+    assert held(slow).verdict is Verdict.BELOW
+
+
+def test_runs_of_two_versions_are_doubted() -> None:
+    mixed = runs(1940.0, 1941.0, 1942.0, 1943.0, 1944.0)
+    mixed[2] = edit(mixed[2], flagbench=replace_struct(BASE.flagbench, version="9.0"))
+    result = held(*mixed)
+    assert (result.verdict, [each.rule for each in result.findings]) == (Verdict.INCONCLUSIVE, ["versions-mixed"])
+
+
+def test_limits_that_nobody_published_are_told() -> None:
+    case = CATALOG.cases["llama2-70b"]
+    devices = tuple(replace_struct(each, name="NVIDIA H800") for each in BASE.system.devices)
+    record = edit(**monitored({}), stack="hopper-cuda13", system=replace_struct(BASE.system, devices=devices))
+    assert any("NVIDIA H800" in each for each in Subject(record, case).not_compared)
+    assert not any("limits" in each for each in Subject(edit(**monitored({})), CASE).not_compared)
+
+
+def test_what_neither_side_knows_does_not_differ() -> None:
+    result = held(edit(conditions={"driver": None}), claim=replace(CLAIM, environment={}))
+    assert "driver" not in {condition.name for condition in result.differing if condition.expected is None}
+
+
+def test_fewer_processors_on_one_side_are_told() -> None:
+    def on(usable: int, record_id: str) -> Record:
+        return edit(record_id=record_id, system=replace_struct(BASE.system, cpu=Cpu("Xeon", 64, usable)))
+
+    before = on(64, "fixture-before")
+    assert verify_baseline([on(64, "fixture-now")], before, CASE).qualifiers == ()
+    result = verify_baseline([on(16, "fixture-now")], before, CASE)
+    assert result.qualifiers == ("16 processors usable, 64 of the baseline",)
+
+
 AT_LIMIT: dict[str, Any] = {"throttle_seconds": {"sw_power_cap": 90.0}, "power_limit_default_w": 400.0}
 
 
@@ -199,10 +287,17 @@ def test_what_disturbs_and_what_does_not(
 
 
 def test_a_clock_that_was_set_during_the_run_is_told() -> None:
-    result = held(edit(system=msgspec.structs.replace(BASE.system, clock_set_seconds=-28800.0)))
+    result = held(edit(system=replace_struct(BASE.system, clock_set_seconds=-28800.0)))
     assert result.verdict is Verdict.REPRODUCED
     assert result.qualifiers == ("the clock was set by -28800 s during the run",)
     assert [finding.rule for finding in result.findings] == ["clock-set"]
+
+
+def test_a_record_of_the_future_is_told() -> None:
+    made = datetime.strptime(BASE.created_at, "%Y-%m-%dT%H:%M:%SZ")
+    for behind, told in ((timedelta(minutes=59), 0), (timedelta(minutes=61), 1)):
+        result = dated(held(BASE), [BASE], made - behind)
+        assert (result.verdict, len(result.qualifiers)) == (Verdict.REPRODUCED, told)
 
 
 def test_of_several_runs_the_worst_is_told() -> None:

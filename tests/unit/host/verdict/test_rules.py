@@ -132,6 +132,8 @@ EDITED: list[tuple[str, str, dict[str, Any]]] = [
     # Devices, nodes and ranks
     ("device-twice", A100, {"system.devices.7.uuid": "GPU-0"}),
     ("device-twice", A100, {"ranks.7.uuid": "GPU-0"}),
+    ("device-twice", CPU, {"system.devices.1.index": 0}),
+    ("device-twice", CPU, {"ranks.1.local_rank": 0}),
     ("devices-listed", A100, {"system.devices.7": DELETE}),
     ("device-monitored", A100, {"ranks.7.uuid": "GPU-9"}),
     ("device-monitored", A100, {f"{DEVICE}.name": "NVIDIA H200"}),
@@ -149,6 +151,9 @@ EDITED: list[tuple[str, str, dict[str, Any]]] = [
     ("precision", A100, {"software.precision.executed": "fp32"}),
     ("precision", A100, {"software.precision": None}),
     ("precision-error", CPU, {"software.precision.relative_error": 4e-4}),
+    ("precision-error", CPU, {"software.precision.relative_error": None}),
+    *(("precision-error", A100, {"software.precision": {"executed": name, "relative_error": error}})
+      for name, error in (("fp16", 1e-7), ("fp16", 3e-3), ("bf16", 4e-4), ("bf16", 3e-2), ("tf32", 1e-7))),
     # What a device can do
     ("above-peak", A100, {"@hfu": 1.2}),
     ("above-peak", A100, {"flops.executed": 1e20}),
@@ -160,7 +165,6 @@ EDITED: list[tuple[str, str, dict[str, Any]]] = [
     ("memory-in-use", A100, {f"{DEVICE}.mem_used_max_bytes": 2**41}),
     ("board-limits", A100, {f"{DEVICE}.power_max_w": 500}),
     ("board-limits", A100, {f"{DEVICE}.sm_clock_mean_mhz": 1450}),
-    ("telemetry-zero", A100, {f"{DEVICE}.power_mean_w": 0}),
     ("energy", A100, {f"{DEVICE}.energy_j": 3060.0}),
     # Time
     ("device-clock", A100, {"window.host_seconds": 10.0}),
@@ -220,6 +224,7 @@ def test_a_value_of_any_kind_is_found_and_no_crash(path: str) -> None:
 
 Edit = Callable[[Raw], object]
 DISTILBERT, AQUILA, LLAMA = "distilbert/a100-1x8-fp32", "aquila-33b/a100-1x8-tp8", "llama2-70b/h800-4x8-amp-tp8-pp4"
+GLM_A100 = "glm/a100-1x8-fp32"
 
 
 def flops(name: str, change: Callable[[int], int]) -> Edit:
@@ -234,6 +239,19 @@ def flops(name: str, change: Callable[[int], int]) -> Edit:
 def twice_the_tokens(raw: Raw) -> None:
     for name in ("tokens", "tokens_useful"):
         column(raw, name, lambda tokens: 2 * tokens)
+
+
+def of_one_choice(raw: Raw) -> None:
+    """Two sequences a sample, where the condition says one, with the FLOPs of two."""
+    twice_the_tokens(raw)
+    flops("executed", lambda each: 2 * each)(raw)
+    raw["conditions"]["choices"] = "1 at most, mean 1.0"
+
+
+def not_a_number(raw: Raw) -> None:
+    for span in raw["evidence"]["spans"]:
+        for own in filter(None, span["loss"]):
+            own[0] = None
 
 
 def published_by_one_rank(raw: Raw) -> None:
@@ -299,10 +317,15 @@ ON_EVIDENCE: list[tuple[str, str, Edit]] = [
     ("work-of-step", DISTILBERT, published_by_one_rank),
     ("work-of-step", LLAMA, counted_by_every_rank),
     ("work-of-step", DISTILBERT, lambda raw: column(raw, "tokens_useful", lambda tokens: 2 * tokens, rank=3)),
-    ("flops-of-work", "glm/a100-1x8-fp32", twice_the_tokens),
+    ("flops-of-work", GLM_A100, twice_the_tokens),
+    ("work-of-step", GLM_A100, of_one_choice),
     ("flops-of-work", AQUILA, flops("executed", lambda each: each // 3 * 4)),
+    ("flops-of-work", GLM_A100, flops("recomputed", lambda each: 0)),
+    ("flops-of-work", DISTILBERT, flops("recomputed", lambda each: 10**12)),
+    ("work-of-step", GLM_A100, lambda raw: raw["conditions"].update(choices="10 at most, mean 8.9")),
     ("ceiling-above-peak", DISTILBERT, lambda raw: raw["evidence"]["ceilings"].__setitem__(3, 2e14)),
-    ("loss-negative", LLAMA, lambda raw: losses(raw, lambda step, each: each - 9)),
+    ("loss-impossible", LLAMA, lambda raw: losses(raw, lambda step, each: each - 9)),
+    ("loss-impossible", AQUILA, not_a_number),
     ("loss-constant", LLAMA, lambda raw: losses(raw, lambda step, each: 0.7)),
     ("examples-counted", DISTILBERT, lambda raw: raw["quality"].update(data={"eval_examples": 872})),
     ("check-again", DISTILBERT, lambda raw: losses(raw, lambda step, each: 0.5 + step / 100)),
@@ -331,6 +354,15 @@ def test_every_rule_on_a_record_is_shown_here() -> None:
 def test_every_rule_says_whom_it_is_for() -> None:
     assert [name for name, rule in RULES.items() if not rule.why.endswith(".")] == []
     assert len(RULES) <= 90
+
+
+def test_messages_beyond_the_first_five_are_counted() -> None:
+    record = changed(A100, {f"ranks.{number}.exit": "SIGKILL" for number in range(8)})
+    messages = [
+        each.message for each in invalid(Subject(record, CATALOG.cases["distilbert"])) if each.rule == "ranks"
+    ]
+    assert len(messages) == 5
+    assert messages[-1].endswith("(and 3 more)")
 
 
 def test_an_invalid_record_names_its_rules() -> None:
