@@ -192,11 +192,10 @@ def _evidence(claim: Claim, request: Request, pace: Pace, steps: dict[int, list[
     own |= {"torch", "cuda", "driver"}
     conditions = {name: _known(claim, name) for name in claim.conditions if name not in own}
     derived = derived_conditions(CATALOG.cases[claim.case], request.config)
-    conditions |= {
-        name: value
-        for name, value in derived.items()
-        if conditions.get(name) == "here" and not isinstance(value, Unknown)
-    }
+    for name, value in derived.items():
+        possible = value.allowed if isinstance(value, Unknown) else (value,)
+        if conditions.get(name) == "here" and possible:
+            conditions[name] = possible[0]
     fact("workload", 0, conditions=conditions, data={"source": "files"}, parameters=1, chance=0.1)
     fact("plan", 0, steps=count)
     if request.layout.pp > 1:
