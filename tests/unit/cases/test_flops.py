@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from flagbench_cases.contract import INFER, Work
 from flagbench_cases.shared.config import load_case, load_stack, merge, resolve
+from flagbench_core.flops import FORMULAS, batch_of
 from running import need_imports
 from workloads import on_ranks, set_up
 
@@ -48,6 +50,67 @@ def counted(case: str, changes: dict[str, Any], folder: Path, rank: int, world: 
     with FlopCounterMode(display=False) as counter:
         (work.infer if infers else work.step)(work.to_device(batch))
     return tuple(work.work(batch)), counter.get_total_flops()
+
+
+# The published sizes, without memory for them. Those of the split models are in test_fake_cuda.
+
+META = torch.device("meta")
+
+
+def classifier(model: dict[str, Any]) -> Any:
+    """A sample of DistilBERT."""
+    from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from
+
+    network = DistilBertClassifier(config_from(model))
+    return lambda: network(*(torch.zeros(1, 512, dtype=torch.long) for _ in range(2)))
+
+
+def cloze(model: dict[str, Any]) -> Any:
+    """A choice of GLM."""
+    from flagbench_cases.cases.glm.model import GlmForCloze, config_from
+
+    network, zeros = (
+        GlmForCloze(config_from({**model, "recompute": False})),
+        functools.partial(torch.zeros, dtype=int),
+    )
+    return lambda: network(zeros(1, 1, 512), zeros(1, 1, 2, 512), zeros(1, 1), zeros(1, 1, 512), zeros(1, 1, 512))
+
+
+def lora(model: dict[str, Any]) -> Any:
+    """A block of Llama2-7B LoRA."""
+    from flagbench_cases.cases.llama2_7b_lora import lora as adapters
+    from flagbench_cases.cases.llama2_7b_lora.model import build, shape_from
+
+    shape = shape_from(model)
+    network = adapters.attach(build(shape, torch.float32, META), shape, False)
+    ids = torch.zeros(1, 512, dtype=torch.long)
+    return lambda: network(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss
+
+
+@pytest.mark.parametrize(
+    ("case", "make", "tokens", "stated"),
+    [
+        ("distilbert", classifier, 512, {"144.96e9": lambda found: found.executed}),
+        ("glm", cloze, 512, {"1101.3e9": lambda found: found.executed, "335.0e9": lambda found: found.layers}),
+        ("llama2-7b-lora", lora, 512, {"27.15e9": lambda found: found.executed / 512}),
+    ],
+)
+def test_flops_of_the_published_sizes(case: str, make: Any, tokens: int, stated: dict[str, Any]) -> None:
+    """Those that torch counts, the formula's, and those that the manifest states."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    need_imports(case)
+    manifest = load_case(case)
+    model = manifest["presets"]["reference"]["model"]
+    with META:
+        step = make(model)
+        with FlopCounterMode(display=False) as counter:
+            step().sum().backward()
+    found = FORMULAS[manifest["flops"]["formula"]](model, batch_of(1, tokens))
+    assert counter.get_total_flops() == found.executed
+    for number, of in stated.items():
+        assert number in manifest["flops"]["source"]
+        assert of(found) == pytest.approx(float(number), rel=5e-4)
 
 
 @pytest.mark.parametrize("name", STEPS)
