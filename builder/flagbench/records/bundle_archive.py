@@ -15,13 +15,13 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import msgspec
 
 from flagbench.terminal import brief
 from flagbench_core.s3 import sha256_of
+from flagbench_core.scratch import scratch
 
 SUMS = "SHA256SUMS"
 MANIFEST = "MANIFEST.json"
@@ -72,7 +72,7 @@ def unpacked(path: Path) -> Iterator[dict[str, Path]]:
 
     Raises BundleError for anything else, and OSError where it cannot be read or TMPDIR has no room.
     """
-    with TemporaryDirectory(prefix="flagbench-bundle-") as folder:
+    with scratch() as folder:
         files = _unpack(path, Path(folder))
         _check_sums(files)
         yield files

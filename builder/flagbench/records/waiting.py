@@ -8,13 +8,10 @@ for; a ticket's URLs are credentials, and `ticket:RUN` stands for them. An image
 from __future__ import annotations
 
 import io
-import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from flagbench.errors import FlagbenchError
 from flagbench.files import read_file, reason, write_atomically
@@ -27,11 +24,10 @@ from flagbench.user_folders import data_folder
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.layout import ADDRESS_SUFFIX
 from flagbench_core.s3.ticket import RECORD, Ticket, bundle_name
+from flagbench_core.scratch import scratch
 
 _RUN = ".run-"
 """Begins the name of the folder of a run that has not ended."""
-_RUN_SECONDS = 30 * 86400
-"""No run is longer: an older folder is that of one that was killed."""
 
 
 @dataclass(frozen=True)
@@ -143,15 +139,15 @@ def record_file(path: Path) -> Waiting:
 def bundle_folder() -> Iterator[Path]:
     """A folder for what one run writes, on the disk where it may have to wait; removed at the end.
 
-    Removes those of runs that were killed, too, after some weeks. Raises OSError where it cannot be made.
+    Removes those of runs that were killed, too. Raises OSError where it cannot be made.
     """
     unsent_folder().mkdir(parents=True, exist_ok=True)
-    for left in unsent_folder().glob(f"{_RUN}*"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > _RUN_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
-    with TemporaryDirectory(prefix=_RUN, dir=unsent_folder(), ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+    try:
+        with scratch(str(unsent_folder()), _RUN) as folder:
+            yield Path(folder)
+    finally:
+        with suppress(OSError):  # something waits in it
+            unsent_folder().rmdir()
 
 
 def _read(path: Path) -> bytes:

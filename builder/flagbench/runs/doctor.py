@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.metadata
 import importlib.util
 import os
 import platform
 import re
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ from flagbench.runs.launchers import Health
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.native import NativeLauncher
 from flagbench.runs.launchers.schedulers import SCHEDULERS
-from flagbench_core import __version__
+from flagbench_core import __version__, scratch
 
 GIB = 2**30
 _NATIVE_REMEDY = "for runs without a container, in the checkout: pip install -e '.[cases]'"
@@ -175,21 +173,10 @@ def leftovers(folder: Path | None = None) -> Diagnosis:
 
 
 def _is_left(folder: Path) -> bool:
-    """The image side's rule (`scratch`): a run holds the lock exclusively; this takes it briefly, shared."""
-    try:
-        status = folder.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            return False
-        lock = os.open(folder / "owner.lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return stat.S_ISREG(os.fstat(lock).st_mode)
-    except OSError:
-        return False
-    finally:
+    lock = scratch.lock_leftover(str(folder))
+    if lock is not None:
         os.close(lock)
+    return lock is not None
 
 
 def accelerator() -> Diagnosis:

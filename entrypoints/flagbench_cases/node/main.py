@@ -17,13 +17,13 @@ from flagbench_cases.record import assemble as record
 from flagbench_cases.record import bundle, termination
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
 from flagbench_cases.record.stores import Bundle, read_ticket
-from flagbench_cases.shared import output, processes, scratch, user_home
+from flagbench_cases.shared import output, processes, user_home
 from flagbench_cases.shared.checkpoint_facts import flat
 from flagbench_cases.shared.errors import CaseError, system_error
 from flagbench_cases.shared.files import check_folder
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
-from flagbench_core import __version__
+from flagbench_core import __version__, scratch
 from flagbench_core.exit_codes import ExitCode
 
 DATA_REMEDY = "set --data to a folder made by `prepare` or one the case can read, or use --data synthetic"

@@ -13,10 +13,11 @@ import sys
 import tempfile
 from typing import Any, Dict, Optional
 
-from flagbench_cases.shared import processes, scratch, user_home
+from flagbench_cases.shared import processes, user_home
 from flagbench_cases.shared.errors import CaseError, DataError
 from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
+from flagbench_core import python_module, scratch
 from flagbench_core.exit_codes import ExitCode
 
 PLAN, ANSWER = "plan.json", "answer.json"
@@ -32,7 +33,6 @@ def run(
     Raises CaseError for what the child reports, and for how it ended otherwise; `doing` then begins the message.
     """
     kills = processes.oom_kills()
-    scratch.remove_leftovers()
     try:
         with scratch.scratch() as folder:
             with open(os.path.join(folder, PLAN), "w", encoding="utf-8") as file:
@@ -83,7 +83,7 @@ def _follow(folder: str, interruption: Interruption, environment: Dict[str, str]
     user_home.prepare(env, os.path.join(folder, "home"))
     # A new session: Ctrl-C is handled by this process. Output of libraries goes to stderr.
     child = subprocess.Popen(
-        [sys.executable, "-m", "flagbench_cases.prepare.job", folder],
+        [sys.executable, *python_module.options("flagbench_cases.prepare.job"), folder],
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=2,

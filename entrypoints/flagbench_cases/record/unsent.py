@@ -58,6 +58,9 @@ class Unsent:
         for each in [path + ADDRESS_SUFFIX] if keep else [path, path + ADDRESS_SUFFIX]:
             with contextlib.suppress(OSError):
                 os.unlink(each)
+        if self._out is None:
+            with contextlib.suppress(OSError):  # something else waits in it
+                os.rmdir(self.folder)
 
 
 def _bundle_name(record_id: str, bundle: Bundle) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from flagbench.verdict.series import series_verdict
 from flagbench_core import __version__
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of
+from flagbench_core.scratch import scratch
 
 CLAIM, VERDICT, REPRODUCTION = "claim.json", "verdict.json", "reproduction.json"
 ENVIRONMENT, PACKAGES, SBOM, LOG = "environment.json", "packages.json", "sbom.cdx.json", "logs/run.log"
@@ -234,7 +234,7 @@ def write_bundle(target: Path, files: Mapping[str, bytes | Path]) -> str:
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".bundle-", dir=target.parent) as folder:
+        with scratch(str(target.parent), ".bundle-") as folder:
             part = Path(folder) / "bundle.tar.gz"
             pack(files, part)
             if os.path.lexists(target):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from flagbench.runs.target import Target
 from flagbench_core import __version__
 from flagbench_core.environment import published, secrets
 from flagbench_core.redaction import redact
+from flagbench_core.scratch import scratch
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def bundle_files(asked: Reproduction, outcome: Measured, store: Store, log: str)
     assert series is not None
     assert result is not None
     missing: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="flagbench-bundle-") as temporary:
+    with scratch() as temporary:
         files: dict[str, bytes | Path] = {
             bundle.CLAIM: bundle.to_json(bundle.claim_document(asked.plan.claim)),
             bundle.VERDICT: bundle.to_json(result.to_dict()),

@@ -110,16 +110,6 @@ def test_each_waits_for_an_address_of_its_own(
     assert target.find("") == [ID, OTHER]
 
 
-def test_the_folder_of_a_killed_run_is_removed_after_weeks() -> None:
-    killed, running = (unsent_folder() / f".run-{name}" for name in ("killed", "running"))
-    for folder in (killed, running):
-        (folder / "bundles").mkdir(parents=True)
-    os.utime(killed, (0, 0))
-    with bundle_folder() as own:
-        assert set(unsent_folder().iterdir()) == {own, running}
-    assert [*unsent_folder().iterdir()] == [running]
-
-
 def test_what_waits_in_a_folder_of_out(
     target: Store, out: Path, make_record: MakeRecord, flagbench: Flagbench
 ) -> None:
@@ -165,3 +155,16 @@ def test_a_full_disk_leaves_no_record_that_says_it_waits(
     assert os.listdir(unsent_folder()) == []
     waits.send(target)
     assert target.find(ID) == [ID], "it is stored all the same"
+
+
+def test_a_folder_of_a_killed_run_goes_with_the_next(tmp_path: Path) -> None:
+    """And the folder above it, where nothing waits in it."""
+    child = os.fork()
+    if not child:
+        with bundle_folder():
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert len(os.listdir(unsent_folder())) == 1
+    with bundle_folder() as folder:
+        assert os.listdir(unsent_folder()) == [folder.name]
+    assert not unsent_folder().exists()

@@ -1,4 +1,4 @@
-"""A run's temporary folder in TMPDIR. It is locked while its process lives; leftovers are removed by the next run.
+"""Temporary folders. Each is locked while its process lives; those of killed processes are removed by the next one.
 
 The kernel releases the lock when the process ends, for whatever reason. A process id would not be sufficient: it is
 reused, and it is meaningless in another container that shares the folder.
@@ -19,10 +19,10 @@ _TRIES = 16
 
 
 class Scratch:
-    """A new folder owned by this process. Raises OSError if it cannot be created."""
+    """A new folder owned by this process, by default in TMPDIR. Raises OSError if it cannot be created."""
 
-    def __init__(self) -> None:
-        self.folder, self._lock = _create()
+    def __init__(self, place: Optional[str] = None, prefix: str = PREFIX) -> None:
+        self.folder, self._lock = _create(place, prefix)
 
     def remove(self) -> None:
         """Remove the folder and its contents."""
@@ -33,26 +33,26 @@ class Scratch:
 
 
 @contextlib.contextmanager
-def scratch() -> Iterator[str]:
-    """A context manager for a new folder owned by this process."""
-    made = Scratch()
+def scratch(place: Optional[str] = None, prefix: str = PREFIX) -> Iterator[str]:
+    """A context manager for a new folder owned by this process; removes leftovers, too. Raises OSError."""
+    remove_leftovers(place, prefix)
+    made = Scratch(place, prefix)
     try:
         yield made.folder
     finally:
         made.remove()
 
 
-def remove_leftovers() -> List[str]:
+def remove_leftovers(place: Optional[str] = None, prefix: str = PREFIX) -> List[str]:
     """Remove folders left by killed processes of this user, where possible; returns the removed folders."""
-    place = tempfile.gettempdir()
     removed = []
     try:
-        with os.scandir(place) as entries:
-            folders = sorted(entry.path for entry in entries if entry.name.startswith(PREFIX))
+        with os.scandir(place or tempfile.gettempdir()) as entries:
+            folders = sorted(entry.path for entry in entries if entry.name.startswith(prefix))
     except OSError:
         return []
     for folder in folders:
-        lock = _lock_leftover(folder)
+        lock = lock_leftover(folder)
         if lock is not None:
             # Locked until it is removed, so that no other process mistakes it for a new folder.
             shutil.rmtree(folder, ignore_errors=True)
@@ -61,7 +61,7 @@ def remove_leftovers() -> List[str]:
     return removed
 
 
-def _lock_leftover(folder: str) -> Optional[int]:
+def lock_leftover(folder: str) -> Optional[int]:
     """Lock a folder of this user (not a link) whose owner is gone; returns the lock's descriptor, else None."""
     lock: Optional[int] = None
     try:
@@ -79,10 +79,10 @@ def _lock_leftover(folder: str) -> Optional[int]:
     return None
 
 
-def _create() -> Tuple[str, Optional[int]]:
+def _create(place: Optional[str], prefix: str) -> Tuple[str, Optional[int]]:
     """A new folder and its acquired lock; the lock is unused if the file system does not support locks."""
     for _ in range(_TRIES):
-        folder = tempfile.mkdtemp(prefix=PREFIX)
+        folder = tempfile.mkdtemp(prefix=prefix, dir=place)
         lock: Optional[int] = None
         try:
             lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

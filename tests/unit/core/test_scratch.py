@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.shared import scratch
+from flagbench_core import scratch
 from running import ENTRYPOINTS
 
 pytestmark = pytest.mark.image
 
-HOLDER = "from flagbench_cases.shared.scratch import Scratch; s = Scratch(); print(s.folder, flush=True); input()"
+HOLDER = "from flagbench_core.scratch import Scratch; s = Scratch(); print(s.folder, flush=True); input()"
 RACER = """
-from flagbench_cases.shared.scratch import Scratch, remove_leftovers
+from flagbench_core.scratch import Scratch, remove_leftovers
 import os
 for _ in range(60):
     remove_leftovers()
