@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from flagbench_core import python_module
 from running import CaseRun, free_port, need, run_case
 
 pytestmark = pytest.mark.image
@@ -51,6 +52,15 @@ def test_a_full_disk_at_the_start(small_disk, options):
     CaseRun(small_disk(options), RUN).wait().failed(4, "launch", "full")
 
 
+def test_shared_memory_is_full(tmp_path):
+    """Which the processes that load data use."""
+    need(os.geteuid() == 0, "root, to mount a small file system")
+    mounts = 'mount --make-rprivate / && mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", mounts, "sh", *COMMAND]
+    run = CaseRun(tmp_path, [*RUN, "--set", "workers=2"], command=command)
+    run.wait().failed(5, None, "/dev/shm")
+
+
 def test_a_full_disk_of_another_node_is_the_jobs_cause(tmp_path, small_disk):
     """Node 1 has none for its plan, once both have met."""
     job = ["--nodes", "2", "--master", "127.0.0.1:%d" % free_port()]
@@ -58,6 +68,15 @@ def test_a_full_disk_of_another_node_is_the_jobs_cause(tmp_path, small_disk):
     other = CaseRun(small_disk("nr_inodes=3"), [*RUN, *job, "--node-rank", "1"]).wait()
     first.wait().failed(4, "launch", "full", "node 1")
     assert other.code == 4
+
+
+def test_modules_of_strangers_in_the_working_directory(tmp_path):
+    """No process of a run imports them, nor a package that has the name of a framework."""
+    for name in ("random", "json", "platform", "types", "torch"):
+        (tmp_path / (name + ".py")).write_text("raise SystemExit(9)")
+    command = [sys.executable, *python_module.options("flagbench_cases"), "distilbert"]
+    ended = CaseRun(tmp_path, RUN, command=command, cwd=str(tmp_path)).wait()
+    assert (ended.code, ended.status["state"]) == (0, "ok"), ended.stderr
 
 
 GONE = ["bash", "-c", 'mkdir gone; cd gone; rmdir ../gone; exec "$0" "$@"', *COMMAND]

@@ -13,14 +13,13 @@ def main():
     """Hand this process's work over, if it is of MODULES; return at once otherwise."""
     with open("/proc/self/cmdline", "rb") as file:
         words = file.read().decode("utf-8", "surrogateescape").split("\0")[1:-1]
-    options = words[: words.index("-m")] if "-m" in words else []
-    if not (options or words[:1] == ["-m"]) or words[len(options) + 1] not in MODULES:
-        return
-    if any(not option.startswith("-") for option in options):
+    # On 3.8 a script stands for the -m of newer versions.
+    start = next((at for at, word in enumerate(words) if word == "-m" or word.endswith("/python_module.py")), None)
+    if start is None or words[start + 1] not in MODULES or any(not word.startswith("-") for word in words[:start]):
         return
     from hand_over import hand_over
 
-    hand_over(os.environ["FLAGBENCH_TEST_WARM"], words[len(options) + 1], words[len(options) + 2 :])
+    hand_over(os.environ["FLAGBENCH_TEST_WARM"], words[start + 1], words[start + 2 :])
 
 
 if "FLAGBENCH_TEST_WARM" in os.environ:

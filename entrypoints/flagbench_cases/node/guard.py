@@ -12,9 +12,10 @@ from typing import List
 
 from flagbench_cases.shared import processes
 from flagbench_cases.shared.spool import SpoolReader, write_exit
+from flagbench_core import python_module
 
 # Without `site`: site or user customisations are meant for the rank and must not break this process.
-COMMAND = ("-s", "-S", "-m", "flagbench_cases.node.guard")
+COMMAND = ("-s", "-S", *python_module.options("flagbench_cases.node.guard"))
 
 
 def main(argv: List[str]) -> int:
@@ -22,7 +23,7 @@ def main(argv: List[str]) -> int:
     processes.die_with_parent()
     folder, rank = argv[0], int(os.environ["RANK"])
     # The launcher sends SIGTERM to all once one rank fails; it ends this process, and the kernel then kills the rank.
-    command = [sys.executable, "-u", "-m", "flagbench_cases.rank.worker", folder]
+    command = [sys.executable, "-u", *python_module.options("flagbench_cases.rank.worker"), folder]
     code = subprocess.Popen(command, preexec_fn=processes.die_with_parent).wait()
     progress = SpoolReader(folder, rank).progress()
     if code == 0 and progress is not None and progress.phase == "done":

@@ -8,6 +8,9 @@ from flagbench_cases.node.outcome import RankEnd
 from flagbench_cases.shared import processes
 from flagbench_cases.shared.spool import Progress, SpoolReader
 
+REQUIRED = frozenset(("process", "rank", "precision", "plan", "timing", "memory", "ceiling"))
+"""The facts that every rank has written by the end of a run."""
+
 
 class LocalRanks:
     """The ranks `ranks` of node `node`, whose spool is `folder`, in a job of `world` ranks."""
@@ -64,6 +67,12 @@ class LocalRanks:
         removed = [r.rank for r, state in zip(self._readers, states) if state is None and r.rank in self._seen]
         self._seen.update(r.rank for r, state in zip(self._readers, states) if state is not None)
         return removed[0] if removed else None
+
+    def find_incomplete(self) -> Optional[int]:
+        """A rank that lacks facts although the run is done: its file was emptied meanwhile. On node 0 of any node."""
+        ranks = range(self._world) if self._node == 0 else [reader.rank for reader in self._readers]
+        kinds = ({fact["kind"] for fact in SpoolReader(self._folder, rank).facts()} for rank in ranks)
+        return next((rank for rank, found in zip(ranks, kinds) if not found >= REQUIRED), None)
 
     def find_lost(self, states: Sequence[Optional[Progress]]) -> Optional[int]:
         """A rank that ended, or became another program, before it finished; else None. `states`: its `progress`."""

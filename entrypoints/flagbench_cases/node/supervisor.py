@@ -22,7 +22,7 @@ from flagbench_cases.node.outcome import may_be_secondary, outcome_of
 from flagbench_cases.node.placement import Placement
 from flagbench_cases.node.progress import Bar
 from flagbench_cases.record.evidence import OK, Evidence, Outcome, read_spool
-from flagbench_cases.shared import processes, scratch, tf32, user_home
+from flagbench_cases.shared import processes, tf32, user_home
 from flagbench_cases.shared.config import load_case, schedule
 from flagbench_cases.shared.errors import CaseError, system_error
 from flagbench_cases.shared.interpreter import child_environment
@@ -30,6 +30,7 @@ from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.layout import layout_of
 from flagbench_cases.telemetry.latest import sensors_text
 from flagbench_cases.telemetry.summary import read_start, summarise
+from flagbench_core import python_module, scratch
 from flagbench_core.exit_codes import ExitCode
 
 POLL = 0.1
@@ -120,6 +121,9 @@ class Run:
             # The ranks first: the sampler's last line should still show the device in use.
             processes.end_all(os.getpid(), spare={self._sampler.pid} if self._sampler else set())
             outcome = outcome or self._outcome(_wait(agent, 5.0), kills)
+            incomplete = self.ranks.find_incomplete() if outcome.state == "ok" else None
+            if incomplete is not None:
+                outcome = self._removed_outcome(incomplete)
             self.peers.report(outcome)
             return outcome
         except KeyboardInterrupt:  # a second signal: end immediately
@@ -192,7 +196,7 @@ class Run:
     def _start_agent(self) -> "subprocess.Popen[bytes]":
         # A new session: Ctrl-C on the terminal is handled by this process, not by the ranks.
         return subprocess.Popen(
-            [sys.executable, "-m", "flagbench_cases.engines.elastic", self.folder],
+            [sys.executable, *python_module.options("flagbench_cases.engines.elastic"), self.folder],
             env=self.environment(),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -201,7 +205,7 @@ class Run:
     def _start_sampler(self) -> None:
         env = self.environment()
         devices = ",".join(str(i) for i in range(self.config["gpus"]))
-        command = [sys.executable, "-m", "flagbench_cases.telemetry", "--out", self._telemetry]
+        command = [sys.executable, *python_module.options("flagbench_cases.telemetry"), "--out", self._telemetry]
         command += ["--monitor", self.stack["monitor"], "--pid", str(os.getpid())]
         if self.stack["device"]["kind"] != "cpu":
             command += ["--devices", devices]
@@ -304,7 +308,7 @@ class Run:
 
     def _removed_outcome(self, rank: int) -> Outcome:
         """The outcome if the spool of a rank was removed or emptied, since further measurements would be lost."""
-        where = "%s on node %d" % (self.layout.name(rank), self.placement.node_rank)
+        where = "%s on node %d" % (self.layout.name(rank), rank // self.config["gpus"])
         reason = "the spool of %s was removed or emptied during the run" % where
         remedy = "find out what cleans %s, or set TMPDIR" % os.path.dirname(self.folder)
         return Outcome("failed", "launch", reason, remedy, ExitCode.RANK_FAILED)

@@ -14,6 +14,7 @@ from typing import Any
 from flagbench.errors import FlagbenchError
 from flagbench.runs.launchers.folders import SYNTHETIC, host_path, mount_folders
 from flagbench.runs.request import LocalOptions, RunRequest
+from flagbench_core import python_module
 from flagbench_core.exit_codes import ExitCode
 
 HELP = "`flagbench run --help` shows every option and what it takes"
@@ -44,7 +45,7 @@ def describe(request: RunRequest, *, container: bool) -> Described | None:
     if container and request.options.data is None and request.options.preset != "tiny":
         # What the reference presets fall back to.
         request = replace(request, options=replace(request.options, data=SYNTHETIC))
-    command = [sys.executable, "-m", "flagbench_cases", *request.arguments(), "--describe"]
+    command = [sys.executable, *python_module.options("flagbench_cases"), *request.arguments(), "--describe"]
     environment = dict(os.environ, FLAGBENCH_STACK=request.stack.name)
     ended = subprocess.run(command, env=environment, capture_output=True, stdin=subprocess.DEVNULL, check=False)
     try:

@@ -1,6 +1,7 @@
 """What a node's parent sees of its ranks."""
 
-from flagbench_cases.node.local_ranks import LocalRanks
+from flagbench_cases.node.local_ranks import REQUIRED, LocalRanks
+from flagbench_cases.shared.spool import RankSpool
 
 
 def test_a_spool_removed_before_a_step_is_noticed(tmp_path):
@@ -10,3 +11,13 @@ def test_a_spool_removed_before_a_step_is_noticed(tmp_path):
     assert ranks.find_removed(ranks.progress()) is None, "no rank has started"
     folder.rmdir()
     assert ranks.find_removed(ranks.progress()) == 4
+
+
+def test_facts_that_are_lost_are_noticed_at_the_end(tmp_path):
+    """On node 0 those of every rank, which the other nodes have sent."""
+    for rank in range(4):
+        spool = RankSpool(str(tmp_path), rank)
+        for kind in sorted(REQUIRED)[rank == 3 :]:
+            spool.fact(kind)
+    found = [LocalRanks(str(tmp_path), ranks, node, 4).find_incomplete() for node, ranks in enumerate([(0, 1), (2,)])]
+    assert found == [3, None]
