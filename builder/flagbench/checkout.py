@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
+
+from flagbench.queries import ask
 
 # builder/flagbench/checkout.py: the checkout is three folders up.
 TOP = Path(__file__).resolve().parents[2]
@@ -14,7 +15,8 @@ _COMMIT = "# branch.oid "
 
 
 def commit() -> str | None:
-    """The commit's hash, with `-dirty` if a file that determines images differs; None outside a checkout.
+    """The commit's hash, with `-dirty` if a file that determines images differs; None outside a checkout, or if git
+    does not say.
 
     Untracked files count too: they are copied into an image like any other.
     """
@@ -33,9 +35,5 @@ def _git(*arguments: str) -> str | None:
     if not (TOP / ".git").exists():
         return None
     # Without optional locks `git status` writes nothing: a commit may be in progress.
-    command = ["git", "--no-optional-locks", "-C", str(TOP), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    except OSError:  # git is not installed
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    text, _ = ask(["git", "--no-optional-locks", "-C", str(TOP), *arguments])
+    return None if text is None else text.strip()

@@ -17,6 +17,7 @@ from threading import Thread
 from typing import TextIO
 
 from flagbench.images.docker_errors import EngineError
+from flagbench.queries import ask
 from flagbench.signals import raising_interrupt
 from flagbench_core.redaction import redact
 
@@ -51,9 +52,7 @@ def find_docker(*, builds: bool = False) -> str:
 
 def _has_buildkit(docker: str) -> bool:
     """Whether it builds with BuildKit: by itself before 23.0, and with its buildx plugin since."""
-    environment = {**os.environ, "DOCKER_BUILDKIT": "1"}
-    command = [docker, "build", "--help"]
-    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
+    return ask([docker, "build", "--help"], DOCKER_BUILDKIT="1")[0] is not None
 
 
 def run_docker(

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import os
 import pkgutil
-import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, cast
-
-PATIENCE_S = 5.0
-"""How long a vendor's tool may take; it hangs where a driver does."""
-_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -64,47 +56,3 @@ def vendors() -> Iterator[Vendor]:
     """Every module here."""
     for module in pkgutil.iter_modules(__path__):
         yield cast(Vendor, importlib.import_module(f"{__name__}.{module.name}"))
-
-
-def tool_output(command: list[str]) -> tuple[str | None, str | None]:
-    """What a command prints on stdout, or None and why. A process that hangs in the kernel is not waited for."""
-    import select
-    import subprocess  # machines without such a tool do without
-
-    deadline = time.monotonic() + PATIENCE_S
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except OSError as error:
-        return None, f"cannot be started: {error.strerror or error}"
-    output = bytearray()
-    assert process.stdout is not None
-    with process.stdout as stream:
-        while (left := deadline - time.monotonic()) > 0 and len(output) <= _MOST_BYTES:
-            if select.select([stream], [], [], left)[0]:
-                block = os.read(stream.fileno(), 1 << 16)
-                if not block:
-                    break
-                output += block
-    too_much = len(output) > _MOST_BYTES
-    code: int | None = None
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        code = process.wait(0 if too_much else max(0.0, deadline - time.monotonic()))
-    if code is None:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.5)
-    if too_much:
-        return None, "printed more than a list"
-    if code is None:
-        return None, f"did not answer within {PATIENCE_S:g} s"
-    if code:
-        return None, f"failed with exit code {code}"
-    return output.decode("utf-8", "replace"), None

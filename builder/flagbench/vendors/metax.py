@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 
-from flagbench.vendors import Device, Usage, tool_output
+from flagbench.queries import ask
+from flagbench.vendors import Device, Usage
 
 PLACES = ("/opt/mxdriver/bin", "/opt/maca/bin")
 """Where the tool is installed, often without being on PATH."""
@@ -22,7 +23,7 @@ def find(path: str) -> tuple[tuple[Device, ...], str | None]:
     tool = shutil.which("mx-smi", path=os.pathsep.join((path, *PLACES)))
     if tool is None:
         return (), None
-    text, problem = tool_output([tool, "-L"])
+    text, problem = ask([tool, "-L"])
     if text is None:
         return (), f"mx-smi {problem}"
     found = tuple(Device(match["name"], None, match["uuid"]) for match in re.finditer(_LISTED, text, re.MULTILINE))

@@ -9,7 +9,8 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 
-from flagbench.vendors import Device, DeviceState, Usage, tool_output
+from flagbench.queries import ask
+from flagbench.vendors import Device, DeviceState, Usage
 
 _STATE = ("uuid", "driver_version", "mig.mode.current", "power.limit", "power.default_limit")
 _PROCESS = ("gpu_uuid", "pid", "process_name")
@@ -22,7 +23,7 @@ def find(path: str) -> tuple[tuple[Device, ...], str | None]:
     if tool is None:
         return (), None
     # Not with their state: an older driver refuses a query with a field that it does not know.
-    text, problem = tool_output([tool, "--query-gpu=name,memory.total,uuid", "--format=csv"])
+    text, problem = ask([tool, "--query-gpu=name,memory.total,uuid", "--format=csv"])
     if text is None:
         return (), f"nvidia-smi {problem}"
     found = parse_devices(text)
@@ -31,7 +32,7 @@ def find(path: str) -> tuple[tuple[Device, ...], str | None]:
     parts = any(entry.strip().startswith("MIG-") for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
     if not parts and any(device.memory_gib is None for device in found):
         # In a container with a part of a device, its memory is not shown; the list then has its parts.
-        listed, _ = tool_output([tool, "-L"])
+        listed, _ = ask([tool, "-L"])
         parts = re.search(r"^\s+MIG\s", listed or "", re.MULTILINE) is not None
     return tuple(replace(device, partition=device.partition or parts) for device in found), None
 
@@ -41,8 +42,8 @@ def usage(path: str) -> Usage:
     tool = shutil.which("nvidia-smi", path=path)
     if tool is None:
         return Usage()
-    text, _ = tool_output([tool, f"--query-gpu={','.join(_STATE)}", _FORMAT])
-    programs, _ = tool_output([tool, f"--query-compute-apps={','.join(_PROCESS)}", _FORMAT])
+    text, _ = ask([tool, f"--query-gpu={','.join(_STATE)}", _FORMAT])
+    programs, _ = ask([tool, f"--query-compute-apps={','.join(_PROCESS)}", _FORMAT])
     return Usage(parse_state(text or ""), parse_processes(programs or ""))
 
 

@@ -69,7 +69,7 @@ def slurm_hosts(nodelist: str) -> List[str]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             check=True,
-            timeout=30,
+            timeout=10,
         )
     except (OSError, subprocess.SubprocessError):
         raise UsageError(

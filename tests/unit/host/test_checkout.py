@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench import checkout
+from flagbench import checkout, queries
 from running import need
 
 
@@ -61,4 +61,14 @@ def test_without_a_commit_or_a_repository_there_is_none(top: Path, monkeypatch: 
     shutil.rmtree(top / ".git")
     assert checkout.commit() is None
     git(top, "init", "--quiet")
+    assert checkout.commit() is None
+
+
+def test_a_git_that_does_not_answer_is_not_waited_for(
+    top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "git").write_text("#!/bin/sh\nsleep 600\n", encoding="utf-8")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(queries, "PATIENCE_S", 0.1)
     assert checkout.commit() is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from catalogs import CATALOG
-from flagbench import devices, vendors
+from flagbench import devices, queries
 from flagbench.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine, usage_now
 from flagbench.vendors import DeviceState, Usage, metax, nvidia
 from flagbench_core.exit_codes import ExitCode
@@ -88,7 +88,7 @@ def test_what_mx_smi_prints(tool: Tool, version: str, names: list[str]) -> None:
         ("#!/bin/sh\nexit 9\n", "exit code 9"),
         ("#!/bin/sh\n/bin/sleep 600 &\n/bin/sleep 600\n", "did not answer"),
         ("#!/bin/sh\necho No devices were found\n", "no device"),
-        ("#!/bin/sh\nexec /bin/cat /dev/zero\n", "more than a list"),
+        ("#!/bin/sh\nexec /bin/cat /dev/zero\n", "too much"),
         ("#!/no/such/interpreter\n", "cannot be started"),
         ("#!/bin/sh\n", None),
     ],
@@ -97,7 +97,7 @@ def test_what_mx_smi_prints(tool: Tool, version: str, names: list[str]) -> None:
 def test_a_tool_that_does_not_answer_fails_no_command(
     tool: Tool, monkeypatch: pytest.MonkeyPatch, script: str, problem: str | None, flagbench: Flagbench
 ) -> None:
-    monkeypatch.setattr(vendors, "PATIENCE_S", 0.1 if "sleep" in script else 5.0)
+    monkeypatch.setattr(queries, "PATIENCE_S", 0.1 if "sleep" in script else 5.0)
     tool("nvidia-smi", script=script)
     machine = this_machine()
     assert machine.devices == ()
