@@ -4,12 +4,12 @@ import argparse
 import os
 from typing import List, Optional, Tuple
 
-from flagbench_cases.shared import config
+from flagbench_cases.shared import checkpoint_facts, config
 from flagbench_cases.shared.arguments import Parser
 from flagbench_cases.shared.errors import UsageError
 from flagbench_core import __version__
 
-MAX_COUNT = 10**12
+MAX_COUNT = checkpoint_facts.MAX_STEPS
 SEED_LIMIT = 2**31
 MAX_SECONDS = 365 * 24 * 3600
 """One year, in seconds. Longer waits would overflow the integers of system calls."""

@@ -96,7 +96,7 @@ def prepare(
     training = checkpoint_facts.identity(config, workload.describe()["data"])
     files = files_of(workload, job)
     if plan.get("resume"):
-        saved = _read_on_all(plan["resume"], training, files.restored, job, workload, beat)
+        saved = _read_on_all(plan["resume"], training, files.restored, job, device, workload, beat)
         workload.restore(saved.tensors, saved.facts)
         saved = saved._replace(tensors={})  # they are not needed while it trains
     if not every:
@@ -113,6 +113,7 @@ def _read_on_all(
     training: Dict[str, Any],
     name: str,
     job: Any,
+    device: torch.device,
     workload: TrainWorkload,
     beat: Callable[[], None],
 ) -> Checkpoint:
@@ -121,6 +122,7 @@ def _read_on_all(
     try:
         saved = read(folder, training, name, beat)
         workload.check_state(saved.tensors, saved.facts)
+        check_generators(device, saved, job.rank)
     except CaseError as failure:
         error = failure
     found = job.all_succeed(saved and (saved.sha256, os.path.basename(folder)), error)
@@ -132,6 +134,18 @@ def _read_on_all(
             )
     assert saved is not None
     return saved
+
+
+def check_generators(device: torch.device, saved: Checkpoint, rank: int) -> None:
+    """Raise DataError unless the states of a rank's random generators can be restored."""
+    for name, kind in (("%d.cpu" % rank, "cpu"), ("%d.cuda" % rank, "cuda")):
+        if name not in saved.generators and kind != "cpu":
+            continue
+        try:
+            torch.Generator(device if kind == "cuda" else "cpu").set_state(saved.generators[name])
+        except (KeyError, RuntimeError, TypeError) as error:
+            words = "%s of %s cannot be used for rank %d: %s" % (GENERATORS, saved.folder, rank, error)
+            raise DataError(words, REMEDY) from None
 
 
 def restore_generators(device: torch.device, states: Dict[str, torch.Tensor], rank: int) -> None:

@@ -21,6 +21,8 @@ NOT_SHARED = "resume from another checkpoint; on several nodes, give all of them
 # Settings that may differ between a checkpoint's run and the run that resumes from it.
 FREE = ("window_steps", "warmup_steps", "checkpoint_every_steps")
 CONTENTS = "contents"
+MAX_STEPS = 10**12
+"""No run is longer: also the limit of --steps."""
 
 
 def tensors_of(rank: int) -> str:
@@ -117,7 +119,8 @@ def read(folder: str) -> Dict[str, Any]:
             content = json.load(file)
         known = (
             content["schema"] in SCHEMAS
-            and isinstance(content["step"], int)
+            and type(content["step"]) is int
+            and 0 <= content["step"] < MAX_STEPS
             and isinstance(content["identity"], dict)
             and isinstance(content["facts"], dict)
             and {GENERATORS, tensors_of(0) if content["schema"] == SCHEMAS[1] else TENSORS} <= set(content["files"])

@@ -180,6 +180,15 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, name: str, cut: bool) -
         read(tmp_path / "out")
 
 
+@pytest.mark.parametrize("states", [{"1.cpu": torch.get_rng_state()}, {"0.cpu": torch.zeros(3, dtype=torch.uint8)}])
+def test_generators_that_are_not_this_ranks_are_refused(tmp_path: Path, states: dict[str, torch.Tensor]) -> None:
+    run(tmp_path)
+    saved = read(tmp_path / "out")
+    checkpoint.check_generators(CPU, saved, 0)
+    with refuses(DataError, checkpoint_facts.GENERATORS):
+        checkpoint.check_generators(CPU, saved._replace(generators=states), 0)
+
+
 def test_a_checkpoint_that_cannot_be_written(tmp_path: Path) -> None:
     workload = Dropped()
     writer = Writer(str(tmp_path / "out"), identity(), "r", job_of(0, 1), CPU)

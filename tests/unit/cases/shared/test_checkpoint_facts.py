@@ -98,6 +98,15 @@ def test_facts_that_were_changed_are_refused(tmp_path: Path, change: dict[str, A
         checkpoint_facts.find(str(tmp_path), CONFIG)
 
 
+@pytest.mark.parametrize("step", [-7, True, 2.0, 2**62])
+def test_a_step_that_no_run_reaches_is_refused(tmp_path: Path, step: Any) -> None:
+    path = write(tmp_path, 9)
+    content = {key: value for key, value in json.loads(path.read_text()).items() if key != "sha256"}
+    path.write_bytes(checkpoint_facts.to_bytes({**content, "step": step}))
+    with refuses(DataError, path):
+        checkpoint_facts.find(str(tmp_path), CONFIG)
+
+
 @pytest.mark.parametrize("name", ["tensors.safetensors", "generators.safetensors"])
 @pytest.mark.parametrize("content", [None, b"00"])
 def test_missing_files_are_refused(tmp_path: Path, name: str, content: bytes | None) -> None:
