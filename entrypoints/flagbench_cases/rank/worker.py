@@ -9,7 +9,7 @@ import traceback
 from typing import Any, Dict, NoReturn
 
 from flagbench_cases.shared import interpreter
-from flagbench_cases.shared.errors import CaseError, PeerError, system_error
+from flagbench_cases.shared.errors import CaseError, PeerError, shared_memory_error, system_error
 from flagbench_cases.shared.spool import RankSpool
 from flagbench_core.exit_codes import ExitCode
 
@@ -31,10 +31,11 @@ def classify(error: BaseException) -> Dict[str, Any]:
     if isinstance(error, CaseError):
         secondary = isinstance(error, PeerError)
         return {"code": int(error.code), "message": error.message, "remedy": error.remedy, "secondary": secondary}
-    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):
+    known = shared_memory_error(error, os.environ.get("TMPDIR", "/tmp"))
+    if known is None and (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text)):
         remedy = "use a smaller --set batch_size, or a device with more memory"
         return {"code": int(ExitCode.OUT_OF_MEMORY), "message": first, "remedy": remedy, "secondary": False}
-    known = system_error(error, os.environ.get("TMPDIR", "/tmp"))
+    known = known or system_error(error, os.environ.get("TMPDIR", "/tmp"))
     if known is not None:
         return {"code": int(known.code), "message": known.message, "remedy": known.remedy, "secondary": False}
     secondary = isinstance(error, RuntimeError) and PEER_LOST.search(text) is not None

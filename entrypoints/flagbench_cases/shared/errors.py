@@ -2,15 +2,13 @@
 
 import errno
 import os
-import re
+import shutil
 from typing import Optional, Sequence
 
+from flagbench_core import process_limits
 from flagbench_core.exit_codes import ExitCode
 
-NO_PROCESSES = re.compile(
-    r"^resource temporarily unavailable|can't start new thread|pthread_create|thread creation failed", re.IGNORECASE
-)
-PROCESSES_REMEDY = "raise the limit (the container's --pids-limit, or ulimit -u), or use fewer --gpus or workers"
+SHARED_MEMORY = "/dev/shm"
 
 
 class CaseError(Exception):
@@ -48,9 +46,8 @@ class PeerError(CaseError):
 def system_error(error: BaseException, folder: str) -> Optional[CaseError]:
     """The CaseError for a resource denied by the system to a run with temporary files in `folder`; else None."""
     number = error.errno if isinstance(error, OSError) else None
-    if number == errno.EAGAIN or (number is None and NO_PROCESSES.search(str(error))):
-        words = "no more processes or threads can be started (%s)" % os.strerror(errno.EAGAIN)
-        return CaseError(words, PROCESSES_REMEDY)
+    if process_limits.is_refusal(error):
+        return CaseError(process_limits.reason(), process_limits.REMEDY)
     if number == errno.ENOMEM:
         words = "there is not enough memory to start a process (%s)" % os.strerror(number)
         return CaseError(words, "free memory, or give the container more memory", ExitCode.OUT_OF_MEMORY)
@@ -58,3 +55,28 @@ def system_error(error: BaseException, folder: str) -> Optional[CaseError]:
         words = "the disk of %s, used for a run's temporary files, is full (%s)" % (folder, os.strerror(number))
         return CaseError(words, "free space there, or set TMPDIR to a folder with free space")
     return None
+
+
+def shared_memory_error(error: BaseException, folder: str) -> Optional[CaseError]:
+    """The CaseError for /dev/shm being full, which the processes that load data use; None for any other error.
+
+    `folder` is that of temporary files, on whose disk the same error may be.
+    """
+    full = os.strerror(errno.ENOSPC)
+    if isinstance(error, OSError):
+        found = error.errno == errno.ENOSPC and error.filename is None and _free(SHARED_MEMORY) < _free(folder)
+    else:  # of torch; one of its processes may be killed when it uses memory that is not there (bus error)
+        text = "%s\n%s" % (error, error.__cause__)
+        found = "out of shared memory" in text or ("/torch_" in text and full in text)
+    if not found:
+        return None
+    remedy = "give the container more (--shm-size 1g), or use fewer workers"
+    return CaseError("the shared memory of %s is full (%s)" % (SHARED_MEMORY, full), remedy, ExitCode.OUT_OF_MEMORY)
+
+
+def _free(folder: str) -> float:
+    """Free bytes of a file system; infinite where there is none."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return float("inf")

@@ -6,6 +6,8 @@ import signal
 import time
 from typing import Dict, List, Optional, Set
 
+from flagbench_core.process_limits import cgroup_folders
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -106,28 +108,12 @@ def _signal(pids: Set[int], number: int) -> None:
             continue
 
 
-def _cgroup_folders(controller: str) -> List[str]:
-    """The folder of this process's cgroup (version 1 or 2), and that of its root.
-
-    In a container the path is that on the host, but only the container's own cgroup is mounted, as the root.
-    """
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
-            lines = [line.strip().split(":", 2) for line in file]
-    except OSError:
-        return []
-    first = [path for _, controllers, path in lines if controller in controllers.split(",")]
-    second = [path for _, controllers, path in lines if controllers == ""]
-    root = "/sys/fs/cgroup/" + controller if first else "/sys/fs/cgroup"
-    return [root + path for path in (first or second)[:1]] + [root]
-
-
 def oom_kills(folder: Optional[str] = None) -> Optional[int]:
     """Number of OOM kills in a memory cgroup (default: this process's own).
 
     Read from `memory.events` (version 2) or `memory.oom_control` (version 1); None if neither has it.
     """
-    for place in _cgroup_folders("memory") if folder is None else [folder]:
+    for place in cgroup_folders("memory") if folder is None else [folder]:
         for name in ("memory.events", "memory.oom_control"):
             try:
                 with open(os.path.join(place, name), encoding="utf-8") as file:
@@ -140,7 +126,7 @@ def oom_kills(folder: Optional[str] = None) -> Optional[int]:
 
 def refused_forks() -> int:
     """Number of processes and threads denied by the limit of this process's pids cgroup (version 1 or 2)."""
-    for folder in _cgroup_folders("pids"):
+    for folder in cgroup_folders("pids"):
         try:
             with open(os.path.join(folder, "pids.events"), encoding="utf-8") as file:
                 return int(file.read().split()[1])

@@ -1,0 +1,52 @@
+"""The limits on the processes and threads of a user and of a control group, and the errors of one that is reached."""
+
+import errno
+import os
+import re
+import resource
+from typing import List
+
+REMEDY = "raise that limit, or use fewer --gpus or workers"
+_TEXT = re.compile(
+    r"^resource temporarily unavailable|can't start new thread|pthread_create|thread creation failed", re.IGNORECASE
+)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error says that no process or thread could be started (EAGAIN)."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno == errno.EAGAIN
+    return isinstance(error, (RuntimeError, OSError)) and _TEXT.search(str(error)) is not None
+
+
+def reason() -> str:
+    """Why no process or thread can be started, with the limits that apply."""
+    limits = []
+    number = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if number != resource.RLIM_INFINITY:
+        limits.append("ulimit -u is %d" % number)
+    for folder in cgroup_folders("pids"):
+        try:
+            with open(os.path.join(folder, "pids.max"), encoding="utf-8") as file:
+                limits.append("the control group's pids.max (docker run --pids-limit) is %d" % int(file.read()))
+            break
+        except (OSError, ValueError):  # ValueError: max, which is no limit
+            continue
+    named = " and ".join(limits) or "the kernel's limits are kernel.threads-max and kernel.pid_max"
+    return "no more processes or threads can be started (%s): %s" % (os.strerror(errno.EAGAIN), named)
+
+
+def cgroup_folders(controller: str) -> List[str]:
+    """The folder of this process's cgroup (version 1 or 2), and that of its root.
+
+    In a container the path is that on the host, but only the container's own cgroup is mounted, as the root.
+    """
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            lines = [line.strip().split(":", 2) for line in file]
+    except OSError:
+        return []
+    first = [path for _, controllers, path in lines if controller in controllers.split(",")]
+    second = [path for _, controllers, path in lines if controllers == ""]
+    root = "/sys/fs/cgroup/" + controller if first else "/sys/fs/cgroup"
+    return [root + path for path in (first or second)[:1]] + [root]

@@ -1,0 +1,36 @@
+"""What says that no more processes or threads can be started, and which limits are named then."""
+
+import errno
+import os
+import resource
+
+import pytest
+
+from flagbench_core import process_limits
+
+pytestmark = pytest.mark.image
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), True),
+        (RuntimeError("can't start new thread"), True),
+        (RuntimeError("pthread_create failed"), True),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), False),
+        (RuntimeError("something else"), False),
+        (ValueError("can't start new thread"), False),
+    ],
+)
+def test_what_is_a_refusal(error, expected):
+    assert process_limits.is_refusal(error) is expected
+
+
+def test_the_limit_is_named():
+    before = resource.getrlimit(resource.RLIMIT_NPROC)
+    limit = 54321 if before[1] == resource.RLIM_INFINITY else before[1]
+    try:
+        resource.setrlimit(resource.RLIMIT_NPROC, (limit, before[1]))
+        assert "ulimit -u is %d" % limit in process_limits.reason()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NPROC, before)
