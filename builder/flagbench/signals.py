@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import select
 import signal
-import socket
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from threading import Thread
 from types import FrameType
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
 
 FORWARDED = (
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),
@@ -21,6 +24,9 @@ GRACE_SECONDS = 10.0
 """Seconds from the first signal until the run is killed, as for `docker stop`."""
 AT_ONCE_SECONDS = 4.0
 """The same after the second signal: enough to end every process and to print the record."""
+_TICK_SECONDS = 1.0
+_END_SECONDS = 0.02
+"""Seconds between two looks at a process that has closed its output, and so is about to end."""
 
 
 @contextmanager
@@ -38,6 +44,35 @@ def raising_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class Delaying:
+    """Delays the first signal that would end this process, so that what was measured is stored before it ends.
+
+    A second one raises KeyboardInterrupt. A run that starts after the first one is sent it: see Forwarding.
+    """
+
+    def __init__(self) -> None:
+        self.signalled: int | None = None
+        """The first signal."""
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Delaying:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signalled is not None:
+            raise KeyboardInterrupt
+        self.signalled = number
+        with suppress(RuntimeError):  # it interrupted the writing of another line
+            sys.stderr.write("flagbench: what was measured is stored first; interrupt again to end at once\n")
+
+
 class Forwarding:
     """Forwards signals to the run, which ends its ranks and still prints its record; this process waits for it.
 
@@ -48,82 +83,96 @@ class Forwarding:
     def __init__(self, grace: float | None = None) -> None:
         """`grace`: seconds, instead of GRACE_SECONDS."""
         self._grace = GRACE_SECONDS if grace is None else grace
-        self._events: deque[int | Exception | None] = deque()
-        # The main thread sleeps on a socket. Asleep on a lock, as that of a queue, it misses a signal that another
-        # thread receives, or that arrives just before it falls asleep.
-        self._awake, self._waker = socket.socketpair()
-        self._waker.setblocking(False)
+        self._signals: deque[int] = deque()
+        # The main thread sleeps on a pipe: a signal that another thread receives, or that arrives just before it
+        # falls asleep, wakes it too.
+        self._awake, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
         self._following = False
         self._before: dict[int, Any] = {}
         self._waker_before = -1
 
     def __enter__(self) -> Forwarding:
-        self._waker_before = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        self._waker_before = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         for number in FORWARDED:
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            before = signal.getsignal(number)
+            if before is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._forward)
+            delaying = getattr(before, "__self__", None)
+            if isinstance(delaying, Delaying) and delaying.signalled == number:
+                self._signals.append(number)
         return self
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._waker_before)
-        self._waker.close()
-        self._awake.close()
+        os.close(self._waker)
+        os.close(self._awake)
 
     @property
     def early(self) -> bool:
         """Whether a signal arrived before the run had started."""
-        return bool(self._events)
+        return bool(self._signals)
 
     def follow(
-        self, wait: Callable[[], object], send: Callable[[int], object], kill: Callable[[], object]
+        self,
+        process: subprocess.Popen[bytes],
+        read: Mapping[IO[bytes], Callable[[bytes], object]],
+        send: Callable[[int], object],
+        kill: Callable[[], object],
+        tick: Callable[[], object] = lambda: None,
     ) -> tuple[int | None, float | None]:
-        """Forward signals by `send` until the run has ended, for which `wait` blocks in a thread.
+        """Forward signals by `send` until the process has closed its output and ended.
 
-        Returns the first signal, and the seconds from it after which the run was killed, where it was. Raises what
-        `wait` raises.
+        Returns the first signal, and the seconds from it after which the run was killed, where it was. No thread is
+        used: a run must not be lost because no more can be started.
+
+        Args:
+            read: called with what is printed to each pipe of the process.
+            tick: called about once a second.
         """
         self._following = True
-        Thread(target=self._wait, args=(wait,), daemon=True).start()
+        output = {stream.fileno(): take for stream, take in read.items()}
+        waiting = select.poll()
+        for descriptor in (self._awake, *output):
+            waiting.register(descriptor, select.POLLIN)
         signalled: int | None = None
         overdue: float | None = None
         began = deadline = 0.0
-        while True:
-            if not self._events:
-                left = None if signalled is None else max(0.0, deadline - time.monotonic())
-                if select.select([self._awake], [], [], left)[0]:
-                    self._awake.recv(4096)
-                    continue
+        while output or process.poll() is None:
+            tick()
+            left = _TICK_SECONDS if output else _END_SECONDS
+            if self._signals:
+                left = 0.0
+            elif signalled is not None:
+                left = min(left, max(0.0, deadline - time.monotonic()))
+            for descriptor, _ in waiting.poll(1000 * left):
+                content = os.read(descriptor, 2**16)
+                if descriptor == self._awake:
+                    continue  # the number of a signal, which its handler has noted
+                if content:
+                    output[descriptor](content)
+                else:
+                    waiting.unregister(descriptor)
+                    del output[descriptor]
+            while self._signals:
+                number = self._signals.popleft()
+                if signalled is None:
+                    signalled, began = number, time.monotonic()
+                    deadline = began + self._grace
+                elif overdue is None:
+                    deadline = min(deadline, time.monotonic() + AT_ONCE_SECONDS)
+                send(number)
+            if signalled is not None and time.monotonic() >= deadline:
                 if overdue is not None:
-                    return signalled, overdue  # a process stuck in a driver outlives even SIGKILL
+                    break  # a process stuck in a driver outlives even SIGKILL
                 overdue = time.monotonic() - began
                 deadline = time.monotonic() + self._grace
                 kill()
-                continue
-            event = self._events.popleft()
-            if event is None:
-                return signalled, overdue
-            if isinstance(event, Exception):
-                raise event
-            if signalled is None:
-                signalled, began = event, time.monotonic()
-                deadline = began + self._grace
-            elif overdue is None:
-                deadline = min(deadline, time.monotonic() + AT_ONCE_SECONDS)
-            send(event)
-
-    def _wait(self, wait: Callable[[], object]) -> None:
-        try:
-            wait()
-        except Exception as error:  # for the main thread, which would wait forever
-            self._events.append(error)
-        else:
-            self._events.append(None)
-        with suppress(OSError):  # closed where a killed process was not waited for
-            self._waker.send(b"\0")
+        return signalled, overdue
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         if self.early and not self._following:
             raise KeyboardInterrupt
-        self._events.append(number)
+        self._signals.append(number)

@@ -47,13 +47,20 @@ def _text(
     return io.TextIOWrapper(stream, encoding=encoding, errors="backslashreplace", line_buffering=line_buffering)
 
 
+def _ready(descriptor: int, event: int, seconds: float | None = None) -> bool:
+    """Wait until a descriptor is ready. Not by `select`, which is limited to descriptors below 1024."""
+    waiting = select.poll()
+    waiting.register(descriptor, event)
+    return bool(waiting.poll(None if seconds is None else 1000 * seconds))
+
+
 class _Stdin(io.FileIO):
     # Both by readinto; FileIO's own return early where there is nothing to read yet.
     read, readall = io.RawIOBase.read, io.RawIOBase.readall  # type: ignore[assignment]
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         while (taken := super().readinto(buffer)) is None:
-            select.select([self], [], [])
+            _ready(self.fileno(), select.POLLIN)
         return taken
 
 
@@ -65,7 +72,7 @@ class _Stdout(io.FileIO):
             while not self._lost:
                 if (taken := super().write(content)) is not None:
                     return taken
-                select.select([], [self], [])  # it is non-blocking and full
+                _ready(self.fileno(), select.POLLOUT)  # it is non-blocking and full
         except BrokenPipeError:
             self._lost = True
         except OSError as error:
@@ -81,7 +88,7 @@ class _Stderr(io.FileIO):
         deadline = time.monotonic() + self._patience
         try:
             while True:
-                _, ready, _ = select.select([], [self], [], max(0.0, deadline - time.monotonic()))
+                ready = _ready(self.fileno(), select.POLLOUT, max(0.0, deadline - time.monotonic()))
                 if ready and (taken := super().write(content[:_CHUNK])):
                     self._patience = _PATIENCE_SECONDS
                     return taken  # the rest is written next

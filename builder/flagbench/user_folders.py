@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from platformdirs import user_cache_path, user_data_path
@@ -12,10 +14,20 @@ CACHE_VARIABLE = "FLAGBENCH_CACHE"
 
 def data_folder() -> Path:
     """The user's own folder."""
-    return user_data_path("flagbench")
+    return _own(user_data_path, "data")
 
 
 def cache_folder() -> Path:
     """This user's cache: FLAGBENCH_CACHE, else `flagbench` in the platform's folder; as prepare/cache.py has it."""
     given = os.environ.get(CACHE_VARIABLE)
-    return Path(given).absolute() if given else user_cache_path("flagbench")
+    return Path(given).absolute() if given else _own(user_cache_path, "cache")
+
+
+def _own(find: Callable[[str], Path], name: str) -> Path:
+    """A folder of the platform; for a user id without a name and a home, as in a container, one in TMPDIR."""
+    try:
+        if (found := find("flagbench")).is_absolute():
+            return found
+    except RuntimeError:  # platformdirs: no home directory
+        pass
+    return Path(tempfile.gettempdir()) / f"flagbench-user-{os.getuid()}" / name

@@ -37,7 +37,7 @@ def flagbench(environment):
     """`flagbench(*arguments, **options of a process)`: the tool, ended."""
 
     def run(*arguments, **options):
-        command = [sys.executable, "-m", "flagbench", *arguments]
+        command = [*options.pop("command", [sys.executable, "-m", "flagbench"]), *arguments]
         options = {"env": environment, "capture_output": True, "text": True, "check": False, **options}
         return subprocess.run(command, **options)
 

@@ -100,6 +100,13 @@ def test_what_the_image_stores_the_host_reads(environment, flagbench, tmp_path):
     assert json.loads(shown.stdout) == json.loads(printed)
 
 
+def test_out_of_processes(flagbench, limited):
+    """The tool itself can start none."""
+    ended = flagbench(*SHORT, command=limited("pids", 1, *COMMAND))
+    assert ended.returncode == 4, ended.stderr
+    assert "pids.max" in ended.stderr
+
+
 def ranks(tmp_path):
     """The processes of the ranks that have begun to train."""
     spool = tmp_path / "spool"

@@ -15,7 +15,9 @@ from flagbench.cli import usage_errors
 from flagbench.cli.app import app
 from flagbench.errors import FlagbenchError
 from flagbench.output import print_error
+from flagbench.signals import raising_interrupt
 from flagbench.stdio import NotPrinted
+from flagbench_core import process_limits
 from flagbench_core.exit_codes import ExitCode
 
 # What newer releases of Typer return for an interrupt; older ones raise Abort.
@@ -29,8 +31,9 @@ def run(arguments: Sequence[str]) -> int:
     through, to `report_bug`.
     """
     try:
-        code = _invoke(arguments)
-        sys.stdout.flush()
+        with raising_interrupt():
+            code = _invoke(arguments)
+            sys.stdout.flush()
     except FlagbenchError as error:
         print_error(error.message, error.remedy)
         code = int(error.code)
@@ -39,6 +42,11 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort, BrokenPipeError):
         print_error("interrupted", "run the command again when ready")
         code = int(ExitCode.INTERRUPTED)
+    except (OSError, RuntimeError) as error:
+        if not process_limits.is_refusal(error):
+            raise
+        print_error(process_limits.reason(), process_limits.REMEDY)
+        code = int(ExitCode.RANK_FAILED)
     with contextlib.suppress(NotPrinted):  # another error has been reported
         sys.stdout.flush()
     return code

@@ -25,6 +25,7 @@ from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.series import SeriesOptions, check_series, plan_sides, run_sides
 from flagbench.runs.target import Via, targets_of, with_data
 from flagbench.runs.this_machine import with_stack
+from flagbench.signals import Delaying
 from flagbench.stdio import NotPrinted
 
 
@@ -121,7 +122,8 @@ def command(
         code = run_sides(sides, lambda target: run_and_keep(target, records, None))
         series_page.show(sides, catalog, claim, store, wide=wide, as_json=as_json)
         raise typer.Exit(code)
-    ended = run_and_keep(targets[0], records, granted)
+    with Delaying():
+        ended = run_and_keep(targets[0], records, granted)
     if ended.refused or not ended.result.record.strip():
         raise typer.Exit(ended.code)
     try:

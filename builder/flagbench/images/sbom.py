@@ -13,7 +13,6 @@ from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
-from platformdirs import user_data_path
 
 from flagbench.errors import FlagbenchError
 from flagbench.files import TEXT_BYTES, read_file, reason, write_atomically
@@ -21,6 +20,7 @@ from flagbench.image_reference import parse_reference
 from flagbench.images.docker_process import find_docker
 from flagbench.images.lockfile import Lock, canonical
 from flagbench.images.tags import Tier
+from flagbench.user_folders import data_folder
 from flagbench_core import __version__
 from flagbench_core.exit_codes import ExitCode
 
@@ -152,7 +152,7 @@ def sbom_json(image_id: str, tier: Tier, lock: Lock, contents: Contents, indexes
 def sbom_path(image: str) -> Path:
     """The default file for the image `flagbench/CASE:TAG`: images/CASE/TAG.cdx.json in the user's data folder."""
     reference = parse_reference(image)
-    return user_data_path("flagbench") / "images" / Path(reference.path).name / f"{reference.tag}.cdx.json"
+    return data_folder() / "images" / Path(reference.path).name / f"{reference.tag}.cdx.json"
 
 
 def sbom_of(image: str, image_id: str) -> Path | None:

@@ -39,6 +39,7 @@ from flagbench.runs.launchers.docker_command import is_another_node
 from flagbench.runs.launchers.launch_time import elapsed, utc_now
 from flagbench.runs.request import LocalOptions
 from flagbench.runs.target import Target
+from flagbench.signals import Delaying
 from flagbench.terminal import visible
 from flagbench_core import __version__
 from flagbench_core.exit_codes import ExitCode
@@ -200,24 +201,25 @@ def run_sides(
         until: told a run's exit code once it has ended and is noted; whether the rest is not to be run.
     """
     codes: list[int] = []
-    _begin(sides)
-    stored = True
-    try:
-        turns = [*_turns(sides)]
-        for number, (side, planned) in enumerate(turns, 1):
-            label = f" ({side.target.name})" if len(sides) > 1 else ""
-            text = f"flagbench: run {number} of {len(turns)}{label}, {planned.run_id}, seed {planned.seed}"
-            print_note(text)
-            code, continues = _one(side, planned, run, first=number == 1)
-            codes.append(code)
-            if continues and until is not None and until(code):
-                break
-            if not continues:
-                # Interrupted, even where the run at hand still ended well.
-                codes += [int(ExitCode.INTERRUPTED)] * (number < len(turns))
-                break
-    finally:
-        stored = _end(sides)
+    with Delaying() as delaying:
+        _begin(sides)
+        stored = True
+        try:
+            turns = [*_turns(sides)]
+            for number, (side, planned) in enumerate(turns, 1):
+                label = f" ({side.target.name})" if len(sides) > 1 else ""
+                text = f"flagbench: run {number} of {len(turns)}{label}, {planned.run_id}, seed {planned.seed}"
+                print_note(text)
+                code, continues = _one(side, planned, run, first=number == 1)
+                codes.append(code)
+                if continues and until is not None and until(code):
+                    break
+                if not continues or delaying.signalled is not None:
+                    # Interrupted, even where the run at hand still ended well.
+                    codes += [int(ExitCode.INTERRUPTED)] * (number < len(turns))
+                    break
+        finally:
+            stored = _end(sides)
     return next(filter(None, codes), int(ExitCode.OK if stored else ExitCode.NOT_STORED))
 
 

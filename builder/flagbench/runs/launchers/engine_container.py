@@ -12,8 +12,7 @@ import sys
 import time
 from contextlib import closing, suppress
 from dataclasses import replace
-from threading import Thread
-from typing import IO, Any
+from typing import Any
 
 from docker.errors import APIError, DockerException, NotFound  # type: ignore[import-untyped]
 
@@ -106,16 +105,8 @@ def _follow(docker: str, words: list[str], api: Any, name: str, forwarder: Forwa
     Signals reach the container through the API alone: clients differ in what they make of one, so this one is in a
     session of its own, where a terminal's Ctrl-C does not reach it.
     """
-    printed: list[bytes] = []
-    said = bytearray()
+    printed, said = bytearray(), bytearray()
     signalled = overdue = None
-
-    def wait() -> None:
-        reader = Thread(target=_read_stderr, args=(client.stderr, said), daemon=True)
-        reader.start()
-        printed.append(client.stdout.read())  # type: ignore[union-attr]  # a pipe
-        reader.join()
-        client.wait()
 
     def send(number: int) -> None:
         # The engine refuses until the container runs. What cannot be signalled is killed after the grace.
@@ -143,8 +134,11 @@ def _follow(docker: str, words: list[str], api: Any, name: str, forwarder: Forwa
             stderr=subprocess.PIPE,
             start_new_session=True,
         ) as client:
+            assert client.stdout is not None
+            assert client.stderr is not None
+            read = {client.stdout: printed.extend, client.stderr: lambda chunk: _pass_on(chunk, said)}
             try:
-                signalled, overdue = forwarder.follow(wait, send, kill)
+                signalled, overdue = forwarder.follow(client, read, send, kill)
             finally:
                 client.kill()  # where it still waits, for a container that cannot be killed
         state = _state(api, name)
@@ -161,7 +155,7 @@ def _follow(docker: str, words: list[str], api: Any, name: str, forwarder: Forwa
         )
     error = " ".join(str(state.get("Error") or "").split())
     oom_killed = bool(state.get("OOMKilled"))
-    return Ended(b"".join(printed), state.get("ExitCode"), signalled, overdue, oom_killed, error)
+    return Ended(bytes(printed), state.get("ExitCode"), signalled, overdue, oom_killed, error)
 
 
 def _state(api: Any, name: str) -> dict[str, Any]:
@@ -172,16 +166,15 @@ def _state(api: Any, name: str) -> dict[str, Any]:
         return {}
 
 
-def _read_stderr(stderr: IO[bytes], said: bytearray) -> None:
-    """In a thread: what the container says goes to the user as it comes; the client's error is left to `_refusal`."""
-    while chunk := stderr.read1(2**16):  # type: ignore[attr-defined]  # buffered
-        said += chunk
-        del said[:-_MOST_SAID]
-        if not chunk.startswith(b"docker: "):
-            # The run continues if the reader of its progress is gone (`2>&1 | head`).
-            with suppress(OSError, ValueError):
-                sys.stderr.buffer.write(chunk)
-                sys.stderr.buffer.flush()
+def _pass_on(chunk: bytes, said: bytearray) -> None:
+    """What the container says goes to the user as it comes; the client's error is left to `_refusal`."""
+    said += chunk
+    del said[:-_MOST_SAID]
+    if not chunk.startswith(b"docker: "):
+        # The run continues if the reader of its progress is gone (`2>&1 | head`).
+        with suppress(OSError, ValueError):
+            sys.stderr.buffer.write(chunk)
+            sys.stderr.buffer.flush()
 
 
 def _refusal(said: bytearray) -> FlagbenchError:

@@ -90,10 +90,11 @@ def host_path(given: str, option: str) -> Path:
         # Resolved: the engine removes `..` from a path without following symbolic links. Not by pathlib, which
         # raises RuntimeError for a link to itself.
         path = Path(os.path.realpath(given))
-        # The engine is asked in JSON, whose strings cannot hold any other name.
-        f"{given}{path}".encode()
+        # The engine is asked in JSON, whose strings cannot hold any other name. As bytes, since Python may read them
+        # as those of another encoding (LC_ALL=C).
+        os.fsencode(f"{given}{path}").decode()
         path.exists()  # for its errors: a name that is too long, a folder closed to us
-    except UnicodeEncodeError:
+    except UnicodeError:
         raise FlagbenchError(
             f"the name of {option} {given!r} is not UTF-8, and the engine cannot be asked for it", remedy="rename it"
         ) from None

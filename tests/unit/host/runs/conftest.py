@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -61,13 +62,16 @@ def fake(store: Store, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
 
 
 @pytest.fixture
-def ctrl_c_at_the_second_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while the record of the run mine-2 is stored."""
+def signalled_at_the_second_record(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`signalled_at_the_second_record(*numbers)`: this process gets them while the record of mine-2 is stored."""
     put = Store.put
 
-    def interrupt(self: Store, record: bytes, **options: Any) -> Any:
-        if b"mine-2" in record:
-            raise KeyboardInterrupt
-        return put(self, record, **options)
+    def send(*numbers: int) -> None:
+        def interrupt(self: Store, record: bytes, **options: Any) -> Any:
+            for number in numbers if b"mine-2" in record else ():
+                os.kill(os.getpid(), number)
+            return put(self, record, **options)
 
-    monkeypatch.setattr(Store, "put", interrupt)
+        monkeypatch.setattr(Store, "put", interrupt)
+
+    return send

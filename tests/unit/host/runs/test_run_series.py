@@ -101,10 +101,21 @@ def test_a_series_that_ends_early(
     assert len(fake.requests) == 2
 
 
-@pytest.mark.usefixtures("fake", "ctrl_c_at_the_second_record")
-def test_ctrl_c_while_a_record_is_stored(flagbench: Flagbench, store: Store) -> None:
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(("times", "state"), [(1, "ok"), (2, "missing")])
+def test_a_signal_while_a_record_is_stored(
+    flagbench: Flagbench,
+    store: Store,
+    signalled_at_the_second_record: Callable[..., None],
+    number: int,
+    times: int,
+    state: str,
+) -> None:
+    """It ends the series once the run is in it, and at once if it is repeated."""
+    signalled_at_the_second_record(*[number] * times)
     assert flagbench(f"{RUN} 3 --nonce mine").code == ExitCode.INTERRUPTED
-    assert [run.state for run in read_series(store, "mine").document.runs] == ["ok", "missing", "not_run"]
+    assert [run.state for run in read_series(store, "mine").document.runs] == ["ok", state, "not_run"]
 
 
 def test_a_killed_series_says_which_runs_are_missing(fake: FakeRuns, flagbench: Flagbench, store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from flagbench import queries
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
@@ -167,17 +169,42 @@ def test_whatever_asks_this_tool_to_end_is_handed_on(run: Run, number: signal.Si
 
 def test_a_signal_that_another_thread_receives_is_handed_on() -> None:
     """The kernel gives it to any thread; only the main one can act on it, and it may be asleep."""
-    sent, ended = [], threading.Event()
 
-    def wait() -> None:
-        time.sleep(0.3)  # the main thread is asleep by now
+    def receive() -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-        assert ended.wait(60)
 
-    with Forwarding() as forwarder:
-        signalled, overdue = forwarder.follow(wait, lambda number: (sent.append(number), ended.set()), ended.set)
-    assert (sent, signalled, overdue) == ([signal.SIGTERM], signal.SIGTERM, None)
+    with Forwarding() as forwarder, subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        threading.Timer(0.3, receive).start()  # the main thread is asleep by then
+        signalled, overdue = forwarder.follow(child, {child.stdout: bytes}, child.send_signal, child.kill)
+    assert (child.returncode, signalled, overdue) == (-signal.SIGTERM, signal.SIGTERM, None)
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_stopped_entrypoint_is_continued(
+    run: Run, monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunRequest
+) -> None:
+    """After the time without progress that counts as a hang: nobody else watches it."""
+    monkeypatch.setattr("flagbench.signals._TICK_SECONDS", 0.02)
+    code = "os.kill(os.getpid(), signal.SIGSTOP)\nprint(json.dumps({'schema': 'record/v1'}))"
+    result = run(code, replace(request_for_cpu, options=LocalOptions(timeout=0.1)))
+    assert result.record == b'{"schema": "record/v1"}\n'
+
+
+def test_more_descriptors_than_select_takes(run: Run) -> None:
+    """As a scheduler with many connections leaves them open in what it starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+        while not opened or opened[-1] < 1100:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        assert run("print(json.dumps({'schema': 'record/v1'}))").record == b'{"schema": "record/v1"}\n'
+        assert queries.ask(["echo", "yes"]) == ("yes\n", None)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,10 @@ def test_out_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(FlagbenchError, match="--out") as caught, output_folder(name):
         pass
     assert caught.value.code is ExitCode.USAGE
+
+
+def test_a_name_in_utf_8_is_one_whatever_the_locale(tmp_path: Path) -> None:
+    """In this one Python takes file names for ASCII."""
+    code = "import sys; from flagbench.runs.launchers.folders import host_path; host_path(sys.argv[1], '--out')"
+    env = dict(os.environ, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "\u00e4")], env=env, check=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from flagbench.cli import reproduce
+from flagbench.cli import main, reproduce
 from flagbench.devices import Machine
 from flagbench.errors import FlagbenchError
 from flagbench.records import bundle_archive as archive
@@ -19,7 +22,7 @@ from flagbench.records.series import Series, load_series
 from flagbench.records.series_document import seed_of
 from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import describe
-from flagbench.runs.reproduce import preflight
+from flagbench.runs.reproduce import bundle, preflight
 from flagbench.runs.reproduce import repeat as reproduce_runs
 from flagbench.runs.reproduce.budget import Clock
 from flagbench.vendors import Device, DeviceState, Usage
@@ -206,13 +209,37 @@ def test_a_run_that_the_limit_ends_is_left_out(
         assert (ended.code, len(runs.requests)) == (code, len(endings))
 
 
-@pytest.mark.usefixtures("ctrl_c_at_the_second_record")
 def test_ctrl_c_while_a_record_is_stored(
-    runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
+    runs: FakeRuns,
+    flagbench: Flagbench,
+    monkeypatch: pytest.MonkeyPatch,
+    signalled_at_the_second_record: Callable[..., None],
 ) -> None:
+    signalled_at_the_second_record(signal.SIGINT, signal.SIGINT)
     script(monkeypatch, Verdict.INCONCLUSIVE)
     assert flagbench(f"{ON_CPU} --nonce mine -o b.tar.gz").code == ExitCode.INTERRUPTED
     assert [name for name in unpacked("b.tar.gz") if "records/" in name] == ["records/record-of-mine-1.json"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_while_it_is_bundled_leaves_nothing(
+    runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int
+) -> None:
+    """After SIGKILL, nothing once another bundle is written there."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    command, pack = f"{ON_CPU} -o b/b.tar.gz", bundle.pack
+    child = os.fork()
+    if not child:
+        bundle.pack = lambda files, part: os.kill(os.getpid(), number)
+        os._exit(main.run(command.split()))
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert ended == (-number if number == signal.SIGKILL else ExitCode.INTERRUPTED)
+    if number == signal.SIGKILL:
+        assert bundle.pack is pack
+        assert flagbench(command).code == ExitCode.NOT_COMPARABLE
+        Path("b/b.tar.gz").unlink()
+    assert (os.listdir("b"), os.listdir("temporary")) == ([], [])
 
 
 def test_a_failed_run_is_a_bundle_that_holds(runs: FakeRuns, flagbench: Flagbench) -> None:

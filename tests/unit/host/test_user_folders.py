@@ -1,0 +1,24 @@
+"""Where a user's own folders are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from running import need
+
+CODE = """
+import os, tempfile
+from flagbench.user_folders import cache_folder, data_folder
+os.setuid(54321)
+for folder in (data_folder(), cache_folder()):
+    assert folder.is_relative_to(tempfile.gettempdir()), folder
+"""
+
+
+def test_a_user_without_a_name_and_a_home_has_folders() -> None:
+    need(os.geteuid() == 0, "root, to become another user")
+    mine = ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "FLAGBENCH_CACHE")
+    env = {name: value for name, value in os.environ.items() if name not in mine}
+    subprocess.run([sys.executable, "-c", CODE], env=env, check=True)
