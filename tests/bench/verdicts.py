@@ -16,7 +16,7 @@ from flagbench.records.model import Metric
 from flagbench.verdict import Verdict
 from flagbench.verdict.interval import Estimate, estimate, ratio
 from flagbench.verdict.limits import classify
-from flagbench.verdict.stats.between import history_prior
+from flagbench.verdict.stats.between import DEFAULT, LEVEL, history_prior
 from flagbench.verdict.stats.compare import compare_sides
 from flagbench.verdict.stats.looks import look_levels
 from flagbench_core.stats.within import within_run
@@ -27,6 +27,8 @@ WINDOWS, RUNS = 1500, 10_000
 SPREADS = (0.0025, 0.005, 0.01, 0.02)
 LOOKS = {"looks at 1 to 5 runs": (1, 2, 3, 4, 5), "looks at 1, 2, 3, 5 and 8 runs": (1, 2, 3, 5, 8)}
 SAMPLES = 256
+WITHIN_SESSION = 0.0025
+DECIDED = set(Verdict) - {Verdict.INCONCLUSIVE}
 CV = 0.02
 """Of step times, where a process does not say otherwise."""
 
@@ -53,21 +55,32 @@ def spikes(rng, n):
 
 
 def clocks(dwell, noise):
-    """Two clocks 8 % apart, each kept for 0.5 to 1.5 times `dwell` steps."""
+    """Two clocks 8 % apart, each kept for a random number of steps, exponential with the mean `dwell`."""
 
     def draw(rng, n):
-        changes = np.cumsum(rng.uniform(0.5, 1.5, 2 + 2 * n // dwell) * dwell) - rng.uniform(0, 1.5) * dwell
+        changes = np.cumsum(rng.exponential(dwell, 20 + 4 * n // dwell))
         state = (np.searchsorted(changes, np.arange(n)) + rng.integers(2)) % 2
         return 1 + 0.08 * state + noise * rng.standard_normal(n), 1.04
 
     return draw
 
 
-def heating(change):
-    """Steps get slower until they settle, with a third of the window as time constant: the settled speed counts."""
+def heating(change, steps):
+    """Steps get slower until they settle, with that time constant: the settled speed counts."""
 
     def draw(rng, n):
-        return 1 + change * (1 - np.exp(-3 * np.arange(n) / n)) + 0.005 * rng.standard_normal(n), 1 + change
+        return 1 + change * (1 - np.exp(-np.arange(n) / steps)) + 0.005 * rng.standard_normal(n), 1 + change
+
+    return draw
+
+
+def wander(steps):
+    """The speed of steps moves by 2 %, correlated over that many steps, beside noise of 0.5 %."""
+    slow = correlated(math.exp(-1 / steps))
+
+    def draw(rng, n):
+        times, truth = slow(rng, n)
+        return times + 0.005 * rng.standard_normal(n), truth
 
     return draw
 
@@ -93,13 +106,20 @@ PROCESSES = {
     "a spike every 100 steps": spikes,
     "two clocks, dwell 20": clocks(20, 0.005),
     "two clocks, dwell 20, noise": clocks(20, 0.02),
-    "two clocks, dwell 100": clocks(100, 0.005),
-    "two clocks, dwell 100, noise": clocks(100, 0.02),
-    "thermal drift 1 %": heating(0.01),
-    "thermal drift 3 %": heating(0.03),
     "warming 30 %, 10 steps": warming(0.3, 10),
     "warming 5 %, 40 steps": warming(0.05, 40),
 }
+SLOW = {
+    "two clocks, dwell 100": clocks(100, 0.005),
+    "two clocks, dwell 100, noise": clocks(100, 0.02),
+    "warming 1 %, 300 steps": heating(0.01, 300),
+    "warming 1 %, 1000 steps": heating(0.01, 1000),
+    "warming 3 %, 300 steps": heating(0.03, 300),
+    "warming 3 %, 1000 steps": heating(0.03, 1000),
+    "wander, 100 steps": wander(100),
+    "wander, 500 steps": wander(500),
+}
+"""What changes more slowly than a window: no interval within one covers it, and that of a verdict has to."""
 FEW_REFUSALS = ("iid", "AR(1) 0.3", "AR(1) 0.5", "AR(1) 0.6")
 
 
@@ -132,32 +152,52 @@ class Report:
 
 
 def within_runs(report, rng, windows):
-    """The interval within a run: covers the true rate, or the window is refused."""
-    for name, draw in PROCESSES.items():
+    """The interval within a run, or of a verdict on what is slow: covers the true rate, or the window is refused."""
+    for name, draw in {**PROCESSES, **SLOW}.items():
         for n in (50, 200, 1000):
-            accepted = covered = 0
-            for _ in range(windows if n > 50 else windows // 10):
-                times, truth = draw(rng, n)
-                times = np.maximum(times, 1e-3)
-                found = within_run([SAMPLES] * n, times.tolist()).interval
-                if found is not None:
-                    accepted += 1
-                    covered += found[0] <= SAMPLES / truth <= found[1]
+            accepted = covered = inside = 0
             total = windows if n > 50 else windows // 10
+            for _ in range(total):
+                times, truth = draw(rng, n)
+                run = window(np.maximum(times, 1e-3))
+                if run.ci95 is not None:
+                    low, high = estimate([run]).ci95 if name in SLOW else run.ci95
+                    accepted += 1
+                    covered += low <= SAMPLES / truth <= high
+                    inside += run.ci95[0] <= SAMPLES / truth <= run.ci95[1]
             refused = 1 - accepted / total
             # Of the few windows that the gate overlooks, those it should have refused are many.
             share = covered / accepted if accepted > 0.05 * total else 1 - (accepted - covered) / total
-            note = f", refused {refused:.1%}"
-            report.line(f"coverage, {name}", f"{n} steps", share, 0.90, max(accepted, total // 20), True, note)
+            note, what, least = f", refused {refused:.1%}", f"coverage, {name}", 0.90
+            if name in SLOW:
+                what, least = f"coverage of a verdict on one run, {name}", 0.95
+                note += f", within the window {inside / max(accepted, 1):.2f}"
+            report.line(what, f"{n} steps", share, least, max(accepted, total // 20), True, note)
             if name in FEW_REFUSALS and n >= 200:
                 report.line("windows refused", f"{name}, {n} steps", refused, 0.05, total)
 
 
-def verdict(rates, level=0.95, prior=None):
-    """The verdict of `flagbench verify` on runs of these rates against a claim of 1."""
-    metrics = [Metric("p_core", rate, "samples/s", "job", ci95=(rate * 0.999, rate * 1.001)) for rate in rates]
-    measured = estimate(metrics, level=level) if prior is None else estimate(metrics, prior, level)
-    return classify(ratio(measured, Estimate(1.0, 0), "higher"))
+def window(times):
+    """A run of these step times."""
+    found = within_run([SAMPLES] * len(times), times.tolist())
+    why = None if found.refusal is None else str(found.refusal)
+    return Metric(
+        "p_core", SAMPLES * len(times) / float(times.sum()), "samples/s", "job", ci95=found.interval, ci_reason=why
+    )
+
+
+def verdict(rates, level=LEVEL, prior=DEFAULT):
+    """The verdict of `flagbench verify` on runs of one session, of these rates, against a claim of 1."""
+    return on(
+        [Metric("p_core", rate, "samples/s", "job", ci95=(rate * 0.999, rate * 1.001)) for rate in rates],
+        level,
+        prior,
+    )
+
+
+def on(metrics, level=LEVEL, prior=DEFAULT, claim=1.0):
+    """The verdict on runs against a claim."""
+    return classify(ratio(estimate(metrics, prior, level), Estimate(claim, 0), "higher"))
 
 
 def with_looks(rates, looks):
@@ -188,17 +228,59 @@ def against_claims(report, rng, draws):
             found = share(0.945, spread, 1 + earlier, _with_history, wrong)
             what = f"wrong verdicts at 0.945, 1 run, {earlier} earlier ones in the store"
             report.line(what, f"spread {spread:.2%}", found, 0.025, draws)
-    decided = set(Verdict) - {Verdict.INCONCLUSIVE}
     for runs in (1, 2, 3, 4, 5):
-        found = share(1.0, 0.005, runs, verdict, decided)
+        found = share(1.0, 0.005, runs, verdict, DECIDED)
         report.line(f"decided at 1.00, {_runs(runs)}", "spread 0.50%", found, 0.90, draws, True)
+        found = sum(_of_windows(rng, runs) in DECIDED for _ in range(draws // 10)) / (draws // 10)
+        least = 0.88 if runs == 1 else 0.97
+        report.line(f"decided at 1.00, {_runs(runs)} of 200 steps", "spread 0.50%", found, least, draws // 10, True)
     for name, looks in LOOKS.items():
-        found = share(1.0, 0.005, looks[-1], lambda side, looks=looks: with_looks(side, looks), decided)
+        found = share(1.0, 0.005, looks[-1], lambda side, looks=looks: with_looks(side, looks), DECIDED)
         report.line(f"decided at 1.00, {name}", "spread 0.50%", found, 0.90, draws, True)
 
 
 def _with_history(rates):
     return verdict(rates[:1], prior=history_prior([rates[1:]]))
+
+
+def _of_windows(rng, runs):
+    """The verdict on runs whose steps are drawn, and of which some windows are refused."""
+    spread = np.exp(0.005 * rng.standard_normal(runs))
+    return on([window((1 + CV * rng.standard_normal(200)) * factor) for factor in spread], claim=SAMPLES)
+
+
+def of_sessions(report, rng, draws):
+    """Verdicts on runs of one session that differ by 0.25 %, where sessions differ by more."""
+
+    def sessions(true, between, count, runs):
+        means = between * rng.standard_normal((draws, count, 1))
+        return true * np.exp(means + WITHIN_SESSION * rng.standard_normal((draws, count, runs)))
+
+    def share(judged, of):
+        return sum(each in of for each in judged) / draws
+
+    wrong = {Verdict.REPRODUCED, Verdict.ABOVE}
+    for between, limit in ((0.01, 0.025), (0.02, 0.12)):
+        where = f"{between:.0%} between sessions"
+        for runs in (1, 2, 3, 4, 5, 20):
+            found = share(map(verdict, sessions(0.945, between, 1, runs)[:, 0].tolist()), wrong)
+            report.line(f"wrong verdicts at 0.945, one session of {_runs(runs)}", where, found, limit, draws)
+        for name, looks in LOOKS.items():
+            judged = (with_looks(side, looks) for side in sessions(0.945, between, 1, looks[-1])[:, 0].tolist())
+            report.line(f"wrong verdicts at 0.945, one session, {name}", where, share(judged, wrong), limit, draws)
+        earlier = sessions(0.945, between, 2, 20).tolist()
+        judged = (verdict(now[:1], prior=history_prior([before])) for now, before in earlier)
+        what = "wrong verdicts at 0.945, 1 run, a session of 20 in the store"
+        report.line(what, where, share(judged, wrong), limit, draws)
+        for count, runs in ((5, 1), (5, 5), (10, 5)):
+            found = sessions(0.945, between, 1 + count, runs).tolist()
+            judged = (verdict(now, prior=history_prior(before, before)) for now, *before in found)
+            what = f"wrong verdicts at 0.945, {_runs(runs)}, {count} sessions in the store"
+            report.line(what, where, share(judged, wrong), 0.025, draws)
+    for runs in (4, 5, 20):
+        found = share(map(verdict, sessions(0.98, 0.01, 1, runs)[:, 0].tolist()), DECIDED)
+        what = f"decided at 0.98, one session of {_runs(runs)}"
+        report.line(what, "1% between sessions", found, 0.80, draws, True)
 
 
 def against_baselines(report, rng, draws):
@@ -235,6 +317,7 @@ def main():
     share = 30 if options.quick else 1
     within_runs(report, rng, WINDOWS // share)
     against_claims(report, rng, RUNS // share)
+    of_sessions(report, rng, RUNS // share)
     against_baselines(report, rng, RUNS // share)
     if options.markdown:
         print(report.table(), end="")

@@ -22,7 +22,8 @@ from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseli
 from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against
-from flagbench.verdict.series import dated, with_provenance
+from flagbench.verdict.series import dated, look_level, with_provenance
+from flagbench.verdict.stats.between import Prior
 from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
 
@@ -87,11 +88,12 @@ def command(
     runs = load_runs(names, store)
     base = load_runs(others, store) if others else None
     held = runs.to_verify()
-    terms = _terms([*names, *others], held, base, within, store)
+    series = runs.summaries("runs")
+    terms = Terms(within, _priors([*names, *others], held, base, store), look_level(series, len(held)))
     result = with_provenance(
         _verified(held, runs, claim, base, terms),
         held,
-        [*runs.summaries("runs"), *(base.summaries("baseline") if base else ())],
+        [*series, *(base.summaries("baseline") if base else ())],
         runs.of_nonce(nonce) if nonce is not None else (),
     )
     result = dated(result, held, datetime.now(timezone.utc).replace(tzinfo=None))
@@ -129,12 +131,11 @@ def _check_options(claim: str | None, baseline: list[str], within: float) -> Non
         )
 
 
-def _terms(names: list[str], held: list[Record], base: Runs | None, within: float, store_url: str | None) -> Terms:
-    """What the verdict is made with; where a record came from the store, its history says how much runs differ."""
-    known = [*held, *(base.records if base else ())]
+def _priors(names: list[str], held: list[Record], base: Runs | None, store_url: str | None) -> dict[str, Prior]:
+    """How much earlier runs differ, where a record came from the store."""
     if not held or all(map(is_path, names)):
-        return Terms(within=within)
-    return Terms(within=within, priors=store_priors(open_store(store_url), held, known))
+        return {}
+    return store_priors(open_store(store_url), held, [*held, *(base.records if base else ())])
 
 
 def _claims_to_read(case: str, claim: str | None, baseline: Runs | None) -> bool | str:

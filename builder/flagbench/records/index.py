@@ -18,7 +18,7 @@ from contextlib import suppress
 import msgspec
 
 from flagbench.records.blobs import Blobs
-from flagbench.records.digest import unseeded_digest
+from flagbench.records.digest import machine_digest, unseeded_digest
 from flagbench.records.model import Record
 
 
@@ -35,6 +35,8 @@ class Summary(msgspec.Struct, frozen=True):
     unseeded_digest: str | None
     """Of the configuration without its seed."""
     metrics: dict[str, float]
+    machine: str | None = None
+    """A digest of what tells its machine from others."""
     verdict: str | None = None
     """None: there is no claim of its case, or none was computed yet."""
     claim: str | None = None
@@ -64,6 +66,7 @@ def summary_of(record: Record) -> Summary:
         duration=record.duration,
         unseeded_digest=unseeded_digest(record),
         metrics={metric.name: float(metric.value) for metric in record.metrics},
+        machine=machine_digest(record),
     )
 
 

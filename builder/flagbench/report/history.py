@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from flagbench.records.digest import unseeded_digest
+from flagbench.records.digest import machine_digest, unseeded_digest
 from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
 from flagbench.records.store import Store, StoredRecord
 from flagbench.report.results import with_verdicts
+from flagbench.verdict.samples import began, sessions
 from flagbench.verdict.stats.between import DEFAULT, Prior, history_prior
 
 MOST_RUNS = 50
@@ -22,8 +23,8 @@ def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record
     """What is known of the spread between runs of each metric; none where the store has no earlier runs.
 
     Earlier runs are those of the same case, stack and configuration, with any seed, whose records pass the checks of
-    `verify`; records without evidence do not count. Where they are of several machines or software versions, their
-    spread is larger, never smaller.
+    `verify`; records without evidence do not count. Runs of other machines count for the spread between runs, which
+    is that within their sessions, and not for that between sessions.
 
     Args:
         known: the records that are verified or compared with: they are no earlier runs.
@@ -31,15 +32,29 @@ def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record
     if records[0].config_digest is None:
         return {}
     earlier = islice(_earlier(store, records[0], known), MOST_RUNS)
-    values: dict[str, list[float]] = {}
+    machines: dict[str | None, list[Summary]] = {}
     for entry in with_verdicts(store, earlier):
-        if entry.summary is None or not entry.summary.sound:
-            continue
-        for name, value in entry.summary.metrics.items():
-            if value > 0:
-                values.setdefault(name, []).append(value)
-    priors = {name: history_prior([group]) for name, group in values.items()}
+        if entry.summary is not None and entry.summary.sound:
+            machines.setdefault(entry.summary.machine, []).append(entry.summary)
+    of_machine = {machine: _sessions(runs) for machine, runs in machines.items()}
+    here = of_machine.get(machine_digest(records[0]) or "", [])
+    everywhere = [session for found in of_machine.values() for session in found]
+    priors = {
+        metric.name: history_prior(*([_values(runs, metric.name) for runs in side] for side in (everywhere, here)))
+        for metric in records[0].metrics
+    }
     return {name: prior for name, prior in priors.items() if prior != DEFAULT}
+
+
+def _sessions(runs: Sequence[Summary]) -> list[list[Summary]]:
+    """The runs of one machine by session."""
+    begun = [began(run.created_at, run.duration or 0.0) for run in runs]
+    return [[runs[place] for place in session] for session in sessions(begun)]
+
+
+def _values(runs: Sequence[Summary], name: str) -> list[float]:
+    """A metric of each run that has it."""
+    return [value for value in (run.metrics.get(name, 0.0) for run in runs) if value > 0]
 
 
 def _earlier(store: Store, record: Record, known: Sequence[Record]) -> Iterator[StoredRecord]:

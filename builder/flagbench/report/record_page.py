@@ -87,10 +87,12 @@ def _rounded(value: Any) -> Any:
 
 
 def _metric_row(metric: Metric) -> list[str]:
-    interval = "-"
+    interval, note = "-", metric.note or ""
+    if metric.ci_reason:
+        note = f"no interval: {metric.ci_reason}; {note}".removesuffix("; ")
     if metric.ci95 is not None:
         low, high = metric.ci95
         method = f" ({metric.ci_method})" if metric.ci_method else ""
         interval = f"{low:.6g} to {high:.6g}{method}"
     count = str(metric.n) if metric.n is not None else "-"
-    return [metric.name, f"{metric.value:.6g}", metric.unit, metric.scope, interval, count, metric.note or ""]
+    return [metric.name, f"{metric.value:.6g}", metric.unit, metric.scope, interval, count, note]

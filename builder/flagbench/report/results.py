@@ -17,7 +17,7 @@ from flagbench.manifests.load import load_catalog, manifests_root
 from flagbench.manifests.lookup import catalog_get, get_stack
 from flagbench.manifests.model import Catalog
 from flagbench.records.blobs import Unread
-from flagbench.records.index import Summary
+from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.records.store import Store, StoredRecord
@@ -118,7 +118,7 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
         try:
             if isinstance(content, FlagbenchError):
                 raise content
-            summary = entry.summary and _judged(entry.summary, read_record(content), catalog)
+            summary = _judged(read_record(content), catalog)
             judged[id(entry)] = replace(entry, summary=summary)
         except FlagbenchError as error:
             judged[id(entry)] = replace(entry, summary=None, error=error.message, unread=isinstance(error, Unread))
@@ -126,7 +126,8 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
     return [judged.get(id(entry), entry) for entry in entries]
 
 
-def _judged(summary: Summary, record: Record, catalog: Catalog) -> Summary:
+def _judged(record: Record, catalog: Catalog) -> Summary:
+    summary = summary_of(record)
     case = catalog.cases.get(record.case)
     claims = [claim for claim in catalog.claims.values() if claim.case == record.case]
     verdict = claim_id = sound = None

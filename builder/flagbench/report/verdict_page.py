@@ -13,7 +13,7 @@ from flagbench.verdict import Agreement, Comparison, VerifyResult
 from flagbench.verdict.compare import ABSENT
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.explain import Cause, Explanation
-from flagbench.verdict.interval import common, estimate
+from flagbench.verdict.interval import common, estimate, session_of
 from flagbench.verdict.result import Estimate, MetricResult, Ratio
 from flagbench.verdict.subject import ending
 from flagbench_core import __version__
@@ -45,7 +45,11 @@ def verdict_table(
     if result is not None:
         chosen = "; chosen because the fewest conditions differ" if result.against.chosen else ""
         heading.append(f"compared with the {result.against.kind} {result.against.id}{chosen}")
-    blocks: list[Block] = [Lines(tuple(heading)), _metric_table(records, result), Lines(_interval_notes(records))]
+    blocks: list[Block] = [
+        Lines(tuple(heading)),
+        _metric_table(records, result),
+        Lines(_interval_notes(records, result)),
+    ]
     if result is None:
         blocks.append(Lines(tuple(ending(r) for r in records if r.status.state != "ok")))
     else:
@@ -130,7 +134,8 @@ def _metric_table(records: Sequence[Record], result: VerifyResult | None) -> Tab
     names = {metric.held_by for metric in held}
     for name, found in _measured(records).items():
         if name not in names:
-            rows.append((name, estimate(found).text(), NOTHING, found[0].unit, NOTHING, NOTHING, ""))
+            text = estimate(found, session=session_of(records, found[0])).text()
+            rows.append((name, text, NOTHING, found[0].unit, NOTHING, NOTHING, ""))
     other = "claim" if result is None else result.against.kind
     columns = ("metric", "measured", other, "unit", "ratio", "verdict", "compared with")
     count = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
@@ -145,11 +150,13 @@ def _measured(records: Sequence[Record]) -> dict[str, list[Metric]]:
     return {name: same for name, same in found.items() if len({(m.unit, m.scope) for m in same}) == 1}
 
 
-def _interval_notes(records: Sequence[Record]) -> tuple[str, ...]:
+def _interval_notes(records: Sequence[Record], result: VerifyResult | None) -> tuple[str, ...]:
     """How the intervals were found: each way once, with the metrics that have it."""
     ways: dict[str, list[str]] = {}
-    for name, metrics in _measured(records).items():
-        if (method := estimate(metrics).ci_method) is not None:
+    held = {metric.held_by: metric.measured for metric in (result.metrics if result else ()) if metric.measured}
+    for name, found in _measured(records).items():
+        measured = held.get(name) or estimate(found, session=session_of(records, found[0]))
+        if (method := measured.ci_method) is not None:
             ways.setdefault(method, []).append(name)
     return tuple(f"95 % interval of {', '.join(names)}: {way}" for way, names in ways.items())
 

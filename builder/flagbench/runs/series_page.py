@@ -18,7 +18,8 @@ from flagbench.report import verdict_table
 from flagbench.runs.series import Side
 from flagbench.stdio import NotPrinted
 from flagbench.verdict import choose_claim, verify_claim
-from flagbench.verdict.series import with_provenance
+from flagbench.verdict.interval import Terms
+from flagbench.verdict.series import look_level, with_provenance
 
 
 def show(
@@ -101,7 +102,8 @@ def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, w
         if not claims or not records:
             return verdict_table(records, None, wide=wide)
         against = choose_claim(records[0], case, claims) if claim is None else catalog.claims[claim]
-        result = verify_claim(records, against, case, chosen=claim is None)
+        terms = Terms(level=look_level(runs.summaries("runs"), len(records)))
+        result = verify_claim(records, against, case, chosen=claim is None, terms=terms)
     except FlagbenchError as error:
         return f"no verdict: {error.message}\n"
     result = with_provenance(result, records, runs.summaries("runs"), runs.in_series)

@@ -13,6 +13,7 @@ from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import Agreement, ConditionResult, depends_on, describe
 from flagbench.verdict.limits import is_speed
 from flagbench.verdict.result import Against, Compared, Estimate, MetricResult, Ratio
+from flagbench.verdict.samples import session_share
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT, Prior, over_runs
 from flagbench.verdict.stats.compare import WITHIN, SidesRatio, compare_sides
 
@@ -27,6 +28,8 @@ class Terms(Struct, frozen=True):
     """Against a baseline: ratios that differ from 1 by no more are the same."""
     priors: dict[str, Prior] = {}
     """The spread between earlier runs, by metric; `DEFAULT` for others."""
+    level: float = LEVEL
+    """At which a verdict on a claim has to hold: above 95 % where it is looked at more than once."""
 
     def prior(self, name: str) -> Prior:
         """What is assumed of the spread between runs of a metric."""
@@ -59,7 +62,7 @@ def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) ->
     return [
         Expected(
             spec,
-            estimate(found, terms.prior(spec.name)),
+            estimate(found, terms.prior(spec.name), session=session_of(records, spec)),
             found[0].unit,
             found[0].scope,
             tuple(found),
@@ -67,6 +70,11 @@ def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) ->
         for spec, found in known
         if spec and found
     ]
+
+
+def session_of(records: Sequence[Record], spec: MetricSpec | Metric) -> float:
+    """The share of a session's deviation in the mean of a metric over runs; only speeds differ between sessions."""
+    return session_share(records) if is_speed(spec) else 0.0
 
 
 def candidates(spec: MetricSpec, against: Against) -> tuple[str, ...]:
@@ -111,10 +119,11 @@ def _compared(
     )
     if not found:
         return Compared(spec=spec, result=result, runs=())
-    measured = estimate(found, terms.prior(name))
+    prior, session = terms.prior(name), session_of(records, spec)
+    measured = estimate(found, prior, session=session)
     why = [*_differing(case, against, conditions, spec, name)]
     other = next((m for m in found if (m.unit, m.scope) != (expected.unit, expected.scope)), None)
-    difference = quotient = sides = None
+    difference = quotient = strict = sides = None
     if other is not None:
         here, there = f"{other.unit} per {other.scope}", f"{expected.unit} per {expected.scope}"
         why.append(f"{name} is in {here} here, in {there} {against.side}")
@@ -123,6 +132,8 @@ def _compared(
         difference = measured.value - expected.estimate.value
         if spec.unit != "fraction" or is_speed(spec):  # half the accuracy is not half as good
             quotient = ratio(measured, expected.estimate, spec.better)
+            if terms.level > LEVEL:
+                strict = ratio(estimate(found, prior, terms.level, session), expected.estimate, spec.better)
     if not why and name == spec.held_by and is_speed(spec) and (partial := partial_batches(records, name)):
         why, quotient, difference = [partial], None, None
     if not why and expected.runs and quotient is not None and is_speed(spec):
@@ -131,7 +142,15 @@ def _compared(
     result = replace(
         result, measured=measured, ratio=quotient, difference=difference, comparable=not why, reason="; ".join(why)
     )
-    return Compared(spec=spec, result=result, runs=tuple(found), baseline=expected.runs, sides=sides)
+    return Compared(
+        spec=spec,
+        result=result,
+        runs=tuple(found),
+        session=session,
+        strict=strict,
+        baseline=expected.runs,
+        sides=sides,
+    )
 
 
 def _differing(
@@ -189,17 +208,22 @@ def common(records: Sequence[Record], name: str) -> list[Metric]:
     return found if len(found) == len(records) else []
 
 
-def estimate(metrics: Sequence[Metric], prior: Prior = DEFAULT, level: float = LEVEL) -> Estimate:
+def estimate(
+    metrics: Sequence[Metric], prior: Prior = DEFAULT, level: float = LEVEL, session: float = 1.0
+) -> Estimate:
     """One metric of one or more runs under the same conditions, as a value and an interval between runs.
 
-    Five runs or more have Student's. Fewer have one only where the window of every run gave an interval, for a run
-    whose steps have not settled says nothing; the spread between runs is then pooled with `prior`.
+    There is one only where the windows of at least half of the runs gave one: of steps that have not settled, nothing
+    is known. Runs that differ in what refused some of the windows show it by their spread.
+
+    Args:
+        prior, level, session: as for `over_runs`.
     """
     runs = len(metrics)
     values = [float(metric.value) for metric in metrics]
     found = None
-    if runs >= RUNS_FOR_STUDENT or not without_interval(metrics):
-        found = over_runs(values, half_widths(metrics), prior, level)
+    if 2 * len(without_interval(metrics)) <= runs:
+        found = over_runs(values, half_widths(metrics), prior, level, session)
     if found is None:
         return Estimate(math.fsum(values) / runs, runs)
     return Estimate(found.value, runs, found.interval, found.method)
@@ -214,8 +238,9 @@ def within_run(metric: Metric) -> Estimate:
 
 
 def without_interval(metrics: Sequence[Metric]) -> list[int]:
-    """The places of the runs whose window gave no interval."""
-    return [place for place, metric in enumerate(metrics) if metric.ci95 is None]
+    """The places of the runs whose window was refused; of fewer than five runs, also of those without a window."""
+    few = len(metrics) < RUNS_FOR_STUDENT
+    return [place for place, metric in enumerate(metrics) if metric.ci95 is None and (metric.ci_reason or few)]
 
 
 def half_widths(metrics: Sequence[Metric]) -> list[float]:

@@ -149,26 +149,36 @@ def _fast_enough(compared: Compared, verification: Verification, terms: Terms) -
     text = f"{text}: ratio {result.ratio}, allowed {LOW:.2f} to {HIGH:.2f}"
     if name != candidates(spec, against)[0]:
         text = f"{text}; {name} itself is held, the record has no {spec.held_by}"
-    verdict, because = _against_claim(result.ratio, records, compared.runs, terms)
+    verdict, because = _against_claim(result.ratio, compared, records, terms)
     return replace(result, verdict=verdict, reason=f"{text}; {because}" if because else text)
 
 
 def _against_claim(
-    value: Ratio, records: Sequence[Record], runs: Sequence[Metric], terms: Terms
+    value: Ratio, compared: Compared, records: Sequence[Record], terms: Terms
 ) -> tuple[Verdict, str | None]:
     """The verdict on a ratio to a claim, and why it is inconclusive."""
-    verdict = classify(value)
+    verdict, runs = classify(value), compared.runs
     if verdict is not Verdict.INCONCLUSIVE:
-        return verdict, None
+        if compared.strict is None or classify(compared.strict) is verdict:
+            return verdict, None
+        why = f"as it is looked at more than once, it has to hold at {terms.level:.2%}, where it is {compared.strict}"
+        return Verdict.INCONCLUSIVE, why
     if value.ci95 is None:
         return verdict, _unsettled(records, runs) or "a value is not positive, so there is no interval"
-    more = further_runs(
-        lambda low, high: classify(Ratio(value.value, (value.value * low, value.value * high))) is not verdict,
-        rates(runs),
-        half_widths(runs),
-        terms.prior(runs[0].name),
-    )
-    return verdict, f"the interval crosses a limit; {_further(more)}"
+
+    def further(*, apart: bool) -> int | None:
+        return further_runs(
+            lambda low, high: classify(Ratio(value.value, (value.value * low, value.value * high))) is not verdict,
+            rates(runs),
+            half_widths(runs),
+            terms.prior(runs[0].name),
+            session=compared.session,
+            apart=apart,
+        )
+
+    more = further(apart=False)
+    how = _further(more) if more else _further(further(apart=True), ", each in another session,")
+    return verdict, f"the interval crosses a limit; {how}"
 
 
 def _against_baseline(
@@ -193,18 +203,16 @@ def _against_baseline(
 
 
 def _unsettled(records: Sequence[Record], runs: Sequence[Metric]) -> str | None:
-    """Why fewer than five runs give no interval, None if they do."""
-    places = [] if len(runs) >= RUNS_FOR_STUDENT else without_interval(runs)
-    if not places:
+    """Why the windows of the runs give no interval, None if they do."""
+    places = without_interval(runs)
+    if 2 * len(places) <= len(runs):
         return None
-    why = runs[places[0]].ci_reason or "its record has none"
+    why = runs[places[0]].ci_reason
+    if why is None:
+        why = f"its record has none, and {RUNS_FOR_STUDENT} runs would give one between them"
     if len(runs) == 1:
         return f"one value, no interval: {why}"
-    which = records[places[0]].record_id
-    return (
-        f"{len(places)} of {len(runs)} runs have no interval ({which}: {why}), and {RUNS_FOR_STUDENT} runs would "
-        "give one between them"
-    )
+    return f"{len(places)} of {len(runs)} runs have no interval ({records[places[0]].record_id}: {why})"
 
 
 def _further(runs: int | None, where: str = "") -> str:

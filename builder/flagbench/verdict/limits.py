@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flagbench.manifests.model import MetricSpec
+from flagbench.records.model import Metric
 from flagbench.verdict.result import Ratio, Verdict
 
 LOW, HIGH = 0.95, 1.10
@@ -12,7 +13,7 @@ LOW, HIGH = 0.95, 1.10
 _ROUNDING = 1e-9
 
 
-def is_speed(spec: MetricSpec) -> bool:
+def is_speed(spec: MetricSpec | Metric) -> bool:
     """Whether the limits 0.95 and 1.10 fit a metric: a rate, a time, or a utilisation."""
     return spec.unit == "s" or spec.unit.endswith("/s") or spec.name.startswith(("mfu", "hfu"))
 

@@ -127,6 +127,10 @@ class Compared(Struct, frozen=True, kw_only=True):
     """Without a verdict; its reason says why the metric is not comparable, if it is not."""
     runs: tuple[Metric, ...]
     """The metric of each run."""
+    session: float = 1.0
+    """The share of a session's deviation in the mean of the runs."""
+    strict: Ratio | None = None
+    """The ratio with its interval at the level of a look, where the verdict is looked at more than once."""
     baseline: tuple[Metric, ...] = ()
     sides: SidesRatio | None = None
     """Against a baseline: the ratio of both sides, if all values are positive."""

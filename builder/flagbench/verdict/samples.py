@@ -1,15 +1,19 @@
-"""Whether records are one sample: each run once, and all of one machine."""
+"""Whether records are one sample, each run once and all of one machine, and of how many sessions they are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import combinations
 
 from flagbench.errors import FlagbenchError
+from flagbench.records.digest import device_uuids
 from flagbench.records.model import Record
 from flagbench.terminal import visible
 
+SESSION = timedelta(hours=2)
+"""A run that began at most so long after another of the same machine is of its session."""
 _CLOCK = timedelta(seconds=2)
 """Times in a record are whole seconds."""
 _YEAR = 3.2e7
@@ -54,34 +58,46 @@ def same_run(a: Record, b: Record) -> str | None:
 def same_time(a: Record, b: Record) -> str | None:
     """A device that two runs used at the same time by the dates of their records, None if there is none."""
     together = min(_end(a), _end(b)) - max(start_of(a), start_of(b))
-    return min(_uuids(a) & _uuids(b), default=None) if together > _CLOCK else None
+    return min(device_uuids(a) & device_uuids(b), default=None) if together > _CLOCK else None
+
+
+def sessions(begun: Sequence[datetime]) -> list[list[int]]:
+    """The places of runs of one machine by session: in each, a run began within two hours of the one before it."""
+    found: list[list[int]] = []
+    order = sorted(range(len(begun)), key=begun.__getitem__)
+    for before, place in zip([None, *order], order, strict=False):
+        if before is None or begun[place] - begun[before] > SESSION:
+            found.append([])
+        found[-1].append(place)
+    return found
+
+
+def session_share(records: Sequence[Record]) -> float:
+    """The standard deviation of the mean of runs relative to that of a session, where only sessions differ."""
+    return math.hypot(*map(len, sessions([start_of(record) for record in records]))) / len(records)
+
+
+def began(created_at: str, seconds: float) -> datetime:
+    """When a run began that ended then, and took so long; as far as that lies within a year."""
+    # A record may say anything.
+    end = datetime.strptime(created_at, "%Y-%m-%dT%H:%M:%SZ")
+    return end - timedelta(seconds=max(-_YEAR, min(seconds, _YEAR)))
 
 
 def _end(record: Record) -> datetime:
     """A record is assembled when its run has ended."""
-    return datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ")
+    return began(record.created_at, 0.0)
 
 
 def start_of(record: Record) -> datetime:
     """When a run began, by the date of its record."""
     # By the clock as it was then: the clock may have been set during the run.
-    moved = max(-_YEAR, min(record.system.clock_set_seconds or 0.0, _YEAR))
-    return _end(record) - timedelta(seconds=moved) - _lasted(record)
-
-
-def _lasted(record: Record) -> timedelta:
-    # A record may say anything: no run has taken longer than a year.
-    return timedelta(seconds=min(record.duration or 0.0, _YEAR))
-
-
-def _uuids(record: Record) -> set[str]:
-    uuids = [*(device.uuid for device in record.system.devices), *(rank.uuid for rank in record.ranks)]
-    return {uuid for uuid in uuids if uuid}
+    return began(record.created_at, (record.duration or 0.0) + (record.system.clock_set_seconds or 0.0))
 
 
 def _machine(a: Record, b: Record) -> Iterator[tuple[str, object, object]]:
     """What tells machines apart, where both records have it. A container's host name does not: each has its own."""
-    mine, other = _uuids(a), _uuids(b)
+    mine, other = device_uuids(a), device_uuids(b)
     if mine and other:
         yield "the set of devices", sorted(mine), sorted(other)
     for name, x, y in (

@@ -17,43 +17,24 @@ from flagbench.manifests.model import Case, Claim
 from flagbench.records.model import Record
 from flagbench.records.named import Runs, SeriesSummary
 from flagbench.records.series import Series
-from flagbench.verdict.limits import classify
-from flagbench.verdict.result import Against, Ratio, Verdict, VerifyResult
-from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT
+from flagbench.verdict.interval import Terms
+from flagbench.verdict.result import Against, Verdict, VerifyResult
+from flagbench.verdict.stats.between import LEVEL
 from flagbench.verdict.stats.looks import look_levels
 from flagbench.verdict.verify import verify_claim
-from flagbench_core.stats.student import t_two_sided
 
 CLOCK_SKEW = timedelta(hours=1)
 """How far the clocks of two machines may be apart."""
-_FINAL = (Verdict.INVALID, Verdict.NOT_COMPARABLE, Verdict.INCONCLUSIVE)
-"""Verdicts that no interval decides, or that are not definite."""
 
 
-def at_look(result: VerifyResult, plans: Sequence[Sequence[int]]) -> VerifyResult:
-    """The verdict on a claim as this look allows it: unchanged, or INCONCLUSIVE if it does not hold at its level.
+def look_level(series: Sequence[SeriesSummary], runs: int) -> float:
+    """The level at which the verdict on so many runs has to hold: 95 %, or that of the look at them.
 
-    Between two looks, as when the time was up, it is the next one that is used.
-
-    Args:
-        plans: the looks of each series of the runs, numbers of runs, increasing; the last is the most runs. Runs of
-            several series were never looked at together, so the strictest of all their looks counts.
+    Between two looks, as when the time was up, it is the next one that is used. Runs of several series were never
+    looked at together, so the strictest of all their looks counts.
     """
-    gate = next((metric for metric in result.metrics if metric.name == result.gate), None)
-    if result.verdict in _FINAL or gate is None or gate.ratio is None:
-        return result
-    runs = len(result.records)
-    level, looks = max((_level(looks, runs if len(plans) == 1 else None), looks) for looks in plans)
-    wide = widened(gate.ratio, level, runs)
-    if wide is None or classify(wide) is result.verdict:
-        return result
-    why = (
-        f"{gate.reason}; as the verdict is looked at after {', '.join(map(str, looks))} runs, it has to hold at "
-        f"{level:.2%} here, where the ratio is {wide}"
-    )
-    undecided = replace(gate, verdict=Verdict.INCONCLUSIVE, reason=why)
-    metrics = tuple(undecided if metric is gate else metric for metric in result.metrics)
-    return replace(result, verdict=Verdict.INCONCLUSIVE, reason=why, metrics=metrics)
+    plans = [each.looks for each in series if each.side == "runs" and each.looks]
+    return max((_level(looks, runs if len(plans) == 1 else None) for looks in plans), default=LEVEL)
 
 
 def _level(looks: Sequence[int], runs: int | None) -> float:
@@ -70,23 +51,6 @@ def is_decided(result: VerifyResult) -> bool:
     One on runs that are not one sample compares no metric.
     """
     return result.verdict is not Verdict.INCONCLUSIVE or not result.metrics
-
-
-def widened(ratio: Ratio, level: float, runs: int) -> Ratio | None:
-    """A ratio with its 95 % interval made one of `level`, by the quantiles of Student's t; None without an interval.
-
-    The interval is one of Student's t over the runs, or over runs and a prior of the spread between them: the default
-    one, which makes it no narrower than the history of a store would.
-    """
-    if ratio.ci95 is None:
-        return None
-    few = runs < RUNS_FOR_STUDENT
-    df = runs - 1 + (DEFAULT.df if few else 0)
-    factor = t_two_sided(level, df) / t_two_sided(LEVEL, df)
-    value, (low, high) = ratio.value, ratio.ci95
-    if few and low > 0:  # of few runs it is Student's on logarithms
-        return Ratio(value, (value * (low / value) ** factor, value * (high / value) ** factor))
-    return Ratio(value, (value - (value - low) * factor, value + (high - value) * factor))
 
 
 def with_provenance(
@@ -113,10 +77,6 @@ def with_provenance(
         )
     if result.verdict in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
         return result
-    if result.against.kind == "claim":
-        # Of several series that could each have ended at a look, the one with the strictest counts.
-        looks = [each.looks for each in own if each.looks]
-        result = at_look(result, looks) if looks else result
     left = tuple(f"{len(each.left_out)} of {each.requested} runs left out" for each in series if each.left_out)
     return replace(result, qualifiers=(*result.qualifiers, *left))
 
@@ -138,14 +98,14 @@ def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Recor
     """
     runs = Runs([*series.records], [series])
     held = runs.to_verify()
-    against = Against("claim", claim.id)
+    against, summaries = Against("claim", claim.id), runs.summaries("runs")
     if held:
         try:
-            result = verify_claim(held, claim, case)
+            result = verify_claim(held, claim, case, terms=Terms(level=look_level(summaries, len(held))))
         except FlagbenchError as error:
             ids = tuple(record.record_id for record in held)
             reason = f"the runs are not one sample: {error.message}"
             result = VerifyResult(Verdict.INCONCLUSIVE, (), reason, case.gate, against, ids, (), ())
     else:  # problems, which with_provenance makes the reason
         result = VerifyResult(Verdict.INVALID, (), "", case.gate, against, (), (), ())
-    return held, with_provenance(result, held, runs.summaries("runs"), runs.in_series)
+    return held, with_provenance(result, held, summaries, runs.in_series)

@@ -31,7 +31,7 @@ from flagbench_core.stats.summary import stdev
 LEVEL = 0.95
 MIN_STEPS = 100
 MIN_VALUES = 30
-"""Of blocks of steps."""
+"""Blocks of steps of which an interval is computed: the evidence of a large job has fewer."""
 MIN_EFFECTIVE = 20.0
 FEWEST_BATCHES, MOST_BATCHES = 10, 20
 EFFECTIVE_PER_BATCH = 5.0
@@ -73,7 +73,7 @@ class Refusal(NamedTuple):
 
 
 class WithinRun(NamedTuple):
-    """The interval of a rate over a window, or why there is none."""
+    """The interval of a rate over a window, or why there is none; neither for too few blocks of steps to judge it."""
 
     interval: tuple[float, float] | None
     refusal: Refusal | None
@@ -94,9 +94,10 @@ def within_run(amounts: Sequence[float], seconds: Sequence[float], steps: int | 
         raise ValueError(f"{len(amounts)} amounts and {len(seconds)} times are not of the same steps")
     n = len(seconds)
     steps = n if steps is None else steps
-    least = max(MIN_STEPS, MIN_VALUES * max(1, steps // max(1, n)))
-    if steps < least:
-        return _refused("short", f"the window of {steps:,} steps is shorter than {least:,}", least - steps)
+    if steps < MIN_STEPS:
+        return _refused("short", f"the window of {steps:,} steps is shorter than {MIN_STEPS}", MIN_STEPS - steps)
+    if n < MIN_VALUES:
+        return WithinRun(None, None)
     usable = all(min(values) >= 0 and max(values) < _LARGEST for values in (amounts, seconds))
     work, total = (math.fsum(amounts), math.fsum(seconds)) if usable else (0.0, 0.0)
     if not (work > _SMALLEST and total > _SMALLEST):

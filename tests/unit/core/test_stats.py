@@ -158,7 +158,7 @@ def test_steps_that_happen_rarely_widen_the_interval() -> None:
 def test_blocks_of_steps_count_as_their_steps() -> None:
     blocks = [7 * t for t in noise(40)]
     assert within_run([56.0] * 40, blocks, 280).interval is not None
-    assert refusal(blocks[:15], 105) == ("short", 105)  # too few values, although steps enough
+    assert within_run([56.0] * 15, blocks[:15], 105) == (None, None)  # too few values, although steps enough
     assert refusal(blocks, MIN_STEPS - 1) == ("short", 1)
 
 

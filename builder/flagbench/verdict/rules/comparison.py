@@ -20,7 +20,6 @@ from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
 from flagbench.verdict.samples import same_time, start_of
 from flagbench.verdict.subject import Subject, text
 from flagbench_core.evidence.section import INFER
-from flagbench_core.stats.within import MIN_STEPS
 
 LEAST_SECONDS = 1.0
 """The sampling interval of telemetry: a shorter time is within one sample."""
@@ -64,26 +63,6 @@ def _above_ceiling(subjects: Sequence[Subject], compared: Compared, verification
                 f"record {subject.record.record_id}: its window has {speed:.4g} FLOP/s per device, "
                 f"{speed / ceiling if ceiling else float('inf'):.3f} times what a matrix product had in the same run"
             )
-
-
-@rule(
-    "few-steps",
-    Needs.SAMPLE,
-    "What happens once in a hundred steps did not happen in a short window.",
-    f"{MIN_STEPS} steps in all",
-    Consequence.DOUBT,
-)
-def _few_steps(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
-    if compared.result.name != verification.case.gate:
-        return
-    found = [subject.record.metric(compared.result.held_by) for subject in subjects]
-    steps = [metric.n for metric in found if metric is not None and metric.n]
-    if steps and len(steps) == len(found) and sum(steps) < MIN_STEPS:
-        which = f"its {len(steps)} windows have" if len(steps) > 1 else "its window has"
-        yield (
-            f"{which} {sum(steps)} steps, and fewer than {MIN_STEPS} in all say too little: {MIN_STEPS - sum(steps)} "
-            "more would decide (--steps)"
-        )
 
 
 @rule(

@@ -1,4 +1,4 @@
-"""The interval of a value over one or more runs of one side: the run is the unit.
+"""The interval of a value over one or more runs of one side: the run is the unit, and a session more than its runs.
 
 Two runs of one program differ by more than the steps within a run do: memory layout, clocks and placement are drawn
 once for a run (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013). So the interval comes from
@@ -9,7 +9,11 @@ is pooled with a prior, which counts as a number of earlier deviations:
 
 with x the logarithm of a run's value, so that the interval is that of a ratio. It is the interval of a normal mean
 under a scaled inverse chi-square prior of the variance (Gelman et al., Bayesian Data Analysis, 3rd edition, 3.3).
-Where runs agree, another run always narrows it.
+
+What is drawn once for a session, such as temperature, neighbours and a driver's state, no number of its runs shows.
+The default prior covers it, and no interval is narrower. Where the spread is that of runs alone, of five or more or
+of a history, the half-width of a session's part is added in quadrature (Zou and Donner, Statistics in Medicine 27,
+2008).
 
 The intervals within the runs are part of that spread and are not added to it. They bound it: the mean of runs is
 never taken to be known better than their own windows say.
@@ -29,12 +33,33 @@ RUNS_FOR_STUDENT = 5
 MOST_RUNS = 100
 """The most runs that are ever said to be needed."""
 LEAST_SPREAD = 0.0025
-"""A store's history of runs one after another misses what changes from day to day, so its spread is at least this."""
+"""A history's spread between runs is at least this: a few that agree by chance would raise alarms."""
+LEAST_SESSION_SPREAD = 0.0075
+"""A store's own spread between sessions counts for at least this: its sessions may all be of one week."""
+SESSIONS_FOR_SPREAD = 5
+"""From this many sessions of a machine on, a store has a spread between them of its own."""
 WIDEST = 10.0
 """The largest half-width of an interval of logarithms: a factor of 22,000 decides nothing. The ends stay finite for
 any rates that a record may have."""
 MOST_DF = 30.0
 """Degrees of freedom that a history counts for at most: earlier runs do not have quite the spread of new ones."""
+
+
+class SessionSpread(NamedTuple):
+    """The standard deviation between sessions, relative to their mean."""
+
+    spread: float
+    df: float = math.inf
+    source: str = "default"
+
+    def half_width(self, level: float) -> float:
+        """Of the interval of one session."""
+        least = LEAST_SESSION_SPREAD * t_two_sided(level, math.inf)
+        return max(self.spread * t_two_sided(level, self.df), least)
+
+
+SESSION = SessionSpread(0.01)
+"""An assumption, not a measurement."""
 
 
 class Prior(NamedTuple):
@@ -45,6 +70,8 @@ class Prior(NamedTuple):
     df: float
     """The degrees of freedom that it counts for."""
     source: str = "default"
+    session: SessionSpread | None = None
+    """The spread between sessions; None if `spread` covers it."""
 
 
 DEFAULT = Prior(0.02, 10.0)
@@ -61,28 +88,38 @@ class OverRuns(NamedTuple):
     method: str
 
 
-def history_prior(groups: Iterable[Sequence[float]]) -> Prior:
-    """A prior from earlier runs, topped up with the default where they have fewer degrees of freedom than it.
+def history_prior(sessions: Iterable[Sequence[float]], here: Sequence[Sequence[float]] = ()) -> Prior:
+    """A prior from earlier runs; the default for fewer than five.
 
     Args:
-        groups: positive values of runs; those of a group had the same machine and software, so that they differ by
-            nothing but the spread between runs.
+        sessions: positive values of runs, by session: those of one differ by nothing but the spread between runs.
+        here: the sessions of the machine that the prior is for.
     """
-    squares, df = 0.0, 0
-    for group in groups:
-        logs = [math.log(value) for value in group]
-        squares += _squares(logs)
-        df += max(0, len(logs) - 1)
-    if not df:
+    earlier = [[math.log(value) for value in session] for session in sessions]
+    squares, df = math.fsum(map(_squares, earlier)), sum(max(0, len(session) - 1) for session in earlier)
+    if df < RUNS_FOR_STUDENT - 1:  # such as a run a night: their spread is that of sessions, too
+        runs = [log for session in earlier for log in session]
+        squares, df = _squares(runs), len(runs) - 1
+    if df < RUNS_FOR_STUDENT - 1:
         return DEFAULT
-    assumed = max(0.0, DEFAULT.df - df)
-    spread = math.sqrt((squares + assumed * DEFAULT.spread**2) / (df + assumed))
-    source = f"{df} deviations of earlier runs" if df > 1 else "1 deviation of earlier runs"
-    return Prior(max(LEAST_SPREAD, spread), min(MOST_DF, df + assumed), source)
+    spread = max(LEAST_SPREAD, math.sqrt(squares / df))
+    return Prior(spread, min(MOST_DF, df), f"{df} deviations of earlier runs", _between_sessions(here))
+
+
+def _between_sessions(sessions: Sequence[Sequence[float]]) -> SessionSpread:
+    means = [math.fsum(map(math.log, session)) / len(session) for session in sessions if session]
+    count = len(means)
+    if count < SESSIONS_FOR_SPREAD:
+        return SESSION
+    return SessionSpread(math.sqrt(_squares(means) / (count - 1)), count - 1, f"{count} earlier sessions")
 
 
 def over_runs(
-    values: Sequence[float], within: Sequence[float] = (), prior: Prior = DEFAULT, level: float = LEVEL
+    values: Sequence[float],
+    within: Sequence[float] = (),
+    prior: Prior = DEFAULT,
+    level: float = LEVEL,
+    session: float = 1.0,
 ) -> OverRuns | None:
     """The interval of the mean of one or more runs; None if a value is not positive or not finite.
 
@@ -90,8 +127,11 @@ def over_runs(
 
     Args:
         values: the value of each run.
-        within: the half-width of the 95 % interval within each run, in the values' unit; used under five runs.
-        prior: the spread between runs; used under five runs.
+        within: the half-width of the 95 % interval within each run, in the values' unit, 0 where it is not known;
+            used under five runs.
+        prior: the spread between runs, used under five runs, and that between sessions.
+        session: the share of a session's deviation in the mean: 1 if all runs are of one session, less for several,
+            and 0 for what does not differ between sessions.
     """
     n = len(values)
     mean = math.fsum(values) / n
@@ -99,18 +139,19 @@ def over_runs(
         if not math.isfinite(mean):
             return None
         deviation = math.sqrt(_squares(values) / (n - 1))
-        half = t_two_sided(level, n - 1) * deviation / math.sqrt(n)
+        between = prior.session or SESSION
+        own = t_two_sided(level, n - 1) * deviation / math.sqrt(n)
+        half = math.hypot(own, mean * between.half_width(level) * session)
         spread = deviation / abs(mean) if mean else math.inf
-        return OverRuns(mean, (mean - half, mean + half), spread, f"between {n} runs, Student t")
+        method = f"between {n} runs, Student t{_with_sessions(between, session)}"
+        return OverRuns(mean, (mean - half, mean + half), spread, method)
     if not all(0 < value < math.inf for value in values):
         return None
-    df, spread = _pooled(n, _squares([math.log(value) for value in values]), prior)
-    least = math.hypot(*(width / mean for width in within)) / n
-    scale = t_two_sided(level, df) / t_two_sided(LEVEL, df)
-    half = max(t_two_sided(level, df) * spread / math.sqrt(n), least * scale)
+    squares = _squares([math.log(value) for value in values])
+    spread, half = _half_width(n, squares, _least(within, mean), prior, level, session)
     factor = math.exp(min(half, WIDEST))
-    runs = "one run" if n == 1 else f"{n} runs"
-    method = f"{runs}, spread between runs {prior.spread:.1%} ({prior.source})"
+    runs, with_sessions = "one run" if n == 1 else f"{n} runs", _with_sessions(prior.session, session)
+    method = f"{runs}, spread between runs {prior.spread:.1%} ({prior.source}){with_sessions}"
     return OverRuns(mean, (mean / factor, mean * factor), spread, method)
 
 
@@ -120,34 +161,61 @@ def further_runs(
     within: Sequence[float] = (),
     prior: Prior = DEFAULT,
     level: float = LEVEL,
+    session: float = 1.0,
+    apart: bool = False,
 ) -> int | None:
     """How many more runs with the same mean, spread and windows would decide; None if more than MOST_RUNS in all.
 
     Args:
         decided: whether an interval, relative to the mean, decides.
         values: the runs so far.
-        within: the half-width of the interval within each; runs spread by no less than their windows let them.
+        within, prior, session: as for `over_runs`; runs spread by no less than their windows let them.
+        apart: whether each further run is of a session of its own.
     """
-    found = over_runs(values, (), prior, level)
+    found = over_runs(values, (), prior, level, session)
     if found is None or not math.isfinite(found.spread):
         return None
     n = len(values)
-    least = math.hypot(*(width / found.value for width in within)) / math.sqrt(n)
+    least = _least(within, found.value)
     for runs in range(n + 1, MOST_RUNS + 1):
-        df, spread = _pooled(runs, (runs - 1) * found.spread**2, prior)
-        half = t_two_sided(level, df) * max(spread, least / t_two_sided(LEVEL, df)) / math.sqrt(runs)
+        share = math.hypot(session * n, math.sqrt(runs - n)) / runs if apart else session
+        _, half = _half_width(runs, (runs - 1) * found.spread**2, least, prior, level, share)
         factor = math.exp(min(half, WIDEST))
         if decided(1 / factor, factor):
             return runs - n
     return None
 
 
-def _pooled(runs: int, squares: float, prior: Prior) -> tuple[float, float]:
-    """Degrees of freedom and relative spread of runs, from their squared deviations (of logarithms) in all."""
+def _half_width(
+    runs: int, squares: float, least: float, prior: Prior, level: float, session: float
+) -> tuple[float, float]:
+    """The spread of runs and the half-width of their mean, from their squared deviations in all; of logarithms.
+
+    `least`: the half-width of the 95 % interval of a run that its window alone gives.
+    """
     if runs >= RUNS_FOR_STUDENT:
-        return runs - 1, math.sqrt(squares / (runs - 1))
-    df = prior.df + runs - 1
-    return df, math.sqrt((prior.df * prior.spread**2 + squares) / df)
+        df = float(runs - 1)
+        spread = math.sqrt(squares / df)
+    else:
+        df = prior.df + runs - 1
+        spread = math.sqrt((prior.df * prior.spread**2 + squares) / df)
+    own = t_two_sided(level, df) * max(spread, least / t_two_sided(LEVEL, df)) / math.sqrt(runs)
+    between = (prior.session or SESSION).half_width(level) * session
+    if runs < RUNS_FOR_STUDENT and prior.session is None:
+        return spread, max(own, between)
+    return spread, math.hypot(own, between)
+
+
+def _least(within: Sequence[float], mean: float) -> float:
+    """The half-width of a run's own window, relative; of several, the root of the mean square of those known."""
+    known = [width / mean for width in within if width]
+    return math.hypot(*known) / math.sqrt(len(known)) if known else 0.0
+
+
+def _with_sessions(between: SessionSpread | None, session: float) -> str:
+    if between is None or not session:
+        return ""
+    return f", between sessions {max(between.spread, LEAST_SESSION_SPREAD):.1%} ({between.source})"
 
 
 def _squares(values: Sequence[float]) -> float:

@@ -99,6 +99,13 @@ def test_show_says_how_a_run_ended_and_what_it_measured(filled: Store, flagbench
     assert ["loss_finite", "ok", "200", "of", "200", "steps"] in rows
 
 
+def test_show_says_why_a_metric_has_no_interval(store: Store, flagbench: Flagbench, make_record: MakeRecord) -> None:
+    why = "the window of 20 steps is shorter than 100; about 80 more steps would decide"
+    metric = {"name": "p_core", "value": 321.5, "unit": "samples/s", "scope": "job", "ci_reason": why}
+    store.put(make_record(metrics=[metric]))
+    assert why in flagbench("results show").out
+
+
 def test_show_has_the_measured_bubble_beside_the_predicted_one(
     store: Store, flagbench: Flagbench, make_record: MakeRecord
 ) -> None:

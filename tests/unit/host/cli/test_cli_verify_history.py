@@ -44,13 +44,29 @@ def test_without_earlier_runs_the_default_is_assumed(method: Any) -> None:
 
 
 def test_earlier_runs_of_the_same_configuration_count(method: Any, store: Store) -> None:
-    for number, factor in ((1, 0.999), (2, 1.0), (3, 1.001)):
+    for number, factor in ((1, 0.98), (2, 0.99), (3, 1.0), (4, 1.01), (5, 1.02)):
         put(store, number, factor)
-    put(store, 4, 0.5, config_digest="sha256:" + "0" * 64)
-    put(store, 5, 0.5, status={"state": "failed", "phase": "train", "reason": "stopped", "exit_code": 4})
-    put(store, 6, 0.5, run_id="20260109T120000Z-run")  # another copy of the run that is verified
-    # sqrt((2 x 0.001^2 + 8 x 0.02^2) / 10)
-    assert "1.8% (2 deviations of earlier runs)" in method()
+    put(store, 6, 0.5, config_digest="sha256:" + "0" * 64)
+    put(store, 7, 0.5, status={"state": "failed", "phase": "train", "reason": "stopped", "exit_code": 4})
+    put(store, 8, 0.5, run_id="20260109T120000Z-run")  # another copy of the run that is verified
+    # One a day: their spread, 1.6 %, is that of runs and of sessions.
+    assert "1.6% (4 deviations of earlier runs), between sessions 1.6% (5 earlier sessions)" in method()
+
+
+def test_earlier_runs_of_one_session_say_nothing_of_others(method: Any, store: Store) -> None:
+    for number, factor in ((1, 0.98), (2, 0.99), (3, 1.0), (4, 1.01), (5, 1.02)):
+        put(store, number, factor, created_at=f"2026-01-01T12:{10 * number}:00Z")
+    assert "1.6% (4 deviations of earlier runs), between sessions 1.0% (default)" in method()
+
+
+def test_sessions_of_another_machine_are_not_its_own(method: Any, store: Store) -> None:
+    def elsewhere(raw: dict[str, Any]) -> None:
+        for device in [*raw["system"]["devices"], *raw["ranks"]]:
+            device["uuid"] = f"GPU-elsewhere-{device.get('index', device.get('rank'))}"
+
+    for number, factor in ((1, 0.98), (2, 0.99), (3, 1.0), (4, 1.01), (5, 1.02)):
+        put(store, number, factor, elsewhere)
+    assert "1.6% (4 deviations of earlier runs), between sessions 1.0% (default)" in method()
 
 
 def _doctored(raw: dict[str, Any]) -> None:
@@ -62,10 +78,11 @@ def _doctored(raw: dict[str, Any]) -> None:
 def test_a_run_whose_numbers_are_not_proved_is_no_history(method: Any, store: Store, edit: Edit) -> None:
     for number in (1, 2, 3):
         put(store, number, edit=edit)
+    for number in (4, 5, 6, 7):
+        put(store, number)
     assert "2.0% (default)" in method()
-    put(store, 4)
-    put(store, 5)
-    assert "(1 deviation of earlier runs)" in method()
+    put(store, 8)
+    assert "(4 deviations of earlier runs)" in method()
 
 
 def test_copies_of_a_run_with_other_ids_are_no_further_runs(method: Any, store: Store) -> None:

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flagbench.records.model import Metric
-from flagbench.verdict import Verdict
-from flagbench.verdict.interval import Estimate, Ratio, estimate, quotient
+from flagbench.verdict import Verdict, verify_claim
+from flagbench.verdict.interval import Estimate, Ratio, Terms, estimate, quotient
 from flagbench.verdict.limits import HIGH, LOW, classify
-from flagbench.verdict.series import widened
-from flagbench.verdict.stats.between import over_runs
+from flagbench.verdict.samples import session_share
+from flagbench.verdict.stats.between import Prior, SessionSpread
 
-from .conftest import edit, held, runs
+from .conftest import CASE, CLAIM, edit, held, line, runs
 
 
 def measured(value: float, ci95: tuple[float, float] | None = None) -> Metric:
@@ -50,12 +50,15 @@ def test_a_measured_value_at_a_limit_reproduces_any_claim(claim: float, limit: f
     assert classify(found) is Verdict.REPRODUCED
 
 
-def test_five_runs_give_students_interval_between_them() -> None:
+def test_five_runs_give_students_interval_and_a_sessions_part() -> None:
     # Mean 1940, deviations -20 -10 0 10 20: s = sqrt(1000/4) = 15.8114, s/sqrt(5) = 7.07107,
-    # t(4 degrees of freedom) = 2.77645, half width 19.6324.
-    found = estimate([measured(v, (0.0, 1e9)) for v in (1920.0, 1930.0, 1940.0, 1950.0, 1960.0)])
-    assert (found.value, found.ci_method) == (1940.0, "between 5 runs, Student t")
-    assert found.ci95 == pytest.approx((1940 - 19.6324, 1940 + 19.6324), abs=1e-3)
+    # t(4 degrees of freedom) = 2.77645, half-width 19.6324; of a session 1.95996 x 1 % x 1940 = 38.0233.
+    five = [measured(v, (0.0, 1e9)) for v in (1920.0, 1930.0, 1940.0, 1950.0, 1960.0)]
+    found, alone = estimate(five), estimate(five, session=0.0)
+    assert (found.value, found.ci_method) == (1940.0, "between 5 runs, Student t, between sessions 1.0% (default)")
+    assert found.ci95 == pytest.approx((1940 - 42.7926, 1940 + 42.7926), abs=1e-3)
+    assert alone.ci_method == "between 5 runs, Student t"
+    assert alone.ci95 == pytest.approx((1940 - 19.6324, 1940 + 19.6324), abs=1e-3)
 
 
 def half_width(*values: float, width: float = 0.01) -> float:
@@ -82,8 +85,48 @@ def test_a_run_is_never_known_better_than_its_own_window() -> None:
     assert half_width(10.0, width=0.2) == pytest.approx(0.2)
 
 
-def test_under_five_runs_each_window_must_have_given_an_interval() -> None:
-    assert estimate([measured(10.0, (9.0, 11.0)), measured(14.0)]) == Estimate(12.0, 2)
+def test_a_history_adds_a_sessions_part() -> None:
+    # t(20) = 2.08596 times 0.3 %, and t(5) = 2.57058 times 0.9 %: half of it where two sessions weigh the same.
+    prior = Prior(0.003, 20.0, "20 deviations of earlier runs", SessionSpread(0.009, 5.0, "6 earlier sessions"))
+    found = estimate([measured(10.0, (9.99, 10.01))], prior, session=math.sqrt(0.5))
+    assert found.ci95 is not None
+    expected = math.hypot(2.08596 * 0.003, 2.57058 * 0.009 * math.sqrt(0.5))
+    assert math.log(found.ci95[1] / 10) == pytest.approx(expected, rel=1e-5)
+    assert "between sessions 0.9% (6 earlier sessions)" in str(found.ci_method)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "share"),
+    [((0, 30, 60), 1.0), ((0, 100, 200), 1.0), ((121, 0), math.sqrt(0.5)), ((0, 130, 140), math.sqrt(5) / 3)],
+)
+def test_a_session_is_runs_within_two_hours_of_each_other(minutes: tuple[int, ...], share: float) -> None:
+    times = (f"2026-05-01T{10 + minute // 60}:{minute % 60:02}:00Z" for minute in minutes)
+    records = [edit(record_id=f"fixture-{time}", created_at=time) for time in times]
+    assert session_share(records) == pytest.approx(share)
+
+
+def refused(value: float) -> Metric:
+    return Metric("p_core", value, "samples/s", "job", ci_reason="the window of 20 steps is shorter than 100")
+
+
+@pytest.mark.parametrize(("steady", "all_runs"), [(1, 2), (3, 4), (3, 6), (3, 5), (5, 8)])
+def test_a_refused_window_does_not_make_the_others_decide_less(steady: int, all_runs: int) -> None:
+    good, bad = measured(10.0, (9.99, 10.01)), refused(10.0)
+    alone, together = estimate([good] * steady), estimate([good] * steady + [bad] * (all_runs - steady))
+    assert alone.ci95 is not None
+    assert together.ci95 is not None
+    assert together.ci95[0] >= 0.999 * alone.ci95[0]
+
+
+@pytest.mark.parametrize(("steady", "all_runs"), [(0, 1), (1, 3), (0, 5), (2, 5), (3, 8)])
+def test_most_windows_must_have_given_an_interval(steady: int, all_runs: int) -> None:
+    metrics = [measured(10.0, (9.99, 10.01))] * steady + [refused(10.0)] * (all_runs - steady)
+    assert estimate(metrics) == Estimate(10.0, all_runs)
+
+
+def test_five_runs_without_a_window_give_an_interval() -> None:
+    assert estimate([measured(10.0)] * 4).ci95 is None
+    assert estimate([measured(10.0)] * 5).ci95 is not None
 
 
 def test_a_quotient_by_what_may_be_zero_has_no_interval() -> None:
@@ -117,9 +160,13 @@ def test_a_window_that_is_not_steady_says_what_would_decide() -> None:
     assert (result.verdict, why in result.reason) == (Verdict.INCONCLUSIVE, True)
 
 
-@pytest.mark.parametrize("runs", [1, 2, 4, 5, 8])
-def test_a_widened_interval_is_that_of_the_runs_at_its_level(runs: int) -> None:
-    values = [0.97 + 0.01 * (k % 3) for k in range(runs)]
-    found, higher = (over_runs(values, level=level) for level in (0.95, 0.99))
-    wide = widened(Ratio(found.value, found.interval), 0.99, runs)
-    assert wide.ci95 == pytest.approx(higher.interval, rel=1e-12)
+@pytest.mark.parametrize(("value", "verdict"), [(0.96, Verdict.INCONCLUSIVE), (0.962, Verdict.REPRODUCED)])
+def test_a_verdict_at_a_look_must_hold_at_its_level(value: float, verdict: Verdict) -> None:
+    # Of five equal runs on five days: 1.95996 x 1 % / sqrt(5) = 0.88 % at 95 %, and 1.15 % at 99 %.
+    rate = value * 1942.6
+    five = runs(*[rate] * 5, ci95=lambda v: (v - 1, v + 1))
+    strict = verify_claim(five, CLAIM, CASE, terms=Terms(level=0.99))
+    assert (held(*five).verdict, strict.verdict) == (Verdict.REPRODUCED, verdict)
+    gate = line(strict, "p_core")
+    assert gate.verdict is verdict
+    assert gate.ratio.ci95 == line(held(*five), "p_core").ratio.ci95

@@ -96,7 +96,7 @@ def path(name: str = "a100-1x8") -> str:
         ("a100-1x8-above", 0, ("p_core_host 23", "1942.6", "0.95 to 1.10")),
         ("a100-1x8-below", 9, ("p_core_host 149", "1942.6", "0.95 to 1.10")),
         ("a100-1x8-80gb", 10, ("device_model", "NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB")),
-        ("a100-1x8-inconclusive", 11, ("p_core_host 18", "1942.6", "about 6 more runs")),
+        ("a100-1x8-inconclusive", 11, ("p_core_host 18", "1942.6", "more runs, each in another session,")),
         ("a100-1x8-failed-check", 12, ("precision", "tf32", "fp32")),
         ("a100-1x8-partial-batches", 10, ("p_core_host", "33,280", "4,160")),
     ],

@@ -6,16 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from catalogs import CATALOG
+from flagbench.records.named import SeriesSummary
 from flagbench.runs.reproduce import bundle_files, log
 from flagbench.runs.reproduce.budget import LimitOptions
 from flagbench.runs.reproduce.bundle import unlike
 from flagbench.runs.reproduce.nearest import nearest_rows
 from flagbench.runs.reproduce.plan import PlanOptions, plan_of
-from flagbench.verdict import Verdict, VerifyResult
-from flagbench.verdict.interval import Estimate, Ratio
-from flagbench.verdict.result import Against, MetricResult, SeriesSummary
-from flagbench.verdict.series import at_look, widened, with_provenance
-from flagbench.verdict.stats.looks import LOOKS
+from flagbench.verdict.series import look_level
+from flagbench.verdict.stats.between import LEVEL
+from flagbench.verdict.stats.looks import LOOKS, look_levels
 
 
 @pytest.mark.parametrize("name", CATALOG.claims)
@@ -58,64 +57,24 @@ def test_looks_are_fixed_by_the_number_of_runs(runs: int | None, looks: tuple[in
     assert LimitOptions(runs=runs).looks == looks
 
 
-def result(low: float, high: float, verdict: Verdict, runs: int) -> VerifyResult:
-    ratio = Ratio((low + high) / 2, (low, high))
-    expected = Estimate(1.0, runs=0)
-    metric = MetricResult(
-        name="p_core", held_by="p_core", unit="", better="higher", expected=expected, ratio=ratio, reason="measured"
-    )
-    ids = tuple(f"record-{number}" for number in range(runs))
-    return VerifyResult(
-        verdict, (), "measured", "p_core", Against("claim", "x"), ids, (replace(metric, verdict=verdict),), ()
-    )
+def of_looks(*looks: tuple[int, ...] | None) -> list[SeriesSummary]:
+    return [SeriesSummary("mine", "runs", "mine", "user", "derived", 8, 2, looks=each) for each in looks]
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict", "runs", "found"),
-    [
-        (0.99, 1.01, Verdict.REPRODUCED, 2, Verdict.REPRODUCED),
-        (0.951, 1.04, Verdict.REPRODUCED, 2, Verdict.INCONCLUSIVE),
-        (0.90, 0.949, Verdict.BELOW, 5, Verdict.INCONCLUSIVE),
-        (0.80, 0.82, Verdict.BELOW, 5, Verdict.BELOW),
-        (1.101, 1.2, Verdict.ABOVE, 8, Verdict.INCONCLUSIVE),
-        (0.9, 1.2, Verdict.INCONCLUSIVE, 3, Verdict.INCONCLUSIVE),
-        (0.951, 1.04, Verdict.NOT_COMPARABLE, 1, Verdict.NOT_COMPARABLE),
-        (0.951, 1.04, Verdict.INVALID, 1, Verdict.INVALID),
-    ],
+    ("looks", "runs", "at"),
+    [([LOOKS], 5, 5), ([LOOKS], 4, 5), ([LOOKS], 9, 8), ([LOOKS, None], 8, 8), ([LOOKS, LOOKS], 8, 3)],
 )
-def test_a_verdict_at_a_look_must_hold_at_its_level(
-    low: float, high: float, verdict: Verdict, runs: int, found: Verdict
+def test_a_verdict_must_hold_at_the_level_of_its_look(
+    looks: list[tuple[int, ...] | None], runs: int, at: int
 ) -> None:
-    judged = at_look(result(low, high, verdict, runs), [LOOKS])
-    assert judged.verdict is found
-    if found is not verdict:
-        assert judged.metrics[0].verdict is found
-        assert judged.verdict.value not in judged.reason
+    # Of several series the strictest look counts.
+    assert look_level(of_looks(*looks), runs) == look_levels()[at]
 
 
-def test_several_series_must_hold_at_their_strictest_look() -> None:
-    # At 8 runs the look is left with more than at the first one.
-    decided = result(0.966, 1.034, Verdict.REPRODUCED, 8)
-    assert at_look(decided, [LOOKS]).verdict is Verdict.REPRODUCED
-    assert at_look(decided, [LOOKS, LOOKS]).verdict is Verdict.INCONCLUSIVE
-
-
-def test_looks_are_of_a_claim_and_not_of_a_baseline() -> None:
-    series = SeriesSummary("mine", "runs", "mine", "user", "derived", 8, 2, looks=LOOKS)
-    against = replace(result(0.99, 1.01, Verdict.SAME, 2), against=Against("baseline", "x"))
-    assert with_provenance(against, (), [series], ()).verdict is Verdict.SAME
-
-
-def test_one_look_is_what_no_look_is() -> None:
-    ratio = Ratio(1.0, (0.97, 1.02))
-    same = widened(ratio, 0.95, 5)
-    assert same is not None
-    assert same.ci95 == pytest.approx((0.97, 1.02))
-    wide = widened(ratio, 0.99, 5)
-    assert wide is not None
-    assert wide.ci95 is not None
-    assert wide.ci95[0] < 0.97 < 1.02 < wide.ci95[1]
-    assert widened(Ratio(1.0), 0.99, 5) is None
+def test_without_a_look_a_verdict_holds_at_95_percent() -> None:
+    baseline = [replace(each, side="baseline") for each in of_looks(LOOKS)]
+    assert look_level(baseline, 5) == look_level(of_looks(None), 5) == look_level(of_looks((5,)), 5) == LEVEL
 
 
 def test_a_log_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

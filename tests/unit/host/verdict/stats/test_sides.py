@@ -6,7 +6,16 @@ import math
 
 import pytest
 
-from flagbench.verdict.stats.between import DEFAULT, LEAST_SPREAD, Prior, further_runs, history_prior, over_runs
+from flagbench.verdict.stats.between import (
+    DEFAULT,
+    LEAST_SESSION_SPREAD,
+    LEAST_SPREAD,
+    SESSION,
+    Prior,
+    further_runs,
+    history_prior,
+    over_runs,
+)
 from flagbench.verdict.stats.compare import SideOutcome, compare_sides, further_runs_each, judge
 from flagbench.verdict.stats.looks import look_levels
 
@@ -67,7 +76,11 @@ def test_further_runs_are_as_many_as_then_decide() -> None:
     assert further_runs(lambda low, high: high < 1.03, [1.0]) == 2
     # A window of +-11 % needs as many runs as narrow it to 5 %, however little runs are assumed to spread.
     assert further_runs(lambda low, high: high < 1.05, [1.0]) == 1
-    assert further_runs(lambda low, high: high < 1.05, [1.0], [0.11]) == 5
+    assert further_runs(lambda low, high: high < 1.05, [1.0], [0.11]) == 6
+    assert further_runs(lambda low, high: high < 1.05, [1.0], [0.11], session=0.0) == 5
+    # No number of runs narrows what a session adds.
+    assert further_runs(lambda low, high: high < 1.019, [1.0] * 5) is None
+    assert further_runs(lambda low, high: high < 1.019, [1.0] * 5, apart=True) == 1
 
 
 def test_a_side_needs_positive_rates() -> None:
@@ -78,15 +91,31 @@ def test_a_side_needs_positive_rates() -> None:
     assert over_runs([1.0, -1.0]) is None
 
 
-def test_history_tops_up_the_default_and_has_a_floor() -> None:
-    assert history_prior([]) == history_prior([[1.0], [2.0]]) == DEFAULT
-    some = history_prior([[100.0, 101.0, 102.0]])
-    squares = sum((math.log(v) - math.log(100 * 101 * 102) / 3) ** 2 for v in (100, 101, 102))
-    assert some.df == 10
-    assert some.spread == pytest.approx(math.sqrt((squares + 8 * 0.02**2) / 10))
+def test_a_history_is_of_five_runs_and_has_a_floor() -> None:
+    assert (
+        history_prior([]) == history_prior([[1.0], [2.0]]) == history_prior([[100.0, 101.0, 102.0, 103.0]]) == DEFAULT
+    )
+    within = history_prior([[100.0, 101.0, 102.0], [200.0, 202.0, 204.0]])
+    assert (within.df, within.session) == (4, SESSION)
+    assert within.spread == pytest.approx(0.0099, abs=1e-5)  # the spread of the logarithms of 100, 101 and 102
     many = history_prior([[100.0] * 20, [90.0] * 30])
     assert (many.spread, many.df) == (LEAST_SPREAD, 30)
     assert "48" in many.source
+
+
+def test_five_sessions_have_a_spread_of_their_own() -> None:
+    nights = [[100.0], [101.0], [102.0], [103.0], [104.0]]
+    spread = 0.0155038  # of the logarithms
+    four, five = (history_prior(nights, nights[:count]).session for count in (4, 5))
+    assert four == SESSION
+    assert five is not None
+    assert (five.spread, five.df) == (pytest.approx(spread, rel=1e-4), 4)
+    assert five.half_width(0.95) == pytest.approx(2.77645 * spread, rel=1e-4)
+    alike = history_prior(nights, [[102.0]] * 5).session
+    assert alike is not None
+    assert alike.half_width(0.95) == pytest.approx(1.959964 * LEAST_SESSION_SPREAD)
+    # A night's run shows the spread of sessions, too.
+    assert history_prior(nights).spread == pytest.approx(spread, rel=1e-4)
 
 
 @pytest.mark.parametrize("looks", [(1, 2, 3, 5, 8), (5,), (2, 4, 6, 8, 10)])
