@@ -69,18 +69,18 @@ def heating(change, steps):
     """Steps get slower until they settle, with that time constant: the settled speed counts."""
 
     def draw(rng, n):
-        return 1 + change * (1 - np.exp(-np.arange(n) / steps)) + 0.005 * rng.standard_normal(n), 1 + change
+        return 1 + change * (1 - np.exp(-np.arange(n) / steps)) + CV * rng.standard_normal(n), 1 + change
 
     return draw
 
 
 def wander(steps):
-    """The speed of steps moves by 2 %, correlated over that many steps, beside noise of 0.5 %."""
+    """The speed of steps moves by 2 %, correlated over that many steps, beside the usual noise."""
     slow = correlated(math.exp(-1 / steps))
 
     def draw(rng, n):
         times, truth = slow(rng, n)
-        return times + 0.005 * rng.standard_normal(n), truth
+        return times + CV * rng.standard_normal(n), truth
 
     return draw
 
@@ -154,7 +154,7 @@ class Report:
 def within_runs(report, rng, windows):
     """The interval within a run, or of a verdict on what is slow: covers the true rate, or the window is refused."""
     for name, draw in {**PROCESSES, **SLOW}.items():
-        for n in (50, 200, 1000):
+        for n in (200, 1000) if name in SLOW else (50, 200, 1000):
             accepted = covered = inside = 0
             total = windows if n > 50 else windows // 10
             for _ in range(total):

@@ -7,7 +7,8 @@ Student's t for their number (Schmeiser, Operations Research 30, 1982; Law, Simu
 
 That is only right for a stationary window that is long compared with its correlation. The gate refuses others:
 
-  short        fewer than MIN_STEPS steps: what happens once in a hundred steps may not have happened
+  short        fewer than MIN_STEPS steps: what happens once in a hundred steps may not have happened; or, of long
+               steps, fewer than LONG_STEPS or LONG_SECONDS
   warm-up      its first part is slower than the rest
   trend        its rate rises or falls from the first batch to the last
   states       it jumps between two levels, such as two clocks, too rarely to weigh them
@@ -15,6 +16,9 @@ That is only right for a stationary window that is long compared with its correl
 
 A trend or a warm-up that is too small to refuse a window widens the interval by its size. If one step is so slow that
 all others would be accepted, that step is the reason, whatever it looked like: a run that was stopped or disturbed.
+
+A window of few long steps, or of few blocks of steps, shows nothing of its correlation: if it passes, it has neither
+an interval nor a refusal.
 """
 
 from __future__ import annotations
@@ -30,6 +34,9 @@ from flagbench_core.stats.summary import stdev
 
 LEVEL = 0.95
 MIN_STEPS = 100
+LONG_STEPS, LONG_SECONDS = 20, 100.0
+"""A window of fewer steps is long enough from these on: it has as many samples of a monitor, one a second, as others
+have steps."""
 MIN_VALUES = 30
 """Blocks of steps of which an interval is computed: the evidence of a large job has fewer."""
 MIN_EFFECTIVE = 20.0
@@ -73,7 +80,7 @@ class Refusal(NamedTuple):
 
 
 class WithinRun(NamedTuple):
-    """The interval of a rate over a window, or why there is none; neither for too few blocks of steps to judge it."""
+    """The interval of a rate over a window, or why there is none; neither where its values are too few for one."""
 
     interval: tuple[float, float] | None
     refusal: Refusal | None
@@ -94,16 +101,19 @@ def within_run(amounts: Sequence[float], seconds: Sequence[float], steps: int | 
         raise ValueError(f"{len(amounts)} amounts and {len(seconds)} times are not of the same steps")
     n = len(seconds)
     steps = n if steps is None else steps
-    if steps < MIN_STEPS:
-        return _refused("short", f"the window of {steps:,} steps is shorter than {MIN_STEPS}", MIN_STEPS - steps)
-    if n < MIN_VALUES:
-        return WithinRun(None, None)
+    short = Refusal("short", f"the window of {steps:,} steps is shorter than {MIN_STEPS}", MIN_STEPS - steps)
+    if steps < LONG_STEPS:
+        return WithinRun(None, short)
     usable = all(min(values) >= 0 and max(values) < _LARGEST for values in (amounts, seconds))
     work, total = (math.fsum(amounts), math.fsum(seconds)) if usable else (0.0, 0.0)
     if not (work > _SMALLEST and total > _SMALLEST):
         return _refused("data", "its times and amounts are not all numbers of 0 or more, with a positive sum", 0)
+    if steps < MIN_STEPS and total < LONG_SECONDS:
+        return WithinRun(None, short)
     rate = work / total
     relative = [n * (amount / work - time / total) for amount, time in zip(amounts, seconds)]
+    if n < MIN_VALUES or steps < MIN_STEPS:
+        return WithinRun(None, _unsettled(_means(relative, FEWEST_BATCHES), steps) if n >= FEWEST_BATCHES else None)
     points = min(n, _POINTS)
     values = _means(relative, points)
     # A small trend is accounted for by itself: it must not pass for correlation.
@@ -153,14 +163,8 @@ def _gate(
         values: the same of each step, or of blocks of steps.
         effective: how many of these are independent.
     """
-    warm_up = _warm_up(means)
-    if warm_up.lowers > TOLERATED:
-        length = math.ceil(steps * warm_up.share)
-        text = f"its first {length:,} steps are warm-up, {warm_up.lowers / warm_up.share:.1%} slower than the window"
-        return Refusal("warm-up", text, _further(steps, warm_up.lowers / TOLERATED)), 0.0
-    if abs(change := _trend(means, ALPHA)) > TOLERATED:
-        text = f"its rate changes by {change:+.1%} of its mean from the beginning to the end, so it has not settled"
-        return Refusal("trend", text, steps), 0.0
+    if (refusal := _unsettled(means, steps)) is not None:
+        return refusal, 0.0
     if (states := _states(values)) is not None and states.changes < MIN_CHANGES:
         text = (
             f"its rate moves between two levels {states.apart:.1%} apart, and the {states.changes} changes are too "
@@ -173,7 +177,20 @@ def _gate(
             f"{MIN_EFFECTIVE:.0f} are needed"
         )
         return Refusal("correlated", text, _further(steps, MIN_EFFECTIVE / effective)), 0.0
-    return None, max(warm_up.lowers, abs(_trend(means, POSSIBLE)))
+    return None, max(_warm_up(means).lowers, abs(_trend(means, POSSIBLE)))
+
+
+def _unsettled(means: Sequence[float], steps: int) -> Refusal | None:
+    """Why a window is not one of settled steps, by the deviation of each batch's rate from the window's, relative."""
+    warm_up = _warm_up(means)
+    if warm_up.lowers > TOLERATED:
+        length = math.ceil(steps * warm_up.share)
+        text = f"its first {length:,} steps are warm-up, {warm_up.lowers / warm_up.share:.1%} slower than the window"
+        return Refusal("warm-up", text, _further(steps, warm_up.lowers / TOLERATED))
+    if abs(change := _trend(means, ALPHA)) > TOLERATED:
+        text = f"its rate changes by {change:+.1%} of its mean from the beginning to the end, so it has not settled"
+        return Refusal("trend", text, steps)
+    return None
 
 
 def _further(steps: int, times: float) -> int:

@@ -158,8 +158,27 @@ def test_steps_that_happen_rarely_widen_the_interval() -> None:
 def test_blocks_of_steps_count_as_their_steps() -> None:
     blocks = [7 * t for t in noise(40)]
     assert within_run([56.0] * 40, blocks, 280).interval is not None
-    assert within_run([56.0] * 15, blocks[:15], 105) == (None, None)  # too few values, although steps enough
+    assert within_run([56.0] * 20, blocks[:20], 140) == (None, None)  # too few values, although steps enough
     assert refusal(blocks, MIN_STEPS - 1) == ("short", 1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "slower", "kind"),
+    [
+        (20, 6.0, 0.0, None),
+        (20, 4.9, 0.0, "short"),
+        (19, 6.0, 0.0, "short"),
+        (99, 1.1, 0.0, None),
+        (20, 6.0, 0.1, "trend"),
+    ],
+)
+def test_a_window_of_few_long_steps_is_steady_or_refused(
+    steps: int, seconds: float, slower: float, kind: str | None
+) -> None:
+    times = [seconds * (t / 0.1) * (1 + slower * step / steps) for step, t in enumerate(noise(steps))]
+    found = within_run([8.0] * steps, times)
+    assert found.interval is None
+    assert (found.refusal and found.refusal.kind) == kind
 
 
 def test_the_correlation_time_is_that_of_the_sequence() -> None:

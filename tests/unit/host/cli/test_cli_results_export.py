@@ -102,9 +102,9 @@ def test_verdicts_follow_changed_claims_and_rules(
     computed: list[str] = []
     compute = results._judged
 
-    def counted(summary: results.Summary, record: results.Record, catalog: results.Catalog) -> results.Summary:
+    def counted(record: results.Record, catalog: results.Catalog) -> results.Summary:
         computed.append(record.record_id)
-        return compute(summary, record, catalog)
+        return compute(record, catalog)
 
     def listed() -> tuple[str, int]:
         """The first record's verdict, and how many were computed for it."""

@@ -28,7 +28,7 @@ from flagbench.runs.reproduce.budget import Clock
 from flagbench.vendors import Device, DeviceState, Usage
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict import series as reproduce_verdict
-from flagbench.verdict.interval import Estimate
+from flagbench.verdict.interval import Estimate, Terms
 from flagbench.verdict.result import Against, MetricResult
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench
@@ -137,10 +137,10 @@ def test_runs_that_are_no_sample_end_it_and_are_bundled(
 ) -> None:
     real = reproduce_verdict.verify_claim
 
-    def verify(records: list[Record], claim: Any, case: Any) -> VerifyResult:
+    def verify(records: list[Record], claim: Any, case: Any, terms: Terms) -> VerifyResult:
         if len(records) > 1:
             raise FlagbenchError("they ran at the same time", remedy="give one of the two")
-        return replace(real(records, claim, case), verdict=Verdict.INCONCLUSIVE)
+        return replace(real(records, claim, case, terms=terms), verdict=Verdict.INCONCLUSIVE)
 
     monkeypatch.setattr(reproduce_verdict, "verify_claim", verify)
     ended = flagbench(f"{ON_CPU} -o b.tar.gz --json")
