@@ -6,7 +6,8 @@ letter of the right one. Cells may be quoted and contain line breaks.
 
 import csv
 import os
-from typing import Callable, Dict, List, NamedTuple, Tuple
+import re
+from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -20,6 +21,13 @@ SUBJECTS, QUESTIONS = 57, 14042
 # Where dev/ and test/ may be in a data folder; data.tar has them below data/.
 PLACES = (".", "mmlu", "mmlu_dataset", "data")
 UNPACK_REMEDY = "unpack MMLU's data.tar again"
+# Cells that pandas 2 reads as missing, and those of which it makes a column of numbers.
+MISSING = frozenset(
+    ["", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"]
+    + ["NULL", "NaN", "None", "n/a", "nan", "null"]
+)
+WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
+NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*|[+-]?inf(inity)?", re.IGNORECASE)
 
 
 class Vocabulary(llama.Vocabulary):
@@ -99,8 +107,8 @@ def _check_utf8(place: str, file: str, name: str) -> None:
 
 
 def read(path: str) -> List[Row]:
-    """The rows of a file. Raises DataError naming file and line."""
-    rows = []
+    """The rows of a file, their choices as the publisher prints them. Raises DataError naming file and line."""
+    rows: List[Row] = []
     try:
         with open_file(path, encoding="utf-8", newline="") as file:
             reader = csv.reader(file, strict=True)
@@ -117,7 +125,25 @@ def read(path: str) -> List[Row]:
         raise DataError("%s cannot be read (%s)" % (path, error.strerror), UNPACK_REMEDY) from None
     if not rows:
         raise DataError("%s has no questions" % path, UNPACK_REMEDY)
-    return rows
+    columns = [as_pandas_prints(column) for column in zip(*(row.choices for row in rows))]
+    return [row._replace(choices=choices) for row, choices in zip(rows, zip(*columns))]
+
+
+def as_pandas_prints(cells: Sequence[str]) -> List[str]:
+    """A column of a table as text, once pandas' read_csv has read it: of integers, floats, truth values or text.
+
+    Missing cells are `nan`, and turn integers into floats. Source: pandas 2.2, _libs/parsers.pyx, `_convert_tokens`
+    and STR_NA_VALUES.
+    """
+    present = [cell for cell in cells if cell not in MISSING]
+    convert: Callable[[str], object] = str
+    if all(WHOLE_NUMBER.fullmatch(cell) for cell in present):
+        convert = int if len(present) == len(cells) else float
+    elif all(NUMBER.fullmatch(cell) for cell in present):
+        convert = float
+    elif all(cell.lower() in ("true", "false") for cell in present):
+        convert = str.capitalize
+    return ["nan" if cell in MISSING else str(convert(cell)) for cell in cells]
 
 
 def _row(where: str, cells: List[str]) -> Row:

@@ -96,6 +96,34 @@ def test_quotes_commas_and_line_ends_in_cells(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cells", "printed"),
+    [
+        (["01", "+2", " 3"], ["1", "2", "3"]),
+        (["1", "NA"], ["1.0", "nan"]),
+        (["0.10", "1", ".5", "1e5", "2E-5"], ["0.1", "1.0", "0.5", "100000.0", "2e-05"]),
+        (["0.10", "None", "inf"], ["0.1", "nan", "inf"]),
+        (["TRUE", "false"], ["True", "False"]),
+        (["TRUE", "", "false"], ["True", "nan", "False"]),
+        (["None", "n/a"], ["nan", "nan"]),
+        # One cell of text keeps the others as they are.
+        (["0.10", "01", "None", "none", " NA", "$2"], ["0.10", "01", "nan", "none", " NA", "$2"]),
+        (["1_000", "2"], ["1_000", "2"]),
+        (["TRUE", "1"], ["TRUE", "1"]),
+    ],
+)
+def test_columns_print_as_in_pandas_2(cells: list[str], printed: list[str]) -> None:
+    """Expected: what pandas 2.2.3 gave for a file of these lines with header=None."""
+    assert mmlu.as_pandas_prints(cells) == printed
+
+
+def test_choices_are_read_by_column(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("q,0.10,01,a,None,A\n0.50,2,03,0.10,None,B\n")
+    rows = mmlu.read(str(tmp_path / "x.csv"))
+    assert rows[0].choices == ("0.1", "1", "a", "nan")
+    assert rows[1] == ("0.50", ("2.0", "3", "0.10", "nan"), 1)
+
+
+@pytest.mark.parametrize(
     ("content", "named"),
     [
         ("", "art_test.csv"),
