@@ -107,10 +107,12 @@ def training(work, config):
     from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
     from megatron.core.transformer.module import Float16Module
 
+    from flagbench_cases.cases.llama2_70b.workload import add_residuals_as_published
     from flagbench_cases.engines.megatron import cpu_shims
 
     train, length = config["train"], config["data"]["sequence_length"]
     module = work.engine.build(work.context, work.shape, torch.bfloat16, of_2024=True, attention=work.attention)
+    add_residuals_as_published(module)
     module.load_state_dict(work.module.state_dict())
     cpu_shims.mark_types(module)
     core = module.config
@@ -143,7 +145,7 @@ def training(work, config):
         optimizer,
         **{"init_lr": 0.0, "max_lr": rate, "min_lr": train["min_learning_rate"]},
         **{
-            "lr_warmup_steps": int(train["warmup_share"] * total),
+            "lr_warmup_steps": train["warmup_share"] * total,
             "lr_decay_steps": total,
             "lr_decay_style": "cosine",
         },

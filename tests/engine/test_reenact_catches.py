@@ -50,11 +50,18 @@ def step_of(folder: Path, change: Callable[[Any], None] = lambda module: None) -
     return inventory.of_step(lambda: work.step(work.to_device(batch)))
 
 
-def faults(ours: dict[str, Any], publisher: dict[str, Any], ratio: dict[str, Any], case: Any = CASE) -> list[str]:
+def faults(
+    ours: dict[str, Any],
+    publisher: dict[str, Any],
+    ratio: dict[str, Any],
+    case: Any = CASE,
+    gap: float = 0.0,
+    small: bool = False,
+) -> list[str]:
     case = {"quirks": [], **case} if case is not CASE else dict(case, quirks=[])
-    compared = {"inventories": {"ours": ours, "publisher": publisher}, "ratio": ratio}
-    judged = verdict.judge(case, 1, compared)
-    return judged["faults"] + judged["ratio_faults"]
+    compared = {"inventories": {"ours": ours, "publisher": publisher}, "largest_loss_difference": gap}
+    judged = verdict.judge(case, {"model": {"layers": 1}, "precision": "fp32"}, compared, small)
+    return judged["faults"] + verdict.judge_ratio(ratio)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +128,11 @@ def test_a_step_that_takes_another_time_is_seen(
     assert len(faults(faithful, faithful, {"low": low, "value": value, "high": high})) == count
 
 
+def test_another_loss_is_seen(faithful: dict[str, Any]) -> None:
+    assert faults(faithful, faithful, ONE, gap=1e-6) == []
+    assert len(faults(faithful, faithful, ONE, gap=1e-4)) == 1
+
+
 @pytest.mark.parametrize(("ratio", "rounds"), [(1.014, 2), (1.016, 6), (0.96, 6)])
 def test_a_quick_comparison_ends_where_there_is_no_doubt(
     monkeypatch: pytest.MonkeyPatch, ratio: float, rounds: int
@@ -130,7 +142,8 @@ def test_a_quick_comparison_ends_where_there_is_no_doubt(
     monkeypatch.setattr(pairs, "end", lambda sides: None)
     step = {"ours": {"seconds": ratio, "loss": 1.0}, "publisher": {"seconds": 1.0, "loss": 1.0}}
     monkeypatch.setattr(pairs, "take_turns", lambda sides, count: {name: [step[name]] for name in step})
-    made = pairs.start_again(itertools.repeat([]), pairs.Limits(6, 50, 60.0, 16, quick=True))
+    monkeypatch.setattr(pairs, "loss_difference", lambda sides: 0.0)
+    made = pairs.start_again(itertools.repeat([]), pairs.Limits(6, 50, 60.0, 16, quick=True), 0.0)
     assert len(made["starts"]) == 2 * rounds
     assert made["ratio"] == {"low": None, "value": pytest.approx(ratio), "high": None}
 
@@ -165,10 +178,15 @@ def test_a_listed_difference_is_none(faithful: dict[str, Any], tmp_path: Path) -
         operators = {"aten.clone.default": {"step": count - 3, "layer": 3}}
         return {"quirks": [{"id": "copied", "difference": {"operators": operators, "share": share}}]}
 
-    assert faults(changed, faithful, ONE, listed(1, 0.01)) == []
-    assert faults(changed, faithful, ONE, listed(2, 0.01))
-    assert faults(changed, faithful, ONE, listed(1, 1e-9))  # of more bytes than listed
-    assert faults(faithful, faithful, ONE, listed(1, 0.01))  # listed, and not there
+    share = found["aten.clone.default"]["share"]
+    for small in (False, True):
+        assert faults(changed, faithful, ONE, listed(1, share), small=small) == []
+        assert faults(changed, faithful, ONE, listed(2, share), small=small)
+        assert faults(faithful, faithful, ONE, listed(1, share), small=small)  # listed, and not there
+    # Of other sizes the share is not known.
+    for other in (0.0, 1e-4):
+        assert faults(changed, faithful, ONE, listed(1, other)) == []
+        assert faults(changed, faithful, ONE, listed(1, other), small=True)
 
 
 @pytest.mark.parametrize(("n", "rejected"), [(6, 0), (10, 8), (12, 13), (20, 52), (25, 89)])

@@ -1,10 +1,10 @@
-"""Compare each case with its re-enactment: the cost of a step, the operators of a step, the bytes it keeps.
+"""Compare each case with its re-enactment: the cost of a step, its operators, the bytes it keeps, its loss.
 
 Ours over the publisher's, CPU time on one core or the device's time, in interleaved pairs of steps, over several
 starts of both. On processors, as many cases are compared at a time as there are cores. Exit code 12: a 95 % interval
-is not within 0.97 to 1.03, or a difference in operators or bytes is not a listed quirk. With --quick two rounds are
-enough where their ratio is within 0.985 to 1.015; else more follow until an interval decides, or time is up, and the
-ratio alone is judged.
+is not within 0.97 to 1.03, losses differ, or a difference in operators or bytes is not a listed quirk. With --quick
+two rounds are enough where their ratio is within 0.985 to 1.015; else more follow until an interval decides, or time
+is up, and the ratio alone is judged.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from flagbench_core.exit_codes import ExitCode
 from .pairs import BOUNDS, ROUNDS_OF_AN_INTERVAL, Limits, compare, needs_libraries, publisher_libraries
 from .side import STEPS
 from .sizes import SMALL, TIMED
-from .verdict import judge
+from .verdict import judge, judge_ratio
 
 CASES = tuple(SMALL)
 NOT_THE_SAME = 12
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace, name: str, core: int) -> Dict[str, Any]:
     timed = configuration.merge(config, TIMED.get(name, {}) if arguments.small else {})
     limits = Limits(*arguments.rounds, arguments.seconds, arguments.pairs, arguments.quick)
     made = compare(config, timed, libraries, limits, core)
-    judged = judge(case, config["model"]["layers"], made)
+    judged = dict(judge(case, config, made, arguments.small), ratio_faults=judge_ratio(made["ratio"]))
     on_cpu = configuration.load_stack(arguments.stack)["device"]["kind"] == "cpu"
     clock = "CPU time of a process, all threads" if on_cpu else "device time between two events"
     return {

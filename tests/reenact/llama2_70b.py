@@ -122,7 +122,7 @@ class Schedule:
 
     def __init__(self, train: Dict[str, Any], adam: torch.optim.Optimizer) -> None:
         self.high, self.low, self.end = train["learning_rate"], train["min_learning_rate"], train["schedule_samples"]
-        self.rise, self.adam, self.samples = int(train["warmup_share"] * self.end), adam, 0
+        self.rise, self.adam, self.samples = train["warmup_share"] * self.end, adam, 0
         self.step(0)
 
     def step(self, samples: int) -> None:
@@ -178,6 +178,8 @@ def steps(
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    torch._C._jit_set_texpr_fuser_enabled(False)
+    torch._C._debug_set_autodiff_subgraph_inlining(False)  # else the layers' dropout is not differentiated as a node
     train = config["train"]
     model = Model(config["model"], len(weights["output_layer.weight"]))
     model.to(device, DTYPES[config["precision"]])

@@ -100,6 +100,12 @@ def turned(x: Tensor, angles: Tensor) -> Tensor:
     return torch.cat((x, rest), dim=-1)
 
 
+@torch.jit.script
+def added(x: Tensor, residual: Tensor, p: float) -> Tensor:
+    """The sum, after a dropout that TorchScript differentiates as one node: even that of p = 0 is run."""
+    return residual + F.dropout(x, p=p, training=True)
+
+
 class Norm(nn.Module):
     """A gain of D."""
 
@@ -181,8 +187,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, angles: Tensor) -> Tensor:
         """[T, B, D]."""
-        x = x + F.dropout(self.self_attention(self.input_layernorm(x), angles), 0.0, training=True)
-        return x + F.dropout(self.mlp(self.pre_mlp_layernorm(x)), 0.0, training=True)
+        x = added(self.self_attention(self.input_layernorm(x), angles), x, 0.0)
+        return added(self.mlp(self.pre_mlp_layernorm(x)), x, 0.0)
 
 
 class Decoder(nn.Module):

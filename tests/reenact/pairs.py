@@ -128,6 +128,7 @@ class Side:
         path = [libraries, entrypoints, os.environ.get("PYTHONPATH")]
         env = dict(os.environ, PYTHONPATH=os.pathsep.join(part for part in path if part), OMP_NUM_THREADS="1", **HEAP)
         self.name = name
+        self.losses: List[float] = []
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.reenact.side", name, folder, str(core)],
             **{"cwd": ROOT, "env": env, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True},
@@ -156,9 +157,18 @@ class Side:
             pass  # `hear` says that it has ended
 
     def take(self, command: str) -> Dict[str, Any]:
-        """Have it take one step, and answer."""
+        """Have it take one step, and answer. Raises CaseError where its loss is not finite."""
         self.tell(command)
-        return self.hear()
+        answer = self.hear()
+        if "loss" in answer:
+            self.losses.append(answer["loss"])
+            if not math.isfinite(answer["loss"]):
+                raise CaseError(
+                    "a loss of the side %r is not finite" % self.name,
+                    "give another --precision",
+                    ExitCode.RANK_FAILED,
+                )
+        return answer
 
     def close(self) -> None:
         """End it and what it has forked, which read the end of their commands."""
@@ -194,11 +204,12 @@ def opened(folder: str, libraries: Optional[str], core: int) -> Generator[List[S
 
 
 def compare(
-    config: Dict[str, Any], timed: Dict[str, Any], libraries: Optional[str], limits: Limits, core: int
+    config: Dict[str, Any], timed: Dict[str, Any], libraries: Optional[str], limits: Optional[Limits], core: int
 ) -> Dict[str, Any]:
     """Let both sides of a resolved configuration take turns on a core; raises CaseError where one of them ends.
 
     `timed`: the configuration whose steps are timed; those of `config` are counted. Both have the same precision.
+    Without `limits` nothing is timed.
 
     Where a process has its memory costs it a few percent of a step, from its start to its end, and so does being the
     first to start. So the ratio is the centre of those of many rounds, each of them the geometric mean of two starts
@@ -212,8 +223,11 @@ def compare(
             warm_up(sides)
             inventories = count(sides)
             end(sides)
-            configure(timed, folder)
-            made = start_again(again, limits)
+            gap = loss_difference(sides)
+            made: Dict[str, Any] = {"largest_loss_difference": gap}
+            if limits is not None:
+                configure(timed, folder)
+                made = start_again(again, limits, gap)
     return {"software": software, "inventories": inventories, **made}
 
 
@@ -244,15 +258,21 @@ def count(sides: List[Side]) -> Dict[str, Dict[str, Any]]:
     return {name: {key: answer[key] for key in KEYS} for name, answer in found.items()}
 
 
-def start_again(again: Iterator[List[Side]], limits: Limits) -> Dict[str, Any]:
-    """Start both and time pairs of their steps, again and again, in rounds.
+def loss_difference(sides: List[Side]) -> float:
+    """The largest difference of both sides' losses in any step so far, nats."""
+    ours, theirs = (side.losses for side in sides)
+    return max(abs(a - b) for a, b in zip(ours, theirs))
+
+
+def start_again(again: Iterator[List[Side]], limits: Limits, gap: float) -> Dict[str, Any]:
+    """Start both and time pairs of their steps, again and again, in rounds. `gap`: between the losses before.
 
     An interval with which a quick comparison decided when to end would be too narrow, so it has none.
     """
     starts: List[float] = []
     rounds: List[float] = []
     seconds: Dict[str, List[List[float]]] = {"ours": [], "publisher": []}
-    gap, until = 0.0, time.monotonic() + limits.seconds
+    until = time.monotonic() + limits.seconds
     while True:
         for order in (1, -1):
             sides = next(again)[::order]
@@ -262,9 +282,9 @@ def start_again(again: Iterator[List[Side]], limits: Limits) -> Dict[str, Any]:
             end(sides)
             for name, answers in told.items():
                 seconds[name].append([answer["seconds"] for answer in answers])
-            pairs = list(zip(told["ours"], told["publisher"]))
+            pairs = zip(told["ours"], told["publisher"])
             starts.append(statistics.median(ours["seconds"] / theirs["seconds"] for ours, theirs in pairs))
-            gap = max(gap, *(abs(ours["loss"] - theirs["loss"]) for ours, theirs in pairs))
+            gap = max(gap, loss_difference(sides))
         rounds.append(math.sqrt(starts[-1] * starts[-2]))
         if limits.quick and len(rounds) == QUICK_ROUNDS and abs(centre(rounds).value - 1) <= QUICK_WITHIN:
             break

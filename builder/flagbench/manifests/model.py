@@ -152,7 +152,7 @@ class StepDifference:
 
     operators: Mapping[str, OperatorDifference]
     share: Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
-    """At most this share of the bytes a step moves."""
+    """Of the bytes that a step moves at the sizes of `python -m tests.reenact --small`."""
     saved_share: Annotated[int, Meta(ge=-1)] | Annotated[float, Meta(ge=-1)] | None = None
     """The share of the bytes kept for the backward pass, signed."""
 

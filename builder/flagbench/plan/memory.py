@@ -150,7 +150,8 @@ class _Layer:
     attention: int
     """All of the first half, without the core: norm, angles, context."""
     mlp: int
-    """The second half: norm; of the SwiGLU its input, which are two halves, the activated half and the product."""
+    """The second half: norm; of the SwiGLU its input, which are two halves, the activated half and the product. Both
+    halves keep the mask of a dropout, a byte an element."""
 
     @classmethod
     def of(cls, model: Model, step: Step, sizes: _Sizes) -> _Layer:
@@ -160,7 +161,7 @@ class _Layer:
             core = inputs + sizes.lse + (sizes.query if step.micro_batch > 1 else 0)
         else:
             core = inputs + sizes.scores + sizes.mask
-        norm = sizes.norm_input + sizes.hidden
+        norm = sizes.norm_input + sizes.hidden + sizes.hidden // step.bytes
         return cls(inputs, core, norm + sizes.angles + sizes.query, norm + 4 * sizes.unit)
 
     @property

@@ -4,7 +4,7 @@ A step is one global batch: every replica runs its micro-batches through its pip
 over replicas, clipped and applied by the distributed optimizer.
 """
 
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
@@ -70,6 +70,7 @@ class PretrainingWorkload(TrainWorkload):
             norm=self.norm,
             **self._settings(),
         )
+        add_residuals_as_published(self.module)
         shapes = weights_format.shapes(config["model"])
         read = parts.random_tensors(self.shape, shapes, config["seed"], self.device, beat, scaled=True)
         layout = context.layout
@@ -186,6 +187,26 @@ class PretrainingWorkload(TrainWorkload):
             "data": self.set.facts,
             "parameters": self.shape.parameters,
         }
+
+
+def add_residuals_as_published(module: Any) -> None:
+    """Have the layers of a stage run the publisher's dropout of p = 0 before they add to the residual stream.
+
+    The publisher adds in TorchScript, which differentiates even a dropout of p = 0: it writes its output and a mask
+    of bytes, which is kept for the backward pass. Called from Python, torch leaves such a dropout out.
+    """
+    for layer in module.decoder.layers:
+        layer.self_attn_bda = layer.mlp_bda = _residual_adder
+
+
+def _residual_adder(training: bool, fused: bool) -> Callable[..., torch.Tensor]:
+    """Megatron-Core's bias-dropout-add without a bias: (output, None), the residual and p to their sum."""
+
+    def add(output: Tuple[torch.Tensor, None], residual: torch.Tensor, probability: float) -> torch.Tensor:
+        kept = torch.native_dropout(output[0], probability, True)[0] if training else output[0]
+        return residual + kept
+
+    return add
 
 
 def build(context: Context) -> PretrainingWorkload:

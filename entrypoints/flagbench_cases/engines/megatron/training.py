@@ -101,7 +101,7 @@ class Trainer:
             self.optimizer,
             highest=settings.learning_rate,
             lowest=settings.min_learning_rate,
-            warmup=int(settings.warmup_share * settings.schedule_samples),
+            warmup=settings.warmup_share * settings.schedule_samples,  # not rounded, as published
             length=settings.schedule_samples,
             weight_decay=settings.weight_decay,
         )
@@ -237,9 +237,10 @@ class CosineSchedule:
     """
 
     def __init__(
-        self, optimizer: Any, highest: float, lowest: float, warmup: int, length: int, weight_decay: float
+        self, optimizer: Any, highest: float, lowest: float, warmup: float, length: int, weight_decay: float
     ) -> None:
-        """`warmup`: samples in which the rate rises to `highest`; `length`: samples after which it is `lowest`."""
+        """`warmup`: samples in which the rate rises to `highest`, a fraction of one included; `length`: samples after
+        which it is `lowest`."""
         self.optimizer = optimizer
         self.highest = highest
         self.lowest = lowest

@@ -30,7 +30,7 @@ STEPS, MICRO, ACCUMULATED, LENGTH = 6, 2, 4, 24
 SETTINGS = {
     "learning_rate": 1e-2,
     "min_learning_rate": 1e-3,
-    "warmup_share": 0.25,
+    "warmup_share": 0.26,
     "schedule_samples": 96,
     "weight_decay": 0.1,
     "beta1": 0.9,
@@ -40,7 +40,7 @@ SETTINGS = {
     "distributed_optimizer": True,
     "loss_scale": 2.0**16,
 }
-"""The schedule has an end, at step 12, and the clipping is active in every step."""
+"""The schedule has an end, at step 12, its warm-up ends within a sample, and the clipping is active in every step."""
 WHOLE = MICRO * ACCUMULATED
 TOKENS = torch.randint(0, 96, (STEPS * WHOLE, LENGTH + 1), generator=torch.Generator().manual_seed(3))
 SELECTIVE = {"recompute_granularity": "selective"}
@@ -140,11 +140,11 @@ def mean_losses(ranks: list[dict[str, Any]], layout: Layout) -> list[float]:
 
 
 def expected_rate(step: int) -> float:
-    """Linear to the maximum over a quarter of 96 samples, then cosine to the minimum; before the step, from 0."""
-    done = step * WHOLE
-    if done <= 24:
-        return 1e-2 * done / 24
-    return 1e-3 + 9e-3 * 0.5 * (1 + math.cos(math.pi * (done - 24) / (96 - 24)))
+    """Linear to the maximum over 24.96 of 96 samples, then cosine to the minimum; before the step, from 0."""
+    done, warmup = step * WHOLE, 0.26 * 96
+    if done <= warmup:
+        return 1e-2 * done / warmup
+    return 1e-3 + 9e-3 * 0.5 * (1 + math.cos(math.pi * (done - warmup) / (96 - warmup)))
 
 
 @pytest.fixture(scope="module")
