@@ -141,14 +141,15 @@ def test_every_norm_has_the_published_epsilon(tmp_path: Path, case: str) -> None
     assert all(halved(norm, epsilon) for norm in norms), source
 
 
-def test_the_norm_of_the_split_models_uses_the_epsilon_it_is_given() -> None:
+@pytest.mark.parametrize("name", ["Norm", "PassesNorm"])
+def test_the_norms_of_split_models_use_their_epsilon(name: str) -> None:
     pytest.importorskip("megatron.core")
     from types import SimpleNamespace
 
-    from flagbench_cases.engines.megatron.common import Norm
+    from flagbench_cases.engines.megatron import norm
 
     config = {"sequence_parallel": False, "params_dtype": torch.float32, "use_cpu_initialization": True}
-    assert halved(Norm(SimpleNamespace(**config), 16, 1e-5), 1e-5)
+    assert halved(getattr(norm, name)(SimpleNamespace(**config), 16, 1e-5), 1e-5)
 
 
 # Masks
