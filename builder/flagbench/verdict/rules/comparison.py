@@ -133,7 +133,7 @@ def _too_little(subject: Subject, device: DeviceTelemetry) -> Iterator[str]:
     of_run = share * min(1.0, record.window.seconds / whole) if record.window is not None and whole else 0.0
     least = 0.5 if (count(subject.config, "layout.pp") or 1) > 1 else 0.9
     clock = limits.sm_clock_mhz.value if limits.sm_clock_mhz else device.sm_clock_max_mhz
-    power = limits.power_watts.value if limits.power_watts else device.power_limit_default_w
+    power = device.power_limit_default_w or (limits.power_watts.value if limits.power_watts else None)
     for name, full, needed in (
         ("sm_clock_busy_mhz", clock, least * share),
         ("sm_clock_mean_mhz", clock, least * of_run),
@@ -421,8 +421,8 @@ def _pinned(verification: Verification) -> Iterator[str]:
     sides = (verification.subjects, verification.baseline)
     here, there = ({subject.record.system.cpu.usable for subject in side} for side in sides)
     if here != there and here and there and None not in here | there:
-        shown = (", ".join(map(str, sorted(map(int, filter(None, side))))) for side in (here, there))
-        yield "{} processors usable, {} of the baseline".format(*shown)
+        mine, theirs = (", ".join(map(str, sorted(filter(None, side)))) for side in (here, there))
+        yield f"usable processors: {mine}, the baseline's {theirs}"
 
 
 @_qualifier("outside-of-steps", "One side loses more time between steps, as in a slow loader.", "5 % of the window")

@@ -256,7 +256,7 @@ def test_fewer_processors_on_one_side_are_told() -> None:
     before = on(64, "fixture-before")
     assert verify_baseline([on(64, "fixture-now")], before, CASE).qualifiers == ()
     result = verify_baseline([on(16, "fixture-now")], before, CASE)
-    assert result.qualifiers == ("16 processors usable, 64 of the baseline",)
+    assert result.qualifiers == ("usable processors: 16, the baseline's 64",)
 
 
 AT_LIMIT: dict[str, Any] = {"throttle_seconds": {"sw_power_cap": 90.0}, "power_limit_default_w": 400.0}
