@@ -392,7 +392,7 @@ def _board_limits(subject: Subject) -> Iterator[str]:
     "energy",
     Needs.RUN,
     "The energy counter wraps, or is another device's.",
-    "half to twice the mean power times its time: both are of the same samples, at other times",
+    "half to twice the mean power times its time, which is of samples once a second",
 )
 def _energy(subject: Subject) -> Iterator[str]:
     for device in subject.monitored:
