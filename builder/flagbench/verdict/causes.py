@@ -39,8 +39,12 @@ _SLOW_KERNELS = {
     "adamw": ("torch",),
     "layer_norm": ("torch",),
     "optimizer": ("torch.optim.adamw.AdamW",),
+    "norm": ("torch, three passes",),
+    "weight_gradients": ("separate",),
 }
-"""By the name that `quality.training` has for a kernel: those that an accelerator's stack has a fused one for."""
+"""By the name that `quality.training` or a condition has for a kernel: those that an accelerator's stack has a fused
+one for."""
+_KERNELS_IN_CONDITIONS = ("norm", "weight_gradients")
 
 
 class ExplainedRun:
@@ -428,7 +432,8 @@ def kernels(run: ExplainedRun, other: Other) -> Cost | None:
 
 
 def _kernels(run: ExplainedRun) -> dict[str, str]:
-    known = (run.record.quality and run.record.quality.training) or {}
+    training = (run.record.quality and run.record.quality.training) or {}
+    known = {**{name: run.record.conditions.get(name) for name in _KERNELS_IN_CONDITIONS}, **training}
     return {name: brief(known[name]) for name in _SLOW_KERNELS if isinstance(known.get(name), str)}
 
 

@@ -248,3 +248,10 @@ def test_empty_evidence_explains_nothing(edit: Callable[[dict[str, Any]], None])
     _, found = against_claim(read_record(json.dumps(raw).encode()))
     assert (found.causes, found.gap) == ((), None)
     assert found.reason
+
+
+@pytest.mark.parametrize(("name", "kernel"), [("norm", "torch, three passes"), ("weight_gradients", "separate")])
+def test_a_slow_kernel_that_a_condition_names(name: str, kernel: str) -> None:
+    slow = made(0, change=slower(0.3))
+    slow = structs.replace(slow, conditions={**slow.conditions, name: kernel})
+    assert "kernel_fallback" in [cause.name for cause in against_claim(slow)[1].causes]
