@@ -6,9 +6,9 @@
                                    brought is as it was
 
 Expectations are read from stack.json beside this file: {"python": "3.8", "expects": {"torch": "1.12.0a0"},
-"from_base": ["torch"], "imports": ["torch"], "compiles": true}. Ends with 1 and one line per difference. Runs on
-Python 3.8 and later with the standard library alone; torch is imported only where this build installed it, because a
-vendor's may not import without its driver.
+"from_base": ["torch"], "imports": ["torch"], "compiles": true, "libraries": ["libibverbs.so.1"]}. Ends with 1 and one
+line per difference. Runs on Python 3.8 and later with the standard library alone; torch is imported only where this
+build installed it, because a vendor's may not import without its driver.
 """
 
 import importlib
@@ -97,7 +97,16 @@ def after(stack, kept):
             if was != now[name]
         ]
     lines += [line for line in (import_error(name) for name in stack["imports"]) if line]
+    lines += missing_libraries(stack.get("libraries", []))
     return lines + (compiler_errors() if stack.get("compiles") else [])
+
+
+def missing_libraries(names):
+    """A line for each shared library that the loader does not find, by `ldconfig -p`."""
+    if not names:
+        return []
+    known = subprocess.run(["ldconfig", "-p"], stdout=subprocess.PIPE).stdout.decode("utf-8", "replace").split()
+    return ["%s is not installed: NCCL would use sockets" % name for name in names if name not in known]
 
 
 def import_error(name):

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs packages during an image's build, from what the person who builds gave it.
 #
-#   install.sh apt PACKAGE...               Debian packages, without recommended ones
+#   install.sh apt PACKAGE...               Debian packages, without recommended ones; PACKAGE@LIBRARY only where the
+#                                           base lacks that shared library, such as libibverbs1@libibverbs.so.1
 #   install.sh pip INTERPRETER ARGUMENT...  `INTERPRETER -m pip ARGUMENT...`
 #   install.sh take KEY FOLDER              into FOLDER the wheel that an earlier build kept; fails where there is none
 #   install.sh keep KEY FOLDER              keeps what FOLDER holds for another build on the same base
@@ -64,7 +65,19 @@ apt_configuration() {
     fi
 }
 
+# The packages to install, one per line.
+lacking() {
+    for package in "$@"; do
+        case $package in
+        *@*) ldconfig -p | grep -Fq "${package#*@} " || printf '%s\n' "${package%@*}" ;;
+        *) printf '%s\n' "$package" ;;
+        esac
+    done
+}
+
 install_apt() {
+    # shellcheck disable=SC2046 # names of packages have no spaces
+    set -- $(lacking "$@")
     command -v apt-get >/dev/null || die "$(distribution) has no apt-get: the base has to be a Debian or an Ubuntu"
     scratch=$(mktemp -d)
     # apt reads its sources as a user of its own.

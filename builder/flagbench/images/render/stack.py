@@ -22,6 +22,12 @@ BASE_PACKAGES = f"{HOME}/base-packages.json"
 USER_HOME = "/home/flagbench"
 TINI = "/usr/bin/tini"
 
+_RDMA = {
+    "libibverbs.so.1": ("libibverbs1", "ibverbs-providers"),
+    "librdmacm.so.1": ("librdmacm1",),
+}
+"""What NCCL loads to use InfiniBand, and the Debian packages that have it. The package rdma-core is left out: it has
+what a host needs, udev rules and services."""
 _OURS = frozenset({"HOME", "PATH", "PYTHONPATH", "PYTHONHOME", "MAX_JOBS"})
 
 
@@ -63,7 +69,7 @@ def stack_values(stack: Stack, lock: Lock) -> dict[str, Any]:
         "pinned": lock.base_digest is not None,
         "python_version": quoting.python_version(stack.python),
         "python": interpreter(stack),
-        "apt": [quoting.apt_name(name) for name in _apt(stack)],
+        "apt": [*map(quoting.apt_name, _apt(stack)), *_rdma_packages(stack)],
         "indexes": [quoting.index_url(url) for url in stack.build.indexes],
         "env": _environment(stack, lock),
         "home": HOME,
@@ -105,6 +111,16 @@ def _apt(stack: Stack) -> list[str]:
     return list(dict.fromkeys(["tini", "g++", *python, *stack.build.apt]))
 
 
+def _rdma_libraries(stack: Stack) -> list[str]:
+    """The libraries of _RDMA, if containers of the stack get InfiniBand devices."""
+    return [*_RDMA] if "/dev/infiniband" in stack.docker.multi_node.devices else []
+
+
+def _rdma_packages(stack: Stack) -> list[str]:
+    """Their packages as `install.sh apt` takes them: a base that has a library, such as a vendor's, keeps it."""
+    return [f"{package}@{name}" for name in _rdma_libraries(stack) for package in _RDMA[name]]
+
+
 def _environment(stack: Stack, lock: Lock) -> dict[str, str]:
     """What ENV sets, but for PATH, which extends the base's own."""
     return {
@@ -129,5 +145,6 @@ def _expectations(stack: Stack, brings_torch: bool) -> str:
         "from_base": sorted(stack.build.from_base) if stack.build.interpreter else [],
         "imports": ["torch"] if brings_torch else [],
         "compiles": True,
+        "libraries": _rdma_libraries(stack),
     }
     return json.dumps(expected, sort_keys=True, indent=1) + "\n"

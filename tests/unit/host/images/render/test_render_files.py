@@ -66,6 +66,28 @@ def test_pip_is_told_of_what_was_given(
     assert not environment.keys() & (not_told | {"PIP_CONSTRAINT"})
 
 
+@pytest.mark.parametrize(
+    ("loaded", "asked"), [("", ["tini", "libibverbs1"]), ("\tlibibverbs.so.1 (libc6,x86-64) => /x\n", ["tini"])]
+)
+def test_a_library_of_the_base_is_kept(loaded: str, asked: list[str], tmp_path: Path) -> None:
+    for name, body in {
+        "apt-get": 'case $2 in install) printf "%s\\n" "$@" >"$HERE/asked" ;; esac',
+        "apt-cache": "",
+        "rm": "",
+        "ldconfig": 'cat "$HERE/loaded"',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "loaded").write_text(loaded, encoding="utf-8")
+    subprocess.run(
+        ["sh", str(FILES / "install.sh"), "apt", "tini", "libibverbs1@libibverbs.so.1"],
+        env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "HERE": str(tmp_path), "TMPDIR": str(tmp_path)},
+        check=True,
+    )
+    words = (tmp_path / "asked").read_text(encoding="utf-8").split()
+    assert words[words.index("--") + 1 :] == asked
+
+
 @pytest.fixture
 def wheel(tmp_path: Path) -> Callable[..., int]:
     """Runs install.sh take or keep with a cache in a folder; its exit code."""
@@ -198,6 +220,7 @@ def test_a_version_fits_where_a_new_part_begins(expected: str, found: str, fits:
         ({"python": "2.7"}, f"Python is {VERSION}, the stack expects 2.7\n"),
         ({"imports": ["torch"]}, "torch does not import: libcuda.so.1: no such file\n"),
         ({"imports": ["torch"], "body": "x = 1\n"}, ""),
+        ({"libraries": ["libc.so.6", "libno.so.1"]}, "libno.so.1 is not installed: NCCL would use sockets\n"),
     ],
 )
 def test_what_differs_is_told(given: dict[str, Any], said: str, check: Check) -> None:

@@ -76,8 +76,9 @@ def test_expectations_are_beside_the_check(catalog: Catalog, stack_image: Render
         "from_base": ["numpy", "torch", "torchvision"],
         "imports": [],
         "compiles": True,
+        "libraries": ["libibverbs.so.1", "librdmacm.so.1"],
     }
-    assert expected["cpu"]["imports"] == ["torch"]
+    assert (expected["cpu"]["imports"], expected["cpu"]["libraries"]) == (["torch"], [])
 
 
 def test_root_only_where_a_device_demands_it(full: Stack, stack_image: Render) -> None:
