@@ -123,6 +123,8 @@ class System(Struct, frozen=True):
     cpu: Cpu = Cpu()
     memory_bytes: Count | None = None
     nics: tuple[dict[str, Any], ...] = ()
+    networks: tuple[str, ...] = ()
+    """Between nodes, as NCCL chose them: `IB`, `Socket`, or a plugin's name. Empty where its log does not say."""
     image: Image = Image()
     clock_set_seconds: Number | None = None
     """By how much node 0's time of day was set during the run; None if by less than a second."""

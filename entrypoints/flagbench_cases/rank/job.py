@@ -1,6 +1,7 @@
 """Communication among the ranks of a job, apart from that of the workload."""
 
 import os
+import re
 from datetime import timedelta
 from typing import Any, Dict, List, Optional
 
@@ -8,7 +9,10 @@ import torch
 import torch.distributed as dist
 
 from flagbench_cases.shared.errors import CaseError, PeerError, UsageError
-from flagbench_cases.shared.spool import RankSpool, receive
+from flagbench_cases.shared.spool import RankSpool, path_of, receive
+
+CHOSEN_NETWORK = re.compile("NCCL INFO Using network (.+)")
+"""What NCCL logs when it starts (src/init.cc): `IB`, `Socket`, or the name of a plugin."""
 
 
 class Job:
@@ -57,6 +61,21 @@ class Job:
         """Wait for all ranks."""
         if self.world > 1:
             dist.barrier(group=self.control)
+
+
+def keep_nccl_log(spool: RankSpool) -> None:
+    """Have NCCL, before it starts, log to a file of the spool what it chooses, unless the user asked for its log."""
+    if not os.environ.keys() & {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}:
+        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=path_of(spool.folder, spool.rank, "nccl"))
+
+
+def nccl_networks(spool: RankSpool) -> List[str]:
+    """The networks that NCCL chose on this rank by its log, each once; none without a log."""
+    try:
+        with open(path_of(spool.folder, spool.rank, "nccl"), encoding="utf-8", errors="replace") as file:
+            return sorted({found.group(1).strip() for found in map(CHOSEN_NETWORK.search, file) if found})
+    except OSError:
+        return []
 
 
 def check_same_configuration(job: Job, plan: Dict[str, Any]) -> None:

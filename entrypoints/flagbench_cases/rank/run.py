@@ -15,7 +15,7 @@ from flagbench_cases.engines.groups import make_groups
 from flagbench_cases.rank import checkpoint, matmul_peak
 from flagbench_cases.rank.device import open_device
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
-from flagbench_cases.rank.job import Job, check_same_configuration, collect_spools
+from flagbench_cases.rank.job import Job, check_same_configuration, collect_spools, keep_nccl_log, nccl_networks
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.software import software
 from flagbench_cases.rank.stopwatch import now
@@ -42,6 +42,8 @@ class RankRun:
         unusable = apex.hide_if_unusable()
         self.unused = {"apex": unusable} if unusable else {}
         self.device = open_device(plan["stack"], self.local_rank)
+        if self.config["nodes"] > 1 and self.device.backend == "nccl":
+            keep_nccl_log(spool)
         self.job = Job(self.device, plan["timeout"])
         check_same_configuration(self.job, plan)
         self.layout = layout_of(self.config)
@@ -57,6 +59,8 @@ class RankRun:
         else:
             self._train(workload)
         spool.fact("ceiling", **matmul_peak.measure(self.device, self.config["precision"]))
+        if chosen := nccl_networks(spool):
+            spool.fact("network", chosen=chosen)
         collect_spools(job, self.plan, spool)
         job.barrier()
         spool.phase("done")

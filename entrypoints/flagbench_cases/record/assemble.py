@@ -44,6 +44,9 @@ def assemble(
     machine = dict(system.machine(), driver=evidence.monitor.get("driver_version"))
     if evidence.monitor.get("versions"):
         machine["versions"] = evidence.monitor["versions"]
+    chosen = {network for fact in evidence.all("network") for network in fact["chosen"]}
+    if chosen:
+        machine["networks"] = sorted(chosen)
     moved = time_of_day.set_by(request.begun) if request.begun else None
     if moved is not None:
         machine["clock_set_seconds"] = moved

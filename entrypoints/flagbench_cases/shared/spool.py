@@ -53,7 +53,7 @@ _OFFSETS = {name: 8 * index for index, name in enumerate(Step._fields)}
 
 
 def path_of(folder: str, rank: int, kind: str) -> str:
-    """The file of a rank: kind is `steps`, `facts` or `exit`."""
+    """The file of a rank: kind is `steps`, `facts`, `exit` or `nccl` (its log)."""
     return os.path.join(folder, "rank-%05d.%s" % (rank, kind))
 
 

@@ -66,6 +66,28 @@ def _above_ceiling(subjects: Sequence[Subject], compared: Compared, verification
 
 
 @rule(
+    "sockets",
+    Needs.SAMPLE,
+    "NCCL could not use the machine's RDMA devices, for lack of a library or a permission, and fell back to TCP.",
+    consequence=Consequence.DOUBT,
+)
+def _sockets(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
+    for subject in subjects:
+        if unused := _unused_rdma(subject):
+            yield (
+                f"record {subject.record.record_id}: NCCL connected the nodes by sockets, although node 0 has "
+                f"{', '.join(unused)}; the bundle has its log, rank-*.nccl"
+            )
+
+
+def _unused_rdma(subject: Subject) -> list[str]:
+    """Names of RDMA devices beside which several nodes were connected by sockets."""
+    system = subject.record.system
+    sockets = system.nodes > 1 and "Socket" in system.networks
+    return [str(nic.get("name")) for nic in system.nics if sockets and nic.get("kind") == "infiniband"]
+
+
+@rule(
     "telemetry-incomplete",
     Needs.SAMPLE,
     "The monitor hung, lost a device or was never started, so nothing says what the devices did.",
@@ -389,6 +411,13 @@ def _throttled(subjects: Sequence[Subject]) -> Iterator[str]:
     yield from (
         f"throttled {seconds:.0f} s ({reason})" for reason, seconds in longest.items() if seconds >= LEAST_SECONDS
     )
+
+
+@_qualifier("network", "A slow verdict may be that of TCP: see `sockets`.")
+@_each_side
+def _network(subjects: Sequence[Subject]) -> Iterator[str]:
+    if any(map(_unused_rdma, subjects)):
+        yield "nodes connected by sockets instead of RDMA"
 
 
 @_qualifier("tenant", "Somebody else uses the device.", "1 GiB in use before the run: a driver alone uses less")

@@ -68,6 +68,13 @@ def test_a_record_has_the_uuid_of_every_device_that_has_one() -> None:
     assert [rank.get("uuid") for rank in made["ranks"]] == [None, "GPU-1"]
 
 
+def test_a_record_has_the_networks_that_nccl_chose() -> None:
+    found = evidence()
+    assert "networks" not in record_of(found)["system"]
+    facts = [{"kind": "network", "rank": rank, "time": 1.0, "chosen": ["IB"]} for rank in range(2)]
+    assert record_of(found._replace(facts=[*found.facts, *facts]))["system"]["networks"] == ["IB"]
+
+
 def test_the_whole_published_run_has_its_own_metrics() -> None:
     found = evidence([0.5] * 100, converged=True)
     whole = {metric["name"]: metric["value"] for metric in record_of(found, resolved())["metrics"]}

@@ -13,6 +13,7 @@ from msgspec.structs import replace as replace_struct
 from flagbench.manifests.model import NOT_PUBLISHED, Claim, Range
 from flagbench.records.model import Ceiling, Cpu, DeviceTelemetry, Flops, Record, Telemetry, Window, Work
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
+from flagbench.verdict.rules import RULES
 from flagbench.verdict.rules.comparison import MUCH_MEMORY
 from flagbench.verdict.series import dated
 from flagbench.verdict.subject import Subject
@@ -144,6 +145,24 @@ def test_a_run_above_its_own_ceiling_is_inconclusive() -> None:
     # Against another run as well.
     again = edit(with_ceiling(0.97e14), record_id="fixture-again")
     assert verify_baseline([again], BASE, CASE).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("nodes", "network", "kind", "doubted"),
+    [
+        (2, "Socket", "infiniband", True),
+        (2, "IB", "infiniband", False),
+        (2, "Socket", "ethernet", False),
+        (1, "Socket", "infiniband", False),
+    ],
+)
+def test_sockets_beside_rdma_devices_are_a_doubt(nodes: int, network: str, kind: str, doubted: bool) -> None:
+    nics = ({"name": "mlx5_0", "kind": kind},)
+    system = replace_struct(BASE.system, nodes=nodes, nics=nics, networks=(network,))
+    record = edit(system=system)
+    doubts = RULES["sockets"].find([Subject(record, CASE)], None, None)
+    result = held(record)
+    assert (len([*doubts]), len(result.qualifiers)) == (doubted, doubted)
 
 
 def paced(record: Record, speed: float, side: str) -> list[Record]:
