@@ -27,6 +27,7 @@ from flagbench_core.exit_codes import ExitCode
 # For Python 3.8 and later, with the standard library alone. It imports no package: it reads the installers' metadata.
 _SCRIPT = r"""
 import json
+import re
 from importlib import metadata
 
 def fields(block):
@@ -40,6 +41,20 @@ def read(path):
     except OSError:
         return ""
 
+def debian_licenses(package):
+    # The names in a machine-readable copyright file, else the licence texts of Debian that it refers to.
+    text = read("/usr/share/doc/%s/copyright" % package)
+    named = re.findall(r"^License: *(\S.*)$", text, re.M) if "copyright-format" in text else []
+    return sorted({name.strip() for name in named or re.findall(r"/common-licenses/([\w.-]*\w)", text)})
+
+def python_licenses(about):
+    # Free text that may be the whole licence, else classifiers.
+    given = (about["License"] or "").strip()
+    if given and len(given) < 100 and "\n" not in given:
+        return [given]
+    lines = about.get_all("Classifier") or ()
+    return [line.rpartition(" :: ")[2] for line in lines if line.startswith("License ::")]
+
 release = dict(line.split("=", 1) for line in read("/etc/os-release").splitlines() if "=" in line)
 blocks = [fields(block) for block in read("/var/lib/dpkg/status").split("\n\n") if block.strip()]
 installed = [block for block in blocks if block.get("Status", "").endswith(" installed")]
@@ -48,9 +63,12 @@ found = [dist.metadata for dist in metadata.distributions()]
 print(json.dumps({
     "distribution": release.get("ID", "").strip("\"'"),
     "release": release.get("VERSION_ID", "").strip("\"'"),
-    "debian": [[block.get(name, "") for name in names] for block in installed],
+    "debian": [
+        [block.get(name, "") for name in names] + [debian_licenses(block["Package"])] for block in installed
+    ],
     "python": [
-        [each["Name"], each["Version"] or "", each["License-Expression"] or ""] for each in found if each["Name"]
+        [each["Name"], each["Version"] or "", each["License-Expression"] or "", python_licenses(each)]
+        for each in found if each["Name"]
     ],
 }))
 """
@@ -68,6 +86,8 @@ class DebianPackage(NamedTuple):
     architecture: str
     source: str
     """Where the source package has another name or version: `NAME` or `NAME (VERSION)`; else empty."""
+    licenses: tuple[str, ...] = ()
+    """Names in its copyright file, such as `GPL-2+`."""
 
 
 class PythonPackage(NamedTuple):
@@ -77,6 +97,8 @@ class PythonPackage(NamedTuple):
     version: str
     license: str
     """An SPDX expression, where the package itself gives one; else empty."""
+    licenses: tuple[str, ...] = ()
+    """Names in its other metadata, such as `MIT License`."""
 
 
 class Contents(msgspec.Struct):
@@ -189,22 +211,22 @@ def _serial_number(image_id: str) -> str:
 
 def _debian(contents: Contents) -> Iterator[Component]:
     distro = f"{contents.distribution}-{contents.release}" if contents.release else contents.distribution
-    for name, version, architecture, source in contents.debian:
+    for name, version, architecture, source, licenses in contents.debian:
         # Vulnerabilities are reported for the source package.
         qualifiers = {"arch": architecture, "distro": distro, "upstream": _VERSIONED.sub(r"\1@\2", source)}
         url = _package_url(f"deb/{contents.distribution}", name, version, qualifiers)
-        yield _component("library", name, version, url)
+        yield _component("library", name, version, url, named=licenses)
 
 
 def _python(contents: Contents, lock: Lock, indexes: Sequence[str]) -> Iterator[Component]:
     locked = {(entry.name, entry.version): entry.hashes for entry in (*lock.entries, *lock.unresolved)}
-    for name, version, terms in contents.python:
+    for name, version, terms, licenses in contents.python:
         pin = canonical(name), version
         hashes = locked.get(pin, ())
         qualifiers = {"repository_url": _repository(version, indexes) if pin in locked else ""}
         url = _package_url("pypi", name.replace("_", "-").lower(), version, qualifiers)
         # Which of several files was installed is not known.
-        yield _component("library", name, version, url, terms, hashes if len(hashes) == 1 else ())
+        yield _component("library", name, version, url, terms, hashes if len(hashes) == 1 else (), licenses)
 
 
 def _repository(version: str, indexes: Sequence[str]) -> str:
@@ -222,12 +244,21 @@ def _package_url(kind: str, name: str, version: str, qualifiers: dict[str, str])
 
 
 def _component(
-    kind: str, name: str, version: str, url: str, terms: str = "", hashes: Sequence[str] = ()
+    kind: str,
+    name: str,
+    version: str,
+    url: str,
+    terms: str = "",
+    hashes: Sequence[str] = (),
+    named: Sequence[str] = (),
 ) -> Component:
-    """A package; `terms` is the licence that it gives itself, `hashes` are `sha256:<64 hex>` of its file."""
+    """A package; `hashes` are `sha256:<64 hex>` of its file.
+
+    `terms` is the SPDX expression that it gives itself; else `named` are the names of its licences.
+    """
     found: Component = {"type": kind, "bom-ref": url, "name": name, "version": version, "purl": url}
-    if terms:
-        found["licenses"] = [{"expression": terms}]
+    if terms or named:
+        found["licenses"] = [{"expression": terms}] if terms else [{"license": {"name": each}} for each in named]
     if hashes:
         found["hashes"] = [{"alg": "SHA-256", "content": each.removeprefix("sha256:")} for each in hashes]
     return found

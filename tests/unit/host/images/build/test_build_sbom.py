@@ -51,13 +51,13 @@ CONTENTS = Contents(
     "12",
     [
         DebianPackage("tini", "0.19.0-1", "amd64", ""),
-        DebianPackage("libc6", "2.36-9+deb12u1", "amd64", "glibc"),
+        DebianPackage("libc6", "2.36-9+deb12u1", "amd64", "glibc", ("GPL-2", "LGPL-2.1")),
         DebianPackage("libgcc-s1", "12.2.0-14", "amd64", "gcc-12 (12.2.0-13)"),
         DebianPackage("tini", "0.19.0-1", "amd64", ""),
     ],
     [
         PythonPackage("torch", "2.9.0+cpu", ""),
-        PythonPackage("apex", "0.1+base", ""),
+        PythonPackage("apex", "0.1+base", "", ("BSD License",)),
         PythonPackage("odd", "1", ""),
         PythonPackage("PSUtil", "7.2.2", "BSD-3-Clause"),
         PythonPackage("torch", "2.9.0+cpu", ""),
@@ -85,7 +85,9 @@ def test_the_document_names_every_package_and_the_inputs():
     assert hashes["odd"] is None, "which of its files was installed is not known"
     licenses = {part["name"]: part.get("licenses") for part in document["components"]}
     assert licenses["PSUtil"] == [{"expression": "BSD-3-Clause"}]
-    assert licenses["libc6"] is None
+    assert licenses["libc6"] == [{"license": {"name": name}} for name in ("GPL-2", "LGPL-2.1")]
+    assert licenses["apex"] == [{"license": {"name": "BSD License"}}]
+    assert licenses["tini"] is None
     subject = document["metadata"]["component"]
     assert (subject["name"], subject["version"], subject["type"]) == ("flagbench/distilbert", "mini-1", "container")
     assert {entry["name"]: entry["value"] for entry in subject["properties"]} == {
@@ -128,6 +130,7 @@ def test_the_script_finds_what_is_installed_here(docker):
     contents = read_contents(ID, sys.executable)
     assert "pytest" in {package.name for package in contents.python}
     assert all(package.version for package in contents.python)
+    assert all(package.license or package.licenses for package in contents.python if package.name == "pytest")
 
 
 @pytest.mark.parametrize("script", ["", "echo not json", "echo '{}'", "echo it broke >&2; exit 125"])
