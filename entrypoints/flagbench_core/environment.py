@@ -20,6 +20,8 @@ _PREFIXES = (
     *("NCCL_", "NVTE_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "UCX_"),
 )
 """Of libraries whose speed they change; anything else is nobody's business."""
+_LOGS = {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}
+"""Set by a rank itself on several nodes, with a path of this run."""
 _SHORTEST_SECRET = 6
 """A shorter one would be found in the middle of words."""
 
@@ -36,7 +38,7 @@ def published(environment: Mapping[str, str], hide: Callable[[str], str] = redac
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
     """Those that its record has: what changes a measurement, without the machine's paths and names."""
     known = secrets(environment)
-    return _hidden(environment, _measured(environment), lambda value: redact(value, known))
+    return _hidden(environment, _measured(environment) - _LOGS, lambda value: redact(value, known))
 
 
 def _measured(environment: Mapping[str, str]) -> set[str]:

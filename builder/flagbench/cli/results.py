@@ -72,7 +72,7 @@ def list_records(
         echo_json({"store": place.url, "records": [as_json(entry) for entry in entries]})
         return
     if not entries:
-        print(f"no records in {place.url}")
+        print(f"no records in {place.url}{', which does not exist' if place.missing else ''}")
         return
     print_page(listing(entries), wide=wide)
     for entry in entries:

@@ -1,4 +1,4 @@
-"""`flagbench store`: what a place for records promises, and tickets for machines without keys."""
+"""`flagbench store`: whether records are safe in a store, and tickets for machines without keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.output import echo_json, print_error, print_page
 from flagbench.page import Table
 from flagbench.records.store import open_store
-from flagbench.records.store_doctor import TICKETS, probe
+from flagbench.records.store_doctor import TICKETS, WRITE, probe
 from flagbench.records.tickets import Inbox, write_ticket
 from flagbench.runs.request import MAX_NODES, check_run_id, new_run_id
 from flagbench.terminal import visible
@@ -32,24 +32,24 @@ def group() -> None:
 
 @app.command("doctor")
 def doctor(store: StoreOption = None, json: JsonOption = False) -> None:
-    """Write, read, race for and remove objects in a store, and say whether records are safe in it.
+    """Test whether records are safe in a store: write, overwrite, list and remove objects in it.
 
-    Exits 0 where they are, also if tickets do not work there, else 2. What was written is removed.
-    --json prints {"store": URL, "safe": bool, "promises": [{name, kept, detail}]}.
+    Exits 0 if they are, even if tickets do not work there, else 2. What was written is removed.
+    --json prints {"store": URL, "safe": bool, "checks": [{name, ok, detail}]}.
     """
     place = open_store(store)
-    promises = [*probe(place.blobs)]
-    broken = {promise.name for promise in promises if not promise.kept}
-    safe = broken <= {TICKETS}
+    checks = [*probe(place.blobs)]
+    failed = {check.name for check in checks if not check.ok}
+    safe = failed <= {TICKETS}
     if json:
-        echo_json({"store": place.url, "safe": safe, "promises": [vars(promise) for promise in promises]})
+        echo_json({"store": place.url, "safe": safe, "checks": [vars(check) for check in checks]})
     else:
-        rows = [(promise.name, "kept" if promise.kept else "BROKEN", promise.detail) for promise in promises]
-        print_page(Table(("PROMISE", "RESULT", "DETAIL"), rows))
-        why = "nothing can be written there" if "writes" in broken else "a record could be lost or replaced"
-        print(f"{place.url}: {'safe for records' if safe else f'NOT safe: {why}'}")
-        if TICKETS in broken:
-            print(f"{place.url}: do not use tickets: an upload could fail, or replace another one")
+        rows = [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in checks]
+        print_page(Table(("CHECK", "RESULT", "DETAIL"), rows))
+        why = "it cannot be written to" if WRITE in failed else "a record could be lost or replaced"
+        print(f"{place.url}: {'records are safe here' if safe else f'records are NOT safe here: {why}'}")
+        if TICKETS in failed:
+            print(f"{place.url}: do not use tickets here: an upload could fail or replace another one")
     if not safe:
         raise typer.Exit(int(ExitCode.USAGE))
 

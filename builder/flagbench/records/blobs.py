@@ -67,6 +67,8 @@ class Health:
     remedy: str | None = None
     writable: bool = True
     """Whether a record could be put: a store that is not ok for another reason still takes one."""
+    code: ExitCode = ExitCode.USAGE
+    """Of a command that needs a store that is not writable."""
 
 
 class Blobs(Protocol):

@@ -121,8 +121,10 @@ class BucketBlobs:
             next(self.list("results/"), None)
         except ListingDenied:
             return Health(True, f"{where}: this key may not list; whether it may write is not known")
-        except (StoreError, S3Error) as error:
-            return Health(False, error.message, error.remedy, writable=False)
+        except S3Error as error:
+            return Health(False, error.message, error.remedy, writable=False, code=_unmeasured(error))
+        except StoreError as error:
+            return Health(False, error.message, error.remedy, writable=False, code=error.code)
         if keeps_versions:
             unsafe = self.bucket.unsafe("a record")
             return Health(False, unsafe.message, unsafe.remedy, writable=False)

@@ -110,6 +110,7 @@ def _stored_id(name: str, store: Store) -> str:
                 remedy=f"name one of its records: `flagbench results series {series_id}` lists them",
                 code=ExitCode.USAGE,
             )
+        _check_exists(store)
         raise StoreError(
             f"no record in {store.url} has an id that begins with '{name}'",
             remedy="`flagbench results ls` shows the stored records; --store names another store",
@@ -124,6 +125,13 @@ def _stored_id(name: str, store: Store) -> str:
         remedy="give more of the id",
         code=ExitCode.USAGE,
     )
+
+
+def _check_exists(store: Store) -> None:
+    """Raise StoreError (data) for a store that does not exist."""
+    if store.missing:
+        remedy = "correct --store or FLAGBENCH_STORE, or run a case first; it is made when a record is stored"
+        raise StoreError(f"the store {store.url} does not exist", remedy=remedy, code=ExitCode.DATA)
 
 
 def _newest(store: Store, last: re.Match[str]) -> StoredRecord:
@@ -141,6 +149,7 @@ def _newest(store: Store, last: re.Match[str]) -> StoredRecord:
         problem = f"the store {store.url} holds only {count} record(s)"
         remedy = f"name one of last to last~{count - 1}" if count > 1 else "name it last"
     else:
+        _check_exists(store)
         problem = f"the store {store.url} holds no record"
         remedy = "run a case first (`flagbench run distilbert:cpu --preset tiny`), or name the file of a record"
     raise StoreError(problem, remedy=remedy, code=ExitCode.DATA)

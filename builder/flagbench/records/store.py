@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from flagbench.errors import FlagbenchError
 from flagbench.records.blobs import Blob, Blobs, Health, IdTaken, ListingDenied, StoreError, Unread, damaged
-from flagbench.records.bucket_blobs import BucketBlobs, store_errors
+from flagbench.records.bucket_blobs import BucketBlobs, request_errors, store_errors
 from flagbench.records.bundles import Bundles
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.index import Index, Summary, summary_of
@@ -70,6 +70,11 @@ class Store:
     def url(self) -> str:
         """The store's address, as `open_store` takes it."""
         return self.blobs.url
+
+    @property
+    def missing(self) -> bool:
+        """Whether this is a folder that does not exist: the first record stored makes it."""
+        return isinstance(self.blobs, FolderBlobs) and not self.blobs.root.exists()
 
     def put(self, record: bytes, *, known: builtins.dict[str, set[str]] | None = None) -> StoredRecord:
         """Store a record byte for byte. Idempotent: the same bytes again change nothing.
@@ -185,6 +190,15 @@ class Store:
     def health(self) -> Health:
         """Whether records could be put now, found out without leaving anything behind."""
         return self.blobs.health()
+
+    def check_keeps(self) -> None:
+        """Find out before a run whether a bucket keeps what is put there: `health` writes nothing to one.
+
+        Raises StoreError: (usage), (network).
+        """
+        if isinstance(self.blobs, BucketBlobs):
+            with request_errors():
+                self.blobs.bucket.check_keeps()
 
     def _objects(self, case: str | None = None, stack: str | None = None) -> Iterator[tuple[Place, Blob]]:
         """Everything found where records of a case and a stack are kept, unopened.

@@ -1,4 +1,4 @@
-"""What a store really promises, found out by doing it: objects of its own are written, raced for and removed."""
+"""Tests a store with objects of its own: writes, reads, lists, overwrites, races for and removes them."""
 
 from __future__ import annotations
 
@@ -21,97 +21,100 @@ from flagbench_core.s3.ticket import RECORD, Ticket
 WRITERS = 16
 ROUNDS = 3
 PREFIX = "probe/"
-TICKETS = "takes tickets"
-"""The one promise that records do not need."""
+WRITE, TICKETS = "write", "tickets"
+"""Without the first nothing else is tried; records do not need the last."""
 _BYTES = 4096
 _UPLOAD = InboxPlace("probe", None)
 
 
 @dataclass(frozen=True)
-class Promise:
+class Check:
     """One thing that a store has to do, for records or for tickets."""
 
     name: str
-    kept: bool
+    ok: bool
     detail: str
 
 
-def probe(blobs: Blobs) -> Iterator[Promise]:
-    """Each promise as it is tried; what was written is removed at the end, as far as the store lets it.
+def probe(blobs: Blobs) -> Iterator[Check]:
+    """Each check as it is made; what was written is removed at the end, as far as the store lets it.
 
-    A store that breaks one other than TICKETS is not safe: a record in it could be lost, replaced or read damaged.
+    A store that fails one other than TICKETS is not safe: a record in it could be lost, replaced or read damaged.
     """
     folder = f"{PREFIX}{secrets.token_hex(8)}/"
-    promises = {**_PROMISES, **(_BUCKET_PROMISES if isinstance(blobs, BucketBlobs) else {})}
+    checks = {**_CHECKS, **(_BUCKET_CHECKS if isinstance(blobs, BucketBlobs) else {})}
+    written = False
     try:
-        for name, attempt in promises.items():
-            promise = _attempt(name, partial(attempt, blobs, folder))
-            yield promise
-            if attempt is _writes and not promise.kept:
+        for name, attempt in checks.items():
+            check = _attempt(name, partial(attempt, blobs, folder))
+            yield check
+            written = written or check.ok
+            if not written:
                 break
     finally:
-        removed = _attempt("removes", lambda: _removes(blobs, folder))
-    yield removed
+        removed = _attempt("remove", lambda: _remove(blobs, folder))
+    if written:
+        yield removed
 
 
-def _attempt(name: str, attempt: Callable[[], str]) -> Promise:
+def _attempt(name: str, attempt: Callable[[], str]) -> Check:
     try:
-        return Promise(name, True, attempt())
-    except _Broken as broken:
-        return Promise(name, False, str(broken))
+        return Check(name, True, attempt())
+    except _Failed as failed:
+        return Check(name, False, str(failed))
     except FlagbenchError as error:
-        return Promise(name, False, f"{error.message}; {error.remedy}")
+        return Check(name, False, f"{error.message}; {error.remedy}")
 
 
-class _Broken(Exception):
-    """A promise that is not kept, and how."""
+class _Failed(Exception):
+    """What a store does wrong."""
 
 
-def _writes(blobs: Blobs, folder: str) -> str:
+def _write(blobs: Blobs, folder: str) -> str:
     if not blobs.put_if_absent(f"{folder}once", _content(1)):
-        raise _Broken("a new object was taken for one that is there already")
-    return f"{_BYTES} bytes"
+        raise _Failed("the store says that a new key is taken already")
+    return f"an object of {_BYTES} bytes"
 
 
-def _reads_back(blobs: Blobs, folder: str) -> str:
+def _read_back(blobs: Blobs, folder: str) -> str:
     if blobs.get(f"{folder}once", _BYTES) != _content(1):
-        raise _Broken("other bytes came back")
-    return "the same bytes, and their sha256"
+        raise _Failed("other bytes came back")
+    return "the same bytes and their sha256"
 
 
-def _lists(blobs: Blobs, folder: str) -> str:
+def _list(blobs: Blobs, folder: str) -> str:
     keys = [blob.key for blob in blobs.list(folder)]
     if keys != [f"{folder}once"]:
-        raise _Broken(f"{len(keys)} objects are listed where there is one")
-    return "what was just written"
+        raise _Failed(f"{len(keys)} objects are listed instead of 1")
+    return "the object is listed at once"
 
 
-def _never_overwrites(blobs: Blobs, folder: str) -> str:
+def _never_overwrite(blobs: Blobs, folder: str) -> str:
     key = f"{folder}once"
     taken = not blobs.put_if_absent(key, _content(2))
     if blobs.get(key, _BYTES) != _content(1):
-        raise _Broken("a second put replaced the object")
+        raise _Failed("a second put replaced the object")
     if not taken:
-        raise _Broken("a second put was told that it had succeeded")
+        raise _Failed("a second put was told that it succeeded")
     if not blobs.put_if_absent(key, _content(1)):
-        raise _Broken("the same bytes again were refused")
-    return "a second put is refused; the same bytes again are not"
+        raise _Failed("the same bytes again were refused")
+    return "other bytes under the same key are refused"
 
 
 def _one_wins(blobs: Blobs, folder: str) -> str:
     if not blobs.one_winner:
-        raise _Broken("this kind of server is known to tell several writers of one key that they had won")
+        raise _Failed("this kind of server may tell several writers of one key that each of them won")
     for round_ in range(ROUNDS):
         key = f"{folder}race-{round_}"
         with ThreadPoolExecutor(WRITERS) as pool:
             kept = pool.map(partial(blobs.put_if_absent, key), map(_content, range(WRITERS)))
             won = [writer for writer, first in enumerate(kept) if first]
         if len(won) != 1 or blobs.get(key, _BYTES) != _content(won[0]):
-            raise _Broken(f"{len(won)} of {WRITERS} writers of one key at the same time were told that they had won")
-    return f"of {WRITERS} at the same time, {ROUNDS} times"
+            raise _Failed(f"{len(won)} of {WRITERS} writers of one key at the same time were told that they won")
+    return f"of {WRITERS} writers at the same time, in {ROUNDS} rounds"
 
 
-def _takes_tickets(blobs: Blobs, folder: str) -> str:
+def _tickets(blobs: Blobs, folder: str) -> str:
     assert isinstance(blobs, BucketBlobs)
     address = blobs.bucket.address
 
@@ -124,28 +127,28 @@ def _takes_tickets(blobs: Blobs, folder: str) -> str:
     for how, asked in (("a second put", ticket), ("a put without the signed header", replace(ticket, headers={}))):
         with suppress(S3Error):
             upload(asked)
-            raise _Broken(f"{how} succeeded")
+            raise _Failed(f"{how} succeeded")
     return "an upload succeeds once"
 
 
-def _removes(blobs: Blobs, folder: str) -> str:
+def _remove(blobs: Blobs, folder: str) -> str:
     races = (f"race-{round_}" for round_ in range(ROUNDS))
     for name in ("once", *races, _UPLOAD.key):  # also where nothing can be listed
         blobs.delete(folder + name)
     blobs.clear(folder)
     if left := len([*blobs.list(folder)]):
-        raise _Broken(f"{left} objects are left below {folder}")
-    return "what was written"
+        raise _Failed(f"{left} objects are left below {folder}")
+    return "nothing is left of these checks"
 
 
-_PROMISES: dict[str, Callable[[Blobs, str], str]] = {
-    "writes": _writes,
-    "reads back": _reads_back,
-    "lists": _lists,
-    "never overwrites": _never_overwrites,
+_CHECKS: dict[str, Callable[[Blobs, str], str]] = {
+    WRITE: _write,
+    "read back": _read_back,
+    "list": _list,
+    "never overwrite": _never_overwrite,
     "one of several writers wins": _one_wins,
 }
-_BUCKET_PROMISES: dict[str, Callable[[Blobs, str], str]] = {TICKETS: _takes_tickets}
+_BUCKET_CHECKS: dict[str, Callable[[Blobs, str], str]] = {TICKETS: _tickets}
 
 
 def _content(writer: int) -> bytes:

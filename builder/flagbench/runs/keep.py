@@ -23,13 +23,14 @@ from flagbench_core.s3.ticket import Ticket, read_ticket
 
 
 def open_usable_store(url: str | None) -> Store:
-    """The store. Raises FlagbenchError (usage) where it takes no record now: that should not cost a run."""
+    """The store. Raises FlagbenchError (usage, network) where it takes no record now: that should not cost a run."""
     store = open_store(url)
     health = store.health()
     if not health.writable:
         raise FlagbenchError(
             f"the store can keep no record: {health.detail}",
             remedy=health.remedy or "name another store with --store",
+            code=health.code,
         )
     return store
 
@@ -76,6 +77,7 @@ class Finished:
 
 def run_and_keep(target: Target, store: Store, ticket: Ticket | None) -> Finished:
     """Run to the end and store what the run left. Raises FlagbenchError if nothing could be started."""
+    store.check_keeps()
     with bundles_of(target.request) as request:
         launch = timed_launch(target.launcher, request, target.via)
         if _refused(launch.result):

@@ -106,7 +106,9 @@ def build_parser() -> Parser:
     )
     limits.add_argument("--out", metavar="DIR", help="also write the record to this folder")
     limits.add_argument(
-        "--store", metavar="URL", help="also store the record and a bundle: file:///FOLDER or s3://BUCKET/PREFIX"
+        "--store",
+        metavar="URL",
+        help="also store the record and a bundle: file:///FOLDER or s3://BUCKET/PREFIX (default: $FLAGBENCH_STORE)",
     )
     limits.add_argument(
         "--ticket", metavar="FILE", help="upload both with this ticket (default: the JSON in $FLAGBENCH_TICKET)"

@@ -17,6 +17,9 @@ from flagbench_core.s3 import Bucket, S3Error, parse_address, put_file
 from flagbench_core.s3 import ticket as tickets
 from flagbench_core.s3.ticket import Ticket
 
+VARIABLE = "FLAGBENCH_STORE"
+"""The address of the store where neither --store nor a ticket is given."""
+
 
 class Bundle(NamedTuple):
     """A bundle of evidence, written to a file."""
@@ -36,7 +39,7 @@ class Store(Protocol):
     """What is noted beside results that wait to be stored here; None: they need not wait."""
 
     def check(self) -> None:
-        """Find out, without writing, whether results can be stored. Raises UsageError."""
+        """Find out before the run whether results can be stored. Raises CaseError: usage (2), network (15)."""
 
     def put_record(self, record: Dict[str, Any], line: str) -> str:
         """Store a record, never in the place of another one; returns where it is. Raises CaseError (14)."""
@@ -55,7 +58,8 @@ class FolderStore:
         self.name = root
 
     def check(self) -> None:
-        """Nothing: a folder is created when it is needed."""
+        """Find out whether the folder can be written to; it is created. Raises UsageError."""
+        output.check_folder("the store", self.root)
 
     def put_record(self, record: Dict[str, Any], line: str) -> str:
         """Write a record and its checksum; returns the path of the record. The checksum is written first, so that a
@@ -84,15 +88,9 @@ class BucketStore:
         self.meant_for: Optional[str] = self._bucket.url
 
     def check(self) -> None:
-        """Find out, without writing, whether the bucket can be reached and never overwrites. Raises UsageError."""
-        with _raising(UsageError, "--store: "):
-            if self._bucket.keeps_versions:
-                raise self._bucket.unsafe("a record")
-            try:
-                next(self._bucket.list("results/"), None)
-            except S3Error as error:
-                if not error.denied:  # a key that may only write, and ask for versions, is enough
-                    raise
+        """Find out whether this key may write to the bucket, and whether that keeps what is put. Raises CaseError."""
+        with _checking("--store: "):
+            self._bucket.check_keeps()
 
     def put_record(self, record: Dict[str, Any], line: str) -> str:
         """Store a record, unless another one has its id; returns its URL. Raises CaseError (14)."""
@@ -122,8 +120,8 @@ class TicketStore:
         self.meant_for: Optional[str] = ticket.meant_for
 
     def check(self) -> None:
-        """Find out whether the server answers. Raises UsageError."""
-        with _raising(UsageError):
+        """Find out whether the server answers. Raises CaseError."""
+        with _checking():
             self._ticket.reach()
 
     def put_record(self, record: Dict[str, Any], line: str) -> str:
@@ -142,13 +140,17 @@ class TicketStore:
 
 
 def open_store(url: Optional[str], ticket: Optional[Ticket] = None) -> Optional[Store]:
-    """The store of --store or a ticket; None without either. Touches no network. Raises UsageError."""
+    """The store of --store, of a ticket, or else of FLAGBENCH_STORE; None without any of them.
+
+    Touches no network. Raises UsageError.
+    """
     if ticket is not None and url is not None:
         raise UsageError(
             "a store and a ticket exclude each other", "omit --store, or --ticket and the variable FLAGBENCH_TICKET"
         )
     if ticket is not None:
         return TicketStore(ticket)
+    url = os.environ.get(VARIABLE) or None if url is None else url
     if url is None:
         return None
     if url.lower().startswith("s3:"):
@@ -209,6 +211,16 @@ def copy_bundle(bundle: Bundle, path: str) -> str:
 
 def _not_stored(message: str, remedy: str) -> CaseError:
     return CaseError(message, remedy, ExitCode.NOT_STORED)
+
+
+@contextlib.contextmanager
+def _checking(begin: str = "") -> Iterator[None]:
+    """Turns an error of a bucket before a run into a CaseError that begins so: network (15), else usage (2)."""
+    try:
+        yield
+    except S3Error as error:
+        code = ExitCode.ENGINE if error.network else ExitCode.USAGE
+        raise CaseError(begin + error.message, error.remedy, code) from None
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import select
 import tempfile
 from typing import Optional
 
-from flagbench_cases.shared.errors import CaseError
+from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_core.exit_codes import ExitCode
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -92,6 +92,16 @@ def write_file(folder: str, name: str, line: str, replace: bool = False, newline
         if part is not None and os.path.exists(part):
             os.unlink(part)
     return path
+
+
+def check_folder(what: str, folder: str) -> None:
+    """Create a folder if it is missing. Raises UsageError if no file can be created in it."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        words = "%s cannot be written: %s (%s)" % (what, folder, os.strerror(error.errno or 0))
+        raise UsageError(words, "use a folder in which this user may create files") from None
 
 
 def _link_or_claim(part: str, path: str) -> None:

@@ -22,6 +22,9 @@ from flagbench_core.s3.errors import S3Error
 from flagbench_core.s3.profiles import Address, Profile
 
 _CONFLICTS, _CONFLICT_SECONDS = 25, 0.2
+_CONFLICT = "ConditionalRequestConflict"
+_MARK, _MARK_CONTENT = "results/store-v1.json", b'{"schema": "store/v1"}\n'
+"""The object that says that a prefix is a store. Its put shows before a run whether records can be kept."""
 
 Answer = TypeVar("Answer")
 
@@ -58,6 +61,7 @@ class Bucket:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self._checked = False
 
     @property
     def url(self) -> str:
@@ -113,22 +117,56 @@ class Bucket:
             "use a bucket without versions",
         )
 
+    def check_keeps(self) -> None:
+        """Find out whether this key may write and what it writes can be read: puts _MARK, which stays in the store.
+
+        Raises S3Error, `denied` for a key that may only read.
+        """
+        if self._checked:
+            return
+        if self.keeps_versions:
+            raise self.unsafe("a record")
+        try:
+            self.put(_MARK, _MARK_CONTENT, create=True)
+        except S3Error as error:
+            if not error.taken and error.code != _CONFLICT:
+                raise
+        self._check_kept(_MARK, _MARK_CONTENT)
+
+    def _check_kept(self, key: str, content: bytes) -> None:
+        """Once, after a put: whether the object is there with its sha256. A key that may only write cannot ask."""
+        if self._checked:
+            return
+        what = f"{self.location(key)} was put, but cannot be read"
+        remedy = "use a server that keeps the metadata of objects: `flagbench store doctor` tests one"
+        try:
+            answer = self.ask("head_object", what, Key=self.name(key))
+        except S3Error as error:
+            if not error.denied:
+                raise
+        else:
+            if answer["Metadata"].get("sha256") != hashlib.sha256(content).hexdigest():
+                raise S3Error(f"{what}: the server did not keep its sha256", remedy, damaged=True)
+        self._checked = True
+
     def put_if_absent(self, key: str, content: bytes) -> bool:
         """Keep an object that is never overwritten. Whether `key` holds these bytes now: False where it holds others.
 
         While another writer is at it, which not every server waits for, the put is sent again. Nothing is kept where
-        this fails, unless the answer of the server was lost for good.
+        this fails, unless the answer of the server was lost for good, or it keeps no metadata.
         """
         if self.keeps_versions:
             raise self.unsafe(key)
         for _ in range(_CONFLICTS):
             try:
                 self.put(key, content, create=True)
-                return True
             except S3Error as error:
-                if not error.taken and error.code != "ConditionalRequestConflict":
+                if not error.taken and error.code != _CONFLICT:
                     raise
                 held = self._holds(key, content) if error.taken else None
+            else:
+                self._check_kept(key, content)
+                return True
             if held is not None:
                 return held
             time.sleep(_CONFLICT_SECONDS)

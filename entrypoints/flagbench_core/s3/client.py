@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
 
 from flagbench_core.redaction import has_userinfo, redact
-from flagbench_core.s3.errors import S3Error
+from flagbench_core.s3.errors import PAGE, S3Error, is_page
 from flagbench_core.s3.profiles import PROFILES, Address, Profile, profile_of
 
 ATTEMPTS = 5
@@ -62,6 +63,7 @@ def open_client(address: Address) -> tuple[Any, Profile]:
         if has_userinfo(client.meta.endpoint_url):
             raise ValueError("the endpoint contains credentials")
         client.meta.events.register("before-sign.s3.PutObject", lambda request, **_: _translate(request, profile))
+        client.meta.events.register("before-parse.s3", _refuse_page)
         return client, profile
     except (BotoCoreError, ValueError, OSError) as error:  # OSError: a credential_process that cannot be started
         found = explained(error, f"{address.url} cannot be used")
@@ -121,6 +123,11 @@ def broke_off(error: BaseException | None) -> bool:
     from botocore.exceptions import IncompleteReadError, ResponseStreamingError
 
     return isinstance(error, (IncompleteReadError, ResponseStreamingError))
+
+
+def _refuse_page(response_dict: Any, **_: Any) -> None:
+    if response_dict["status_code"] < HTTPStatus.BAD_REQUEST and is_page(response_dict["headers"]):
+        raise S3Error(PAGE, _NETWORK, network=True)
 
 
 def _translate(request: Any, profile: Profile) -> None:

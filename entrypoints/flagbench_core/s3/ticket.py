@@ -19,7 +19,7 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from flagbench_core.redaction import redact
-from flagbench_core.s3.errors import S3Error
+from flagbench_core.s3.errors import PAGE, S3Error, is_page
 
 SCHEMA = "ticket/v1"
 VARIABLE = "FLAGBENCH_TICKET"
@@ -88,7 +88,7 @@ class Ticket:
         """Find out whether the server answers, without using the ticket. Raises S3Error."""
         error = _send("HEAD", self.uploads[RECORD].partition("?")[0])
         if error is not None and error.status is None:
-            raise S3Error(f"the ticket cannot be used: {error.message}", error.remedy)
+            raise S3Error(f"the ticket cannot be used: {error.message}", error.remedy, network=error.network)
 
     def put(self, name: str, body: IO[bytes], size: int) -> None:
         """Upload an open file. What is there is never replaced. Raises S3Error.
@@ -199,6 +199,8 @@ def _attempt(method: str, url: str, **options: Any) -> S3Error | None:
                 remedy if isinstance(error, SSLError) else _LATER,
                 network=True,
             )
+    if answer.status < 400 and is_page(answer.headers):
+        return S3Error(PAGE, _LATER, network=True)
     if answer.status in (200, 204):
         return None
     found = _CODE.search(answer.data.decode("utf-8", "replace"))

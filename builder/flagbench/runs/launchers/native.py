@@ -100,7 +100,8 @@ def follow(
         Forwarding() as forwarder,
         subprocess.Popen(
             [sys.executable, *python_module.options("flagbench_cases"), *arguments],
-            env={**defaults, **os.environ, **(given or {}), "FLAGBENCH_STACK": stack.name},
+            # Not the store: what the run leaves is stored by this process.
+            env={**defaults, **os.environ, **(given or {}), "FLAGBENCH_STACK": stack.name, "FLAGBENCH_STORE": ""},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,
