@@ -80,7 +80,7 @@ def test_a_bucket_that_keeps_versions_is_refused(store: Store, server: Any, buck
     assert "version" in refused(ExitCode.NOT_STORED, store.put, record()).message
     health = store.health()
     assert (health.ok, health.writable) == (False, False)
-    assert not all(promise.kept for promise in probe(store.blobs))
+    assert not all(check.ok for check in probe(store.blobs))
     assert "Versions" not in server.list_object_versions(Bucket=bucket)
 
 
@@ -265,11 +265,11 @@ def test_the_header_of_oss_is_sent_and_signed(bucket: str, proxy: Any, monkeypat
 
 
 def test_what_the_doctor_says(store: Store, server: Any, bucket: str) -> None:
-    promises = [*probe(store.blobs)]
-    assert all(promise.kept for promise in promises), promises
+    checks = [*probe(store.blobs)]
+    assert all(check.ok for check in checks), checks
     assert "Contents" not in server.list_objects_v2(Bucket=bucket)
     swift = open_store(f"s3://{bucket}?profile=swift")
-    assert [promise.name for promise in probe(swift.blobs) if not promise.kept] == ["one of several writers wins"]
+    assert [check.name for check in probe(swift.blobs) if not check.ok] == ["one of several writers wins"]
     unknown, known = store.blobs.health(), open_store(f"s3://{bucket}?profile=ceph").blobs.health()
     assert (unknown.ok, "store doctor" in unknown.detail) == (True, True)
     assert (known.ok, "store doctor" in known.detail) == (True, False)

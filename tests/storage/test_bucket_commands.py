@@ -56,6 +56,8 @@ def test_a_record_that_could_not_be_stored_is_pushed_later(flagbench: Any, bucke
     pytest.importorskip("torch")
     address = f"s3://{bucket}/lab"
     proxy.fault = lambda method, path, count: (403, "AccessDenied") if method == "PUT" else None
+    assert flagbench(*SHORT, "--store", address).returncode == ExitCode.USAGE, "found before the run"
+    proxy.fault = lambda method, path, count: None if "store-v1" in path or method != "PUT" else (403, "AccessDenied")
     ran = flagbench(*SHORT, "--store", address)
     assert ran.returncode == ExitCode.NOT_STORED, ran.stderr
     record = json.loads(ran.stdout)
@@ -126,16 +128,16 @@ def test_a_record_survives_a_kill_while_it_is_being_stored(
 
 def test_the_doctor_of_a_bucket(flagbench: Any, bucket: str, server: Any, proxy: Any) -> None:
     def doctor() -> tuple[int, bool, list[str]]:
-        """The exit code, whether records are safe, and the promises that are not kept; nothing is left there."""
+        """The exit code, whether records are safe, and the checks that failed; nothing is left there."""
         ended = flagbench("store", "doctor", "--store", f"s3://{bucket}", "--json")
         assert server.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
         answer = json.loads(ended.stdout)
-        broken = [promise["name"] for promise in answer["promises"] if not promise["kept"]]
-        return ended.returncode, answer["safe"], broken
+        failed = [check["name"] for check in answer["checks"] if not check["ok"]]
+        return ended.returncode, answer["safe"], failed
 
     assert doctor() == (0, True, [])
     proxy.fault = lambda method, path, count: "lost" if method == "PUT" and "/inbox/" in path else None
-    assert doctor() == (0, True, ["takes tickets"])
+    assert doctor() == (0, True, ["tickets"])
     proxy.fault = lambda method, path, count: (403, "AccessDenied") if "list-type" in path else None
     assert doctor()[:2] == (ExitCode.USAGE, False)
     proxy.fault = lambda method, path, count: None

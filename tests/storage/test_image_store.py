@@ -94,7 +94,7 @@ def test_a_record_and_a_bundle_are_uploaded_once_with_a_ticket(
         "inbox/mine/record.json": 3,
     }
     proxy.close()
-    with refuses(UsageError):
+    with refuses(CaseError, code=ExitCode.ENGINE):
         place.check()
 
 
@@ -133,7 +133,7 @@ def test_what_was_killed_at_a_random_moment_is_finished(bucket: str, large: Path
 
 @contextmanager
 def held(proxy: Any, past: int, *arguments: Any, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A delivery of which a PUT, after so many, has arrived and is not answered."""
+    """A delivery of which a PUT, after so many (the first is the check), has arrived and is not answered."""
     arrived = proxy.hold("PUT", past=past)
     child = start(*arguments, **environment)
     try:
@@ -149,7 +149,7 @@ def test_an_upload_that_was_killed_is_sent_again(
     bucket: str, large: Path, proxy: Any, server: Any, tmp_path: Path
 ) -> None:
     made, address = record(), f"s3://{bucket}/lab"
-    with held(proxy, 1, address, tmp_path, large, made) as child:
+    with held(proxy, 2, address, tmp_path, large, made) as child:
         assert child.stdout is not None
         assert json.loads(child.stdout.readline()) == made, "it is printed before it is uploaded"
     push(tmp_path)
@@ -159,7 +159,7 @@ def test_an_upload_that_was_killed_is_sent_again(
 
 def test_a_second_signal_ends_an_upload_at_once(bucket: str, large: Path, proxy: Any, tmp_path: Path) -> None:
     made, address = record(), f"s3://{bucket}/lab"
-    with held(proxy, 0, address, tmp_path, large, made) as child:
+    with held(proxy, 1, address, tmp_path, large, made) as child:
         child.terminate()
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(0.3)  # the first one lets an upload go on for a while
@@ -173,7 +173,7 @@ def test_a_second_signal_ends_an_upload_at_once(bucket: str, large: Path, proxy:
 
 def test_a_first_signal_ends_an_upload_that_hangs(bucket: str, large: Path, proxy: Any, tmp_path: Path) -> None:
     made, address = record(), f"s3://{bucket}/lab"
-    with held(proxy, 0, address, tmp_path, large, made, PATIENCE="0.5") as child:
+    with held(proxy, 1, address, tmp_path, large, made, PATIENCE="0.5") as child:
         child.terminate()
         out, err = child.communicate(timeout=30)
     assert (child.returncode, json.loads(out)) == (ExitCode.NOT_STORED, made)

@@ -130,7 +130,7 @@ def _stored_id(name: str, store: Store) -> str:
 def _check_exists(store: Store) -> None:
     """Raise StoreError (data) for a store that does not exist."""
     if store.missing:
-        remedy = "correct --store or FLAGBENCH_STORE, or run a case first; it is made when a record is stored"
+        remedy = "run a case first (`flagbench run distilbert:cpu --preset tiny`), or correct --store"
         raise StoreError(f"the store {store.url} does not exist", remedy=remedy, code=ExitCode.DATA)
 
 

@@ -88,12 +88,11 @@ class Attempt:
             if self.arguments.describe:
                 return None
             self.writes_record = resolved.placement.node_rank == 0
-            # Before any device is used:
+            if (store := resolved.store) is not None:  # before any device is used
+                background.run(store.check, self.interruption, 0.0, "looking at %s" % store.name)
             for option in ("out", "bundle"):
                 if folder := getattr(self.arguments, option):
                     output.check_folder("--%s" % option, folder)
-            if (store := resolved.store) is not None:
-                background.run(store.check, self.interruption, 0.0, "looking at %s" % store.name)
         except CaseError as error:
             interrupted = error.code == ExitCode.INTERRUPTED
             about_data = isinstance(error, remote.NotFetched) and error.code != ExitCode.USAGE

@@ -46,13 +46,26 @@ def test_an_address_that_is_no_store(url: str) -> None:
     assert "secret" not in caught.value.message + caught.value.remedy
 
 
-def test_where_results_are_stored() -> None:
+def test_where_results_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGBENCH_STORE", "/b")
+    assert [each and each.name for each in map(stores.open_store, (None, "/a"))] == ["/b", "/a"]
+    ticket = parse_ticket(json.dumps(TICKET).encode(), "the ticket")
+    assert isinstance(stores.open_store(None, ticket), stores.TicketStore)
+    monkeypatch.delenv("FLAGBENCH_STORE")
     bucket, folder = stores.open_store("s3://bucket/x?profile=ceph"), stores.open_store("file:///a%20b/../c")
     assert bucket is not None
     assert (bucket.name, bucket.meant_for) == ("s3://bucket/x?profile=ceph",) * 2
     assert folder is not None
     assert (folder.name, folder.meant_for) == ("/c", None)
     assert stores.open_store(None) is None
+
+
+def test_a_folder_that_cannot_be_written_is_found(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    FolderStore(str(tmp_path / "new" / "store")).check()
+    for unusable in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/new")):
+        with refuses(UsageError):
+            FolderStore(str(unusable)).check()
 
 
 def test_a_record_and_a_bundle_in_a_folder(tmp_path: Path, bundle: Bundle) -> None:
