@@ -213,7 +213,8 @@ class Run:
         began = time.monotonic()
         command += ["--used-from", str(began + MONITOR_SECONDS)]
         self._sampler = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-        monitor, slow = self.stack["monitor"], False
+        monitor = self.stack["monitor"]
+        explained = self.stack["device"]["kind"] == "cpu"  # which has no driver to wait for
         while self._sampler.poll() is None and not self.interruption:
             waited = time.monotonic() - began
             if os.path.exists(self._telemetry) and os.path.getsize(self._telemetry):
@@ -221,8 +222,8 @@ class Run:
             if waited > MONITOR_SECONDS:
                 self._silence = "the monitor %s gave no answer in %.0f s" % (monitor, waited)
                 return
-            if waited > MONITOR_SLOW_SECONDS and not slow:
-                slow = True
+            if waited > MONITOR_SLOW_SECONDS and not explained:
+                explained = True
                 say("the monitor %s has not answered yet; a persistence daemon keeps a driver loaded" % monitor)
             self.bar.show(None)
             time.sleep(0.02)

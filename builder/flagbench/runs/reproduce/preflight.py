@@ -84,13 +84,11 @@ def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Diagnosi
     """Which devices there are, how many, and how large."""
     asked, wanted = plan.request.options.gpus, str(plan.claim.conditions.get("device_model"))
     if not machine.devices:
-        why = f": {machine.problem}" if machine.problem else ""
-        yield Diagnosis(
-            "device",
-            Level.FAIL,
-            f"no accelerator was found{why}",
-            "install its driver, or use --on cpu --preset tiny",
-        )
+        what, remedy = "no accelerator was found", "install its driver, or use --on cpu --preset tiny"
+        if machine.problem:
+            what = f"the accelerators are not known: {machine.problem}"
+            remedy = "run that tool by hand; a persistence daemon keeps a driver loaded that takes seconds to start"
+        yield Diagnosis("device", Level.FAIL, what, remedy)
         return
     other = Level.WARN if plan.elsewhere else Level.FAIL
     here = {name for card in cards_here(machine, catalog, partitions=True) for name in (card.name, *card.names)}
