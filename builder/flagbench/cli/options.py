@@ -17,6 +17,6 @@ StoreOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WideOption = Annotated[
     bool,
-    typer.Option("--wide", help="Show tables in full, however narrow the terminal; a pipe always gets them in full."),
+    typer.Option("--wide", help="Show every detail and whole tables; in a pipe, tables are always whole."),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

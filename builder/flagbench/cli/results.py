@@ -16,7 +16,7 @@ from flagbench.cli import results_remove
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason, write_atomically
-from flagbench.output import echo_json, echo_json_text, print_error, print_page
+from flagbench.output import echo_json, echo_json_text, print_error, print_note, print_page
 from flagbench.page import Table
 from flagbench.records.bucket_blobs import store_errors
 from flagbench.records.named import STORED_HELP, named_series, note, stored_record
@@ -27,7 +27,7 @@ from flagbench.records.series_document import SeriesDocument
 from flagbench.records.store import open_store
 from flagbench.report.export import Format, as_json, record_lines, series_lines, summary_rows
 from flagbench.report.record_page import listing, record_page
-from flagbench.report.results import State, select, with_verdicts
+from flagbench.report.results import State, names, select, with_verdicts
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
@@ -66,8 +66,11 @@ def list_records(
     place = open_store(store)
     # A listing saves the index when it ends or is closed: before the verdicts are remembered, not after.
     with closing(select(place, case=case, stack=stack, state=state, since=since)) as found:
-        listed = [*islice(found, min(limit, sys.maxsize))]
-    entries = with_verdicts(place, listed)
+        listed = [*islice(found, min(limit, sys.maxsize - 1) + 1)]
+    entries = with_verdicts(place, listed[:limit])
+    if len(listed) > limit:
+        count = "" if state or since else f" of {place.count(*names(case, stack)):,}"
+        print_note(f"flagbench: the newest {limit:,}{count} records; --limit N shows more")
     if json:
         echo_json({"store": place.url, "records": [as_json(entry) for entry in entries]})
         return

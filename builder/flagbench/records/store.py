@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from flagbench.errors import FlagbenchError
+from flagbench.progress import counted
 from flagbench.records.blobs import Blob, Blobs, Health, IdTaken, ListingDenied, StoreError, Unread, damaged
 from flagbench.records.bucket_blobs import BucketBlobs, request_errors, store_errors
 from flagbench.records.bundles import Bundles
@@ -175,6 +176,10 @@ class Store:
         finally:
             index.save()
 
+    def count(self, case: str | None = None, stack: str | None = None) -> int:
+        """How many records `list` would yield. Opens none."""
+        return sum(1 for _ in self._objects(case, stack))
+
     def remember(self, entries: Iterable[StoredRecord]) -> None:
         """Save the summaries of listed records, with their verdicts, in the index."""
         index = Index(self.blobs)
@@ -216,7 +221,8 @@ class Store:
 
     def _entries(self, found: builtins.list[tuple[Place, Blob]], index: Index) -> builtins.list[StoredRecord]:
         """Each as a listed record. Those that the index does not know are read, several at a time from a server."""
-        return [*self._several(lambda pair: self._entry(pair[0], pair[1], index), found)]
+        entries = self._several(lambda pair: self._entry(pair[0], pair[1], index), found)
+        return [*counted(entries, len(found), "reading records")]
 
     def _several(self, read: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """What `read` makes of each; on a server for several at a time, and no more of them in memory."""

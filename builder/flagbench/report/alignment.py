@@ -18,14 +18,14 @@ _STYLES = {
 
 
 def alignment_table(result: AlignResult, *, stream: TextIO | None = None, wide: bool = False) -> str:
-    """The rule, the conditions that differ, where the curves part and the verdict, as text for `stream`."""
+    """The verdict, the rule, the conditions that differ and where the curves part, as text for `stream`."""
     conditions = [(c.name, shown(c.here), shown(c.expected)) for c in result.conditions]
     return render(
         (
+            Lines((f"{result.verdict.value}: {result.reason}",), _STYLES[result.verdict]),
             Lines((f"A  {result.a}", f"B  {result.b}, the reference", _rule(result))),
             Table(("condition that differs", "A", "B"), conditions, cut=("A", "B")),
             Lines(_errors(result)),
-            Lines((f"{result.verdict.value}: {result.reason}",), _STYLES[result.verdict]),
         ),
         stream,
         wide=wide,

@@ -16,6 +16,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog, manifests_root
 from flagbench.manifests.lookup import catalog_get, get_stack
 from flagbench.manifests.model import Catalog
+from flagbench.progress import counted
 from flagbench.records.blobs import Unread
 from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
@@ -57,7 +58,7 @@ def select(
 
     Raises FlagbenchError (usage), also for names of no case or stack.
     """
-    case, stack = _names(case, stack)
+    case, stack = names(case, stack)
     first, end = _moment(since, "--since"), _moment(older_than, "--older-than")
     for entry in store.list(case, stack):
         if first is not None and entry.created_at < first:
@@ -66,7 +67,7 @@ def select(
             yield entry
 
 
-def _names(case: str | None, stack: str | None) -> tuple[str | None, str | None]:
+def names(case: str | None, stack: str | None) -> tuple[str | None, str | None]:
     """The names of a case and of a stack, which may be given by its alias. Raises FlagbenchError (usage)."""
     if case is None and stack is None:
         return None, None
@@ -114,15 +115,18 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
     if not outdated:
         return entries
     catalog, judged = load_catalog(), {}
-    for entry, content in store.read_all(outdated):
-        try:
-            if isinstance(content, FlagbenchError):
-                raise content
-            summary = _judged(read_record(content), catalog)
-            judged[id(entry)] = replace(entry, summary=summary)
-        except FlagbenchError as error:
-            judged[id(entry)] = replace(entry, summary=None, error=error.message, unread=isinstance(error, Unread))
-    store.remember(judged.values())
+    try:
+        for entry, content in counted(store.read_all(outdated), len(outdated), "computing verdicts"):
+            try:
+                if isinstance(content, FlagbenchError):
+                    raise content
+                summary = _judged(read_record(content), catalog)
+                judged[id(entry)] = replace(entry, summary=summary)
+            except FlagbenchError as error:
+                unread = isinstance(error, Unread)
+                judged[id(entry)] = replace(entry, summary=None, error=error.message, unread=unread)
+    finally:
+        store.remember(judged.values())  # also those before an interrupt: the next listing computes the others
     return [judged.get(id(entry), entry) for entry in entries]
 
 

@@ -9,9 +9,9 @@ from typing import TextIO
 from flagbench.page import Block, Lines, Table, render
 from flagbench.records.model import Metric, Record
 from flagbench.terminal import brief, visible
-from flagbench.verdict import Agreement, Comparison, VerifyResult
+from flagbench.verdict import Agreement, Comparison, Verdict, VerifyResult
 from flagbench.verdict.compare import ABSENT
-from flagbench.verdict.conditions import shown
+from flagbench.verdict.conditions import describe, shown
 from flagbench.verdict.explain import Cause, Explanation
 from flagbench.verdict.interval import common, estimate, session_of
 from flagbench.verdict.result import Estimate, MetricResult, Ratio
@@ -31,53 +31,100 @@ _STYLES = {
     "INCONCLUSIVE": "bold yellow",
     "NOT_COMPARABLE": "bold yellow",
 }
+_SENTENCES = {
+    Verdict.REPRODUCED: "{runs} {are} as fast as {other}",
+    Verdict.ABOVE: "{runs} {are} faster than {other}",
+    Verdict.BELOW: "{runs} {are} slower than {other}",
+    Verdict.INCONCLUSIVE: "not decided whether {runs} {are} as fast as {other}",
+    Verdict.NOT_COMPARABLE: "{runs} cannot be compared with {other}",
+    Verdict.INVALID: "the numbers of {runs} cannot be used",
+    Verdict.FASTER: "{runs} {are} faster than {other}",
+    Verdict.SAME: "{runs} {are} as fast as {other}",
+    Verdict.SLOWER: "{runs} {are} slower than {other}",
+}
+_NAMED = 3
+"""Most conditions that a headline names."""
 
 
 def verdict_table(
     records: Sequence[Record], result: VerifyResult | None, *, stream: TextIO | None = None, wide: bool = False
 ) -> str:
-    """What was measured, beside what it is compared with, as text for `stream` (default stdout).
+    """The verdict and the numbers that decide it, then what they rest on, as text for `stream` (default stdout).
 
-    `run` ends with this table, and `verify` shows it again: metrics, conditions, anomalies, conclusion. Without a
-    result, where no claim is at hand, it is the metrics and how the run ended.
+    `run` ends with this page, and `verify` shows it again. With `wide` it has every metric, note and anomaly. Without
+    a result, where there is no claim or a run did not end well, it has the metrics, and how the run ended.
     """
-    heading = [", ".join(r.record_id for r in records) or "no record"]
-    if result is not None:
-        chosen = "; chosen because the fewest conditions differ" if result.against.chosen else ""
-        heading.append(f"compared with the {result.against.kind} {result.against.id}{chosen}")
-    blocks: list[Block] = [
-        Lines(tuple(heading)),
-        _metric_table(records, result),
-        Lines(_interval_notes(records, result)),
-    ]
     if result is None:
-        blocks.append(Lines(tuple(ending(r) for r in records if r.status.state != "ok")))
+        heading = Lines((", ".join(r.record_id for r in records) or "no record",))
+        failed = tuple(line for r in records if r.status.state != "ok" for line in _error(r))
+        return render((heading, _other_metrics(records, ()), Lines(failed, "bold red")), stream, wide=wide)
+    told = {describe(c, other=result.against.side): c.name for c in result.differing}
+    reasons = result.reason.split("; ")
+    uncompared = [told[reason] for reason in reasons if reason in told]
+    headline = _headline(result, uncompared if result.verdict is Verdict.NOT_COMPARABLE else [])
+    blocks: list[Block] = [Lines((headline,), _STYLES[result.verdict.value])]
+    if len(uncompared) < len(reasons):
+        blocks.append(Lines((result.reason,)))
+    if wide or result.verdict is not Verdict.INVALID:
+        other = "published" if result.against.kind == "claim" else "baseline"
+        differing = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)
+        conditions = Table(("condition that differs", "here", other), differing, cut=("here", other))
+        metrics = _metric_table(result)
+        blocks += (conditions, metrics) if result.verdict is Verdict.NOT_COMPARABLE else (metrics, conditions)
+    more, notes = _other_metrics(records, result.metrics), (*_interval_notes(records, result), *_not_checked(result))
+    anomalies = tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)
+    foot = [*_held(result), *(visible(series.text) for series in result.series), *_self_reported(result)]
+    if wide:
+        blocks += (more, Lines(notes), Lines(anomalies))
     else:
-        blocks += _verdict_blocks(result)
-    return render(blocks, stream, wide=wide)
+        counts = {"more metric": len(more.rows), "note": len(notes), "anomaly of the row": len(anomalies)}
+        named = ", ".join(f"{_counted(count, what)}" for what, count in counts.items() if count)
+        foot += [f"--wide shows {named}"] if named else []
+    return render((*blocks, Lines(tuple(foot))), stream, wide=wide)
 
 
-def _verdict_blocks(result: VerifyResult) -> list[Block]:
-    """What follows the metrics: conditions, anomalies, conclusion."""
-    other = "published" if result.against.kind == "claim" else "baseline"
-    differing = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)
-    silent = [c.name for c in result.conditions if c.agreement is Agreement.NOT_PUBLISHED]
-    return [
-        Table(("condition that differs", "here", other), differing, cut=("here", other)),
-        Lines((f"not published, so not compared: {', '.join(silent)}",) if silent else ()),
-        Lines(_unknown(result)),
-        Lines(tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)),
-        Lines((*(visible(series.text) for series in result.series), *_self_reported(result))),
-        Lines((result.conclusion,), _STYLES[result.verdict.value]),
-    ]
+def _headline(result: VerifyResult, differing: Sequence[str]) -> str:
+    """The verdict in one sentence. `differing`: the conditions that forbid a comparison."""
+    count, against = len(result.records), result.against
+    runs = {0: "the series", 1: "this run"}.get(count, f"these {count} runs")
+    other = f"the {'published row' if against.kind == 'claim' else 'baseline'} {against.id}"
+    text = _SENTENCES[result.verdict].format(runs=runs, are="is" if count < 2 else "are", other=other)
+    if differing:
+        more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
+        text += f": {', '.join(differing[:_NAMED])}{more} {'differ' if len(differing) > 1 else 'differs'}"
+    qualified = f" ({', '.join(result.qualifiers)})" if result.qualifiers else ""
+    return f"{result.verdict.value}{qualified}: {text}"
 
 
-def _unknown(result: VerifyResult) -> tuple[str, ...]:
-    """What no rule was applied to: what only the record or this version has, and limits that nobody published."""
-    if not result.not_compared:
-        return ()
-    names = visible(brief(", ".join(result.not_compared), 200))
-    return (f"not checked, not in the record, in flagbench {__version__} or in any source: {names}",)
+def _error(record: Record) -> tuple[str, ...]:
+    """How a run that did not end well ended, and what to do."""
+    remedy = record.status.remedy
+    return (f"error: {ending(record)}", *([] if remedy is None else [f"fix: {remedy}"]))
+
+
+def _held(result: VerifyResult) -> tuple[str, ...]:
+    """Which records the verdict is on, and why on this claim."""
+    name = "record" if len(result.records) == 1 else "records"
+    chosen = f"; {result.against.id} is the nearest claim (fewest differing conditions)"
+    return (f"{name} {', '.join(result.records) or 'none'}{chosen if result.against.chosen else ''}",)
+
+
+def _counted(count: int, what: str) -> str:
+    """`1 note`, `2 notes`, `2 anomalies of the row`."""
+    if count == 1:
+        return f"1 {what}"
+    return f"{count} {what.replace('anomaly', 'anomalies') if 'anomaly' in what else what + 's'}"
+
+
+def _not_checked(result: VerifyResult) -> tuple[str, ...]:
+    """The conditions that the publisher does not state, and what no rule was applied to."""
+    found = []
+    if silent := [c.name for c in result.conditions if c.agreement is Agreement.NOT_PUBLISHED]:
+        found.append(f"not published, so not compared: {', '.join(silent)}")
+    if result.not_compared:
+        names = visible(brief(", ".join(result.not_compared), 200))
+        found.append(f"not checked, not in the record, in flagbench {__version__} or in any source: {names}")
+    return tuple(found)
 
 
 def _self_reported(result: VerifyResult) -> tuple[str, ...]:
@@ -95,15 +142,23 @@ def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wi
     metrics = tuple((m.name, _estimate(m.a), _estimate(m.b), m.unit, _ratio(m.ratio)) for m in comparison.metrics)
     columns, right = ("metric", "A", "B", "unit", "B/A"), frozenset({"A", "B", "B/A"})
     blocks = (
+        Lines(comparison.problems or (_compared(comparison),), "bold"),
         Lines((f"A  {a.record_id}", f"B  {b.record_id}")),
-        Lines(comparison.problems),
-        Lines(() if conditions else ("no condition differs",)),
         Table(("condition that differs", "A", "B"), conditions, cut=("A", "B")),
         Table(("setting that differs", "A", "B"), settings, cut=("A", "B")),
         Table(columns, metrics, right, drop=("unit", "B", "A")),
         Lines(_comparison_notes(comparison)),
     )
     return render(blocks, stream, wide=wide)
+
+
+def _compared(comparison: Comparison) -> str:
+    """A comparison in one sentence: how fast B is beside A, and how much differs."""
+    conditions, settings = len(comparison.conditions), len(comparison.config)
+    differing = f"{_counted(conditions, 'condition')} and {_counted(settings, 'setting')} differ"
+    pair = next((m for m in comparison.metrics if m.name == comparison.gate and m.ratio is not None), None)
+    speed = "" if pair is None else f"{pair.name} of B is {pair.ratio} of A's; "
+    return speed + (differing if conditions or settings else "no condition and no setting differs")
 
 
 def _comparison_notes(comparison: Comparison) -> tuple[str, ...]:
@@ -116,32 +171,38 @@ def _comparison_notes(comparison: Comparison) -> tuple[str, ...]:
     return tuple(f"95 % interval of {', '.join(labels)}: {way}" for way, labels in ways.items())
 
 
-def _metric_table(records: Sequence[Record], result: VerifyResult | None) -> Table:
-    """Each metric of the claim or baseline, by the measured one that is compared with it; then the others."""
-    held = () if result is None else result.metrics
+def _metric_table(result: VerifyResult) -> Table:
+    """Each metric of the claim or baseline, that of the verdict first, beside the measured one compared with it."""
+    other = result.against.kind
+    columns = ("metric", "measured", other, "unit", "ratio", "verdict", "measured as")
     rows = [
         (
-            metric.held_by,
+            metric.name,
             _estimate(metric.measured),
             metric.expected.text(),
             metric.unit,
             _relative(metric),
             _verdict(metric),
-            "" if metric.held_by == metric.name else metric.name,
+            "" if metric.held_by == metric.name else metric.held_by,
         )
-        for metric in held
+        for metric in sorted(result.metrics, key=lambda metric: metric.name != result.gate)
     ]
+    filled = [place for place in range(len(columns)) if any(row[place] not in ("", NOTHING) for row in rows)]
+    columns, *cells = (tuple(row[place] for place in filled) for row in (columns, *rows))
+    return Table(
+        columns, cells, frozenset({"measured", other, "ratio"}), drop=("measured as", "unit", "measured", "ratio")
+    )
+
+
+def _other_metrics(records: Sequence[Record], held: Sequence[MetricResult]) -> Table:
+    """What else was measured."""
     names = {metric.held_by for metric in held}
-    for name, found in _measured(records).items():
-        if name not in names:
-            text = estimate(found, session=session_of(records, found[0])).text()
-            rows.append((name, text, NOTHING, found[0].unit, NOTHING, NOTHING, ""))
-    other = "claim" if result is None else result.against.kind
-    columns = ("metric", "measured", other, "unit", "ratio", "verdict", "compared with")
-    count = len(columns) if any(row[-1] for row in rows) else len(columns) - 1
-    drop = ("compared with", "unit", "ratio", other)
-    cells = tuple(row[:count] for row in rows)
-    return Table(columns[:count], cells, frozenset({"measured", other, "ratio"}), _STYLES, drop=drop)
+    rows = [
+        (name, estimate(found, session=session_of(records, found[0])).text(), found[0].unit)
+        for name, found in _measured(records).items()
+        if name not in names
+    ]
+    return Table(("other metric" if held else "metric", "measured", "unit"), rows, frozenset({"measured"}))
 
 
 def _measured(records: Sequence[Record]) -> dict[str, list[Metric]]:
@@ -150,10 +211,10 @@ def _measured(records: Sequence[Record]) -> dict[str, list[Metric]]:
     return {name: same for name, same in found.items() if len({(m.unit, m.scope) for m in same}) == 1}
 
 
-def _interval_notes(records: Sequence[Record], result: VerifyResult | None) -> tuple[str, ...]:
+def _interval_notes(records: Sequence[Record], result: VerifyResult) -> tuple[str, ...]:
     """How the intervals were found: each way once, with the metrics that have it."""
     ways: dict[str, list[str]] = {}
-    held = {metric.held_by: metric.measured for metric in (result.metrics if result else ()) if metric.measured}
+    held = {metric.held_by: metric.measured for metric in result.metrics if metric.measured}
     for name, found in _measured(records).items():
         measured = held.get(name) or estimate(found, session=session_of(records, found[0]))
         if (method := measured.ci_method) is not None:
@@ -162,7 +223,7 @@ def _interval_notes(records: Sequence[Record], result: VerifyResult | None) -> t
 
 
 def _verdict(metric: MetricResult) -> str:
-    if metric.verdict is not None:
+    if metric.verdict not in (None, Verdict.NOT_COMPARABLE):
         return metric.verdict.value
     if metric.measured is None:
         return NOTHING

@@ -60,14 +60,13 @@ def _print_tables(sides: Sequence[Side], catalog: Catalog, claim: str | None, *,
             continue
         if number:
             print()
+        case = catalog.cases[series.document.request.case]
+        print(verdict_of(Runs([*series.records], [series]), case, catalog, claim, wide=wide))
         print_page(_run_table(series), wide=wide)
         for content in side.unstored:
             print(content.decode("utf-8", "replace").rstrip("\n"))
         if not side.stored:
             print(json.dumps(series.document.to_dict(), ensure_ascii=False))
-        print()
-        case = catalog.cases[series.document.request.case]
-        print(verdict_of(Runs([*series.records], [series]), case, catalog, claim, wide=wide), end="")
 
 
 def _run_table(series: Series) -> Table:
@@ -94,12 +93,12 @@ def _run_table(series: Series) -> Table:
 
 
 def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, wide: bool) -> str:
-    """The table of `verify`, of all runs together, with the nearest claim by default; without a run to verify
-    the reason."""
+    """The page of `verify`, of all runs together, on the nearest claim by default; without a run that ended well
+    why there is none."""
     claims = [entry for entry in catalog.claims.values() if entry.case == case.name]
     try:
         records = runs.to_verify()
-        if not claims or not records:
+        if not claims or not records or any(record.status.state != "ok" for record in records):
             return verdict_table(records, None, wide=wide)
         against = choose_claim(records[0], case, claims) if claim is None else catalog.claims[claim]
         terms = Terms(level=look_level(runs.summaries("runs"), len(records)))

@@ -25,7 +25,7 @@ from flagbench.manifests.model import Case, Scalar
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.terminal import brief
-from flagbench.verdict.conditions import ConditionResult, compare_conditions, describe, known_conditions
+from flagbench.verdict.conditions import ConditionResult, compare_conditions, known_conditions
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import invalid
 from flagbench_core.exit_codes import ExitCode
@@ -130,8 +130,9 @@ def align_curves(
     if not 0 < within <= 1:
         raise FlagbenchError(f"--within {within:g} is out of range", remedy="give a fraction, such as 0.02 for 2 %")
     if a.record and b.record and (a.record.record_id == b.record.record_id or a.record.case != b.record.case):
+        same = a.record.case == b.record.case
         raise FlagbenchError(
-            f"{b.name} is the same record as {a.name}, or of another case",
+            f"A and B are one record, {a.name}" if same else f"A is of {a.record.case}, B is of {b.record.case}",
             remedy="name the records of two runs of one case; `flagbench results ls` shows them",
         )
     last = math.inf if to_step is None else to_step
@@ -147,12 +148,12 @@ def align_curves(
     problems = [f"{side}: {problem}" for side, c in (("A", a), ("B", b)) for problem in _problems(c, case)]
     conditions = _conditions(a.record, b.record, case) if a.record and b.record and case else ()
     other = [c for c in conditions if c.name not in SAME_CURVE]
-    differing = [describe(c, other="in B").replace(" here,", " in A,") for c in other if c.here != c.expected]
+    differing = [c.name for c in other if c.here != c.expected]
     shown = "" if mean is None else f"the mean relative error of {len(counted):,} steps is {percent(mean)}"
     if problems:
         verdict, reason = Alignment.INVALID, problems[0]
     elif differing:
-        verdict, reason = Alignment.NOT_COMPARABLE, f"these are different curves: {'; '.join(differing)}"
+        verdict, reason = Alignment.NOT_COMPARABLE, f"different curves, by {', '.join(differing)}"
     elif not counted:
         verdict, reason = Alignment.INCONCLUSIVE, "the curves have no common step that counts"
     elif mean is None:

@@ -52,6 +52,8 @@ class Comparison(Struct, frozen=True):
     conditions: tuple[ConditionResult, ...]
     config: tuple[tuple[str, Any, Any], ...]
     metrics: tuple[MetricPair, ...]
+    gate: str
+    """The metric of the case that a verdict would be on."""
     problems: tuple[str, ...]
     """What makes a record invalid, or its numbers no evidence, one clause each; A and B are named."""
     exit_code: ExitCode = ExitCode.OK
@@ -73,6 +75,7 @@ class Comparison(Struct, frozen=True):
                 {"path": path, "a": None if a is ABSENT else a, "b": None if b is ABSENT else b}
                 for path, a, b in self.config
             ],
+            "gate": self.gate,
             "metrics": to_builtins(self.metrics),
             "problems": list(self.problems),
         }
@@ -114,6 +117,7 @@ def compare_records(a: Record, b: Record, case: Case) -> Comparison:
             _pair(a, b, name, comparable=not wrong)
             for name in dict.fromkeys(metric.name for metric in (*a.metrics, *b.metrics))
         ),
+        gate=case.gate,
         problems=(*wrong, *unproven, *([f"A and B count as one run: {once}"] if once else ())),
         exit_code=ExitCode.INVALID if wrong else ExitCode.INCONCLUSIVE if unproven else ExitCode.OK,
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from flagbench.records.store import Store
+from flagbench.records.store import Store, StoredRecord
+from flagbench.report.results import with_verdicts
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import REPLAY, Flagbench, MakeRecord
 
@@ -34,6 +36,21 @@ def test_a_limited_listing_remembers_its_verdicts(filled: Store, flagbench: Flag
     assert flagbench("results ls --limit 1").code == 0
     newest, other = filled.list()
     assert (newest.summary.verdict, other.summary.verdict) == ("INVALID", None)
+    assert "1 of 2 records" in flagbench("results ls --limit 1").err
+    assert "records" not in flagbench("results ls --limit 2").err
+
+
+def test_an_interrupted_listing_keeps_its_verdicts(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_all = filled.read_all
+
+    def interrupted(entries: list[StoredRecord]) -> Iterator[object]:
+        yield next(read_all(entries))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(filled, "read_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        with_verdicts(filled, filled.list())
+    assert [entry.summary.verdict for entry in filled.list()] == ["INVALID", None]
 
 
 @pytest.mark.parametrize(

