@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -9,8 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.load import load_catalog
-from flagbench.manifests.lookup import image_names
+from flagbench.manifests.load import manifests_root
 
 if TYPE_CHECKING:
     from flagbench.records.store import Store
@@ -21,32 +21,37 @@ RECENT = 50
 
 def images(incomplete: str) -> list[str]:
     """Every `case:stack` that starts with what was typed."""
-    return _matching(incomplete, lambda: image_names(load_catalog(claims=False)))
+    return _matching(incomplete, lambda: [f"{case}:{stack}" for case in _cases() for stack in _stacks()])
 
 
 def cases(incomplete: str) -> list[str]:
     """Every case, and every `case:stack`, that starts with what was typed."""
-
-    def names() -> Iterable[str]:
-        catalog = load_catalog(claims=False)
-        return [*catalog.cases, *image_names(catalog)]
-
-    return _matching(incomplete, names)
+    return [*_matching(incomplete, _cases), *images(incomplete)]
 
 
 def stacks(incomplete: str) -> list[str]:
     """Every stack and alias that starts with what was typed."""
-
-    def names() -> Iterable[str]:
-        found = load_catalog(claims=False).stacks.values()
-        return sorted({name for stack in found for name in (stack.name, *stack.aliases)})
-
-    return _matching(incomplete, names)
+    return _matching(incomplete, _stacks)
 
 
 def claims(incomplete: str) -> list[str]:
     """Every claim's id that starts with what was typed."""
-    return _matching(incomplete, lambda: load_catalog().claims)
+    return _matching(incomplete, lambda: _found("claims", r"^  - id: (\S+)"))
+
+
+def _cases() -> list[str]:
+    return _found("cases", r"^name: (\S+)")
+
+
+def _stacks() -> list[str]:
+    aliases = ", ".join(_found("stacks", r"^aliases: \[(.+)\]"))
+    return sorted({*_found("stacks", r"^name: (\S+)"), *aliases.split(", ")} - {""})
+
+
+def _found(folder: str, pattern: str) -> list[str]:
+    """What `pattern` finds in the manifests of a folder: to read and check them as YAML, the shell would wait."""
+    files = sorted((manifests_root() / folder).glob("*.yaml"))
+    return [name for file in files for name in re.findall(pattern, file.read_text(encoding="utf-8"), re.MULTILINE)]
 
 
 def records(context: typer.Context, incomplete: str) -> list[str]:
@@ -91,5 +96,5 @@ def _folder(context: typer.Context) -> Store | None:
 def _matching(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
     try:
         return [name for name in names() if name.startswith(incomplete)]
-    except FlagbenchError:
+    except (FlagbenchError, OSError, UnicodeDecodeError):
         return []

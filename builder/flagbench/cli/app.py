@@ -62,6 +62,8 @@ def load(name: str) -> Any:
         group.command(name, cls=Command)(module.command)
     else:
         group.info.cls = Group
+        for each in group.registered_commands:
+            each.cls = Command
     command = get_command(group)
     command.name = name
     command.help = command.help or COMMANDS[name]
@@ -69,7 +71,19 @@ def load(name: str) -> Any:
     return command
 
 
-class Command(TyperCommand):
+class _Unchecked:
+    """While the shell completes, what was typed is not checked: for that, Typer would import pydantic."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The parameters."""
+        found = super().get_params(ctx)  # type: ignore[misc]
+        if ctx.resilient_parsing:
+            for parameter in found:
+                parameter.process_value = lambda ctx, value: value
+        return found
+
+
+class Command(_Unchecked, TyperCommand):
     """A command whose --help has its options in groups, those that name none first."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -87,7 +101,7 @@ class Command(TyperCommand):
                     formatter.write_dl(lines)
 
 
-class Group(TyperGroup):
+class Group(_Unchecked, TyperGroup):
     """A command of commands, whose --help has the first sentence of each, whole."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -96,17 +110,25 @@ class Group(TyperGroup):
             formatter.write_dl([(name, each.get_short_help_str(_WHOLE)) for name, each in self.commands.items()])
 
 
-class Commands(TyperGroup):
+class Commands(_Unchecked, TyperGroup):
     """The group of all commands."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         # For an unknown command Typer suggests one of these.
         self.commands: Any = dict.fromkeys(COMMANDS)
+        self._completing = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, imported now; None for an unknown one."""
+        """The command, imported now unless only its name is completed; None for an unknown one."""
+        if self._completing and cmd_name in COMMANDS:
+            return TyperCommand(cmd_name, help=COMMANDS[cmd_name], hidden=cmd_name in HIDDEN)
         return load(cmd_name) if cmd_name in COMMANDS else None
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """The names of commands."""
+        self._completing = True
+        return super().shell_complete(ctx, incomplete)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """All names, in the order of the table."""

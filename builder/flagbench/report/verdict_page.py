@@ -174,8 +174,8 @@ def _comparison_notes(comparison: Comparison) -> tuple[str, ...]:
 def _metric_table(result: VerifyResult) -> Table:
     """Each metric of the claim or baseline, that of the verdict first, beside the measured one compared with it."""
     other = result.against.kind
-    columns = ("metric", "measured", other, "unit", "ratio", "verdict", "measured as")
-    rows = [
+    columns: tuple[str, ...] = ("metric", "measured", other, "unit", "ratio", "verdict", "measured as")
+    rows: list[tuple[str, ...]] = [
         (
             metric.name,
             _estimate(metric.measured),
@@ -224,7 +224,7 @@ def _interval_notes(records: Sequence[Record], result: VerifyResult) -> tuple[st
 
 def _verdict(metric: MetricResult) -> str:
     if metric.verdict not in (None, Verdict.NOT_COMPARABLE):
-        return metric.verdict.value
+        return str(metric.verdict.value)
     if metric.measured is None:
         return NOTHING
     return "comparable" if metric.comparable else "not comparable"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
+from flagbench.manifests.lookup import image_names
 from flagbench.records.store import Store, open_store
 from unit.host.records.test_series import stored_series
 
@@ -45,13 +46,23 @@ def completed(flagbench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) ->
         ("reproduce x", []),
     ],
 )
-def test_a_name_of_the_catalog(
-    completed: Completed, manifests: Path, monkeypatch: pytest.MonkeyPatch, line: str, offered: list[str]
-) -> None:
+def test_a_name_of_the_catalog(completed: Completed, line: str, offered: list[str]) -> None:
     assert completed(line) == offered
-    (manifests / "stacks" / "cpu.yaml").write_text("schema: stack/v1\n")
-    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
-    assert completed(line) == (offered if line == "comp" else [])
+
+
+def test_a_broken_setup_completes_nothing(
+    completed: Completed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(tmp_path))
+    assert (completed("run d"), completed("verify last --claim d")) == ([], [])
+
+
+def test_completion_knows_every_image_and_stack(completed: Completed) -> None:
+    assert {*completed("build ")} == {*image_names(CATALOG)}
+    assert {*completed("reproduce x --on ")} == {
+        *CATALOG.stacks,
+        *(a for s in CATALOG.stacks.values() for a in s.aliases),
+    }
 
 
 def test_every_claim_can_be_reproduced_by_its_completed_id(completed: Completed) -> None:
