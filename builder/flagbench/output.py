@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from flagbench.page import Block, render
 from flagbench.terminal import visible
+
+Item = TypeVar("Item")
+_EVERY = 5.0
+"""Seconds between two lines of `counted`."""
 
 
 def print_error(message: str, remedy: str) -> None:
@@ -24,6 +30,16 @@ def print_error(message: str, remedy: str) -> None:
 def print_note(text: str) -> None:
     """Print a line on stderr, where it is no part of the result. Control characters are shown as numbers."""
     print(visible(text), file=sys.stderr)
+
+
+def counted(items: Iterable[Item], total: int, doing: str) -> Iterator[Item]:
+    """The items; while they take long, a line on stderr now and then, which says how many of `total` there were."""
+    due = time.monotonic() + _EVERY
+    for number, item in enumerate(items, 1):
+        yield item
+        if time.monotonic() > due:
+            print_note(f"flagbench: {doing}: {number:,} of {total:,}")
+            due = time.monotonic() + _EVERY
 
 
 def echo_json(value: Any) -> None:

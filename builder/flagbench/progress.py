@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO, TypeVar
+from typing import TextIO
 
 from flagbench.terminal import visible
-
-Item = TypeVar("Item")
-_EVERY = 5.0
-"""Seconds between two lines of `counted`."""
-
-
-def counted(items: Iterable[Item], total: int, doing: str) -> Iterator[Item]:
-    """The items; while they take long, a line on stderr now and then, which says how many of `total` there were."""
-    due = time.monotonic() + _EVERY
-    for number, item in enumerate(items, 1):
-        yield item
-        if time.monotonic() > due:
-            print(f"flagbench: {doing}: {number:,} of {total:,}", file=sys.stderr, flush=True)
-            due = time.monotonic() + _EVERY
 
 
 class Progress:

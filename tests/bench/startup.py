@@ -1,7 +1,8 @@
 """What starting `flagbench` costs: CPU time of whole processes, as ratios, interleaved, the best of several.
 
-Bounds: --version at most 1.3 x an empty program; completion at most `list`, which takes 0.25 s; --help at most 0.35 x the same with docker, boto3 and jinja2
-imported eagerly; `list` at most 2.5 x importing its libraries; commands that use no network a multiple of `list`.
+Bounds: --version at most 1.3 x an empty program; completion at most `list`, which takes 0.25 s; --help at most 0.35 x
+the same with docker, boto3 and jinja2 imported eagerly; `list` at most 2.5 x importing its libraries; commands that
+use no network a multiple of `list`.
 """
 
 import os

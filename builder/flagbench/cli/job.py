@@ -28,7 +28,7 @@ def command(
     image_name: Annotated[
         str, typer.Argument(metavar="CASE:STACK", autocompletion=complete.images, help="For example distilbert:cpu.")
     ],
-    for_: Annotated[Scheduler, typer.Option("--for", help="What to print it for.")],
+    for_: Annotated[Scheduler, typer.Option("--for", help="What to print it for.")] = Scheduler.KUBERNETES,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write there, not to stdout.")
     ] = None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import typer
@@ -35,8 +37,43 @@ def print_usage_error(error: Any) -> int:
     for each in found:
         if each["type"] in _REFUSALS:
             error.message = f"{each['input']!r} {_REFUSALS[each['type']].format(**each.get('ctx', {}))}"
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context else "flagbench"
-    text = " ".join(error.format_message().replace("Value error, ", "").split())
-    print_error(text.rstrip("."), f"see `{command} --help`")
+    print_error(*_explained(error))
     return int(error.exit_code)
+
+
+def _explained(error: Any) -> tuple[str, str]:
+    """What is wrong, and what to do."""
+    context, kind = getattr(error, "ctx", None), type(error).__name__
+    help_ = f"`{context.command_path if context else 'flagbench'} --help`"
+    text = " ".join(error.message.replace("Value error, ", "").split()).rstrip(".")
+    name = _name(getattr(error, "param", None))
+    quoted = re.findall(r"'([^']*)'", text)
+    if kind == "NoSuchOption":
+        option = error.option_name
+        return f"there is no option {option}", f"{_meant(option, error.possibilities or ())}{help_} lists all"
+    if text.startswith("No such command") and quoted:
+        command, *close = quoted
+        return f"there is no command '{command}'", f"{_meant(command, close)}{help_} lists all"
+    if kind == "MissingParameter":
+        return f"{name} is missing", f"see {help_}"
+    if " is not one of " in text and len(quoted) > 1:
+        value, *choices = quoted
+        listed = " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
+        return f"{name}: {value!r} is not valid", f"{_meant(value, choices)}use {listed}"
+    text = re.sub(r"^Got unexpected extra arguments?(?:\(s\))? \((.*)\)$", r"unexpected argument: \1", text)
+    return f"{name}: {text}" if name else text, f"see {help_}"
+
+
+def _name(parameter: Any) -> str | None:
+    """`--gpus`, or an argument as --help calls it."""
+    if parameter is None:
+        return None
+    names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar or parameter.name.upper()]
+    return str(max(names, key=len))
+
+
+def _meant(word: str, names: Iterable[str]) -> str:
+    from flagbench.schema import nearest  # no command needs it that starts
+
+    close = nearest(word, names)
+    return f"did you mean {close}? " if close else ""

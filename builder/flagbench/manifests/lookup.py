@@ -43,7 +43,8 @@ def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
     """
     case_name, stack_name = case_and_stack(image)
     if not (case_name and stack_name):
-        example = next(iter(image_names(catalog)), "distilbert:cpu")
+        close = difflib.get_close_matches(case_name, [*catalog.cases], n=1, cutoff=0.5) or [*catalog.cases]
+        example = next((name for name in image_names(catalog) if name.startswith(f"{close[0]}:")), "distilbert:cpu")
         raise UnknownNameError(f"'{image}' does not name an image", remedy=f"write case:stack, for example {example}")
     case = catalog_get(catalog.cases, case_name, kind="case")
     stack = get_stack(stack_name, catalog)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from flagbench.errors import FlagbenchError
-from flagbench.progress import counted
+from flagbench.output import counted
 from flagbench.records.blobs import Blob, Blobs, Health, IdTaken, ListingDenied, StoreError, Unread, damaged
 from flagbench.records.bucket_blobs import BucketBlobs, request_errors, store_errors
 from flagbench.records.bundles import Bundles

@@ -16,7 +16,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog, manifests_root
 from flagbench.manifests.lookup import catalog_get, get_stack
 from flagbench.manifests.model import Catalog
-from flagbench.progress import counted
+from flagbench.output import counted
 from flagbench.records.blobs import Unread
 from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record

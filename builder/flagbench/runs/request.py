@@ -31,7 +31,7 @@ YEAR = 365 * 24 * 3600
 _RUN_ID = re.compile(RUN_ID)
 
 
-_LIMITS, _NODES = "Limits and folders", "Several nodes"
+_LIMITS, _FOLDERS, _NODES = "Limits", "Folders", "Several nodes"
 """Groups of options in --help."""
 
 
@@ -58,7 +58,7 @@ class RunOptions:
         Literal["reference", "tiny"], Option(help="The published size, or a tiny one that takes seconds.")
     ] = "reference"
     division: Annotated[
-        Literal["faithful", "tuned"], Option(help="As published, or tuned, where a case has that.")
+        Literal["faithful", "tuned"], Option(hidden=True, help="As published. No case has a tuned division yet.")
     ] = "faithful"
     precision: Annotated[Literal["fp32", "tf32", "fp16", "bf16"] | None, Option(help="Default: the case's own.")] = (
         None
@@ -108,10 +108,11 @@ class LocalOptions(RunOptions):
     ] = None
     weights: Annotated[Text, Option(metavar="DIR|s3://...", help="A checkpoint folder. Default: random.")] = None
     out: Annotated[
-        Text, Option("--out", "-o", rich_help_panel=_LIMITS, metavar="DIR", help="Write the record there as well.")
+        Text, Option("--out", "-o", rich_help_panel=_FOLDERS, metavar="DIR", help="Write the record there as well.")
     ] = None
     resume: Annotated[
-        Text, Option(rich_help_panel=_LIMITS, metavar="DIR", help="Resume from a checkpoint, if the case writes any.")
+        Text,
+        Option(rich_help_panel=_FOLDERS, metavar="DIR", help="Resume from a checkpoint, if the case writes any."),
     ] = None
     node_rank: Annotated[
         int | None, Option(rich_help_panel=_NODES, min=0, help="Which node this is, of several.")

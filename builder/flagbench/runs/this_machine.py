@@ -35,7 +35,7 @@ def with_stack(image_name: str, catalog: Catalog) -> str:
     Raises UnknownNameError (usage) for an unknown case, or where no stack fits.
     """
     case_name, stack_name = case_and_stack(image_name)
-    if stack_name or ":" in image_name or case_name not in catalog.cases:
+    if stack_name or ":" in image_name:
         return image_name
     case, machine = catalog_get(catalog.cases, case_name, kind="case"), this_machine()
     able = [f"{case.name}:{stack.name}" for stack in catalog.stacks.values() if case.name in stack.runs]

@@ -51,7 +51,6 @@ def test_out_writes_a_file(tmp_path: Path, flagbench: Flagbench) -> None:
     ("words", "named"),
     [
         ("", "CASE:STACK"),
-        ("distilbert:cpu", "--for"),
         ("distilbert:cpux --for kubernetes", "'cpux'"),
         ("distilbert:cpu --for kubernetes --env TOKEN=x", "--env TOKEN"),
         ("distilbert:cpu --for kubernetes --submit --out x", "--out"),
