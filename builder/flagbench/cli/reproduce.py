@@ -16,8 +16,8 @@ from flagbench.manifests.load import load_catalog
 from flagbench.options import takes_options, words
 from flagbench.output import print_error
 from flagbench.runs import preview
+from flagbench.runs.doctor import Diagnosis
 from flagbench.runs.keep import open_usable_store
-from flagbench.runs.launchers.describe import describe
 from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.reproduce import page
@@ -27,7 +27,7 @@ from flagbench.runs.reproduce.bundle_files import bundle_files
 from flagbench.runs.reproduce.log import logged
 from flagbench.runs.reproduce.nearest import find_claim
 from flagbench.runs.reproduce.plan import PlanOptions, plan_of
-from flagbench.runs.reproduce.preflight import look, refuse
+from flagbench.runs.reproduce.preflight import describe_layout, look, look_at_image, refuse
 from flagbench.runs.reproduce.repeat import Reproduction, run_all
 from flagbench.runs.series import SeriesOptions, plan_sides
 from flagbench.runs.target import Via, choose_via, target_of, with_data
@@ -93,11 +93,16 @@ def command(
     target = target_of(plan.request, choose_via(via, plan.request.stack, only_docker), container)
     records = open_usable_store(store)
     line = ["reproduce", claim.id, *([] if on is None else [f"--on={on}"]), *words(options), *words(limits)]
-    asked = Reproduction(plan, limits, target, line, look(plan, catalog, store))
-    page.announce(asked)
+    described = describe_layout(plan, container=target.via == "docker")
+    findings = look(plan, catalog, store)
+    if isinstance(described, Diagnosis):
+        findings, described = [described, *findings], None
+    if dry_run:
+        findings += look_at_image(target, catalog)
+    asked = Reproduction(plan, limits, target, line, findings)
+    page.announce(asked, dry_run=dry_run)
     if asked.forbidden and not dry_run:
         raise refuse(plan, catalog, asked.forbidden)
-    described = None if asked.forbidden else describe(plan.request, container=target.via == "docker")
     expected = estimate(described, plan.request.stack, records, catalog.claims.values())
     page.warn_of_limit(limits, expected)
     if dry_run:

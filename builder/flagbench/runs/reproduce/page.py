@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from flagbench.output import echo_json, print_note
 from flagbench.report import verdict_table
-from flagbench.runs.doctor import Level
+from flagbench.runs.doctor import Diagnosis, Level
 from flagbench.runs.launchers.estimate import Estimate
 from flagbench.runs.preview import print_rows, time_of_run
 from flagbench.runs.reproduce.budget import LimitOptions
 from flagbench.runs.reproduce.repeat import Measured, Reproduction
 from flagbench.terminal import visible
+from flagbench.verdict import Verdict
 
 _ENDINGS = {
     "decided": "the verdict is decided",
@@ -22,23 +24,26 @@ _ENDINGS = {
 }
 
 
-def announce(asked: Reproduction) -> None:
-    """On stderr: what will run, what is known to differ, what the row leaves open, and what is wrong here."""
+def announce(asked: Reproduction, *, dry_run: bool = False) -> None:
+    """On stderr: what will run, what is known to differ, what the row leaves open, and what is wrong here.
+
+    A dry run shows the last on stdout.
+    """
     plan, target = asked.plan, asked.target
     claim, options = plan.claim, plan.request.options
     source = f"{claim.source.project} {claim.source.file}@{claim.source.commit}"
     print_note(f"flagbench: {claim.id} ({claim.title}), {source}")
     print_note(f"flagbench: {target.name}, {target.via}, {' '.join(options.words())}")
+    print_note(f"possible verdicts: {_listed(asked.possible)}")
     for text in plan.differs:
         print_note(f"differs: {text}")
     if plan.unpublished:
         print_note(f"not published, so not compared: {', '.join(plan.unpublished)}")
     if options.seed is None and asked.limits.nonce is not None:
         print_note("seeds: each run has its own, from --nonce; what depends on the row's seed is not compared")
-    for finding in asked.findings:
+    for finding in asked.findings if not dry_run else ():
         if finding.level is not Level.OK:
-            remedy = f"; {finding.remedy}" if finding.remedy else ""
-            print_note(f"{finding.level.value}: {finding.name}: {finding.detail}{remedy}")
+            print_note(f"{finding.name}: {_line(finding)}")
 
 
 def warn_of_limit(limits: LimitOptions, expected: Estimate | None) -> None:
@@ -54,6 +59,7 @@ def dry_run(asked: Reproduction, expected: Estimate | None, *, as_json: bool) ->
         **asked.facts,
         "runs": target.name,
         "arguments": plan.request.options.words(),
+        "verdicts": [verdict.value for verdict in asked.possible],
         "looks": list(limits.looks),
         "minutes": limits.minutes,
         "expected_seconds": None if expected is None else expected.seconds,
@@ -66,12 +72,24 @@ def dry_run(asked: Reproduction, expected: Estimate | None, *, as_json: bool) ->
         "row": facts["claim"],
         "runs": f"{target.name}, {target.via}",
         "arguments": " ".join(plan.request.options.words()),
+        "verdict": f"{_listed(asked.possible)}{'; see what differs' if plan.differs else ''}",
         "looks": f"after {', '.join(map(str, limits.looks))} runs",
         "limit": "none" if limits.minutes is None else f"{limits.minutes:.4g} min",
         "a run takes": time_of_run(expected),
-        **{finding.name: f"{finding.level.value}: {finding.detail}" for finding in asked.findings},
+        **{finding.name: _line(finding) for finding in asked.findings},
     }
     print_rows(rows)
+
+
+def _listed(verdicts: Sequence[Verdict]) -> str:
+    names = [verdict.value for verdict in verdicts]
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if len(names) > 1 else f"only {names[0]}"
+
+
+def _line(finding: Diagnosis) -> str:
+    """A finding with its remedy, where there is anything to remedy."""
+    remedy = "" if finding.level is Level.OK or not finding.remedy else f"; {finding.remedy}"
+    return f"{finding.level.value}: {finding.detail}{remedy}"
 
 
 def show(

@@ -57,6 +57,8 @@ class Plan:
     """What is known to differ from the row before anything runs."""
     unpublished: tuple[str, ...]
     """What the row does not say, so that nothing can be compared."""
+    comparable: bool
+    """Whether the speed can be compared, as far as is known before anything runs; other software only qualifies."""
     elsewhere: bool
     """Whether another stack was asked for than the row's: then other hardware is no error."""
 
@@ -83,13 +85,16 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
             remedy="leave it out, or name the stack to run on with --on: then the row may be run otherwise",
         )
     case, stack = resolve_image(f"{claim.case}:{on or claim.stack}", catalog)
-    differs = [*_differences(claim, stack, options)]
     count = options.gpus or claim.run.gpus
     nodes = 1 if on is not None else claim.run.nodes
+    differs = [*_differences(claim, stack, options, nodes)]
     settings, left_out = _settings(
         claim, case, options.preset, same_count=(nodes, count) == (claim.run.nodes, claim.run.gpus)
     )
     differs += left_out
+    comparable = not differs and claim.metric(case.gate) is not None
+    if claim.stack != stack.name:
+        differs.append(f"stack: {stack.name}, the row's is {claim.stack or 'none'}")
     seed = claim.conditions.get(SEED)
     precision = _precision(claim, stack)
     asked = LocalOptions(
@@ -107,7 +112,7 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         timeout=options.timeout,
     )
     request = RunRequest(case, stack, asked)
-    return Plan(claim, request, tuple(differs), unpublished(claim, case), on is not None)
+    return Plan(claim, request, tuple(differs), unpublished(claim, case), comparable, on is not None)
 
 
 def unpublished(claim: Claim, case: Case) -> tuple[str, ...]:
@@ -117,19 +122,17 @@ def unpublished(claim: Claim, case: Case) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name, value in stated if value == NOT_PUBLISHED))
 
 
-def _differences(claim: Claim, stack: Stack, options: PlanOptions) -> Iterable[str]:
-    """What of the request is not as the row has it, settings left out."""
+def _differences(claim: Claim, stack: Stack, options: PlanOptions, nodes: int) -> Iterable[str]:
+    """What of the request is not as the row has it, its settings and its software left out."""
     device = claim.conditions.get("device_model", NOT_PUBLISHED)
     if stack.device_kind == "cpu":
         yield f"device: a processor, the row has {device}"
     elif device not in {name for entry in stack.accelerators for name in (entry.name, *entry.match)}:
         yield f"device: one of {', '.join(entry.name for entry in stack.accelerators)}, the row has {device}"
-    if claim.stack != stack.name:
-        yield f"stack: {stack.name}, the row's is {claim.stack or 'none'}"
     if options.preset != claim.run.preset:
         yield f"preset: {options.preset}, the row has the {claim.run.preset} size"
-    if claim.run.nodes > 1 and claim.stack != stack.name:
-        yield f"nodes: 1, the row has {claim.run.nodes}"
+    if nodes != claim.run.nodes:
+        yield f"nodes: {nodes}, the row has {claim.run.nodes}"
     if options.gpus not in (None, claim.run.gpus):
         yield f"devices per node: {options.gpus}, the row has {claim.run.gpus}"
     if _precision(claim, stack) != claim.run.precision:
@@ -144,7 +147,7 @@ def _settings(claim: Claim, case: Case, preset: str, *, same_count: bool) -> tup
     used, left_out = {}, []
     for name, value in claim.run.set.items():
         if not same_count and str(case.settable[name]["path"]).startswith(_LAYOUT):
-            left_out.append(f"{name}: as fits the number of devices, the row has {shown(value)}")
+            left_out.append(f"{name}: the case's own, the row has {shown(value)} for another number of devices")
         else:
             used[name] = value
     return used, left_out

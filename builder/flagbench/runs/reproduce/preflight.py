@@ -6,17 +6,24 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 
 from flagbench.devices import Machine, cards_here, this_machine, usage_now
 from flagbench.errors import FlagbenchError
+from flagbench.images.bucket import is_in_bucket
 from flagbench.manifests.model import Catalog
 from flagbench.runs.doctor import Diagnosis, Level, disks, memory
+from flagbench.runs.launchers.describe import Described, check_folders, describe
 from flagbench.runs.reproduce.nearest import machine_conditions, nearest_lines
 from flagbench.runs.reproduce.plan import Plan
+from flagbench.runs.target import Target
 from flagbench.vendors import Usage
-from flagbench.verdict.conditions import DEVICE
+from flagbench.verdict import conditions
 from flagbench_core.exit_codes import ExitCode
 
+DEVICE = "device"
+"""The name of the finding on which device there is: a warning where it is not the row's."""
 LEAST_MEMORY = 0.9
 """The part of a card's nominal memory that its driver shows at least; a part of a card has less."""
 FULL_POWER = 0.99
@@ -31,7 +38,7 @@ def look(plan: Plan, catalog: Catalog, store: str | None) -> list[Diagnosis]:
         found = [*_processor(plan)]
     elif os.environ.get("DOCKER_HOST", "").startswith(("tcp:", "ssh:", "http")):
         found = [
-            Diagnosis("device", Level.WARN, "unknown: the engine is on another machine", "run this command there")
+            Diagnosis("devices", Level.WARN, "unknown: the engine is on another machine", "run this command there")
         ]
     else:
         found = [*_device(plan, catalog, this_machine()), *_usage(plan, usage_now())]
@@ -43,7 +50,7 @@ def refuse(plan: Plan, catalog: Catalog, wrong: Sequence[Diagnosis]) -> Flagbenc
     machine = this_machine()
     here = machine_conditions(machine, catalog)
     closest = ""
-    if machine.devices and here[DEVICE] != plan.claim.conditions.get(DEVICE):
+    if machine.devices and here[conditions.DEVICE] != plan.claim.conditions.get(conditions.DEVICE):
         rows = nearest_lines(plan.claim.case, machine, catalog)
         closest = "\n  ".join(["\nrows that come closest to this machine:", *rows])
     why = "; ".join(f"{finding.name}: {finding.detail}" for finding in wrong)
@@ -54,8 +61,56 @@ def refuse(plan: Plan, catalog: Catalog, wrong: Sequence[Diagnosis]) -> Flagbenc
     )
 
 
+def look_at_image(target: Target, catalog: Catalog) -> Iterator[Diagnosis]:
+    """Whether the container engine answers and has the image of a run, and what keeps it from being built."""
+    # Only a plan needs these.
+    from flagbench.images.build import require_locked
+    from flagbench.images.build_options import BuildOptions
+    from flagbench.images.docker import open_engine
+    from flagbench.images.lockfile import read_lock
+    from flagbench.images.render.templates import images_root
+
+    image, stack = target.image, target.request.stack
+    if image is None or is_in_bucket(image):
+        return
+    try:
+        with closing(open_engine()) as engine:
+            if engine.inspect(image) is not None:
+                yield Diagnosis("image", Level.OK, image)
+                return
+    except FlagbenchError as error:
+        yield Diagnosis("engine", Level.WARN, error.message, f"{error.remedy}; --via native needs no engine")
+    else:
+        build = f"`flagbench build {target.request.name}`"
+        yield Diagnosis("image", Level.WARN, f"{image} is not here", f"{build} makes it; --via native needs none")
+    try:
+        require_locked(stack, read_lock(stack, images_root(catalog)), BuildOptions())
+    except FlagbenchError as error:
+        yield Diagnosis("lock", Level.WARN, f"an image cannot be built yet: {error.message}", error.remedy)
+
+
+def describe_layout(plan: Plan, *, container: bool) -> Described | Diagnosis | None:
+    """The configuration of the runs, None without the image side; or what keeps the devices from being divided.
+
+    Raises FlagbenchError (data) where a folder is missing, and as `check_folders`.
+    """
+    check_folders(plan.request.options)
+    request = plan.request
+    if request.options.nodes > 1:  # as node 0 of several: which node this is does not decide the layout
+        request = replace(request, options=replace(request.options, node_rank=0, master="localhost:29400"))
+    try:
+        return describe(request, container=container)
+    except FlagbenchError as error:
+        if error.code is not ExitCode.USAGE:
+            raise
+        command = f"`flagbench plan {plan.request.case.name} --gpus N --mem GIB`"
+        return Diagnosis(
+            "layout", Level.FAIL, error.message, f"ask for other --gpus with --on; {command} has layouts"
+        )
+
+
 def _processor(plan: Plan) -> Iterator[Diagnosis]:
-    yield Diagnosis("device", Level.OK, f"a processor, {plan.request.options.gpus} rank(s)")
+    yield Diagnosis(DEVICE, Level.OK, f"a processor, {plan.request.options.gpus} rank(s)")
     processors = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0] / max(processors, 1)
     if load > MOST_LOAD:
@@ -88,15 +143,15 @@ def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Diagnosi
         if machine.problem:
             what = f"the accelerators are not known: {machine.problem}"
             remedy = "run that tool by hand; a persistence daemon keeps a driver loaded that takes seconds to start"
-        yield Diagnosis("device", Level.FAIL, what, remedy)
+        yield Diagnosis(DEVICE, Level.FAIL, what, remedy)
         return
     other = Level.WARN if plan.elsewhere else Level.FAIL
     here = {name for card in cards_here(machine, catalog, partitions=True) for name in (card.name, *card.names)}
     remedy = "use the row's device, or name the stack to run on with --on: then the verdict is NOT_COMPARABLE"
     if wanted in {device.name for device in machine.devices} | here:
-        yield Diagnosis("device", Level.OK, machine.described)
+        yield Diagnosis(DEVICE, Level.OK, machine.described)
     else:
-        yield Diagnosis("device", other, f"{machine.described} here, the row has {wanted}", remedy)
+        yield Diagnosis(DEVICE, other, f"{machine.described} here, the row has {wanted}", remedy)
     if machine.visible < asked:
         yield Diagnosis(
             "devices",

@@ -17,9 +17,10 @@ from flagbench.runs.doctor import Diagnosis, Level
 from flagbench.runs.keep import Finished, run_and_keep
 from flagbench.runs.reproduce.budget import Clock, LimitOptions
 from flagbench.runs.reproduce.plan import Plan
+from flagbench.runs.reproduce.preflight import DEVICE
 from flagbench.runs.series import Side, run_sides
 from flagbench.runs.target import Target
-from flagbench.verdict import VerifyResult
+from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict.series import is_decided, series_verdict
 from flagbench_core.exit_codes import ExitCode
 
@@ -41,6 +42,14 @@ class Reproduction:
     def forbidden(self) -> list[Diagnosis]:
         """The findings that forbid a run."""
         return [finding for finding in self.findings if finding.level is Level.FAIL]
+
+    @property
+    def possible(self) -> tuple[Verdict, ...]:
+        """The verdicts that are possible, as far as is known before anything runs; INVALID always is."""
+        elsewhere = any(f.name == DEVICE and f.level is Level.WARN for f in self.findings)
+        if elsewhere or not self.plan.comparable:
+            return (Verdict.NOT_COMPARABLE,)
+        return (Verdict.REPRODUCED, Verdict.ABOVE, Verdict.BELOW, Verdict.INCONCLUSIVE)
 
     @property
     def facts(self) -> dict[str, Any]:

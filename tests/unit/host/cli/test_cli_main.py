@@ -86,7 +86,10 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(debug: str) -> None:
         ("list --jsn", "--jsn"),
         ("list https://me:secret@h.example", "'https://***@h.example'"),
         ("results ls --limit 0", "--limit"),
-        ("results ls --state faild", "error: --state: 'faild' is not valid\nfix: did you mean failed? use ok, failed"),
+        (
+            "results ls --state faild",
+            "error: --state: 'faild' is not valid\nfix: did you mean failed? use ok, failed",
+        ),
         ("list --jsn", "error: there is no option --jsn\nfix: did you mean --json?"),
         ("resluts ls", "error: there is no command 'resluts'\nfix: did you mean results?"),
         ("results lst", "error: there is no command 'lst'\nfix: did you mean ls?"),

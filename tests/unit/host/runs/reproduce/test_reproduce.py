@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from flagbench.cli import main, reproduce
+from flagbench.cli import main
 from flagbench.devices import Machine
 from flagbench.errors import FlagbenchError
 from flagbench.records import bundle_archive as archive
@@ -46,7 +46,7 @@ NOTHING = Machine((), 0)
 def runs(fake: FakeRuns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRuns:
     """No run is started, no accelerator is asked for, and bundles are written to a folder of the test."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reproduce, "describe", lambda request, container: None)
+    monkeypatch.setattr(preflight, "describe", lambda request, container: None)
     monkeypatch.setattr(preflight, "this_machine", lambda: NOTHING)
     monkeypatch.setattr(preflight, "usage_now", Usage)
     monkeypatch.setattr(reproduce_runs, "Clock", lambda limits: Clock(limits, lambda: fake.seconds))
@@ -297,7 +297,7 @@ def test_what_cannot_be_reproduced_starts_nothing(
     monkeypatch.setenv("PATH", "/nonexistent")
     Path("taken.tar.gz").touch()
     if "--data" in words:
-        monkeypatch.setattr(reproduce, "describe", describe)
+        monkeypatch.setattr(preflight, "describe", describe)
     ended = flagbench(words)
     assert (ended.code, runs.requests) == (code, [])
     assert "fix: " in ended.err or "Error: " in ended.err
@@ -339,7 +339,8 @@ def test_preflight_names_what_is_wrong_with_a_remedy(
     monkeypatch.setattr(preflight, "usage_now", lambda: usage)
     ended = flagbench(f"reproduce {CLAIM} --dry-run --json")
     assert ended.code == (ExitCode.WRONG_HARDWARE if forbidden else 0)
-    found = [f for f in json.loads(ended.out)["preflight"] if f["level"] != "ok" and f["name"] != "disk of the store"]
+    others = ("disk of the store", "engine", "image", "lock")
+    found = [f for f in json.loads(ended.out)["preflight"] if f["level"] != "ok" and f["name"] not in others]
     assert {f["name"] for f in found} == ({named} if named else set())
     assert all(f["remedy"] for f in found)
 
@@ -353,8 +354,26 @@ def test_other_hardware_is_refused_with_the_closest_rows(
     rows = [line.strip() for line in ended.err.splitlines() if line.strip().startswith("distilbert/c500-1x8")]
     assert rows
     allowed = flagbench(f"reproduce {CLAIM} --on c500-maca2.18 --dry-run --json")
-    assert allowed.code == 0
+    assert (allowed.code, allowed.json["verdicts"]) == (0, ["NOT_COMPARABLE"])
     assert any(A100 in text for text in allowed.json["differs"])
+
+
+def test_a_plan_names_every_obstacle_at_once(
+    runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "this_machine", lambda: machine("NVIDIA H100 80GB HBM3", 8, 79.6))
+    monkeypatch.setattr(preflight, "describe", describe)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
+    ended = flagbench("reproduce llama2-70b/h800-4x8-amp-tp8-pp4 --on h100 --gpus 8 --dry-run --json")
+    plan = json.loads(ended.out)
+    levels = {finding["name"]: finding["level"] for finding in plan["preflight"]}
+    assert (ended.code, levels["layout"]) == (ExitCode.WRONG_HARDWARE, "fail")
+    assert {levels[name] for name in ("device", "engine", "lock")} == {"warn"}
+    assert plan["verdicts"] == ["NOT_COMPARABLE"]
+    assert "nodes: 1, the row has 4" in plan["differs"]
+    whole = json.loads(flagbench("reproduce llama2-70b/h800-4x8-amp-tp8-pp4 --dry-run --json").out)
+    assert "layout" not in {finding["name"] for finding in whole["preflight"]}
+    assert {"REPRODUCED", "BELOW"} < {*whole["verdicts"]}
 
 
 def test_the_nodes_of_a_row_are_started_one_by_one(
