@@ -23,7 +23,7 @@ def reason() -> str:
     """Why no process or thread can be started, with the limits that apply."""
     limits = []
     number = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    if number != resource.RLIM_INFINITY:
+    if number != resource.RLIM_INFINITY and os.geteuid() != 0:  # it does not apply to root
         limits.append("ulimit -u is %d" % number)
     for folder in cgroup_folders("pids"):
         try:

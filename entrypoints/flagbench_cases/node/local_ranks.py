@@ -44,9 +44,9 @@ class LocalRanks:
         return {reader.rank: state.steps for reader, state in zip(self._readers, self.progress()) if state}
 
     def stopped(self) -> Dict[int, int]:
-        """Process ids of the ranks that are stopped (SIGSTOP), by rank."""
+        """Process ids of the ranks that are stopped (SIGSTOP), frozen or blocked in the kernel, by rank."""
         pids = {fact["rank"]: fact["pid"] for fact in self.facts("process")}
-        return {rank: pid for rank, pid in pids.items() if processes.state(pid) in ("T", "t")}
+        return {rank: pid for rank, pid in pids.items() if processes.state(pid) in ("T", "t", "D")}
 
     def all_reported(self) -> bool:
         """Whether every rank of this node, and as far as this node knows every other rank, has finished."""

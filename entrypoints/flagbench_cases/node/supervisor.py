@@ -321,7 +321,8 @@ class Run:
         for state in self.peers.states().values():
             stopped.append(state.get("stopped"))
             steps.append(state.get("steps"))
-        held = ["%s (process %s) is stopped" % (self.layout.name(rank), pid) for rank, pid in merge_by_rank(stopped)]
+        words = "%s (process %s) is stopped, frozen or blocked in the kernel"
+        held = [words % (self.layout.name(rank), pid) for rank, pid in merge_by_rank(stopped)]
         behind = ["%s has done %s steps" % (self.layout.name(rank), done) for rank, done in merge_by_rank(steps)]
         detail = "; ".join((held or behind or ["no rank has started"]) + self.peers.silent_nodes())
         reason = "no progress for %.0f s: %s" % (seconds, detail)

@@ -26,7 +26,8 @@ def test_what_is_a_refusal(error, expected):
     assert process_limits.is_refusal(error) is expected
 
 
-def test_the_limit_is_named():
+def test_the_limit_is_named(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     before = resource.getrlimit(resource.RLIMIT_NPROC)
     limit = 54321 if before[1] == resource.RLIM_INFINITY else before[1]
     try:
