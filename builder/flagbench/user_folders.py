@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from platformdirs import user_cache_path, user_data_path
+
+from flagbench_core.scratch import user_folder
 
 CACHE_VARIABLE = "FLAGBENCH_CACHE"
 
 
 def data_folder() -> Path:
     """The user's own folder."""
-    return _own(user_data_path, "data")
+    return _own(user_data_path, "flagbench")
 
 
 def cache_folder() -> Path:
@@ -24,10 +25,10 @@ def cache_folder() -> Path:
 
 
 def _own(find: Callable[[str], Path], name: str) -> Path:
-    """A folder of the platform; for a user id without a name and a home, as in a container, one in TMPDIR."""
+    """A folder of the platform; for a user without a name and a home one in TMPDIR, as record/unsent.py has it."""
     try:
         if (found := find("flagbench")).is_absolute():
             return found
     except RuntimeError:  # platformdirs: no home directory
         pass
-    return Path(tempfile.gettempdir()) / f"flagbench-user-{os.getuid()}" / name
+    return Path(user_folder()) / name

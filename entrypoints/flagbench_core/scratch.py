@@ -43,6 +43,11 @@ def scratch(place: Optional[str] = None, prefix: str = PREFIX) -> Iterator[str]:
         made.remove()
 
 
+def user_folder() -> str:
+    """A folder in TMPDIR for what a user keeps who has neither a name nor a home, as in a container."""
+    return os.path.join(tempfile.gettempdir(), "flagbench-user-%d" % os.getuid())
+
+
 def remove_leftovers(place: Optional[str] = None, prefix: str = PREFIX) -> List[str]:
     """Remove folders left by killed processes of this user, where possible; returns the removed folders."""
     removed = []

@@ -8,10 +8,7 @@ manifests.
 
 from __future__ import annotations
 
-import fcntl
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +21,6 @@ from flagbench.files import reason
 from flagbench.image_reference import DIGEST, find_reference
 from flagbench.images.docker_archive import MANIFEST_TYPE, Blob, damaged_image, digest_of
 from flagbench.progress import Progress
-from flagbench.signals import raising_interrupt
 from flagbench.terminal import brief
 from flagbench.user_folders import CACHE_VARIABLE, cache_folder
 from flagbench_core.exit_codes import ExitCode
@@ -33,6 +29,7 @@ from flagbench_core.s3.client import transfer_config
 from flagbench_core.s3.errors import S3Error
 from flagbench_core.s3.profiles import Address, parse_address
 from flagbench_core.s3.transfers import abort_leftovers, get_file, put_file
+from flagbench_core.scratch import scratch
 
 _EXAMPLE = "s3://BUCKET/flagbench/distilbert:cpu"
 _SHORT = 12
@@ -248,23 +245,13 @@ class ImageBucket:
 
 @contextmanager
 def blob_folder() -> Iterator[Path]:
-    """A temporary folder for blobs on their way, in this user's cache; also removed on SIGTERM.
-
-    What killed processes left there is removed first, unless another process has such a folder. An OSError, as of a
-    full disk, is an engine error (15).
-    """
+    """A temporary folder for blobs on their way, in this user's cache. An OSError, as of a full disk, is an engine
+    error (15)."""
     place = cache_folder() / "blobs"
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with raising_interrupt(), (place / "owner.lock").open("w") as lock:
-            with suppress(OSError):  # others hold it, or the file system has no locks
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for left in place.glob("flagbench-*"):
-                    shutil.rmtree(left, ignore_errors=True)
-            with suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_SH)  # for as long as the file is open
-            with tempfile.TemporaryDirectory(prefix="flagbench-", dir=place) as folder:
-                yield Path(folder)
+        with scratch(str(place)) as folder:
+            yield Path(folder)
     except OSError as error:
         raise FlagbenchError(
             f"{place}, where layers are kept meanwhile, cannot be used: {reason(error)}",

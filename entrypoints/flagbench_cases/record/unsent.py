@@ -14,6 +14,7 @@ from flagbench_cases.record.stores import Bundle, bundle_key, copy_bundle
 from flagbench_cases.shared import output
 from flagbench_cases.shared.errors import CaseError
 from flagbench_core.layout import ADDRESS_SUFFIX
+from flagbench_core.scratch import user_folder
 
 
 class Unsent:
@@ -71,4 +72,4 @@ def _bundle_name(record_id: str, bundle: Bundle) -> str:
 def _data_folder() -> str:
     """The folder of this user's data, as platformdirs has it on the host side."""
     base = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
-    return os.path.join(base, "flagbench")
+    return os.path.join(base if os.path.isabs(base) else user_folder(), "flagbench")

@@ -81,6 +81,7 @@ def test_only_what_nobody_uses_is_removed(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("FLAGBENCH_CACHE", str(tmp_path))
     left = tmp_path / "blobs" / "flagbench-left"
     left.mkdir(parents=True)
+    (left / "owner.lock").touch()
     with blob_folder() as one:
         assert not left.exists()
         with blob_folder() as other:
