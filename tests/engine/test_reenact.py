@@ -55,8 +55,8 @@ CHANGED: dict[str, dict[str, Any]] = {
     },
     "aquila-33b": {},
 }
-# After an update of a split model, gradients were summed in another order.
-TOLERANCE = {"fp32": 2e-6, "bf16": 5e-4}
+# Nats, a few units in the last place; in bf16 after an update, whose gradients were summed in another order.
+TOLERANCE = {"fp32": 2e-6, "fp16": 2e-6, "bf16": 5e-4}
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ def test_the_same_losses_from_the_same_weights(case: str) -> None:
     config = configured(case, "fp32")
     if case == "llama2-7b-lora":
         config = merge(config, {"train": {"memory_monitor": True}})  # here alone: it takes most of the time
-    assert reenacted(case, config, weights) == pytest.approx(losses, abs=5e-5)
+    assert reenacted(case, config, weights) == pytest.approx(losses, abs=TOLERANCE["fp32"])
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
@@ -140,7 +140,7 @@ def test_the_same_losses_of_a_split_model(tmp_path: Path, case: str, precision: 
 def test_the_same_losses_in_fp16(case: str) -> None:
     weights, losses = case_run(case, "fp16")
     config = configured(case, "fp16")
-    assert reenacted(case, config, weights) == pytest.approx(losses, abs=5e-5)
+    assert reenacted(case, config, weights) == pytest.approx(losses, abs=TOLERANCE["fp16"])
     faster = merge(config, {"train": {"learning_rate": 0.1}})  # not all updates were skipped
     assert reenacted(case, faster, weights) != pytest.approx(losses, abs=5e-4)
 
