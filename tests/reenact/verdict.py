@@ -10,8 +10,8 @@ FEW_WORDS = 1e-6
 # sizes; at others it is at most LARGEST_SHARE.
 SHARE_TOLERANCE = 0.05
 LARGEST_SHARE = 0.03
-# Losses may differ by so many nats, by precision. Measured on a processor: 0 in the counted steps of all cases, and in
-# bf16 up to 3e-4 after twenty updates, whose gradients were summed in another order.
+# Losses may differ by so many nats, by precision. Measured on a processor: 0 in the counted steps of all cases, and
+# in bf16 up to 3e-4 after twenty updates, whose gradients were summed in another order.
 LOSSES = {"fp32": 5e-5, "tf32": 5e-5, "fp16": 5e-5, "bf16": 2e-3}
 
 
