@@ -124,7 +124,12 @@ def test_time_limit(tmp_path):
 def test_out_unwritable(tmp_path):
     place = tmp_path / "a-file"
     place.write_text("")
-    ended = run_case(tmp_path, *SHORT, "--out", str(place / "records"))
+    run_case(tmp_path, *SHORT, "--out", str(place / "records")).failed(2, "usage", str(place))
+
+
+def test_out_full(small_disk, tmp_path):
+    place = small_disk("size=4k")  # an empty file fits
+    ended = run_case(tmp_path, *SHORT, "--out", str(place))
     assert (ended.code, ended.status["state"]) == (14, "ok"), "it was measured"
     assert all(word in ended.stderr for word in (str(place), "fix:"))
 
