@@ -23,7 +23,7 @@ LOCK_PYTHON = (3, 11)
 """The Python that the lock of the cpu stack is made for."""
 PROBE_SECONDS = 4.0
 """How long an index may take to answer."""
-SILENCE_SECONDS = 15.0
+SILENCE_SECONDS = 8.0
 """How long pip may print nothing before a line says that it still runs."""
 LOAD_SECONDS = 15.0
 """How long pip may take to load and to resolve the index's name, for which it has no limit of its own."""
@@ -102,11 +102,14 @@ def torch_index(python: Path) -> list[str]:
     index = os.environ.get("TORCH_INDEX", "").rstrip("/")
     if not index or has_torch(python):
         return []
+    say(f"asking whether {index} answers, which has torch for processors")
     reason = unreachable(python, f"{index}/torch/")
     if reason is None:
         return ["--extra-index-url", index]
     say(f"{index} does not answer ({reason}), so torch comes from where pip is configured to look.")
-    say("From PyPI that is the build with CUDA: some 3 GB to download and 7 GB on disk. The index has one of 0.2 GB.")
+    say("From PyPI that is torch with CUDA and its libraries: some 3 GB to download and 7 GB on disk, not 0.2 GB.")
+    say(f"To avoid that, press Ctrl-C and run again with TORCH_INDEX=URL of a mirror of {index},")
+    say(f"or install a torch for processors first, which is kept: {python} -m pip install FILE.whl")
     return []
 
 
