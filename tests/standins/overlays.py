@@ -77,7 +77,7 @@ def overlay(real: Mapping[str, Any], change: Change) -> dict[str, Any]:
     made["expects"] = {"torch": change.torch}
     made["device"] = dict(PROCESSOR)
     made["monitor"] = "cpu"
-    made["docker"].update(gpus=None, devices=[], groups=[], multi_node={"devices": [], "capabilities": []})
+    made["docker"].update(gpus=None, devices=[], groups=[])
     if change.python is not None:
         made["python"] = change.python
     unknown = set(change.packages) - set(real["build"]["packages"])
