@@ -41,11 +41,10 @@ def remove(
     and size (bytes), and needs --yes.
     """
     place = open_store(store)
-    found = [pruning.stored_record(place, entry) for entry in stored_entries(records, place)]
+    series = pruning.runs_of_series(place)
+    found = [pruning.stored_record(place, entry, series=series) for entry in stored_entries(records, place)]
     if not yes and (json or not _can_ask()):
-        raise FlagbenchError(
-            "results rm needs a terminal to ask for confirmation", remedy="give --yes to remove without asking"
-        )
+        raise _unasked("rm")
     _confirm_and_remove(found, dry_run=False, yes=yes, wide=wide, json=json)
 
 
@@ -119,8 +118,9 @@ def _confirm_and_remove(found: Sequence[Removable], *, dry_run: bool, yes: bool,
     if dry_run or (not found and not json):
         return
     if not yes and not _can_ask():
-        typer.echo("nothing was removed; give --yes to remove what is listed", err=True)
-    elif yes or typer.confirm(f"Remove {_total(found)}?", err=True):
+        sys.stdout.flush()
+        raise _unasked("prune")
+    if yes or typer.confirm(f"Remove {_total(found)}?", err=True):
         _remove(found, json=json)
 
 
@@ -148,6 +148,13 @@ def _as_json(found: Sequence[Removable]) -> list[dict[str, str | int]]:
 
 def _total(found: Sequence[Removable]) -> str:
     return f"{len(found)} ({size_text(sum(one.size for one in found))})"
+
+
+def _unasked(command: str) -> FlagbenchError:
+    return FlagbenchError(
+        f"nothing was removed: results {command} needs a terminal to ask for confirmation",
+        remedy="give --yes to remove without asking, or --dry-run to look" if command == "prune" else "give --yes",
+    )
 
 
 def _can_ask() -> bool:

@@ -35,7 +35,7 @@ def check(plan: Dict[str, Any]) -> None:
         raise CaseError(
             "--gpus %d, but torch %s finds %d device(s)" % (gpus, torch.__version__, found)
             + ("; its driver %s is older than %s" % (driver, stack["device"]["driver_floor"]) if old else ""),
-            missing_devices(plan, found, old),
+            missing_devices(plan, found, old, torch),
             ExitCode.WRONG_HARDWARE,
         )
     if old:
@@ -64,7 +64,7 @@ def import_torch(plan: Dict[str, Any]) -> Any:
         words = "torch cannot be imported: %s" % str(error).strip().split("\n")[0]
         if plan["stack"]["device"]["kind"] == "cpu":
             raise CaseError(words, rebuild(plan) if in_image() else "reinstall the stack's packages") from None
-        raise CaseError(words, missing_devices(plan, 0, False), ExitCode.WRONG_HARDWARE) from None
+        raise CaseError(words, missing_devices(plan, 0, False, None), ExitCode.WRONG_HARDWARE) from None
 
 
 def check_software(plan: Dict[str, Any], torch: Any) -> None:
@@ -114,7 +114,7 @@ def _parts(version: str) -> Tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"[0-9]+", version))
 
 
-def missing_devices(plan: Dict[str, Any], found: int, old_driver: bool) -> str:
+def missing_devices(plan: Dict[str, Any], found: int, old_driver: bool, torch: Any) -> str:
     """The remedy for missing devices, for the platform this runs on."""
     stack, config = plan["stack"], plan["config"]
     device = stack["device"]
@@ -123,10 +123,10 @@ def missing_devices(plan: Dict[str, Any], found: int, old_driver: bool) -> str:
         return "install driver %s or newer, or choose a stack for this driver" % device["driver_floor"]
     if not in_image():
         variable = device["visibility_variable"]
-        return "check the accelerator's driver%s,%s" % (
-            " and %s" % variable if variable else "",
-            fewer or " or choose another stack (flagbench run %s:STACK; else FLAGBENCH_STACK)" % config["case"],
-        )
+        other = " or run on a processor: flagbench run %s:cpu --preset tiny" % config["case"]
+        if torch is not None and "+cpu" in torch.__version__:
+            return "install a torch that is built for this device (pytorch.org),%s" % other
+        return "check the accelerator's driver%s,%s" % (" and %s" % variable if variable else "", fewer or other)
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         resource = stack["kubernetes"]["resource"]
         return "request %s: %d for every pod, as `flagbench job` does,%s" % (

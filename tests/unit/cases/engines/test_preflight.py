@@ -146,6 +146,13 @@ def test_a_native_run_without_devices(found: int, refused: Callable) -> None:
     assert ("--gpus 3" in error.remedy) is (found == 3)
 
 
+def test_a_native_run_with_a_torch_for_processors(refused: Callable) -> None:
+    torch = fake_torch(0)
+    torch.__version__ = "2.6.0+cpu"
+    remedy = refused(torch).remedy
+    assert ("pytorch.org" in remedy, ":cpu" in remedy) == (True, True)
+
+
 def test_an_old_driver_explains_missing_devices(tmp_path: Path, refused: Callable) -> None:
     error = refused(fake_torch(0), plan(tmp_path, driver="450.80.02"))
     assert error.message.endswith("; its driver 450.80.02 is older than 470.57")
