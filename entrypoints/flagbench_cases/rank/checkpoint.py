@@ -138,14 +138,15 @@ def _read_on_all(
 
 def check_generators(device: torch.device, saved: Checkpoint, rank: int) -> None:
     """Raise DataError unless the states of a rank's random generators can be restored."""
+    where = "%s of %s" % (GENERATORS, saved.folder)
     for name, kind in (("%d.cpu" % rank, "cpu"), ("%d.cuda" % rank, "cuda")):
-        if name not in saved.generators and kind != "cpu":
-            continue
-        try:
-            torch.Generator(device if kind == "cuda" else "cpu").set_state(saved.generators[name])
-        except (KeyError, RuntimeError, TypeError) as error:
-            words = "%s of %s cannot be used for rank %d: %s" % (GENERATORS, saved.folder, rank, error)
-            raise DataError(words, REMEDY) from None
+        if name in saved.generators:
+            try:
+                torch.Generator(device if kind == "cuda" else "cpu").set_state(saved.generators[name])
+            except (RuntimeError, TypeError) as error:
+                raise DataError("%s has an unusable state %s: %s" % (where, name, error), REMEDY) from None
+        elif kind == "cpu":
+            raise DataError("%s has no state %s" % (where, name), REMEDY)
 
 
 def restore_generators(device: torch.device, states: Dict[str, torch.Tensor], rank: int) -> None:
