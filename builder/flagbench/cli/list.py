@@ -55,7 +55,7 @@ def command(
             columns = (columns[0], "THIS MACHINE", *columns[1:])
             rows = [(row[0], "yes" if row[0] in here else "", *row[1:]) for row in rows]
         title = kind if what is None else ""
-        tables.append(Table(columns, rows, cut=columns[1:], drop=columns[:0:-1], title=title))
+        tables.append(Table(columns, rows, cut=columns[1:], drop=_DROP[kind], title=title))
     print_page(*tables, wide=wide)
 
 
@@ -64,6 +64,12 @@ _COLUMNS = {
     "stacks": ("STACK", "ALIASES", "RUNS", "BASE IMAGE"),
     "claims": ("CLAIM", "TITLE", "STACK", "PUBLISHED"),
 }
+_DROP = {
+    "cases": ("DIVISIONS", "FLOPS", "PRECISIONS", "GATE", "TITLE"),
+    "stacks": ("BASE IMAGE", "RUNS", "ALIASES"),
+    "claims": ("STACK", "TITLE", "PUBLISHED", "THIS MACHINE"),
+}
+"""The columns that a narrow terminal loses, the first one first."""
 
 
 def _row(entry: Case | Stack | Claim, catalog: Catalog) -> tuple[str, ...]:
