@@ -134,16 +134,15 @@ def _lacks(subject: Subject) -> Iterator[str]:
 )
 def _telemetry_speed(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
     for subject in subjects:
+        found: dict[str, str] = {}  # the first device of each reading
         for place, device in enumerate(subject.monitored):
-            where = f"record {subject.record.record_id}: telemetry of device {place}"
-            yield from (f"{where} has {what}" for what in _too_little(subject, device))
-            mean, limit = device.power_mean_w, device.power_limit_w
-            if mean is not None and limit and mean > 1.05 * limit:
-                yield f"{where} has power_mean_w of {mean:.5g}, and the limit in force is {limit:g}"
+            for name, what in _implausible(subject, device):
+                found.setdefault(name, f"telemetry of device {place} has {what}")
+        yield from (f"record {subject.record.record_id}: {what}" for what in found.values())
 
 
-def _too_little(subject: Subject, device: DeviceTelemetry) -> Iterator[str]:
-    """The readings of a device with which it cannot have done the run's work.
+def _implausible(subject: Subject, device: DeviceTelemetry) -> Iterator[tuple[str, str]]:
+    """The readings of a device with which it cannot have done the run's work, each with what it is.
 
     A peak is of the highest clock and of every unit busy, so clock and utilisation are at least the share of the peak
     that was reached. A device at its limit of power reaches 75 to 98 % of the peak, and at half of it more than half
@@ -164,7 +163,10 @@ def _too_little(subject: Subject, device: DeviceTelemetry) -> Iterator[str]:
     ):
         value = getattr(device, name)
         if value is not None and (value <= 0 or value < needed * (full or 0.0)):
-            yield f"{name} of {value:.5g}, and its FLOP rate takes at least {needed * (full or 0.0):.5g}"
+            yield name, f"{name} of {value:.5g}, and its FLOP rate takes at least {needed * (full or 0.0):.5g}"
+    mean, limit = device.power_mean_w, device.power_limit_w
+    if mean is not None and limit and mean > 1.05 * limit:
+        yield "power_limit_w", f"power_mean_w of {mean:.5g}, and the limit in force is {limit:g}"
 
 
 @rule(
