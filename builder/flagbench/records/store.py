@@ -169,9 +169,10 @@ class Store:
         index = Index(self.blobs)
         if stack is None or case is not None:
             index.drop_missing(prefix(case=case, stack=stack), (blob.key for _, blob in found))
+        progress = counted(found, len(found), "reading records")
         try:
             for _, same_day in groupby(sorted(found, key=_day, reverse=True), key=_day):
-                entries = self._entries([*same_day], index)
+                entries = [entry for entry, _ in zip(self._entries([*same_day], index), progress, strict=False)]
                 yield from sorted(entries, key=lambda entry: (entry.created_at, entry.record_id), reverse=True)
         finally:
             index.save()
@@ -219,10 +220,9 @@ class Store:
             if case in (None, place.case) and stack in (None, place.stack):
                 yield place, replace(blob, problem=blob.problem or place.problem)
 
-    def _entries(self, found: builtins.list[tuple[Place, Blob]], index: Index) -> builtins.list[StoredRecord]:
+    def _entries(self, found: builtins.list[tuple[Place, Blob]], index: Index) -> Iterator[StoredRecord]:
         """Each as a listed record. Those that the index does not know are read, several at a time from a server."""
-        entries = self._several(lambda pair: self._entry(pair[0], pair[1], index), found)
-        return [*counted(entries, len(found), "reading records")]
+        return self._several(lambda pair: self._entry(pair[0], pair[1], index), found)
 
     def _several(self, read: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """What `read` makes of each; on a server for several at a time, and no more of them in memory."""
