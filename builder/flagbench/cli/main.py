@@ -38,7 +38,8 @@ def run(arguments: Sequence[str]) -> int:
         print_error(error.message, error.remedy)
         code = int(error.code)
     except NotPrinted as error:
-        code = not_printed(error)
+        print_error(str(error), "redirect stdout to a file on a disk with free space")
+        code = int(ExitCode.NOT_STORED)
     except (KeyboardInterrupt, typer.Abort, BrokenPipeError):
         print_error("interrupted", "run the command again when ready")
         code = int(ExitCode.INTERRUPTED)
@@ -50,12 +51,6 @@ def run(arguments: Sequence[str]) -> int:
     with contextlib.suppress(NotPrinted):  # another error has been reported
         sys.stdout.flush()
     return code
-
-
-def not_printed(error: NotPrinted) -> int:
-    """Report that the result of a command could not be printed; returns the exit code."""
-    print_error(str(error), "redirect stdout to a file on a disk with free space")
-    return int(ExitCode.NOT_STORED)
 
 
 def _invoke(arguments: Sequence[str]) -> int:
