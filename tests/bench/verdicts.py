@@ -298,6 +298,14 @@ def against_baselines(report, rng, draws):
             found = outcomes(1.0, spread, here, there)
             alarms = found.get("FASTER", 0) + found.get("SLOWER", 0)
             report.line(f"false alarms, {here} v {there}", f"spread {spread:.2%}", alarms, 0.05, draws)
+    alarms = 0
+    for _ in range(draws):
+        means = np.append(0.01 * rng.standard_normal(2), np.zeros(20))
+        here, there, *earlier = np.exp(means + WITHIN_SESSION * rng.standard_normal(22)).tolist()
+        found = compare_sides([here], [there], prior=history_prior([earlier]), session=math.sqrt(2))
+        alarms += found.outcome.value in ("FASTER", "SLOWER")
+    what = "false alarms, 1 v 1 of two sessions, a session of 20 in the store"
+    report.line(what, "1% between sessions", alarms / draws, 0.05, draws)
     found = outcomes(0.98, 0.005, 5, 5)
     report.line("2 % slower found, 5 v 5", "spread 0.50%", found.get("SLOWER", 0), 0.90, draws, True)
     report.line("2 % slower called the same, 5 v 5", "spread 0.50%", found.get("SAME", 0), 0.05, draws)

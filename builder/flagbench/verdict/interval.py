@@ -41,13 +41,13 @@ STANDARD = Terms()
 
 
 class Expected(Struct, frozen=True):
-    """The expected value of a metric, in the unit and scope it was stated in; `runs`: those of a baseline."""
+    """The expected value of a metric, in the unit and scope it was stated in; `records`: those of a baseline."""
 
     spec: MetricSpec
     estimate: Estimate
     unit: str
     scope: str
-    runs: tuple[Metric, ...] = ()
+    records: tuple[Record, ...] = ()
 
 
 def expected_of_claim(claim: Claim, case: Case) -> list[Expected]:
@@ -65,7 +65,7 @@ def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) ->
             estimate(found, terms.prior(spec.name), session=session_of(records, spec)),
             found[0].unit,
             found[0].scope,
-            tuple(found),
+            tuple(records),
         )
         for spec, found in known
         if spec and found
@@ -121,6 +121,7 @@ def _compared(
         return Compared(spec=spec, result=result, runs=())
     prior, session = terms.prior(name), session_of(records, spec)
     measured = estimate(found, prior, session=session)
+    baseline = common(expected.records, name)
     why = [*_differing(case, against, conditions, spec, name)]
     other = next((m for m in found if (m.unit, m.scope) != (expected.unit, expected.scope)), None)
     difference = quotient = strict = sides = None
@@ -136,8 +137,8 @@ def _compared(
                 strict = ratio(estimate(found, prior, terms.level, session), expected.estimate, spec.better)
     if not why and name == spec.held_by and is_speed(spec) and (partial := partial_batches(records, name)):
         why, quotient, difference = [partial], None, None
-    if not why and expected.runs and quotient is not None and is_speed(spec):
-        sides = ratio_of_sides(found, expected.runs, spec.better, terms)
+    if not why and baseline and quotient is not None and is_speed(spec):
+        sides = ratio_of_sides(found, baseline, spec.better, terms, session_share(records, expected.records))
         quotient = None if sides is None else Ratio(sides.ratio, sides.interval, sides.method)
     result = replace(
         result, measured=measured, ratio=quotient, difference=difference, comparable=not why, reason="; ".join(why)
@@ -148,7 +149,7 @@ def _compared(
         runs=tuple(found),
         session=session,
         strict=strict,
-        baseline=expected.runs,
+        baseline=tuple(baseline),
         sides=sides,
     )
 
@@ -179,9 +180,12 @@ def partial_batches(records: Sequence[Record], name: str) -> str | None:
 
 
 def ratio_of_sides(
-    here: Sequence[Metric], there: Sequence[Metric], better: str, terms: Terms = STANDARD
+    here: Sequence[Metric], there: Sequence[Metric], better: str, terms: Terms = STANDARD, session: float = 0.0
 ) -> SidesRatio | None:
-    """The runs of one side over those of the other, above 1 is better; None where a value is not positive."""
+    """The runs of one side over those of the other, above 1 is better; None where a value is not positive.
+
+    `session`: as for `compare_sides`.
+    """
     mine, others = rates(here), rates(there)
     if not all(0 < value < math.inf for value in (*mine, *others)):
         return None
@@ -190,7 +194,7 @@ def ratio_of_sides(
     # The half-width, relative, that the windows of the runs give their means.
     least = math.hypot(*(math.hypot(*_relative(side)) / len(side) for side in (here, there)))
     prior = terms.prior(here[0].name)
-    return compare_sides(mine, others, least=least, within=terms.within, prior=prior)
+    return compare_sides(mine, others, least=least, within=terms.within, prior=prior, session=session)
 
 
 def rates(metrics: Sequence[Metric]) -> list[float]:

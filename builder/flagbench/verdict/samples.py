@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import combinations
 
 from flagbench.errors import FlagbenchError
-from flagbench.records.digest import device_uuids
+from flagbench.records.digest import device_uuids, machine_digest
 from flagbench.records.model import Record
 from flagbench.terminal import visible
 
@@ -72,9 +72,16 @@ def sessions(begun: Sequence[datetime]) -> list[list[int]]:
     return found
 
 
-def session_share(records: Sequence[Record]) -> float:
-    """The standard deviation of the mean of runs relative to that of a session, where only sessions differ."""
-    return math.hypot(*map(len, sessions([start_of(record) for record in records]))) / len(records)
+def session_share(records: Sequence[Record], others: Sequence[Record] = ()) -> float:
+    """The standard deviation of the mean of runs relative to that of a session, where only sessions differ.
+
+    Of the difference to the mean of `others`, if there are any: runs of a session that both have differ less.
+    """
+    if others and machine_digest(records[0]) != machine_digest(others[0]):
+        return math.hypot(session_share(records), session_share(others))
+    weights = [1 / len(records)] * len(records) + [-1 / max(1, len(others))] * len(others)
+    found = sessions([start_of(record) for record in (*records, *others)])
+    return math.hypot(*(math.fsum(weights[place] for place in session) for session in found))
 
 
 def began(created_at: str, seconds: float) -> datetime:

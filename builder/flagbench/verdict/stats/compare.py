@@ -61,6 +61,7 @@ def compare_sides(
     within: float = WITHIN,
     prior: Prior = DEFAULT,
     level: float = LEVEL,
+    session: float = 0.0,
 ) -> SidesRatio:
     """Compare the rates of runs here with those of runs there.
 
@@ -69,6 +70,8 @@ def compare_sides(
         least: the half-width, relative, that the intervals within the runs give the ratio; with one run on a side,
             it is never known better.
         within: the tolerance of SAME.
+        session: the share of a session's deviation in the difference, 0 where both sides are of the same; it counts
+            with one run on a side, where the prior is that of a history.
 
     Raises:
         ValueError: a rate is not positive, or a side has none.
@@ -76,6 +79,8 @@ def compare_sides(
     a, b = _side(here), _side(there)
     half, method = _half_width(a, b, prior, level)
     if min(a.runs, b.runs) == 1:
+        if prior.session is not None:
+            half = math.hypot(half, prior.session.half_width(level) * session)
         half = min(max(half, least), WIDEST)
     difference = a.mean - b.mean
     interval = math.exp(difference - half), math.exp(difference + half)

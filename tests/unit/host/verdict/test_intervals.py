@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from flagbench.records.model import Metric
 from flagbench.verdict import Verdict, verify_claim
@@ -103,6 +104,16 @@ def test_a_session_is_runs_within_two_hours_of_each_other(minutes: tuple[int, ..
     times = (f"2026-05-01T{10 + minute // 60}:{minute % 60:02}:00Z" for minute in minutes)
     records = [edit(record_id=f"fixture-{time}", created_at=time) for time in times]
     assert session_share(records) == pytest.approx(share)
+
+
+def test_sides_of_one_session_do_not_differ_by_it() -> None:
+    a, b, c = (edit(record_id=f"run-{day}", created_at=f"2026-05-0{day}T12:00:00Z") for day in (1, 2, 3))
+    again = edit(record_id="again", created_at="2026-05-01T13:00:00Z")
+    elsewhere = edit(again, system=replace(again.system, cpu=replace(again.system.cpu, model="another")))
+    assert session_share([a], [again]) == pytest.approx(0)
+    assert session_share([a], [b]) == pytest.approx(math.sqrt(2))
+    assert session_share([a, b], [again, c]) == pytest.approx(math.sqrt(0.5))
+    assert session_share([a], [elsewhere]) == pytest.approx(math.sqrt(2))
 
 
 def refused(value: float) -> Metric:

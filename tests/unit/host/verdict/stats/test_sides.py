@@ -12,6 +12,7 @@ from flagbench.verdict.stats.between import (
     LEAST_SPREAD,
     SESSION,
     Prior,
+    SessionSpread,
     further_runs,
     history_prior,
     over_runs,
@@ -57,6 +58,15 @@ def test_one_run_against_five_pools_their_spread_with_the_prior() -> None:
 def test_a_prior_that_is_too_small_raises_no_alarm() -> None:
     noisy, tiny = (1700.0, 1800.0, 1900.0, 2000.0, 2100.0), Prior(0.0025, 30.0)
     assert compare_sides([1650.0], noisy, prior=tiny).outcome is SideOutcome.INCONCLUSIVE
+
+
+def test_a_history_adds_what_two_sessions_differ_by() -> None:
+    prior = Prior(0.003, 20.0, "20 deviations of earlier runs", SessionSpread(0.009, 5.0))
+    alone, apart = (compare_sides([1900.0], [1900.0], prior=prior, session=share) for share in (0.0, math.sqrt(2)))
+    within, between = 2.08596 * 0.003 * math.sqrt(2), 2.57058 * 0.009 * math.sqrt(2)
+    assert math.log(alone.interval[1]) == pytest.approx(within, rel=1e-5)
+    assert math.log(apart.interval[1]) == pytest.approx(math.hypot(within, between), rel=1e-5)
+    assert compare_sides(FIVE, SIX, prior=prior, session=1.0) == compare_sides(FIVE, SIX)
 
 
 def test_two_runs_are_not_narrower_than_one_spread_allows() -> None:
