@@ -143,11 +143,11 @@ def test_a_silent_server_ends_a_transfer(
     bucket: str, proxy: Any, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """As often as a request and a part are tried, and not for ever."""
+    if method == "GET":
+        put(Bucket(parse_address(f"s3://{bucket}")), large)
     monkeypatch.setattr(client, "_READ_SECONDS", 0.2)
     monkeypatch.setattr(client, "ATTEMPTS", 1)
     place = Bucket(parse_address(f"s3://{bucket}"))
-    if method == "GET":
-        put(place, large)
     proxy.hold(method, past=1)
     with pytest.raises(S3Error) as caught:
         put(place, large) if method == "PUT" else get(place, large, tmp_path / "back")
