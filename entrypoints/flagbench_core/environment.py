@@ -38,7 +38,9 @@ def published(environment: Mapping[str, str], hide: Callable[[str], str] = redac
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
     """Those that its record has: what changes a measurement, without the machine's paths and names."""
     known = secrets(environment)
-    return _hidden(environment, _measured(environment) - _LOGS, lambda value: redact(value, known))
+    named = environment.get(GIVEN, "").split(",")
+    paths = {name for name, value in environment.items() if value.startswith("/") and name not in named}
+    return _hidden(environment, _measured(environment) - _LOGS - paths, lambda value: redact(value, known))
 
 
 def _measured(environment: Mapping[str, str]) -> set[str]:

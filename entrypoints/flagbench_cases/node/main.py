@@ -91,7 +91,8 @@ class Attempt:
             if (store := resolved.store) is not None:  # before any device is used
                 background.run(store.check, self.interruption, 0.0, "looking at %s" % store.name)
             for option in ("out", "bundle"):
-                if folder := getattr(self.arguments, option):
+                folder = getattr(self.arguments, option)
+                if folder and (option == "bundle" or self.writes_record):
                     output.check_folder("--%s" % option, folder)
         except CaseError as error:
             interrupted = error.code == ExitCode.INTERRUPTED

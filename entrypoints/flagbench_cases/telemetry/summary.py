@@ -186,7 +186,7 @@ def _energy(series: _Series, span: _Window, longest: float) -> Optional[Tuple[fl
 def _counted(series: _Series, span: _Window) -> Optional[Tuple[float, float]]:
     """Joules by the device's own counter (mJ), and the seconds that they cover: those of the window between samples.
 
-    None if the counter has fewer than two values there, or was reset.
+    None if the counter has fewer than two values there, was reset or never moved.
     """
     joules = seconds = 0.0
     for (t0, e0), (t1, e1) in _pairs(series):
@@ -196,7 +196,7 @@ def _counted(series: _Series, span: _Window) -> Optional[Tuple[float, float]]:
         if inside > 0:
             joules += (e1 - e0) / 1000 * inside / (t1 - t0)
             seconds += inside
-    return (joules, seconds) if seconds > 0 else None
+    return (joules, seconds) if joules > 0 else None
 
 
 def _throttle_seconds(series: _Series, span: _Window, interval: float) -> Optional[Dict[str, float]]:

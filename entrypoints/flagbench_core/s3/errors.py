@@ -61,4 +61,5 @@ class S3Error(Exception):
 
 def is_page(headers: Mapping[str, str]) -> bool:
     """Whether an answer without an error is a page of HTML. An object that is HTML itself comes with its ETag."""
-    return str(headers.get("content-type", "")).lower().startswith("text/html") and "etag" not in headers
+    kind, length = str(headers.get("content-type", "")).lower(), headers.get("content-length")
+    return kind.startswith("text/html") and "etag" not in headers and length != "0"

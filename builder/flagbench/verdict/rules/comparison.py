@@ -116,7 +116,7 @@ def _lacks(subject: Subject) -> Iterator[str]:
         due = seconds / (found.interval_s or LEAST_SECONDS)
         if found.samples < due / 2:
             yield f"its telemetry has {found.samples} samples in {seconds:.0f} s"
-        elif found.errors >= found.samples:
+        elif found.errors >= found.samples * max(1, len(found.devices)):  # one a device and sample
             yield f"its telemetry has {found.errors} errors in {found.samples} samples"
     measured = ("power_mean_w", "sm_clock_mean_mhz", "util_mean", "mem_used_max_bytes")
     seen = sum(any(getattr(device, name) is not None for name in measured) for device in found.devices)
@@ -162,7 +162,11 @@ def _implausible(subject: Subject, device: DeviceTelemetry) -> Iterator[tuple[st
         ("power_mean_w", power, 0.5 * of_run),
     ):
         value = getattr(device, name)
-        if value is not None and (value <= 0 or value < needed * (full or 0.0)):
+        if value is None:
+            continue
+        if value <= 0 and name != "util_mean":  # in whole percent: 0 for little work
+            yield name, f"{name} of {value:.5g}, which no working device has"
+        elif value < needed * (full or 0.0):
             yield name, f"{name} of {value:.5g}, and its FLOP rate takes at least {needed * (full or 0.0):.5g}"
     mean, limit = device.power_mean_w, device.power_limit_w
     if mean is not None and limit and mean > 1.05 * limit:

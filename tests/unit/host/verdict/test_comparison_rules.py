@@ -218,7 +218,7 @@ DOUBTED: list[tuple[str | None, dict[str, Any]]] = [
     ("telemetry-incomplete", monitored({}, 7)),
     ("telemetry-incomplete", {**monitored({}, samples=0), **LONG}),
     ("telemetry-incomplete", {**monitored({}, samples=14), **LONG}),
-    ("telemetry-incomplete", {**monitored({}, samples=30, errors=30), **LONG}),
+    ("telemetry-incomplete", {**monitored({}, samples=30, errors=240), **LONG}),
     ("telemetry-incomplete", {"telemetry": None, "telemetry_reason": None}),
     (None, {"telemetry": None, "telemetry_reason": "the run was killed"}),
     ("telemetry-speed", monitored({"sm_clock_busy_mhz": 210.0})),
