@@ -28,8 +28,7 @@ def documents_of(case, image, arguments):
         case,
         stack,
         RunOptions(nodes=2, gpus=1, run_id="two-pods", preset="tiny", data="synthetic", **arguments),
-        # RANK and WORLD_SIZE are set by some platforms, and meant otherwise than a launcher would.
-        JobOptions(name="fb", image=image, env=("OMP_NUM_THREADS=1", "RANK=7", "WORLD_SIZE=99")),
+        JobOptions(name="fb", image=image, env=("OMP_NUM_THREADS=1",)),
     )
     return job_documents(request)
 
@@ -43,7 +42,8 @@ def pod(network, start, image_of, tmp_path):
 
     def begin(index, case="distilbert", **arguments):
         documents = documents_of(case, image_of(case), arguments)
-        environment = pod_environment(documents, index)
+        # RANK and WORLD_SIZE are set by some platforms, and meant otherwise than a launcher would.
+        environment = {**pod_environment(documents, index), "RANK": "7", "WORLD_SIZE": "99"}
         # As a kubelet does it: a file that any uid may write.
         message = tmp_path / ("message-%d" % index)
         message.touch()
