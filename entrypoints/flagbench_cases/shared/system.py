@@ -1,5 +1,6 @@
 """Software versions of the running process, and the machine as seen by the kernel."""
 
+import glob
 import os
 import platform
 import sys
@@ -65,12 +66,13 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def network_interfaces() -> List[Dict[str, Any]]:
-    """Name and rate (if the driver reports it) of every interface except loopback, and of InfiniBand devices."""
+def network_interfaces(root: str = "/sys/class") -> List[Dict[str, Any]]:
+    """Name and rate (if the driver reports it) of every interface except loopback, and of RDMA devices whose port is
+    active."""
     found: List[Dict[str, Any]] = []
     for kind, folder, rate in (
-        ("ethernet", "/sys/class/net", "speed"),
-        ("infiniband", "/sys/class/infiniband", "ports/1/rate"),
+        ("ethernet", os.path.join(root, "net"), "speed"),
+        ("infiniband", os.path.join(root, "infiniband"), "ports/1/rate"),
     ):
         try:
             names = sorted(os.listdir(folder))
@@ -78,6 +80,9 @@ def network_interfaces() -> List[Dict[str, Any]]:
             continue
         for name in names:
             if name == "lo" or not os.path.isdir(os.path.join(folder, name)):
+                continue
+            states = map(_first_line, glob.glob(os.path.join(folder, name, "ports", "*", "state")))
+            if kind == "infiniband" and "4: ACTIVE" not in states:
                 continue
             nic = {"name": name, "kind": kind}
             speed = _first_line(os.path.join(folder, name, rate))

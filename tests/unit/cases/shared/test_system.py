@@ -7,6 +7,7 @@ import json
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -45,6 +46,17 @@ def test_a_machine_is_plain_data_without_addresses() -> None:
     assert all(set(nic) <= {"name", "kind", "rate"} for nic in found["nics"])
     assert "lo" not in [nic["name"] for nic in found["nics"]]
     assert json.loads(json.dumps(found)) == found
+
+
+def test_only_rdma_devices_with_an_active_port_are_listed(tmp_path: Path) -> None:
+    for name, state in (("mlx5_0", "4: ACTIVE"), ("mlx5_1", "1: DOWN"), ("mlx5_2", None)):
+        port = tmp_path / "infiniband" / name / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "rate").write_text("200 Gb/sec (4X HDR)\n")
+        if state is not None:
+            (port / "state").write_text(f"{state}\n")
+    found = system.network_interfaces(str(tmp_path))
+    assert found == [{"name": "mlx5_0", "kind": "infiniband", "rate": "200 Gb/sec (4X HDR)"}]
 
 
 @pytest.mark.parametrize(
