@@ -20,7 +20,7 @@ _PREFIXES = (
     *("NCCL_", "NVTE_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "UCX_"),
 )
 """Of libraries whose speed they change; anything else is nobody's business."""
-_LOGS = {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}
+_LOGS = {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"}
 """Set by a rank itself on several nodes, with a path of this run."""
 _SHORTEST_SECRET = 6
 """A shorter one would be found in the middle of words."""

@@ -64,9 +64,14 @@ class Job:
 
 
 def keep_nccl_log(spool: RankSpool) -> None:
-    """Have NCCL, before it starts, log to a file of the spool what it chooses, unless the user asked for its log."""
-    if not os.environ.keys() & {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}:
-        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=path_of(spool.folder, spool.rank, "nccl"))
+    """Have NCCL, before it starts, log to a file of the spool what it chooses, unless the user asked for this log.
+
+    NCCL_DEBUG=WARN, which images and clusters set, does not ask for it; torch's errors have what NCCL warns of.
+    """
+    asked = os.environ.get("NCCL_DEBUG", "").upper() in ("INFO", "TRACE")
+    if not asked and "NCCL_DEBUG_FILE" not in os.environ:
+        file = path_of(spool.folder, spool.rank, "nccl")
+        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=file)
 
 
 def nccl_networks(spool: RankSpool) -> List[str]:

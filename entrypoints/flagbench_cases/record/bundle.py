@@ -19,7 +19,7 @@ from flagbench_core.redaction import REDACTED, is_secret
 
 SCHEMA = "bundle/v1"
 MANIFEST, SUMS = "MANIFEST.json", "SHA256SUMS"
-KINDS = ("exit", "facts", "nccl", "steps")
+KINDS = ("exit", "facts", "steps")
 LAUNCHER, PLAN, TELEMETRY = "agent.json", "plan.json", "telemetry.jsonl"
 _LINE_BYTES = 2**24
 """A longer line is searched for credentials in pieces."""

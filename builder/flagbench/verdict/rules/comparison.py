@@ -76,7 +76,7 @@ def _sockets(subjects: Sequence[Subject], compared: Compared, verification: Veri
         if unused := _unused_rdma(subject):
             yield (
                 f"record {subject.record.record_id}: NCCL connected the nodes by sockets, although node 0 has "
-                f"{', '.join(unused)}; the bundle has its log, rank-*.nccl"
+                f"{', '.join(unused)}; --env NCCL_DEBUG=INFO shows why"
             )
 
 
