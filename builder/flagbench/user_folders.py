@@ -8,6 +8,8 @@ from pathlib import Path
 
 from platformdirs import user_cache_path, user_data_path
 
+from flagbench.errors import FlagbenchError
+from flagbench.files import reason
 from flagbench_core.scratch import user_folder
 
 CACHE_VARIABLE = "FLAGBENCH_CACHE"
@@ -25,10 +27,19 @@ def cache_folder() -> Path:
 
 
 def _own(find: Callable[[str], Path], name: str) -> Path:
-    """A folder of the platform; for a user without a name and a home one in TMPDIR, as record/unsent.py has it."""
+    """A folder of the platform; for a user without a name and a home one in TMPDIR, as record/unsent.py has it.
+
+    Raises FlagbenchError (usage) if there is none.
+    """
     try:
         if (found := find("flagbench")).is_absolute():
             return found
     except RuntimeError:  # platformdirs: no home directory
         pass
-    return Path(user_folder()) / name
+    try:
+        return Path(user_folder()) / name
+    except OSError as error:
+        raise FlagbenchError(
+            f"cannot use {error.filename} for lack of a home folder: {reason(error)}",
+            remedy="set HOME to a folder of your own",
+        ) from error

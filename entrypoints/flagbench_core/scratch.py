@@ -44,8 +44,17 @@ def scratch(place: Optional[str] = None, prefix: str = PREFIX) -> Iterator[str]:
 
 
 def user_folder() -> str:
-    """A folder in TMPDIR for what a user keeps who has neither a name nor a home, as in a container."""
-    return os.path.join(tempfile.gettempdir(), "flagbench-user-%d" % os.getuid())
+    """A folder in TMPDIR for what a user keeps who has neither a name nor a home, as in a container.
+
+    Raises OSError if it cannot be made, or if it may be somebody else's, who could have made it first.
+    """
+    folder = os.path.join(tempfile.gettempdir(), "flagbench-user-%d" % os.getuid())
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, "other users can write to it", folder)
+    return folder
 
 
 def remove_leftovers(place: Optional[str] = None, prefix: str = PREFIX) -> List[str]:

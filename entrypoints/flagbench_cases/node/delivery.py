@@ -55,8 +55,10 @@ class Delivery:
         self._interruption = interruption
         self._failures: List[str] = []
         self._complete = True
-        store = targets.store
-        self._unsent = Unsent(record_id, store.meant_for, targets.out) if store and store.meant_for else None
+        meant_for = targets.store and targets.store.meant_for
+        self._unsent: Optional[Unsent] = None
+        if meant_for:
+            self._unsent = self._try(lambda: Unsent(record_id, meant_for, targets.out), required=False)
         self._waits = False
 
     def fail(self, error: CaseError) -> None:

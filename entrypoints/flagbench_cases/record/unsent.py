@@ -13,6 +13,7 @@ from typing import Callable, Optional
 from flagbench_cases.record.stores import Bundle, bundle_key, copy_bundle
 from flagbench_cases.shared import output
 from flagbench_cases.shared.errors import CaseError
+from flagbench_core.exit_codes import ExitCode
 from flagbench_core.layout import ADDRESS_SUFFIX
 from flagbench_core.scratch import user_folder
 
@@ -21,7 +22,7 @@ class Unsent:
     """What one node keeps until it is stored."""
 
     def __init__(self, record_id: str, meant_for: str, out: Optional[str]) -> None:
-        """`out`: the folder of --out; without it, the user's data folder."""
+        """`out`: the folder of --out; without it, the user's data folder. Raises CaseError (14)."""
         self.command = "flagbench results push" + (" %s" % shlex.quote(out) if out else "")
         """Stores what waits, on a machine where the folder of --out has the name that it has here."""
         self.folder = out or os.path.join(_data_folder(), "unsent")
@@ -70,6 +71,10 @@ def _bundle_name(record_id: str, bundle: Bundle) -> str:
 
 
 def _data_folder() -> str:
-    """The folder of this user's data, as platformdirs has it on the host side."""
+    """The folder of this user's data, as platformdirs has it on the host side. Raises CaseError (14)."""
     base = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
-    return os.path.join(base if os.path.isabs(base) else user_folder(), "flagbench")
+    try:
+        return os.path.join(base if os.path.isabs(base) else user_folder(), "flagbench")
+    except OSError as error:
+        words = "cannot use %s for lack of a home folder: %s" % (error.filename, error.strerror)
+        raise CaseError(words, "set HOME to a folder of your own, or give --out", ExitCode.NOT_STORED) from error

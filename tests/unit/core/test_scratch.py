@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -103,3 +104,15 @@ def test_concurrent_runs_keep_their_folders(place: Path) -> None:
         racer.communicate(timeout=60)
     assert [racer.returncode for racer in racers] == [0] * 4
     assert list(place.iterdir()) == []
+
+
+def test_a_user_folder_is_this_users_own(place: Path) -> None:
+    folder = Path(scratch.user_folder())
+    assert (folder.parent, stat.S_IMODE(folder.stat().st_mode)) == (place, 0o700)
+    folder.chmod(0o777)
+    with pytest.raises(PermissionError):
+        scratch.user_folder()
+    folder.rename(place / "elsewhere")
+    folder.symlink_to(place / "elsewhere")
+    with pytest.raises(PermissionError):
+        scratch.user_folder()
