@@ -70,7 +70,9 @@ class Delaying:
             raise KeyboardInterrupt
         self.signalled = number
         with suppress(RuntimeError):  # it interrupted the writing of another line
-            sys.stderr.write("flagbench: what was measured is stored first; interrupt again to end at once\n")
+            sys.stderr.write(
+                "flagbench: what was measured, if anything, is stored first; interrupt again to end at once\n"
+            )
 
 
 class Forwarding:
@@ -121,7 +123,6 @@ class Forwarding:
         read: Mapping[IO[bytes], Callable[[bytes], object]],
         send: Callable[[int], object],
         kill: Callable[[], object],
-        tick: Callable[[], object] = lambda: None,
     ) -> tuple[int | None, float | None]:
         """Forward signals by `send` until the process has closed its output and ended.
 
@@ -130,7 +131,6 @@ class Forwarding:
 
         Args:
             read: called with what is printed to each pipe of the process.
-            tick: called about once a second.
         """
         self._following = True
         output = {stream.fileno(): take for stream, take in read.items()}
@@ -141,7 +141,6 @@ class Forwarding:
         overdue: float | None = None
         began = deadline = 0.0
         while output or process.poll() is None:
-            tick()
             left = _TICK_SECONDS if output else _END_SECONDS
             if self._signals:
                 left = 0.0

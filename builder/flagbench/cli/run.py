@@ -27,6 +27,7 @@ from flagbench.runs.target import Via, targets_of, with_data
 from flagbench.runs.this_machine import with_stack
 from flagbench.signals import Delaying
 from flagbench.stdio import NotPrinted
+from flagbench_core.exit_codes import ExitCode
 
 
 @takes_options
@@ -122,8 +123,10 @@ def command(
         code = run_sides(sides, lambda target: run_and_keep(target, records, None))
         series_page.show(sides, catalog, claim, store, wide=wide, as_json=as_json)
         raise typer.Exit(code)
-    with Delaying():
+    with Delaying() as delaying:
         ended = run_and_keep(targets[0], records, granted)
+    interrupted = delaying.signalled is not None or ended.result.signalled
+    code = ended.code or int(ExitCode.INTERRUPTED if interrupted else ExitCode.OK)
     if ended.refused or not ended.result.record.strip():
         raise typer.Exit(ended.code)
     try:
@@ -144,4 +147,4 @@ def command(
             raise
         # It is stored: a failure to show it does not change how the run ended.
         print_error(str(error), "the record is kept; `flagbench results show last`")
-    raise typer.Exit(ended.code)
+    raise typer.Exit(code)

@@ -212,11 +212,10 @@ def run_sides(
                 print_note(text)
                 code, continues = _one(side, planned, run, first=number == 1)
                 codes.append(code)
-                if continues and until is not None and until(code):
-                    break
                 if not continues or delaying.signalled is not None:
-                    # Interrupted, even where the run at hand still ended well.
-                    codes += [int(ExitCode.INTERRUPTED)] * (number < len(turns))
+                    codes.append(int(ExitCode.INTERRUPTED))  # even where the run at hand still ended well
+                    break
+                if until is not None and until(code):
                     break
         finally:
             stored = _end(sides)

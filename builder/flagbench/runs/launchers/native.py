@@ -8,16 +8,12 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
 
 from flagbench.checkout import commit
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Stack
-from flagbench.output import print_note
 from flagbench.runs.launchers import Health, LaunchResult
 from flagbench.runs.launchers.container_exit import Ended, exit_code, record_in, record_of_killed
 from flagbench.runs.launchers.folders import output_folder
@@ -29,8 +25,6 @@ from flagbench_core.exit_codes import ExitCode
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
 """What every case imports; a case's manifest names what it imports beside these."""
 _PYTHON = (sys.executable, "-m", "flagbench_cases")
-_PATIENCE_SECONDS = 600.0
-"""The default of --timeout."""
 _PR_SET_PDEATHSIG = 1
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
@@ -69,9 +63,7 @@ class NativeLauncher:
         known = commit()
         with output_folder(request.options.out):
             defaults = {} if known is None else {"FLAGBENCH_COMMIT": known}
-            ended = follow(
-                request.arguments(), request.stack, defaults, request.environment, patience=request.options.timeout
-            )
+            ended = follow(request.arguments(), request.stack, defaults, request.environment)
         if record := record_in(ended.printed):
             return LaunchResult(record, exit_code(record, ended.code), ended.signalled is not None)
         # Only node 0 prints a record; the entrypoint may know its node rank from the platform's variables alone.
@@ -86,13 +78,10 @@ def follow(
     stack: Stack,
     defaults: Mapping[str, str],
     given: Mapping[str, str] | None = None,
-    *,
-    patience: float | None = None,
 ) -> Ended:
     """Run the image side to its end and read what it prints. Signals are forwarded; see Forwarding.
 
-    It runs in its own session, so that Ctrl-C on a terminal reaches it only once, through this process. `patience`:
-    seconds after which it is continued if it was stopped; the default of --timeout if None.
+    It runs in its own session, so that Ctrl-C on a terminal reaches it only once, through this process.
     """
     printed = bytearray()
     # In this order: a signal that arrives while the child is started must not be lost.
@@ -114,34 +103,10 @@ def follow(
             {child.stdout: printed.extend},
             child.send_signal,
             child.kill,  # its ranks die with it, even stopped ones
-            tick=_StoppedWatch(child.pid, patience).look,
         )
     if child.returncode < 0:  # nobody else removes what it left
         scratch.remove_leftovers()
     return Ended(bytes(printed), child.returncode, signalled, overdue)
-
-
-class _StoppedWatch:
-    """Continues a process that was stopped (SIGSTOP) for as long as a run may be without progress.
-
-    It supervises the ranks, so nobody else would notice; what they measured meanwhile is not lost.
-    """
-
-    def __init__(self, pid: int, patience: float | None) -> None:
-        self._pid, self._patience = pid, _PATIENCE_SECONDS if patience is None else patience
-        self._since: float | None = None
-
-    def look(self) -> None:
-        """To be called about once a second."""
-        with suppress(OSError):  # it has ended
-            if Path(f"/proc/{self._pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "T":
-                self._since = None
-                return
-            self._since = time.monotonic() if self._since is None else self._since
-            if time.monotonic() - self._since > self._patience:
-                print_note(f"warning: process {self._pid}, stopped for {self._patience:.0f} s, is continued")
-                os.kill(self._pid, signal.SIGCONT)
-                self._since = None
 
 
 def explain(ended: Ended) -> FlagbenchError:

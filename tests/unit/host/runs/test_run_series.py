@@ -102,6 +102,16 @@ def test_a_series_that_ends_early(
 
 
 @pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize(("words", "runs"), [("--run-id mine-2", 1), ("--repeat 2 --nonce mine", 2)])
+def test_a_signal_while_the_last_record_is_stored(
+    flagbench: Flagbench, signalled_at_the_second_record: Callable[..., None], words: str, runs: int
+) -> None:
+    signalled_at_the_second_record(signal.SIGINT)
+    assert flagbench(f"run distilbert:cpu --preset tiny {words}").code == ExitCode.INTERRUPTED
+    assert len(flagbench("results ls --json").json["records"]) == runs
+
+
+@pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(("times", "state"), [(1, "ok"), (2, "missing")])
 def test_a_signal_while_a_record_is_stored(

@@ -181,16 +181,6 @@ def test_a_signal_that_another_thread_receives_is_handed_on() -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_a_stopped_entrypoint_is_continued(
-    run: Run, monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunRequest
-) -> None:
-    """After the time without progress that counts as a hang: nobody else watches it."""
-    monkeypatch.setattr("flagbench.signals._TICK_SECONDS", 0.02)
-    code = "os.kill(os.getpid(), signal.SIGSTOP)\nprint(json.dumps({'schema': 'record/v1'}))"
-    result = run(code, replace(request_for_cpu, options=LocalOptions(timeout=0.1)))
-    assert result.record == b'{"schema": "record/v1"}\n'
-
-
 def test_more_descriptors_than_select_takes(run: Run) -> None:
     """As a scheduler with many connections leaves them open in what it starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
