@@ -67,9 +67,6 @@ def command(
             file_okay=False,
         ),
     ] = None,
-    platform: Annotated[
-        str | None, typer.Option(metavar="OS/ARCH", help="The stack's; a variant may be named: linux/amd64/v3.")
-    ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Run every step again.")] = False,
     allow_unlocked: Annotated[
         bool, typer.Option("--allow-unlocked", help="Build although the stack's lock leaves something unresolved.")
@@ -103,7 +100,6 @@ def command(
         apt_source=apt_source,
         ca_bundle=ca_bundle,
         wheelhouse=wheelhouse,
-        platform=platform,
         no_cache=no_cache,
         allow_unlocked=allow_unlocked,
         template=template,

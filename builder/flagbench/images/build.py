@@ -29,19 +29,6 @@ JOB_BYTES = 9 * 2**30
 flash-attn 2.5.9 and 2.7.3, which without MAX_JOBS starts a job for each 9 GiB of free memory."""
 
 
-def require_platform(stack: Stack, options: BuildOptions) -> None:
-    """Refuse another platform than the stack's: its lock has the hashes of that platform's files alone.
-
-    Raises FlagbenchError (usage).
-    """
-    if options.platform is None or _kind(options.platform) == _kind(stack.platform):
-        return
-    raise FlagbenchError(
-        f"--platform is {options.platform}, and the stack {stack.name} is locked for {stack.platform}",
-        remedy="add a stack for that platform (docs/add-a-stack.md), or leave --platform out",
-    )
-
-
 def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
     """Refuse what the lock leaves open, unless that was allowed.
 
@@ -74,15 +61,14 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
     """
     if options.base is None and lock.base_image is not None and lock.base_digest is not None:
         return Base(f"{lock.base_image}@{lock.base_digest}", lock.base_digest, in_registry=True)
-    platform = options.platform or stack.platform
     reference = options.base or lock.base_image or ""
     image = engine.inspect(reference)
     if image is None:
         progress.note(f"pulling {reference}")
-        image = engine.pull(reference, platform=platform, show=progress.show)
-    if image.platform and _kind(image.platform) != _kind(platform):
+        image = engine.pull(reference, platform=stack.platform, show=progress.show)
+    if image.platform and _kind(image.platform) != _kind(stack.platform):
         raise FlagbenchError(
-            f"the base {reference} is for {image.platform}, the image to build is for {platform}",
+            f"the base {reference} is for {image.platform}, the image to build is for {stack.platform}",
             remedy="name a base of the stack's platform with --base, or add a stack for that of this base",
         )
     # An engine may call an image without a name `<none>`.
@@ -184,15 +170,14 @@ class Builder:
         """
         stack = target.stack
         lock = self._renderer.lock(stack)
-        require_platform(stack, self._options)
         require_locked(stack, lock, self._options)
         base = resolve_base(stack, lock, self._options, self._engine, self._progress)
         rendered = self._renderer.stack(stack)
-        heavy = stack_tier(stack, rendered, lock, base, self._options)
+        heavy = stack_tier(stack, rendered, lock, base)
         if target.case is None:
             return ImageResult(target.name, (self._ensure(heavy),), lock)
         thin_rendered = self._renderer.case(target.case, stack, rendered)
-        thin = case_tier(target.case, stack, thin_rendered, lock, base, self._options, heavy)
+        thin = case_tier(target.case, stack, thin_rendered, lock, base, heavy)
         # A case's image is complete by itself: if it is up to date, that of the stack is not needed.
         there = self._up_to_date(thin)
         results = [there] if there else [self._ensure(heavy), self._ensure(thin)]

@@ -28,12 +28,11 @@ _UNSAFE = re.compile(r"[\s\"'\\<>^`{|}]")
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
 _SHOWN = 8
 """How many packages an error names."""
-_PLATFORM = re.compile(r"[a-z0-9]+/[a-z0-9_]+(/[a-z0-9]+)?")
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How to build; only `base`, `platform` and `template` change what is built.
+    """How to build; only `base` and `template` change what is built.
 
     Raises FlagbenchError (usage) for an invalid value; the content of files is checked by `make_inputs`.
     """
@@ -47,8 +46,6 @@ class BuildOptions:
     """URL of a distribution's archive, or the path of a file of sources lines, instead of the base's own sources."""
     ca_bundle: Path | None = None
     wheelhouse: Path | None = None
-    platform: str | None = None
-    """`os/architecture`, the stack's with or without a variant; None: the stack's."""
     no_cache: bool = False
     allow_unlocked: bool = False
     template: Path | None = None
@@ -58,9 +55,6 @@ class BuildOptions:
         if self.base is not None and find_reference(self.base) is None:
             remedy = "write a name like registry.example/base:1, or an image's id"
             raise FlagbenchError(f"--base: {self.base!r} is not an image reference", remedy=remedy)
-        if self.platform is not None and _PLATFORM.fullmatch(self.platform) is None:
-            remedy = "write os/architecture, like linux/amd64"
-            raise FlagbenchError(f"--platform: {self.platform!r} is not valid", remedy=remedy)
         for url in self.pip_source:
             _require_url(url, "--pip-source")
         if self.apt_file is not None and not self.apt_file.is_file():
@@ -100,12 +94,7 @@ def make_inputs(options: BuildOptions, lock: Lock) -> Mapping[str, Path | bytes]
     """
     inputs: dict[str, Path | bytes] = {}
     if options.ca_bundle is not None:
-        inputs["ca.crt"] = content = _read(options.ca_bundle, "--ca-bundle")
-        if b"PRIVATE KEY-----" in content:
-            raise FlagbenchError(
-                f"--ca-bundle {options.ca_bundle} holds a private key, which no build needs",
-                remedy="name a file that holds certificates alone, such as /etc/ssl/certs/ca-certificates.crt",
-            )
+        inputs["ca.crt"] = _read(options.ca_bundle, "--ca-bundle")
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=options.ca_bundle)
         except ssl.SSLError:

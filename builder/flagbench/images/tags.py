@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flagbench.image_reference import LOCAL, image_of, parse_reference
-from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import ImageInfo
 from flagbench.images.lockfile import Lock, select_packages
 from flagbench.images.render.directory import Rendered
@@ -110,10 +109,9 @@ class Tier:
         return self.heavy or revision is None or image.labels.get(REVISION_LABEL) == revision
 
 
-def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base, options: BuildOptions) -> Tier:
+def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base) -> Tier:
     """The stack's image, with everything that is installed."""
-    platform = options.platform or stack.platform
-    digest = _digest(rendered, base, platform, None)
+    digest = _digest(rendered, base, stack.platform, None)
     return Tier(
         rendered=rendered,
         digest=digest,
@@ -124,18 +122,15 @@ def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base, options
         ),
         build_args={"BASE": base.reference},
         labels=_labels(stack.title, stack, lock, base, digest),
-        platform=platform,
+        platform=stack.platform,
         base=base,
         lock=select_packages(lock, stack_packages(stack, lock)),
     )
 
 
-def case_tier(
-    case: Case, stack: Stack, rendered: Rendered, lock: Lock, base: Base, options: BuildOptions, below: Tier
-) -> Tier:
+def case_tier(case: Case, stack: Stack, rendered: Rendered, lock: Lock, base: Base, below: Tier) -> Tier:
     """The case's image on the stack's: code alone."""
-    platform = options.platform or stack.platform
-    digest = _digest(rendered, base, platform, below.digest)
+    digest = _digest(rendered, base, stack.platform, below.digest)
     names = dict.fromkeys([stack.name, f"{stack.name}-{VERSION}", *stack.aliases])
     return Tier(
         rendered=rendered,
@@ -146,7 +141,7 @@ def case_tier(
             **_labels(f"{case.title} on {stack.title}", stack, lock, base, digest),
             CASE_LABEL: case.name,
         },
-        platform=platform,
+        platform=stack.platform,
         base=base,
         lock=select_packages(lock, case_packages(case, stack, lock)),
         compiles=len(needed_to_compile(case, stack.build)),

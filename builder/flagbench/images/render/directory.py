@@ -20,9 +20,6 @@ FILE_MODE = 0o644
 """The permission bits of every file: the steps of a Dockerfile name the interpreter of what they run."""
 _FOLDER_MODE = 0o755
 _CHUNK = 1 << 20
-LISTING = "rendered.sha256"
-"""The file of a build directory that names the others that we wrote, as `sha256sum --check` reads it."""
-_HEADER = "# Written by `flagbench render`: the files of this folder that it may replace."
 
 
 @dataclass(frozen=True)
@@ -123,74 +120,21 @@ def _padding(size: int) -> bytes:
 def write_tree(directories: Mapping[str, Rendered], folder: Path) -> None:
     """Write build directories at relative paths under `folder`.
 
-    What we wrote into one of them before is replaced, inputs/ keeps what the user put there, and the rest of
-    `folder` is left alone.
-
-    Raises FlagbenchError (usage) where one of them holds a file that we did not write or that was edited since
-    (nothing is changed then), or cannot be written.
+    Raises FlagbenchError (usage) where one of them is there already (nothing is written then), or cannot be written.
     """
+    if there := [name for name in directories if os.path.lexists(folder / name)]:
+        raise FlagbenchError(
+            f"{folder / there[0]} exists, and `flagbench render` replaces nothing",
+            remedy="remove it, or name another folder with -o",
+        )
     try:
         for name, image in directories.items():
-            if foreign := next(_foreign(folder / name, image), None):
-                raise FlagbenchError(
-                    f"`flagbench render` would replace {foreign}, which it did not write or which was edited since",
-                    remedy="move it elsewhere, or name another folder with -o",
-                )
-        for name, image in directories.items():
-            _write(image, folder / name)
+            for file, content in image.files.items():
+                path = folder / name / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+                path.chmod(FILE_MODE)
     except OSError as error:
         raise FlagbenchError(
             f"{folder} cannot be written: {reason(error)}", remedy="name another folder with -o"
         ) from None
-
-
-def _foreign(target: Path, image: Rendered) -> Iterator[Path]:
-    """What is in the way of a build directory: files that we did not write, or that were edited since."""
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        yield target
-        return
-    listing, today = _listing(target / LISTING), _digests(image)
-    own_inputs = {name.split("/")[1] for name in image.files if name.startswith(f"{INPUTS}/")}
-    for path in sorted(target.rglob("*")):
-        name = path.relative_to(target).as_posix()
-        top, *below = name.split("/")
-        if top == INPUTS and below and below[0] not in own_inputs:
-            continue  # the user's, and not in the way
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            yield path
-        elif path.is_dir() or (name == LISTING and listing):
-            continue
-        else:
-            # What we wrote there before, or write there now; another file, which may be large, is not read.
-            known = {digests[name] for digests in (listing, today) if name in digests}
-            if not known or hashlib.sha256(path.read_bytes()).hexdigest() not in known:
-                yield path
-
-
-def _listing(path: Path) -> dict[str, str]:
-    """Relative path to sha256 of every file that we wrote; empty where there is no listing of ours."""
-    if not path.is_file():
-        return {}
-    header, *lines = path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
-    if header != _HEADER:
-        return {}
-    return {name: digest for digest, _, name in (line.partition("  ") for line in lines) if name}
-
-
-def _digests(image: Rendered) -> dict[str, str]:
-    return {name: hashlib.sha256(content).hexdigest() for name, content in image.files.items()}
-
-
-def _write(image: Rendered, target: Path) -> None:
-    """Write the files, and their listing last: until then a file is known by the earlier one or by its content."""
-    earlier = _listing(target / LISTING)
-    listing = [_HEADER, *(f"{digest}  {name}" for name, digest in _digests(image).items()), ""]
-    for name, content in {**image.files, LISTING: "\n".join(listing).encode()}.items():
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        path.chmod(FILE_MODE)
-    for path in target.rglob("*"):
-        name = path.relative_to(target).as_posix()
-        if name in earlier and name not in image.files:
-            path.unlink()

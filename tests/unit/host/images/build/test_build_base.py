@@ -118,19 +118,3 @@ def test_a_lock_may_fix_the_image_of_a_private_base(resolve, mini_lock):
     assert resolve("a", lock=lock, allow_unlocked=True).identity == ID
     assert resolve("a", lock=replace(lock, base_digest=ID)).identity == ID
     assert resolve("a", replace(IMAGE, repo_digests=(f"a@{OTHER}",)), lock).identity == OTHER
-
-
-def test_another_platform_than_the_locked_one_is_refused(build, engine):
-    with pytest.raises(FlagbenchError, match="linux/arm64") as refused:
-        build(platform="linux/arm64")
-    assert refused.value.code is ExitCode.USAGE
-    assert (engine.requests, engine.pulled) == ([], [])
-
-
-def test_a_variant_of_the_platform_is_the_platform(build, engine, monkeypatch):
-    pulled = []
-    debian = engine.images["debian:bookworm-slim"]
-    monkeypatch.setattr(engine, "pull", lambda ref, platform, show: pulled.append((ref, platform)) or debian)
-    build(base="vendor/base:1", platform="linux/amd64/v3")
-    assert pulled == [("vendor/base:1", "linux/amd64/v3")]
-    assert {request.platform for request in engine.requests} == {"linux/amd64/v3"}
