@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +22,6 @@ from flagbench.image_reference import REPOSITORY, is_ours
 from flagbench.manifests.lookup import image_names
 from flagbench.manifests.model import Catalog
 from flagbench.records.bundles import StoredBundle
-from flagbench.records.series import load_all
-from flagbench.records.series_document import SeriesDocument
 from flagbench.records.store import Store, StoredRecord
 from flagbench.report.results import state_of
 from flagbench.user_folders import cache_folder
@@ -75,34 +73,18 @@ def records(store: Store, selected: Iterable[StoredRecord], keep: int = 0) -> li
     chosen = list(islice(found, keep, None))
     if not chosen:
         return []
-    bundles, series = store.bundles.all(), runs_of_series(store)  # one listing for all of them
-    return [stored_record(store, entry, bundles.get(entry.record_id, ()), series) for entry in chosen]
+    bundles = store.bundles.all()  # one listing for all of them
+    return [stored_record(store, entry, bundles.get(entry.record_id, ())) for entry in chosen]
 
 
-def runs_of_series(store: Store) -> dict[str, str]:
-    """The series of each record that is of one, by the ids; damaged series say nothing."""
-    found = (each for _, each in load_all(store) if isinstance(each, SeriesDocument))
-    return {run.record_id: each.series_id for each in found for run in each.runs if run.record_id is not None}
-
-
-def stored_record(
-    store: Store,
-    entry: StoredRecord,
-    bundles: Iterable[StoredBundle] | None = None,
-    series: Mapping[str, str] | None = None,
-) -> Removable:
-    """A listed record with its bundles, which the store is asked for where they are not given.
-
-    `series`: what `runs_of_series` returned: without its record, a run of a series counts as lost.
-    """
+def stored_record(store: Store, entry: StoredRecord, bundles: Iterable[StoredBundle] | None = None) -> Removable:
+    """A listed record with its bundles, which the store is asked for where they are not given."""
     if bundles is None:
         bundles = store.bundles.find(entry.record_id) if entry.problem is None else ()
     bundles = [*bundles]
     detail = f"{entry.case}:{entry.stack}, {state_of(entry).value}, {entry.created_at}"
     if bundles:
         detail += f", {len(bundles)} bundle(s)"
-    if series is not None and entry.record_id in series:
-        detail += f", a run of the series {series[entry.record_id]}, which stays without it"
     size = entry.blob.size + sum(bundle.size for bundle in bundles)
     return Removable("record", entry.record_id, detail, size, partial(_remove_record, store, entry, bundles))
 

@@ -79,7 +79,7 @@ def test_a_bucket_that_keeps_versions_is_refused(store: Store, server: Any, buck
     server.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": status})
     assert "version" in refused(ExitCode.NOT_STORED, store.put, record()).message
     health = store.health()
-    assert (health.ok, health.writable) == (False, False)
+    assert not health.ok
     assert not all(check.ok for check in probe(store.blobs))
     assert "Versions" not in server.list_object_versions(Bucket=bucket)
 
@@ -90,7 +90,7 @@ def test_a_key_that_can_only_write_stores_and_shows_nothing(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", os.environ["FLAGBENCH_TEST_S3_WRITER_KEY"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", os.environ["FLAGBENCH_TEST_S3_WRITER_SECRET"])
     writer = open_store(f"s3://{bucket}/some/prefix")
-    assert writer.health().writable
+    assert writer.health().ok
     writer.put(record())
     refused(ExitCode.NOT_STORED, writer.put, record())  # it cannot see that this is the same
     refused(ExitCode.USAGE, lambda: [*writer.list()])
@@ -122,7 +122,7 @@ def test_an_object_that_was_changed_is_damaged_and_hides_nothing(
 def test_over_tls_with_the_servers_certificate(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", os.environ["FLAGBENCH_TEST_S3_TLS"])
     health = open_store(f"s3://{bucket}").health()
-    assert not health.writable
+    assert not health.ok
     assert "AWS_CA_BUNDLE" in str(health.remedy)
     monkeypatch.setenv("AWS_CA_BUNDLE", os.environ["FLAGBENCH_TEST_S3_CA"])
     store = open_store(f"s3://{bucket}")
@@ -150,7 +150,7 @@ def test_what_is_wrong_is_named_before_a_run(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     health = open_store(address.format(bucket=bucket)).health()
-    assert (health.ok, health.writable) == (False, False)
+    assert not health.ok
     assert word in f"{health.detail} {health.remedy}"
 
 
@@ -239,7 +239,7 @@ def test_a_key_that_may_not_ask_for_versions_is_refused(bucket: str, proxy: Any)
     store = open_store(f"s3://{bucket}/some/prefix")
     proxy.fault = lambda method, path, count: (403, "AccessDenied") if "versioning" in path else None
     assert "GetBucketVersioning" in refused(ExitCode.NOT_STORED, store.put, record()).message
-    assert not store.health().writable
+    assert not store.health().ok
 
 
 def test_another_answer_to_a_lost_put_is_not_taken_for_ours(bucket: str, proxy: Any, store: Store) -> None:

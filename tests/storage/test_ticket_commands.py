@@ -45,13 +45,12 @@ def test_the_commands(store: Store, tmp_path: Path, typed: Any) -> None:
     assert store.bundles.find(ID) == []
 
 
-def test_when_no_ticket_is_made(store: Store, bucket: str, server: Any, typed: Any, tmp_path: Path) -> None:
+def test_when_no_ticket_is_made(store: Store, bucket: str, server: Any, typed: Any) -> None:
     ticket = ("store", "ticket", "--store")
     for words in (("--expires", "8d"), ("--expires", "1"), ("--json",)):
         assert typed(*ticket, store.url, *words).code == ExitCode.USAGE
-    swift = (*ticket, f"s3://{bucket}?profile=swift", "--out", str(tmp_path / "ticket.json"))
-    assert typed(*swift).code == ExitCode.USAGE, "several writers may win"
-    assert json.loads(typed(*swift, "--allow-overwrite", "--json").out)["nodes"] == 1
+    swift = typed(*ticket, f"s3://{bucket}?profile=swift")
+    assert swift.code == ExitCode.USAGE, "several writers may win"
     server.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     assert typed(*ticket, store.url).code == ExitCode.USAGE
 

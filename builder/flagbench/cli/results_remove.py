@@ -41,8 +41,7 @@ def remove(
     and size (bytes), and needs --yes.
     """
     place = open_store(store)
-    series = pruning.runs_of_series(place)
-    found = [pruning.stored_record(place, entry, series=series) for entry in stored_entries(records, place)]
+    found = [pruning.stored_record(place, entry) for entry in stored_entries(records, place)]
     if not yes and (json or not _can_ask()):
         raise _unasked("rm")
     _confirm_and_remove(found, dry_run=False, yes=yes, wide=wide, json=json)

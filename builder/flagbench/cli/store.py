@@ -64,10 +64,6 @@ def ticket(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write a file (mode 0600), not to stdout.")
     ] = None,
-    overwriting: Annotated[
-        bool,
-        typer.Option("--allow-overwrite", help="Accept a server on which an upload can be replaced, as Swift."),
-    ] = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -86,7 +82,7 @@ def ticket(
     if run_id is not None:
         check_run_id(run_id)
     life = _time(expires)
-    made = Inbox(open_store(store)).issue(run_id or new_run_id(), nodes, life, overwriting=overwriting)
+    made = Inbox(open_store(store)).issue(run_id or new_run_id(), nodes, life)
     if out is None:
         print(made.encode().decode().rstrip("\n"))
     else:

@@ -60,15 +60,13 @@ class Blob:
 
 @dataclass(frozen=True)
 class Health:
-    """Whether a store can be used now; `remedy` says what to do where it cannot."""
+    """Whether a record could be put into a store now; `remedy` says what to do where it could not."""
 
     ok: bool
     detail: str
     remedy: str | None = None
-    writable: bool = True
-    """Whether a record could be put: a store that is not ok for another reason still takes one."""
     code: ExitCode = ExitCode.USAGE
-    """Of a command that needs a store that is not writable."""
+    """Of a command that needs a store that can be used."""
 
 
 class Blobs(Protocol):

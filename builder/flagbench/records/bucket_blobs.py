@@ -122,12 +122,12 @@ class BucketBlobs:
         except ListingDenied:
             return Health(True, f"{where}: this key may not list; whether it may write is not known")
         except S3Error as error:
-            return Health(False, error.message, error.remedy, writable=False, code=_unmeasured(error))
+            return Health(False, error.message, error.remedy, code=_unmeasured(error))
         except StoreError as error:
-            return Health(False, error.message, error.remedy, writable=False, code=error.code)
+            return Health(False, error.message, error.remedy, code=error.code)
         if keeps_versions:
             unsafe = self.bucket.unsafe("a record")
-            return Health(False, unsafe.message, unsafe.remedy, writable=False)
+            return Health(False, unsafe.message, unsafe.remedy)
         promise = ""
         if not self.profile.one_winner:
             promise = "; two writers of one key at the same time may overwrite each other"

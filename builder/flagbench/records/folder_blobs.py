@@ -191,10 +191,7 @@ class FolderBlobs:
                 with _temporary(Path(probe), b"probe") as file:
                     os.link(file, file.with_suffix(".link"))
         except OSError as error:
-            return Health(False, f"{self.root}: {error.strerror}", _remedy(error), writable=False)
-        if unfinished := _unfinished(records):
-            remedy = "storing was interrupted; `flagbench results push` stores what waits, or a record in a FILE"
-            return Health(False, f"{self.root}: {unfinished} record(s) not stored to the end", remedy)
+            return Health(False, f"{self.root}: {error.strerror}", _remedy(error))
         return Health(True, str(self.root))
 
 
@@ -230,13 +227,6 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
             checked = checksum_name(entry.name) in names or _NAMES_ITS_CONTENT.search(entry.name)
             problem = None if checked else "it has no checksum beside it"
             yield Blob(key, found.st_size, f"{found.st_size}-{found.st_mtime_ns}", problem)
-
-
-def _unfinished(folder: Path) -> int:
-    """How many checksums have no file beside them, left by an interrupted put."""
-    suffix = checksum_name("")
-    found = ((names, name) for _, _, names in os.walk(folder) for name in names if name.endswith(suffix))
-    return sum(name.removesuffix(suffix) not in names for names, name in found)
 
 
 def _checksum(path: Path) -> Path:

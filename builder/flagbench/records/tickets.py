@@ -75,22 +75,20 @@ class Inbox:
             )
         self._store, self._blobs, self._bucket = store, store.blobs, store.blobs.bucket
 
-    def issue(self, run_id: str, nodes: int, life: timedelta, *, overwriting: bool = False) -> Ticket:
+    def issue(self, run_id: str, nodes: int, life: timedelta) -> Ticket:
         """A ticket for a run.
 
-        `overwriting`: also on a server that may tell several writers of one upload that they have won.
-
-        Raises StoreError: (usage) on such a server, where the bucket keeps versions, or where something was uploaded
-        for the run; (network).
+        Raises StoreError: (usage) on a server that may tell several writers of one upload that they have won, where
+        the bucket keeps versions, or where something was uploaded for the run; (network).
         """
         if not timedelta(minutes=1) <= life <= LONGEST:
             raise FlagbenchError("--expires is out of range", remedy="give a time from 1m to 7d")
         with request_errors():
-            if not (self._blobs.one_winner or overwriting):
+            if not self._blobs.one_winner:
                 raise FlagbenchError(
                     f"{self._bucket.profile.title} may tell several writers of one upload that they have won: what a "
                     "ticket's holder uploaded can be replaced while the ticket is valid",
-                    remedy="use another server, or accept that with --allow-overwrite",
+                    remedy="use another server",
                 )
             if self._bucket.keeps_versions:
                 raise self._bucket.unsafe("a ticket's upload")

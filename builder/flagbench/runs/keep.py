@@ -26,7 +26,7 @@ def open_usable_store(url: str | None) -> Store:
     """The store. Raises FlagbenchError (usage, network) where it takes no record now: that should not cost a run."""
     store = open_store(url)
     health = store.health()
-    if not health.writable:
+    if not health.ok:
         raise FlagbenchError(
             f"the store can keep no record: {health.detail}",
             remedy=health.remedy or "name another store with --store",

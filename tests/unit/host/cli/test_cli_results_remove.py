@@ -22,7 +22,6 @@ from flagbench.manifests.load import load_catalog
 from flagbench.records.store import Store
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench, MakeRecord
-from unit.host.records.test_series import stored_series
 
 FAILED = {"state": "failed", "phase": "train", "reason": "a rank died", "exit_code": 4}
 
@@ -46,13 +45,6 @@ def test_rm_removes_the_named_records_and_their_checksums(store: Store, flagbenc
     assert ids(store) == ["record-4", "record-2"]
     left = {path.name for path in Path(store.blobs.location("results/v1")).rglob("*") if path.is_file()}
     assert left == {f"record-{n}.json{suffix}" for n in (2, 4) for suffix in ("", ".sha256")}
-
-
-def test_a_record_of_a_series_is_shown_as_one(store: Store, flagbench: Flagbench) -> None:
-    stored_series(store)
-    assert "series mine" in flagbench("results prune --case distilbert --dry-run").out
-    assert "series mine" in flagbench("results rm record-mine-1 --yes").out
-    assert "series" not in flagbench("results rm record-1 --yes").out
 
 
 def test_rm_takes_last_a_prefix_and_a_damaged_record(store: Store, flagbench: Flagbench) -> None:
