@@ -128,6 +128,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
+def hint(name: str, known: Iterable[str]) -> str:
+    """`did you mean NAME? `, to begin a remedy with; empty without a name near enough."""
+    close = nearest(name, known)
+    return f"did you mean {close}? " if close else ""
+
+
 def _explained(schema: Any, validator: Validator, document: Any) -> Iterator[tuple[FieldPath, str]]:
     try:
         errors = list(validator.iter_errors(document))

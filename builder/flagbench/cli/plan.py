@@ -8,7 +8,6 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import JsonOption, WideOption
-from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.output import echo_json, print_page
 from flagbench.plan.page import make_plan
@@ -31,7 +30,6 @@ def command(
     gpus_per_node: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Tensor parallelism stays inside a node. Default: 8, or all.")
     ] = None,
-    nodes: Annotated[int | None, typer.Option(hidden=True)] = None,
     preset: Annotated[
         Literal["reference", "tiny"],
         typer.Option(help="The published size, or a tiny one that takes seconds."),
@@ -60,11 +58,6 @@ def command(
 
     Exits 0, or 5 if no layout fits.
     """
-    if nodes is not None:
-        raise FlagbenchError(
-            "plan has no --nodes: --gpus counts the devices of all nodes",
-            remedy=f"write --gpus {nodes * (gpus_per_node or gpus)} --gpus-per-node {gpus_per_node or gpus}",
-        )
     options = RunOptions(preset=preset, precision=precision, set_=tuple(set_ or ()))
     plan = make_plan(case_name, load_catalog(), gpus, gpus_per_node, mem, options)
     if as_json:

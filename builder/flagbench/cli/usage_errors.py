@@ -73,7 +73,6 @@ def _name(parameter: Any) -> str | None:
 
 
 def _meant(word: str, names: Iterable[str]) -> str:
-    from flagbench.schema import nearest  # no command needs it that starts
+    from flagbench.schema import hint  # no command needs it that starts
 
-    close = nearest(word, names)
-    return f"did you mean {close}? " if close else ""
+    return hint(word, names)

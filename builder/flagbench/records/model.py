@@ -306,8 +306,6 @@ class DeviceTelemetry(Struct, frozen=True):
     power_max_w: Number | None = None
     energy_j: Number | None = None
     energy_seconds: Number | None = None
-    energy_source: str | None = None
-    """`counter`, of the device, or `power`: samples of it, integrated."""
     temperature_max_c: Number | None = None
     sm_clock_mean_mhz: Number | None = None
     sm_clock_min_mhz: Number | None = None

@@ -22,7 +22,7 @@ from flagbench.records.series import LeftOut, Series, check_series, read_series,
 from flagbench.records.series_document import is_series, parse_series
 from flagbench.records.store import Store, StoredRecord, open_store
 from flagbench.records.store_keys import check_record_id
-from flagbench.schema import nearest
+from flagbench.schema import hint
 from flagbench.terminal import brief, visible
 from flagbench_core.exit_codes import ExitCode
 
@@ -112,11 +112,10 @@ def _stored_id(name: str, store: Store) -> str:
                 code=ExitCode.USAGE,
             )
         _check_exists(store)
-        close = nearest(name, ["last", *store.find("")])
-        hint = f"did you mean {close}? " if close else ""
         raise StoreError(
             f"no record in {store.url} has an id that begins with '{name}'",
-            remedy=f"{hint}`flagbench results ls` shows the stored records; --store names another store",
+            remedy=hint(name, ["last", *store.find("")])
+            + "`flagbench results ls` shows the stored records; --store names another store",
             code=ExitCode.DATA,
         )
     if len(found) == 1:

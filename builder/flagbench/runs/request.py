@@ -19,7 +19,7 @@ from flagbench.manifests.model import Case, Engine, Scalar, Stack
 from flagbench.manifests.settings import setting_fault
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.records.scalars import RUN_ID
-from flagbench.schema import nearest
+from flagbench.schema import hint
 from flagbench_core.environment import GIVEN
 from flagbench_core.redaction import is_secret
 from flagbench_core.s3 import S3Error, parse_address
@@ -328,11 +328,9 @@ def read_setting(setting: str, case: Case) -> tuple[str, Scalar]:
     if not equals:
         raise FlagbenchError(f"--set {setting!r} has no value", remedy="write --set NAME=VALUE")
     if name not in case.settable:
-        close = nearest(name, case.settable)
-        hint = f"did you mean {close}? " if close else ""
         raise FlagbenchError(
             f"--set: {name!r} is not a hyper-parameter of {case.name} that may be set",
-            remedy=f"{hint}settable are: {', '.join(sorted(case.settable))}",
+            remedy=f"{hint(name, case.settable)}settable are: {', '.join(sorted(case.settable))}",
         )
     spec = case.settable[name]
     value = _typed(raw, spec["type"])

@@ -75,7 +75,7 @@ class LocalRanks:
         return next((rank for rank, found in zip(ranks, kinds) if not found >= REQUIRED), None)
 
     def find_lost(self, states: Sequence[Optional[Progress]]) -> Optional[int]:
-        """A rank that ended, or became another program, before it finished; else None. `states`: its `progress`."""
+        """A rank that ended before it finished; else None. `states`: its `progress`."""
         self._lost = next((r.rank for r, state in zip(self._readers, states) if self._is_lost(r, state)), None)
         return self._lost
 
@@ -87,7 +87,7 @@ class LocalRanks:
         if state is not None and reader.rank not in self._pids:
             self._pids.update((f["rank"], f["pid"]) for f in reader.facts() if f["kind"] == "process")
         pid = self._pids.get(reader.rank)
-        return pid is not None and (processes.state(pid) in (None, "Z") or processes.was_replaced(pid))
+        return pid is not None and processes.state(pid) in (None, "Z")
 
     def ends(self, report: Mapping[str, Any]) -> List[RankEnd]:
         """How ranks ended before they finished, as reported by their guards, else by the launcher's `report`."""

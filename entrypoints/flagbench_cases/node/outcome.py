@@ -26,7 +26,7 @@ class RankEnd(NamedTuple):
     def reason(self, layout: Layout) -> str:
         """What happened, for the record's status."""
         if self.code is None:
-            how = "disappeared or was replaced by another program"
+            how = "disappeared"
         else:
             how = "%s %s" % ("was killed by" if self.code < 0 else "ended with", describe_exit(self.code))
         where = "on node %d, in phase %s after %d steps" % (self.node, self.phase, self.steps)

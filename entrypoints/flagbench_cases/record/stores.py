@@ -213,18 +213,15 @@ def _not_stored(message: str, remedy: str) -> CaseError:
     return CaseError(message, remedy, ExitCode.NOT_STORED)
 
 
-def _unreachable(message: str, remedy: str) -> CaseError:
-    return CaseError(message, remedy, ExitCode.ENGINE)
-
-
 @contextlib.contextmanager
 def _checking(begin: str = "") -> Iterator[None]:
     """Turns an error of a bucket before a run into a CaseError that begins so: network (15), else usage (2)."""
     try:
         yield
     except S3Error as error:
-        kind = _unreachable if error.network else UsageError
-        raise kind(begin + error.message, error.remedy) from None
+        if error.network:
+            raise CaseError(begin + error.message, error.remedy, ExitCode.ENGINE) from None
+        raise UsageError(begin + error.message, error.remedy) from None
 
 
 @contextlib.contextmanager

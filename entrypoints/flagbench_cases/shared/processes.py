@@ -37,14 +37,6 @@ def state(pid: int) -> Optional[str]:
     return fields[0] if fields else None
 
 
-def was_replaced(pid: int) -> bool:
-    """Whether a process started as this Python now runs another program; False if unknown."""
-    try:
-        return os.readlink("/proc/%d/exe" % pid) != os.readlink("/proc/self/exe")
-    except OSError:
-        return False
-
-
 def descendants(root: int) -> Set[int]:
     """Live descendants of `root`, without zombies."""
     children: Dict[int, List[int]] = {}

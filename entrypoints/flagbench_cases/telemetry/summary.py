@@ -137,7 +137,6 @@ def _device(
         if "sm_clock_mhz" in device and _within(t, span) and "gpu_idle" not in device.get("throttle", ())
     ]
     energy = _counted([(t, device["energy_mj"]) for t, device in series if "energy_mj" in device], span)
-    source = "counter" if energy else "power"
     energy = energy or _energy([(t, device.get("power_w")) for t, device in series], span, _HOLE * interval)
     foreign = None
     if "processes" in static:
@@ -149,7 +148,6 @@ def _device(
         power_max_w=max(power, default=None),
         energy_j=energy and round(energy[0], 3),
         energy_seconds=energy and round(energy[1], 3),
-        energy_source=energy and source,
         temperature_max_c=max(inside("temperature_c"), default=None),
         sm_clock_mean_mhz=_mean(clock),
         sm_clock_min_mhz=min(clock, default=None),

@@ -35,7 +35,6 @@ from flagbench.runs.request import (
     refuse_secret,
 )
 from flagbench.schema import shipped_manifests
-from flagbench.terminal import brief
 from flagbench_core import __version__
 from flagbench_core.environment import GIVEN
 from flagbench_core.exit_codes import ExitCode
@@ -157,7 +156,6 @@ def check_store(run: RunOptions, job: JobOptions) -> None:
 
 
 DEFAULT_MINUTES = 210
-_LABEL = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 63
 """Characters of a host name, which a pod's is: the job's with the number of the node."""
 _NAMES = ("--name=", "--namespace=", "--queue=", "--pull-secret=", "--store-secret=", "--ticket-secret=")
@@ -169,7 +167,7 @@ class JobRequest:
     """One job.
 
     Raises FlagbenchError (usage) when it is made, for the first value that the image would refuse once it has its
-    nodes, or that would give away a secret. Quantities and names of other objects are for the cluster to check.
+    nodes, or that would give away a secret. Quantities and names are for the cluster to check.
     """
 
     case: Case
@@ -181,7 +179,6 @@ class JobRequest:
         check_options(self.run, self.case, self.stack)
         check_ranges(self.job)
         check_store(self.run, self.job)
-        self._check_names()
         # Parsed for their errors.
         _ = self.rdma, self.environment, self.node_labels
         for word in self.command():
@@ -287,16 +284,6 @@ class JobRequest:
                 "--out-pvc CLAIM keeps it, and so does --store"
             )
         return found
-
-    def _check_names(self) -> None:
-        """Refuse names that every cluster refuses: a job's and a namespace are RFC 1123 labels."""
-        longest = {"--name": _LONGEST_NAME - len(f"-{self.run.nodes - 1}"), "--namespace": _LONGEST_NAME}
-        for option, name in (("--name", self.job.name), ("--namespace", self.job.namespace)):
-            if name is not None and not (_LABEL.fullmatch(name) and len(name) <= longest[option]):
-                raise FlagbenchError(
-                    f"{option} {brief(name)!r} is not a name for Kubernetes",
-                    remedy=f"use up to {longest[option]} lower-case letters and digits, with dashes between them",
-                )
 
     def _check_image(self) -> None:
         if self.job.image is not None and self.job.registry is not None:

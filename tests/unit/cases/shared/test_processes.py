@@ -141,12 +141,3 @@ def test_memory_kills_are_read_from_either_version(
 ) -> None:
     (tmp_path / name).write_text(content)
     assert processes.oom_kills(str(tmp_path)) == kills
-
-
-def test_a_process_that_became_another_program_is_known() -> None:
-    with running(READY + WAIT, ready=1) as process:
-        assert processes.was_replaced(process.pid) is False
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:  # Popen returns once it has become `cat`
-        assert processes.was_replaced(other.pid) is True
-        other.communicate()
-    assert processes.was_replaced(other.pid) is False, "nothing is known of one that is gone"

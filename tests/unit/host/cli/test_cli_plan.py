@@ -59,8 +59,6 @@ def test_memory_of_the_devices_of_a_stack(flagbench: Flagbench) -> None:
     assert "NVIDIA H200 141 GiB" in several.err
     unknown = flagbench("plan llama2-70b --gpus 32")
     assert (unknown.code, "--mem" in unknown.err) == (ExitCode.USAGE, True)
-    nodes = flagbench("plan llama2-70b:a100 --nodes 4 --gpus 8")
-    assert (nodes.code, "--gpus 32 --gpus-per-node 8" in nodes.err) == (ExitCode.USAGE, True)
 
 
 def test_inference_is_split_by_tensors_alone(flagbench: Flagbench) -> None:

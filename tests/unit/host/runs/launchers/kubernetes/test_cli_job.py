@@ -52,9 +52,6 @@ def test_out_writes_a_file(tmp_path: Path, flagbench: Flagbench) -> None:
     [
         ("", "CASE:STACK"),
         ("distilbert:cpux --for kubernetes", "'cpux'"),
-        ("distilbert:cpu --name My_Job", "--name 'My_Job'"),
-        (f"distilbert:cpu --nodes 2 --name {62 * 'a'}", "--name"),
-        ("distilbert:cpu --namespace -x", "--namespace"),
         ("distilbert:cpu --for kubernetes --env TOKEN=x", "--env TOKEN"),
         ("distilbert:cpu --for kubernetes --submit --out x", "--out"),
     ],
