@@ -298,14 +298,26 @@ def against_baselines(report, rng, draws):
             found = outcomes(1.0, spread, here, there)
             alarms = found.get("FASTER", 0) + found.get("SLOWER", 0)
             report.line(f"false alarms, {here} v {there}", f"spread {spread:.2%}", alarms, 0.05, draws)
-    alarms = 0
-    for _ in range(draws):
-        means = np.append(0.01 * rng.standard_normal(2), np.zeros(20))
-        here, there, *earlier = np.exp(means + WITHIN_SESSION * rng.standard_normal(22)).tolist()
-        found = compare_sides([here], [there], prior=history_prior([earlier]), session=math.sqrt(2))
-        alarms += found.outcome.value in ("FASTER", "SLOWER")
+
+    def alarms(runs, between, sessions=0, earlier=0):
+        """The share of FASTER and SLOWER of runs of two sessions, with so many earlier sessions and runs of each."""
+        found = 0
+        for _ in range(draws):
+            means = between * rng.standard_normal((2 + sessions, 1))
+            here, there = np.exp(means[:2] + WITHIN_SESSION * rng.standard_normal((2, runs))).tolist()
+            store = np.exp(means[2:] + WITHIN_SESSION * rng.standard_normal((sessions, earlier))).tolist()
+            compared = compare_sides(here, there, prior=history_prior(store, store), session=math.sqrt(2))
+            found += compared.outcome.value in ("FASTER", "SLOWER")
+        return found / draws
+
     what = "false alarms, 1 v 1 of two sessions, a session of 20 in the store"
-    report.line(what, "1% between sessions", alarms / draws, 0.05, draws)
+    report.line(what, "1% between sessions", alarms(1, 0.01, 1, 20), 0.05, draws)
+    for runs in (2, 3, 5):
+        what = f"false alarms, {runs} v {runs} of two sessions"
+        for between, limit in ((0.01, 0.05), (0.02, 0.35)):
+            report.line(what, f"{between:.0%} between sessions", alarms(runs, between), limit, draws)
+        found = alarms(runs, 0.02, 5, 5)
+        report.line(f"{what}, 5 sessions in the store", "2% between sessions", found, 0.05, draws)
     found = outcomes(0.98, 0.005, 5, 5)
     report.line("2 % slower found, 5 v 5", "spread 0.50%", found.get("SLOWER", 0), 0.90, draws, True)
     report.line("2 % slower called the same, 5 v 5", "spread 0.50%", found.get("SAME", 0), 0.05, draws)

@@ -72,9 +72,9 @@ def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) ->
     ]
 
 
-def session_of(records: Sequence[Record], spec: MetricSpec | Metric) -> float:
-    """The share of a session's deviation in the mean of a metric over runs; only speeds differ between sessions."""
-    return session_share(records) if is_speed(spec) else 0.0
+def session_of(records: Sequence[Record], spec: MetricSpec, others: Sequence[Record] = ()) -> float:
+    """As `session_share`, for a metric: only speeds differ between sessions."""
+    return session_share(records, others) if is_speed(spec) else 0.0
 
 
 def candidates(spec: MetricSpec, against: Against) -> tuple[str, ...]:
@@ -119,8 +119,8 @@ def _compared(
     )
     if not found:
         return Compared(spec=spec, result=result, runs=())
-    prior, session = terms.prior(name), session_of(records, spec)
-    measured = estimate(found, prior, session=session)
+    prior, session = terms.prior(name), session_of(records, spec, expected.records)
+    measured = estimate(found, prior, session=session_of(records, spec))
     baseline = common(expected.records, name)
     why = [*_differing(case, against, conditions, spec, name)]
     other = next((m for m in found if (m.unit, m.scope) != (expected.unit, expected.scope)), None)
@@ -138,7 +138,7 @@ def _compared(
     if not why and name == spec.held_by and is_speed(spec) and (partial := partial_batches(records, name)):
         why, quotient, difference = [partial], None, None
     if not why and baseline and quotient is not None and is_speed(spec):
-        sides = ratio_of_sides(found, baseline, spec.better, terms, session_share(records, expected.records))
+        sides = ratio_of_sides(found, baseline, spec.better, terms, session)
         quotient = None if sides is None else Ratio(sides.ratio, sides.interval, sides.method)
     result = replace(
         result, measured=measured, ratio=quotient, difference=difference, comparable=not why, reason="; ".join(why)

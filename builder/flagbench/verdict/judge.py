@@ -196,8 +196,10 @@ def _against_baseline(
         if compared.spec.better == "lower":
             here, there = there, here
         prior = terms.prior(compared.runs[0].name)
-        more = further_runs_each(here, there, within=terms.within, prior=prior)
+        more = further_runs_each(here, there, within=terms.within, prior=prior, session=compared.session)
         why = f"{why}; {_further(more, ' on each side')}"
+        if more is None and compared.session:
+            why = f"{why}; runs of both sides in one session may"
     limits = f"{1 - terms.within:g} to {1 + terms.within:g} counts as the same"
     return Ratio(sides.ratio, sides.interval, sides.method), Verdict[sides.outcome.name], f"{limits}; {why}"
 

@@ -128,7 +128,7 @@ class Compared(Struct, frozen=True, kw_only=True):
     runs: tuple[Metric, ...]
     """The metric of each run."""
     session: float = 1.0
-    """The share of a session's deviation in the mean of the runs."""
+    """The share of a session's deviation in the mean of the runs, or in its difference to that of a baseline."""
     strict: Ratio | None = None
     """The ratio with its interval at the level of a look, where the verdict is looked at more than once."""
     baseline: tuple[Metric, ...] = ()

@@ -79,9 +79,10 @@ def session_share(records: Sequence[Record], others: Sequence[Record] = ()) -> f
     """
     if others and machine_digest(records[0]) != machine_digest(others[0]):
         return math.hypot(session_share(records), session_share(others))
-    weights = [1 / len(records)] * len(records) + [-1 / max(1, len(others))] * len(others)
     found = sessions([start_of(record) for record in (*records, *others)])
-    return math.hypot(*(math.fsum(weights[place] for place in session) for session in found))
+    here = [sum(place < len(records) for place in session) for session in found]
+    there = [len(session) - count for session, count in zip(found, here, strict=True)]
+    return math.dist([n / len(records) for n in here], [n / max(1, len(others)) for n in there])
 
 
 def began(created_at: str, seconds: float) -> datetime:

@@ -143,15 +143,15 @@ def over_runs(
         own = t_two_sided(level, n - 1) * deviation / math.sqrt(n)
         half = math.hypot(own, mean * between.half_width(level) * session)
         spread = deviation / abs(mean) if mean else math.inf
-        method = f"between {n} runs, Student t{_with_sessions(between, session)}"
+        method = f"between {n} runs, Student t{with_sessions(between, session)}"
         return OverRuns(mean, (mean - half, mean + half), spread, method)
     if not all(0 < value < math.inf for value in values):
         return None
     squares = _squares([math.log(value) for value in values])
     spread, half = _half_width(n, squares, _least(within, mean), prior, level, session)
     factor = math.exp(min(half, WIDEST))
-    runs, with_sessions = "one run" if n == 1 else f"{n} runs", _with_sessions(prior.session, session)
-    method = f"{runs}, spread between runs {prior.spread:.1%} ({prior.source}){with_sessions}"
+    runs = "one run" if n == 1 else f"{n} runs"
+    method = f"{runs}, spread between runs {prior.spread:.1%} ({prior.source}){with_sessions(prior.session, session)}"
     return OverRuns(mean, (mean / factor, mean * factor), spread, method)
 
 
@@ -212,7 +212,8 @@ def _least(within: Sequence[float], mean: float) -> float:
     return math.hypot(*known) / math.sqrt(len(known)) if known else 0.0
 
 
-def _with_sessions(between: SessionSpread | None, session: float) -> str:
+def with_sessions(between: SessionSpread | None, session: float) -> str:
+    """What the method of an interval says of a session's part, if it has one."""
     if between is None or not session:
         return ""
     return f", between sessions {max(between.spread, LEAST_SESSION_SPREAD):.1%} ({between.source})"

@@ -6,6 +6,9 @@ the numbers of runs differ, and never taken narrower than Student's with one spr
 predictive t interval: the variance of both sides is pooled with the prior of `between`. It is never narrower than
 five or more runs on the other side allow, so that a prior that is too small does not raise the alarm.
 
+Two sides of different sessions differ by what sessions differ by, too: its half-width is added in quadrature, but for
+one run on a side with the default prior, which covers it.
+
 SAME is decided first, by equivalence: the whole interval lies within the tolerance (two one-sided tests, Schuirmann
 1987, here at 2.5 % each, so that one interval serves all). Then FASTER or SLOWER: the interval does not contain 1.
 """
@@ -17,7 +20,16 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from flagbench.verdict.stats.between import DEFAULT, LEVEL, MOST_RUNS, RUNS_FOR_STUDENT, WIDEST, Prior
+from flagbench.verdict.stats.between import (
+    DEFAULT,
+    LEVEL,
+    MOST_RUNS,
+    RUNS_FOR_STUDENT,
+    SESSION,
+    WIDEST,
+    Prior,
+    with_sessions,
+)
 from flagbench_core.stats.student import t_two_sided
 
 WITHIN = 0.02
@@ -70,17 +82,14 @@ def compare_sides(
         least: the half-width, relative, that the intervals within the runs give the ratio; with one run on a side,
             it is never known better.
         within: the tolerance of SAME.
-        session: the share of a session's deviation in the difference, 0 where both sides are of the same; it counts
-            with one run on a side, where the prior is that of a history.
+        session: the share of a session's deviation in the difference, 0 where both sides are of the same.
 
     Raises:
         ValueError: a rate is not positive, or a side has none.
     """
     a, b = _side(here), _side(there)
-    half, method = _half_width(a, b, prior, level)
+    half, method = _half_width(a, b, prior, level, session)
     if min(a.runs, b.runs) == 1:
-        if prior.session is not None:
-            half = math.hypot(half, prior.session.half_width(level) * session)
         half = min(max(half, least), WIDEST)
     difference = a.mean - b.mean
     interval = math.exp(difference - half), math.exp(difference + half)
@@ -94,15 +103,19 @@ def further_runs_each(
     within: float = WITHIN,
     prior: Prior = DEFAULT,
     level: float = LEVEL,
+    session: float = 0.0,
 ) -> int | None:
-    """How many more runs on each side, with the same means and spreads, would decide; None if more than MOST_RUNS."""
+    """How many more runs on each side, with the same means and spreads, would decide; None if more than MOST_RUNS.
+
+    They are of the sessions that there are: `session` is as for `compare_sides`.
+    """
     a, b = _side(here), _side(there)
     df = a.runs + b.runs - 2
     variance = (a.squares + b.squares) / df if min(a.runs, b.runs) > 1 else prior.spread**2
     difference = a.mean - b.mean
     for more in range(1, MOST_RUNS + 1):
         x, y = (_Side(side.runs + more, side.mean, (side.runs + more - 1) * variance) for side in (a, b))
-        half, _ = _half_width(x, y, prior, level)
+        half, _ = _half_width(x, y, prior, level, session)
         if judge((math.exp(difference - half), math.exp(difference + half)), within) is not SideOutcome.INCONCLUSIVE:
             return more
     return None
@@ -126,22 +139,24 @@ def _side(values: Sequence[float]) -> _Side:
     return _Side(len(logs), mean, math.fsum((log - mean) ** 2 for log in logs))
 
 
-def _half_width(a: _Side, b: _Side, prior: Prior, level: float) -> tuple[float, str]:
+def _half_width(a: _Side, b: _Side, prior: Prior, level: float, session: float) -> tuple[float, str]:
     """Of the difference of the two means, at most WIDEST, and how it was found."""
-    runs = f"{a.runs} and {b.runs} runs"
     factor = math.sqrt(1 / a.runs + 1 / b.runs)
-    squares, df = a.squares + b.squares, a.runs + b.runs - 2
+    squares, df, between = a.squares + b.squares, a.runs + b.runs - 2, prior.session
     if min(a.runs, b.runs) > 1:
-        half = _welch(a, b, level)
+        half, method, between = _welch(a, b, level), "Welch t", between or SESSION
         if min(a.runs, b.runs) < RUNS_FOR_STUDENT:
             half = max(half, t_two_sided(level, df) * math.sqrt(squares / df) * factor)
-        return min(half, WIDEST), f"{runs}, Welch t"
-    pooled = prior.df + df
-    half = t_two_sided(level, pooled) * math.sqrt((prior.df * prior.spread**2 + squares) / pooled) * factor
-    for side in (a, b):
-        if side.runs >= RUNS_FOR_STUDENT:
-            half = max(half, t_two_sided(level, side.runs - 1) * math.sqrt(side.variance) * factor)
-    return min(half, WIDEST), f"{runs}, predictive t, spread between runs {prior.spread:.1%} ({prior.source})"
+    else:
+        pooled = prior.df + df
+        half = t_two_sided(level, pooled) * math.sqrt((prior.df * prior.spread**2 + squares) / pooled) * factor
+        for side in (a, b):
+            if side.runs >= RUNS_FOR_STUDENT:
+                half = max(half, t_two_sided(level, side.runs - 1) * math.sqrt(side.variance) * factor)
+        method = f"predictive t, spread between runs {prior.spread:.1%} ({prior.source})"
+    if between is not None:
+        half = math.hypot(half, between.half_width(level) * session)
+    return min(half, WIDEST), f"{a.runs} and {b.runs} runs, {method}{with_sessions(between, session)}"
 
 
 def _welch(a: _Side, b: _Side, level: float) -> float:

@@ -140,10 +140,11 @@ def test_a_claim_of_another_case_is_a_usage_error() -> None:
 # Against a baseline
 
 
-def side(*values: float, name: str = "") -> list[Record]:
-    """Runs whose gate metric, p_core, has these values, each with an interval of 0.2 % within the run."""
+def side(*values: float, name: str = "", day: int = 1) -> list[Record]:
+    """Runs of one session whose gate metric, p_core, has these values, each with an interval of 0.2 % in the run."""
+    begun = {"created_at": f"2026-05-{day:02}T12:30:00Z"}
     return [
-        edit(record_id=f"fixture-{name}{k}", metrics={"p_core": {"value": v, "ci95": (v * 0.998, v * 1.002)}})
+        edit(record_id=f"fixture-{name}{k}", metrics={"p_core": {"value": v, "ci95": (v * 0.998, v * 1.002)}}, **begun)
         for k, v in enumerate(values)
     ]
 
@@ -172,6 +173,17 @@ def test_a_baseline_says_whether_a_machine_became_slower(
     assert (result.verdict, result.verdict.exit_code) == (verdict, code)
     assert line(result, "p_core").ratio.value == pytest.approx(factor)
     assert ("one run" in result.reason) == (runs == 1)
+
+
+@pytest.mark.parametrize("runs", [2, 5])
+def test_sides_of_two_days_differ_by_what_sessions_do(runs: int) -> None:
+    here, there = side(*[0.975] * runs, name="here-"), side(*[1.0] * runs, name="there-")
+    assert verify_baseline(here, there, CASE).verdict is Verdict.SLOWER
+    another_day = verify_baseline(here, side(*[1.0] * runs, name="there-", day=2), CASE)
+    assert another_day.verdict is Verdict.INCONCLUSIVE
+    assert "in one session" in another_day.reason
+    # 1.96 x 1 % x sqrt(2): a day's part of either side.
+    assert line(another_day, "p_core").ratio.ci95[1] == pytest.approx(0.975 * math.exp(0.027718), rel=1e-5)
 
 
 def test_a_shorter_time_is_faster_than_a_baseline_too() -> None:

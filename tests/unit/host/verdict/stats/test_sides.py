@@ -21,6 +21,7 @@ from flagbench.verdict.stats.compare import SideOutcome, compare_sides, further_
 from flagbench.verdict.stats.looks import look_levels
 
 FIVE, SIX = (1914.0, 1917.0, 1920.0, 1923.0, 1926.0), (1900.0, 1931.0, 1905.0, 1942.0, 1950.0, 1890.0)
+NIGHTS = Prior(0.003, 20.0, "20 deviations of earlier runs", SessionSpread(0.009, 5.0))
 
 
 def test_welchs_interval_of_logarithms_is_scipys() -> None:
@@ -61,12 +62,21 @@ def test_a_prior_that_is_too_small_raises_no_alarm() -> None:
 
 
 def test_a_history_adds_what_two_sessions_differ_by() -> None:
-    prior = Prior(0.003, 20.0, "20 deviations of earlier runs", SessionSpread(0.009, 5.0))
-    alone, apart = (compare_sides([1900.0], [1900.0], prior=prior, session=share) for share in (0.0, math.sqrt(2)))
+    alone, apart = (compare_sides([1900.0], [1900.0], prior=NIGHTS, session=share) for share in (0.0, math.sqrt(2)))
     within, between = 2.08596 * 0.003 * math.sqrt(2), 2.57058 * 0.009 * math.sqrt(2)
     assert math.log(alone.interval[1]) == pytest.approx(within, rel=1e-5)
     assert math.log(apart.interval[1]) == pytest.approx(math.hypot(within, between), rel=1e-5)
-    assert compare_sides(FIVE, SIX, prior=prior, session=1.0) == compare_sides(FIVE, SIX)
+
+
+@pytest.mark.parametrize(("prior", "between"), [(DEFAULT, 1.95996 * 0.01), (NIGHTS, 2.57058 * 0.009)])
+def test_several_runs_of_two_sessions_differ_by_them(prior: Prior, between: float) -> None:
+    alone, apart = (compare_sides(FIVE, SIX, prior=prior, session=share) for share in (0.0, math.sqrt(2)))
+    half = math.hypot(math.log(alone.interval[1] / alone.ratio), math.sqrt(2) * between)
+    assert math.log(apart.interval[1] / apart.ratio) == pytest.approx(half, rel=1e-5)
+    assert (alone.outcome, apart.outcome) == (SideOutcome.SAME, SideOutcome.INCONCLUSIVE)
+    # Both sides twice as often narrow what their runs differ by, and not what their sessions do.
+    assert further_runs_each(FIVE, SIX, within=0.01) is not None
+    assert further_runs_each(FIVE, SIX, within=0.01, session=math.sqrt(2)) is None
 
 
 def test_two_runs_are_not_narrower_than_one_spread_allows() -> None:
