@@ -17,7 +17,7 @@ from flagbench.verdict import Verdict
 from flagbench.verdict.interval import Estimate, estimate, ratio
 from flagbench.verdict.limits import classify
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, history_prior
-from flagbench.verdict.stats.compare import compare_sides
+from flagbench.verdict.stats.compare import compare_sides, side_outcome
 from flagbench.verdict.stats.looks import look_levels
 from flagbench_core.stats.within import within_run
 
@@ -290,7 +290,8 @@ def against_baselines(report, rng, draws):
         found = Counter()
         for _ in range(draws):
             a, b = (np.exp(spread * rng.standard_normal(count)) for count in (here, there))
-            found[compare_sides((factor * a).tolist(), b.tolist()).outcome.value] += 1
+            compared = compare_sides((factor * a).tolist(), b.tolist())
+            found[side_outcome(compared.interval).value] += 1
         return {name: count / draws for name, count in found.items()}
 
     for here, there in ((1, 1), (5, 1), (1, 5), (5, 5), (2, 2), (3, 3), (5, 2)):
@@ -307,7 +308,7 @@ def against_baselines(report, rng, draws):
             here, there = np.exp(means[:2] + WITHIN_SESSION * rng.standard_normal((2, runs))).tolist()
             store = np.exp(means[2:] + WITHIN_SESSION * rng.standard_normal((sessions, earlier))).tolist()
             compared = compare_sides(here, there, prior=history_prior(store, store), session=math.sqrt(2))
-            found += compared.outcome.value in ("FASTER", "SLOWER")
+            found += side_outcome(compared.interval).value in ("FASTER", "SLOWER")
         return found / draws
 
     what = "false alarms, 1 v 1 of two sessions, a session of 20 in the store"

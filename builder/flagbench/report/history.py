@@ -23,8 +23,8 @@ def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record
     """What is known of the spread between runs of each metric; none where the store has no earlier runs.
 
     Earlier runs are those of the same case, stack and configuration, with any seed, whose records pass the checks of
-    `verify`; records without evidence do not count. Runs of other machines count for the spread between runs, which
-    is that within their sessions, and not for that between sessions.
+    `verify`; records without evidence do not count. Runs of other machines count for the spread within sessions, and
+    not for that between them.
 
     Args:
         known: the records that are verified or compared with: they are no earlier runs.

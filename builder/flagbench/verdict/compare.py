@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, to_builtins
-from msgspec.structs import replace
 
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case
 from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
 from flagbench.verdict.derivation import leaves, same
-from flagbench.verdict.interval import half_widths, quotient, within_run
+from flagbench.verdict.interval import quotient, ratio_of_sides
 from flagbench.verdict.judge import no_evidence
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Estimate, Ratio
 from flagbench.verdict.rules import invalid
 from flagbench.verdict.samples import same_run
-from flagbench.verdict.stats.compare import compare_sides
 from flagbench_core.exit_codes import ExitCode
 
 ABSENT = object()
@@ -124,26 +121,19 @@ def compare_records(a: Record, b: Record, case: Case) -> Comparison:
 
 
 def _pair(a: Record, b: Record, name: str, *, comparable: bool) -> MetricPair:
-    found = [record.metric(name) for record in (a, b)]
-    left, right = (None if metric is None else within_run(metric) for metric in found)
-    both = [metric for metric in found if metric is not None]
+    x, y = a.metric(name), b.metric(name)
+    units = " | ".join(dict.fromkeys(metric.unit for metric in (x, y) if metric is not None))
     ratio = None
-    same = len({(metric.unit, metric.scope) for metric in both}) == 1
-    if comparable and same and left is not None and right is not None:
-        ratio = _ratio(both, left, right)
-    units = dict.fromkeys(metric.unit for metric in both)
-    return MetricPair(name, " | ".join(units), left, right, ratio)
+    if comparable and x is not None and y is not None and (x.unit, x.scope) == (y.unit, y.scope):
+        # The interval is that of one run against one, where both windows gave one.
+        between = None if None in (x.ci95, y.ci95) else ratio_of_sides([y], [x], "higher")
+        ratio = between or quotient(Estimate(y.value, 1), Estimate(x.value, 1))
+    return MetricPair(name, units, _estimate(x), _estimate(y), ratio)
 
 
-def _ratio(both: Sequence[Metric], left: Estimate, right: Estimate) -> Ratio | None:
-    """B over A, with the interval of one run against one where both windows gave an interval."""
-    plain = quotient(replace(right, ci95=None), replace(left, ci95=None))
-    if plain is None or right.value <= 0 or None in (left.ci95, right.ci95):
-        return plain
-    widths = half_widths(both)
-    least = math.hypot(*(width / metric.value for width, metric in zip(widths, both, strict=True)))
-    found = compare_sides([right.value], [left.value], least=least)
-    return Ratio(found.ratio, found.interval, found.method)
+def _estimate(metric: Metric | None) -> Estimate | None:
+    """A metric with its interval within the run."""
+    return None if metric is None else Estimate(metric.value, 1, metric.ci95, metric.ci_method)
 
 
 def _config_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:

@@ -6,6 +6,7 @@ A configuration comes from a record and may be anything: what cannot be computed
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -134,18 +135,10 @@ def _product(a: Any, b: Any) -> Any:
     return a * b if not isinstance(a, str) and not isinstance(b, str) else UNKNOWN
 
 
-def _difference(a: Any, b: Any) -> Any:
-    return a - b
-
-
-def _quotient(a: Any, b: Any) -> Any:
-    return a // b
-
-
 _ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     "product": _product,
-    "difference": _difference,
-    "quotient": _quotient,
+    "difference": operator.sub,
+    "quotient": operator.floordiv,
 }
 
 

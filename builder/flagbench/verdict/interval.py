@@ -15,7 +15,7 @@ from flagbench.verdict.limits import is_speed
 from flagbench.verdict.result import Against, Compared, Estimate, MetricResult, Ratio
 from flagbench.verdict.samples import session_share
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT, Prior, over_runs
-from flagbench.verdict.stats.compare import WITHIN, SidesRatio, compare_sides
+from flagbench.verdict.stats.compare import WITHIN, compare_sides
 
 MOST_CREDIT = 1.01
 """Largest ratio of credited to trained samples: SST-2's 67,349 sentences are credited as 67,584."""
@@ -72,7 +72,7 @@ def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) ->
     ]
 
 
-def session_of(records: Sequence[Record], spec: MetricSpec, others: Sequence[Record] = ()) -> float:
+def session_of(records: Sequence[Record], spec: MetricSpec | Metric, others: Sequence[Record] = ()) -> float:
     """As `session_share`, for a metric: only speeds differ between sessions."""
     return session_share(records, others) if is_speed(spec) else 0.0
 
@@ -84,19 +84,7 @@ def candidates(spec: MetricSpec, against: Against) -> tuple[str, ...]:
     return (spec.held_by, spec.name)
 
 
-def compare_metrics(
-    records: Sequence[Record],
-    case: Case,
-    against: Against,
-    conditions: Sequence[ConditionResult],
-    expected: Iterable[Expected],
-    terms: Terms = STANDARD,
-) -> tuple[Compared, ...]:
-    """Each expected metric beside what the runs measured: its interval, its ratio, and whether it is comparable."""
-    return tuple(_compared(records, case, against, conditions, each, terms) for each in expected)
-
-
-def _compared(
+def compare_metric(
     records: Sequence[Record],
     case: Case,
     against: Against,
@@ -104,7 +92,10 @@ def _compared(
     expected: Expected,
     terms: Terms,
 ) -> Compared:
-    """A published value depends on some of the conditions; a baseline's metrics depend on all of them."""
+    """An expected metric beside what the runs measured: its interval, its ratio, and whether it is comparable.
+
+    A published value depends on some of the conditions; a baseline's metrics depend on all of them.
+    """
     spec = expected.spec
     names = candidates(spec, against)
     name = next((name for name in names if common(records, name)), names[-1])
@@ -124,7 +115,7 @@ def _compared(
     baseline = common(expected.records, name)
     why = [*_differing(case, against, conditions, spec, name)]
     other = next((m for m in found if (m.unit, m.scope) != (expected.unit, expected.scope)), None)
-    difference = quotient = strict = sides = None
+    difference = quotient = strict = None
     if other is not None:
         here, there = f"{other.unit} per {other.scope}", f"{expected.unit} per {expected.scope}"
         why.append(f"{name} is in {here} here, in {there} {against.side}")
@@ -138,8 +129,7 @@ def _compared(
     if not why and name == spec.held_by and is_speed(spec) and (partial := partial_batches(records, name)):
         why, quotient, difference = [partial], None, None
     if not why and baseline and quotient is not None and is_speed(spec):
-        sides = ratio_of_sides(found, baseline, spec.better, terms, session)
-        quotient = None if sides is None else Ratio(sides.ratio, sides.interval, sides.method)
+        quotient = ratio_of_sides(found, baseline, spec.better, terms, session)
     result = replace(
         result, measured=measured, ratio=quotient, difference=difference, comparable=not why, reason="; ".join(why)
     )
@@ -150,7 +140,6 @@ def _compared(
         session=session,
         strict=strict,
         baseline=tuple(baseline),
-        sides=sides,
     )
 
 
@@ -181,7 +170,7 @@ def partial_batches(records: Sequence[Record], name: str) -> str | None:
 
 def ratio_of_sides(
     here: Sequence[Metric], there: Sequence[Metric], better: str, terms: Terms = STANDARD, session: float = 0.0
-) -> SidesRatio | None:
+) -> Ratio | None:
     """The runs of one side over those of the other, above 1 is better; None where a value is not positive.
 
     `session`: as for `compare_sides`.
@@ -192,18 +181,15 @@ def ratio_of_sides(
     if better == "lower":
         mine, others = others, mine
     # The half-width, relative, that the windows of the runs give their means.
-    least = math.hypot(*(math.hypot(*_relative(side)) / len(side) for side in (here, there)))
-    prior = terms.prior(here[0].name)
-    return compare_sides(mine, others, least=least, within=terms.within, prior=prior, session=session)
+    widths = ([width / m.value for width, m in zip(half_widths(side), side, strict=True)] for side in (here, there))
+    least = math.hypot(*(math.hypot(*side) / len(side) for side in widths))
+    found = compare_sides(mine, others, least=least, prior=terms.prior(here[0].name), session=session)
+    return Ratio(found.ratio, found.interval, found.method)
 
 
 def rates(metrics: Sequence[Metric]) -> list[float]:
     """The value of each run."""
     return [float(metric.value) for metric in metrics]
-
-
-def _relative(metrics: Sequence[Metric]) -> list[float]:
-    return [width / metric.value for width, metric in zip(half_widths(metrics), metrics, strict=True)]
 
 
 def common(records: Sequence[Record], name: str) -> list[Metric]:
@@ -231,14 +217,6 @@ def estimate(
     if found is None:
         return Estimate(math.fsum(values) / runs, runs)
     return Estimate(found.value, runs, found.interval, found.method)
-
-
-def within_run(metric: Metric) -> Estimate:
-    """One metric of one run and the interval that its record has, which is within the run."""
-    if metric.ci95 is None:
-        return Estimate(metric.value, 1)
-    method = metric.ci_method or "method not stated"
-    return Estimate(metric.value, 1, metric.ci95, method if "within-run" in method else f"within-run, {method}")
 
 
 def without_interval(metrics: Sequence[Metric]) -> list[int]:

@@ -22,7 +22,7 @@ from flagbench.verdict.result import (
     VerifyResult,
 )
 from flagbench.verdict.stats.between import MOST_RUNS, RUNS_FOR_STUDENT, further_runs
-from flagbench.verdict.stats.compare import SideOutcome, further_runs_each
+from flagbench.verdict.stats.compare import SideOutcome, further_runs_each, side_outcome
 from flagbench.verdict.subject import Subject
 
 _DECIDED_BY = {
@@ -144,7 +144,7 @@ def _fast_enough(compared: Compared, verification: Verification, terms: Terms) -
     records = [subject.record for subject in verification.subjects]
     if compared.baseline:
         others = [subject.record for subject in verification.baseline]
-        ratio, verdict, why = _against_baseline(compared, records, others, terms)
+        ratio, verdict, why = _against_baseline(result.ratio, compared, records, others, terms)
         return replace(result, ratio=ratio, verdict=verdict, reason=f"{text}: ratio {ratio}, {why}")
     text = f"{text}: ratio {result.ratio}, allowed {LOW:.2f} to {HIGH:.2f}"
     if name != candidates(spec, against)[0]:
@@ -182,16 +182,16 @@ def _against_claim(
 
 
 def _against_baseline(
-    compared: Compared, records: Sequence[Record], others: Sequence[Record], terms: Terms
+    ratio: Ratio, compared: Compared, records: Sequence[Record], others: Sequence[Record], terms: Terms
 ) -> tuple[Ratio, Verdict, str]:
     """The ratio to a baseline, the verdict on it, and why it is inconclusive or what it was decided by."""
-    sides = compared.sides
-    assert sides is not None  # a ratio to a baseline is that of its sides
     for side, of, runs in (("", records, compared.runs), ("the baseline: ", others, compared.baseline)):
         if why := _unsettled(of, runs):
-            return Ratio(sides.ratio), Verdict.INCONCLUSIVE, f"{side}{why}"
-    why = _DECIDED_BY[sides.outcome]
-    if sides.outcome is SideOutcome.INCONCLUSIVE:
+            return Ratio(ratio.value), Verdict.INCONCLUSIVE, f"{side}{why}"
+    assert ratio.ci95 is not None  # that of two sides has one
+    outcome = side_outcome(ratio.ci95, terms.within)
+    why = _DECIDED_BY[outcome]
+    if outcome is SideOutcome.INCONCLUSIVE:
         here, there = rates(compared.runs), rates(compared.baseline)
         if compared.spec.better == "lower":
             here, there = there, here
@@ -201,7 +201,7 @@ def _against_baseline(
         if more is None and compared.session:
             why = f"{why}; runs of both sides in one session may"
     limits = f"{1 - terms.within:g} to {1 + terms.within:g} counts as the same"
-    return Ratio(sides.ratio, sides.interval, sides.method), Verdict[sides.outcome.name], f"{limits}; {why}"
+    return ratio, Verdict[outcome.name], f"{limits}; {why}"
 
 
 def _unsettled(records: Sequence[Record], runs: Sequence[Metric]) -> str | None:

@@ -12,7 +12,6 @@ from flagbench.manifests.model import Anomaly, Case, Claim, MetricSpec
 from flagbench.records.model import Metric
 from flagbench.records.named import SeriesSummary
 from flagbench.verdict.conditions import ConditionResult
-from flagbench.verdict.stats.compare import SidesRatio
 from flagbench.verdict.subject import Subject
 from flagbench_core.exit_codes import ExitCode
 
@@ -132,8 +131,6 @@ class Compared(Struct, frozen=True, kw_only=True):
     strict: Ratio | None = None
     """The ratio with its interval at the level of a look, where the verdict is looked at more than once."""
     baseline: tuple[Metric, ...] = ()
-    sides: SidesRatio | None = None
-    """Against a baseline: the ratio of both sides, if all values are positive."""
 
 
 class Verification(Struct, frozen=True, kw_only=True):
@@ -197,12 +194,6 @@ class VerifyResult(Struct, frozen=True):
     def differing(self) -> tuple[ConditionResult, ...]:
         """Conditions that differ, or are unknown on one side, software among them."""
         return tuple(c for c in self.conditions if c.forbids and (c.here, c.expected) != (None, None))
-
-    @property
-    def conclusion(self) -> str:
-        """The whole in one line: verdict, qualifiers, reason."""
-        qualified = f" ({', '.join(self.qualifiers)})" if self.qualifiers else ""
-        return f"{self.verdict.value}{qualified}: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; the shape `flagbench verify --json` prints."""

@@ -25,33 +25,28 @@ _MEMORY = 0.01
 def check_distinct(records: Sequence[Record]) -> None:
     """Raise FlagbenchError (usage) where two records are of one physical run."""
     for a, b in combinations(records, 2):
-        if a.record_id == b.record_id:
-            raise FlagbenchError(
-                f"the record {a.record_id} is given more than once",
-                remedy="give each run once: a repeated record would narrow the interval",
-            )
         if why := same_run(a, b):
             raise FlagbenchError(
                 f"the records {a.record_id} and {b.record_id} count as one run: {visible(why)}",
-                remedy="give one of the two",
+                remedy="give each run once: a repeated one would narrow the interval",
             )
 
 
 def check_one_machine(records: Sequence[Record]) -> None:
-    """Raise FlagbenchError (usage) where records are of different machines, as far as they tell."""
+    """Raise FlagbenchError (usage) where records differ in their machine, image or usable processors."""
     first = records[0]
     for other in records[1:]:
         for name, here, there in _machine(first, other):
             if here != there:
                 raise FlagbenchError(
-                    f"the records {first.record_id} and {other.record_id} are of different machines: {name} is "
-                    f"{visible(str(here))} and {visible(str(there))}",
-                    remedy="verify them one at a time: runs of different machines are not one sample",
+                    f"the records {first.record_id} and {other.record_id} differ in {name}: {visible(str(here))} and "
+                    f"{visible(str(there))}",
+                    remedy="verify them one at a time: a sample is of one machine, one image and the same processors",
                 )
 
 
 def same_run(a: Record, b: Record) -> str | None:
-    """Why two records with different ids are of one run, None if nothing says so."""
+    """Why two records are of one run, None if nothing says so."""
     return f"both have the run_id {a.run_id}" if a.run_id == b.run_id else None
 
 
@@ -104,14 +99,17 @@ def start_of(record: Record) -> datetime:
 
 
 def _machine(a: Record, b: Record) -> Iterator[tuple[str, object, object]]:
-    """What tells machines apart, where both records have it. A container's host name does not: each has its own."""
+    """What runs of one sample have in common, where both records have it.
+
+    A container's host name tells no machines apart: each has its own.
+    """
     mine, other = device_uuids(a), device_uuids(b)
     if mine and other:
         yield "the set of devices", sorted(mine), sorted(other)
     for name, x, y in (
         ("the processor", a.system.cpu.model, b.system.cpu.model),
         ("the number of logical processors", a.system.cpu.logical, b.system.cpu.logical),
-        ("the number of usable processors", a.system.cpu.usable, b.system.cpu.usable),
+        ("the number of usable processors (taskset, a cpuset)", a.system.cpu.usable, b.system.cpu.usable),
     ):
         if x is not None and y is not None:
             yield name, x, y

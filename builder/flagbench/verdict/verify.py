@@ -23,7 +23,7 @@ from flagbench.verdict.conditions import (
     shared_conditions,
     shown,
 )
-from flagbench.verdict.interval import STANDARD, Terms, compare_metrics, expected_of_baseline, expected_of_claim
+from flagbench.verdict.interval import STANDARD, Terms, compare_metric, expected_of_baseline, expected_of_claim
 from flagbench.verdict.judge import judge
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Against, Verification, VerifyResult
@@ -54,8 +54,9 @@ def verify_claim(
     subjects = [recompute(record, case) for record in records]
     published = claim_conditions(case, claim.conditions)
     conditions = compare_conditions(published, shared_conditions([r.conditions for r in records]), published)
-    metrics = compare_metrics(
-        [subject.record for subject in subjects], case, against, conditions, expected_of_claim(claim, case), terms
+    held = [subject.record for subject in subjects]
+    metrics = tuple(
+        compare_metric(held, case, against, conditions, each, terms) for each in expected_of_claim(claim, case)
     )
     verification = Verification(
         case=case, against=against, subjects=subjects, conditions=conditions, metrics=metrics, claim=claim
@@ -101,22 +102,11 @@ def verify_baseline(
         for side in (records, baseline)
     )
     conditions = compare_conditions(dict.fromkeys((*case_conditions(case), *here, *there)), here, there)
-    held, expected = (
-        [subject.record for subject in subjects],
-        expected_of_baseline([subject.record for subject in others], case, terms),
-    )
-    seed = [condition for condition in conditions if condition.name == SEED and any_seed]
+    held, expected = ([subject.record for subject in side] for side in (subjects, others))
+    unseeded = [condition for condition in conditions if condition.name != SEED or not any_seed]
     metrics = tuple(
-        compared
-        for each in expected
-        for compared in compare_metrics(
-            held,
-            case,
-            against,
-            [c for c in conditions if c not in seed or SEED in each.spec.depends_on],
-            [each],
-            terms,
-        )
+        compare_metric(held, case, against, conditions if SEED in each.spec.depends_on else unseeded, each, terms)
+        for each in expected_of_baseline(expected, case, terms)
     )
     verification = Verification(
         case=case,

@@ -7,7 +7,6 @@ generated from RULES, and tests name a rule by its id.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -54,14 +53,5 @@ def _found(needs: Needs, *given: Any) -> tuple[Finding, ...]:
         Finding(each.id, message)
         for each in RULES.values()
         if each.needs is needs
-        for message in _first(each.find(*given))
+        for message in islice(each.find(*given), MOST)
     )
-
-
-def _first(messages: Iterable[str]) -> list[str]:
-    """As many messages as are shown; the last of them says how many more there are."""
-    found = iter(messages)
-    shown = [*islice(found, MOST)]
-    if more := sum(1 for _ in found):
-        shown[-1] += f" (and {more} more)"
-    return shown

@@ -97,8 +97,8 @@ def history_prior(sessions: Iterable[Sequence[float]], here: Sequence[Sequence[f
     """
     earlier = [[math.log(value) for value in session] for session in sessions]
     squares, df = math.fsum(map(_squares, earlier)), sum(max(0, len(session) - 1) for session in earlier)
-    if df < RUNS_FOR_STUDENT - 1:  # such as a run a night: their spread is that of sessions, too
-        runs = [log for session in earlier for log in session]
+    if df < RUNS_FOR_STUDENT - 1:  # such as a run a night: their spread is that of sessions, so of this machine
+        runs = [math.log(value) for session in here for value in session]
         squares, df = _squares(runs), len(runs) - 1
     if df < RUNS_FOR_STUDENT - 1:
         return DEFAULT

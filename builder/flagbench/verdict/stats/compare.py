@@ -48,7 +48,6 @@ class SideOutcome(str, Enum):
 class SidesRatio(NamedTuple):
     """The ratio of two sides: above 1, this side is faster."""
 
-    outcome: SideOutcome
     ratio: float
     interval: tuple[float, float]
     method: str
@@ -70,7 +69,6 @@ def compare_sides(
     there: Sequence[float],
     *,
     least: float = 0.0,
-    within: float = WITHIN,
     prior: Prior = DEFAULT,
     level: float = LEVEL,
     session: float = 0.0,
@@ -81,7 +79,6 @@ def compare_sides(
         here, there: one rate of each run, higher is faster; at least one on each side.
         least: the half-width, relative, that the intervals within the runs give the ratio; with one run on a side,
             it is never known better.
-        within: the tolerance of SAME.
         session: the share of a session's deviation in the difference, 0 where both sides are of the same.
 
     Raises:
@@ -93,7 +90,7 @@ def compare_sides(
         half = min(max(half, least), WIDEST)
     difference = a.mean - b.mean
     interval = math.exp(difference - half), math.exp(difference + half)
-    return SidesRatio(judge(interval, within), math.exp(difference), interval, method)
+    return SidesRatio(math.exp(difference), interval, method)
 
 
 def further_runs_each(
@@ -116,12 +113,13 @@ def further_runs_each(
     for more in range(1, MOST_RUNS + 1):
         x, y = (_Side(side.runs + more, side.mean, (side.runs + more - 1) * variance) for side in (a, b))
         half, _ = _half_width(x, y, prior, level, session)
-        if judge((math.exp(difference - half), math.exp(difference + half)), within) is not SideOutcome.INCONCLUSIVE:
+        interval = math.exp(difference - half), math.exp(difference + half)
+        if side_outcome(interval, within) is not SideOutcome.INCONCLUSIVE:
             return more
     return None
 
 
-def judge(interval: tuple[float, float], within: float = WITHIN) -> SideOutcome:
+def side_outcome(interval: tuple[float, float], within: float = WITHIN) -> SideOutcome:
     """What the interval of a ratio says; SAME before SLOWER."""
     low, high = interval
     if low >= 1 - within and high <= 1 + within:

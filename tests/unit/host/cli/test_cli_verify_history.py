@@ -66,7 +66,7 @@ def test_sessions_of_another_machine_are_not_its_own(method: Any, store: Store) 
 
     for number, factor in ((1, 0.98), (2, 0.99), (3, 1.0), (4, 1.01), (5, 1.02)):
         put(store, number, factor, elsewhere)
-    assert "1.6% (4 deviations of earlier runs), between sessions 1.0% (default)" in method()
+    assert "2.0% (default)" in method()
 
 
 def _doctored(raw: dict[str, Any]) -> None:

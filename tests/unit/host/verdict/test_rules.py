@@ -356,13 +356,10 @@ def test_every_rule_says_whom_it_is_for() -> None:
     assert len(RULES) <= 90
 
 
-def test_messages_beyond_the_first_five_are_counted() -> None:
+def test_a_rule_has_five_messages_at_most() -> None:
     record = changed(A100, {f"ranks.{number}.exit": "SIGKILL" for number in range(8)})
-    messages = [
-        each.message for each in invalid(Subject(record, CATALOG.cases["distilbert"])) if each.rule == "ranks"
-    ]
-    assert len(messages) == 5
-    assert messages[-1].endswith("(and 3 more)")
+    found = [each.rule for each in invalid(Subject(record, CATALOG.cases["distilbert"]))]
+    assert found.count("ranks") == 5
 
 
 def test_an_invalid_record_names_its_rules() -> None:

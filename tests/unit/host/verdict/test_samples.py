@@ -85,7 +85,7 @@ def test_runs_that_overlap_are_told(
     [
         ({"uuid": "GPU-1"}, {"uuid": "GPU-2"}, "GPU-2"),
         ({"cpu": Cpu("Xeon", 32)}, {"cpu": Cpu("EPYC", 32)}, "EPYC"),
-        ({"cpu": Cpu("Xeon", 32, 32)}, {"cpu": Cpu("Xeon", 32, 7)}, "7"),
+        ({"cpu": Cpu("Xeon", 32, 32)}, {"cpu": Cpu("Xeon", 32, 7)}, "taskset"),
         ({"memory_bytes": 2**37}, {"memory_bytes": 2**38}, str(2**38)),
         ({"image": Image(f"sha256:{'0' * 64}")}, {"image": Image(f"sha256:{'1' * 64}")}, "1" * 64),
     ],

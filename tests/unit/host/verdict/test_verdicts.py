@@ -142,11 +142,9 @@ def test_a_claim_of_another_case_is_a_usage_error() -> None:
 
 def side(*values: float, name: str = "", day: int = 1) -> list[Record]:
     """Runs of one session whose gate metric, p_core, has these values, each with an interval of 0.2 % in the run."""
-    begun = {"created_at": f"2026-05-{day:02}T12:30:00Z"}
-    return [
-        edit(record_id=f"fixture-{name}{k}", metrics={"p_core": {"value": v, "ci95": (v * 0.998, v * 1.002)}}, **begun)
-        for k, v in enumerate(values)
-    ]
+    date = f"2026-05-{day:02}T12:30:00Z"
+    metrics = [{"p_core": {"value": v, "ci95": (v * 0.998, v * 1.002)}} for v in values]
+    return [edit(record_id=f"fixture-{name}{k}", created_at=date, metrics=m) for k, m in enumerate(metrics)]
 
 
 FIVE = (1914.0, 1917.0, 1920.0, 1923.0, 1926.0)

@@ -17,7 +17,7 @@ from flagbench.verdict.stats.between import (
     history_prior,
     over_runs,
 )
-from flagbench.verdict.stats.compare import SideOutcome, compare_sides, further_runs_each, judge
+from flagbench.verdict.stats.compare import SideOutcome, compare_sides, further_runs_each, side_outcome
 from flagbench.verdict.stats.looks import look_levels
 
 FIVE, SIX = (1914.0, 1917.0, 1920.0, 1923.0, 1926.0), (1900.0, 1931.0, 1905.0, 1942.0, 1950.0, 1890.0)
@@ -45,7 +45,7 @@ def test_welchs_interval_of_logarithms_is_scipys() -> None:
     ],
 )
 def test_the_same_is_decided_before_slower(interval: tuple[float, float], outcome: SideOutcome) -> None:
-    assert judge(interval, 0.02) is outcome
+    assert side_outcome(interval, 0.02) is outcome
 
 
 def test_one_run_against_five_pools_their_spread_with_the_prior() -> None:
@@ -58,7 +58,7 @@ def test_one_run_against_five_pools_their_spread_with_the_prior() -> None:
 
 def test_a_prior_that_is_too_small_raises_no_alarm() -> None:
     noisy, tiny = (1700.0, 1800.0, 1900.0, 2000.0, 2100.0), Prior(0.0025, 30.0)
-    assert compare_sides([1650.0], noisy, prior=tiny).outcome is SideOutcome.INCONCLUSIVE
+    assert side_outcome(compare_sides([1650.0], noisy, prior=tiny).interval) is SideOutcome.INCONCLUSIVE
 
 
 def test_a_history_adds_what_two_sessions_differ_by() -> None:
@@ -73,7 +73,8 @@ def test_several_runs_of_two_sessions_differ_by_them(prior: Prior, between: floa
     alone, apart = (compare_sides(FIVE, SIX, prior=prior, session=share) for share in (0.0, math.sqrt(2)))
     half = math.hypot(math.log(alone.interval[1] / alone.ratio), math.sqrt(2) * between)
     assert math.log(apart.interval[1] / apart.ratio) == pytest.approx(half, rel=1e-5)
-    assert (alone.outcome, apart.outcome) == (SideOutcome.SAME, SideOutcome.INCONCLUSIVE)
+    outcomes = [side_outcome(found.interval) for found in (alone, apart)]
+    assert outcomes == [SideOutcome.SAME, SideOutcome.INCONCLUSIVE]
     # Both sides twice as often narrow what their runs differ by, and not what their sessions do.
     assert further_runs_each(FIVE, SIX, within=0.01) is not None
     assert further_runs_each(FIVE, SIX, within=0.01, session=math.sqrt(2)) is None
@@ -81,7 +82,7 @@ def test_several_runs_of_two_sessions_differ_by_them(prior: Prior, between: floa
 
 def test_two_runs_are_not_narrower_than_one_spread_allows() -> None:
     alike = compare_sides((1900.0, 1900.01), SIX)
-    assert alike.outcome is SideOutcome.INCONCLUSIVE
+    assert side_outcome(alike.interval) is SideOutcome.INCONCLUSIVE
     assert alike.interval[1] / alike.interval[0] > compare_sides(FIVE, SIX).interval[1] ** 2
 
 
@@ -90,7 +91,8 @@ def test_further_runs_are_as_many_as_then_decide() -> None:
     assert more is not None
     spread = [math.exp(0.02 * math.sqrt(more / (more + 1)) * sign) for sign in (1, -1)]
     here = [1900.0 * spread[k % 2] for k in range(more + 1)]
-    assert compare_sides(here, [1920 / 1900 * v for v in here]).outcome is not SideOutcome.INCONCLUSIVE
+    found = compare_sides(here, [1920 / 1900 * v for v in here])
+    assert side_outcome(found.interval) is not SideOutcome.INCONCLUSIVE
     assert further_runs_each([1900.0], [1901.0], within=0.0001) is None
     assert further_runs(lambda low, high: False, [1.0]) is None
     assert further_runs(lambda low, high: high < 1.03, [1.0]) == 2
@@ -126,7 +128,7 @@ def test_a_history_is_of_five_runs_and_has_a_floor() -> None:
 def test_five_sessions_have_a_spread_of_their_own() -> None:
     nights = [[100.0], [101.0], [102.0], [103.0], [104.0]]
     spread = 0.0155038  # of the logarithms
-    four, five = (history_prior(nights, nights[:count]).session for count in (4, 5))
+    four, five = (history_prior([[night for (night,) in nights]], nights[:count]).session for count in (4, 5))
     assert four == SESSION
     assert five is not None
     assert (five.spread, five.df) == (pytest.approx(spread, rel=1e-4), 4)
@@ -135,7 +137,8 @@ def test_five_sessions_have_a_spread_of_their_own() -> None:
     assert alike is not None
     assert alike.half_width(0.95) == pytest.approx(1.959964 * LEAST_SESSION_SPREAD)
     # A night's run shows the spread of sessions, too.
-    assert history_prior(nights).spread == pytest.approx(spread, rel=1e-4)
+    assert history_prior(nights, nights).spread == pytest.approx(spread, rel=1e-4)
+    assert history_prior(nights) == DEFAULT  # those of other machines are spread by what the machines differ by
 
 
 @pytest.mark.parametrize("looks", [(1, 2, 3, 5, 8), (5,), (2, 4, 6, 8, 10)])
