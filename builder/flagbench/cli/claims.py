@@ -40,9 +40,9 @@ def lint(
     "message"}], "unknown_devices": [...]}.
 
     Without, checks every claim: its fields, its names, and that its utilisation follows from its throughput. Prints
-    one line for each published utilisation, and exits 2 if one neither fits nor is named an anomaly. --json prints
-    {"claims": N, "utilisations": [{"claim", "formula", "throughput", "devices", "printed", "computed", "fit",
-    "anomaly", "problem"}]}.
+    one line for each published utilisation, and exits 2 if one neither fits nor is named an anomaly. Also reads the
+    catalogue. --json prints {"claims": N, "utilisations": [{"claim", "formula", "throughput", "devices", "printed",
+    "computed", "fit", "anomaly", "problem"}], "catalogue": N}.
     """
     if file is None:
         _lint_claims(as_json=json)
@@ -78,15 +78,20 @@ def _lint_table(file: Path, *, as_json: bool) -> None:
 
 def _lint_claims(*, as_json: bool) -> None:
     from flagbench.claims.published import reproductions
+    from flagbench.manifests.catalogue import check_catalogue, read_catalogue
 
     catalog = load_catalog()
-    found = reproductions(catalog)
+    found, files = reproductions(catalog), read_catalogue(catalog.root)
+    check_catalogue(catalog)
+    values = sum(len(file.values) for file in files)
     if as_json:
-        echo_json({"claims": len(catalog.claims), "utilisations": [entry.to_dict() for entry in found]})
+        utilisations = [entry.to_dict() for entry in found]
+        echo_json({"claims": len(catalog.claims), "utilisations": utilisations, "catalogue": values})
     else:
         for entry in found:
             print(f"{entry}, as its anomaly says" if entry.listed and not entry.problem else entry)
-        print(f"{len(catalog.claims)} claims, {len(found)} utilisations computed again")
+        cited = f"{values} values of {len(files)} sources in the catalogue"
+        print(f"{len(catalog.claims)} claims, {len(found)} utilisations computed again; {cited}")
     problems = [entry.problem for entry in found if entry.problem]
     if problems:
         raise FlagbenchError(
