@@ -81,24 +81,6 @@ def test_two_pods_make_one_record(case, pod, record_schema):
     check_job(first, second, record_schema)
 
 
-def test_two_pods_share_one_model(pod, record_schema):
-    """Every layer is split over both; without the setting each pod would have a replica of its own."""
-    second, first = (pod(index, "aquila-33b", set_=("tp=2",), **SHORT) for index in (1, 0))
-    check_job(first, second, record_schema)
-    assert first.record["conditions"]["layout"] == "dp1 tp2 pp1"
-    assert first.record["work"]["samples_executed"] == first.record["work"]["steps"] == 10
-
-
-@pytest.mark.parametrize("axis, layout", [("tp", "dp1 tp2 pp1"), ("pp", "dp1 tp1 pp2")])
-def test_two_pods_train_one_model(pod, record_schema, axis, layout):
-    """Each has a part of every layer, or a stage of them: the last one has the loss, the first one the record."""
-    second, first = (pod(index, "llama2-70b", set_=(axis + "=2",), **SHORT) for index in (1, 0))
-    check_job(first, second, record_schema)
-    assert first.record["conditions"]["layout"] == layout
-    assert first.record["work"]["samples_executed"] == 8 * first.record["work"]["steps"] == 8 * 10
-    assert len(first.record["quality"]["loss_curve"]) == 10
-
-
 def test_the_master_may_start_10_seconds_late(pod, record_schema):
     """Until its pod is there, the master's name does not even resolve."""
     second = pod(1, **SHORT)
@@ -131,16 +113,6 @@ def test_a_killed_peer_ends_the_other(training):
     first, second = training
     second.container.kill()
     assert "connection" in ended_within(first, 10, 4)["reason"]
-
-
-def test_a_killed_master_ends_the_other(training):
-    first, second = training
-    first.container.kill()
-    began = time.monotonic()
-    assert second.wait(40) == 4, second.stderr
-    assert time.monotonic() - began < 10
-    assert second.lines == []
-    assert "fix:" in second.stderr
 
 
 def test_a_lost_network_is_found_within_the_timeout(training, docker_client, network):

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from faults import fault
-from flagbench_cases.cases import distilbert
 from running import ENDLESS, CaseRun, alive, run_case
 
 pytestmark = pytest.mark.image
@@ -47,24 +46,6 @@ def test_the_record_is_kept_where_nobody_reads(tmp_path):
     assert (record["status"]["exit_code"], record["status"]["phase"]) == (4, "report")
     assert "exit 0" in record["status"]["reason"]
     assert record["window"]["steps"] == 20
-
-
-EVALUATION = """
-import flagbench_cases.cases.distilbert.workload as w
-w.DistilBertWorkload.evaluate = lambda self, last: os._exit(0)
-"""
-
-
-@pytest.mark.parametrize(
-    ("at", "action", "phase"),
-    [("before warmup", "os._exit(0)", "data"), ("before eval", EVALUATION, "eval")],
-    ids=["data", "eval"],
-)
-def test_a_rank_that_leaves_in_any_phase_has_failed(tmp_path, at, action, phase):
-    real = ["--preset", "tiny", "--data", os.path.join(os.path.dirname(distilbert.__file__), "tiny")]
-    ended = run_case(tmp_path, *(real if phase == "eval" else SHORT), env=fault(tmp_path, 0, at, action))
-    ended.failed(4, phase, "rank 0 ended with exit 0 on node 0, in phase %s after" % phase)
-    assert not glob.glob(os.path.join(str(tmp_path), "flagbench-*"))
 
 
 def test_a_spool_that_somebody_removes_ends_the_run(tmp_path):

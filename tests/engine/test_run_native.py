@@ -74,23 +74,6 @@ def test_garbage_is_collected_as_usual_once_steps_begin(tmp_path, at, expected):
     assert int(told.read_text()) == expected
 
 
-def test_out_and_store_hold_the_same_record(tmp_path):
-    out, store = tmp_path / "out", tmp_path / "store of mine"
-    url = "file://" + str(store).replace(" ", "%20")
-    record = run_case(tmp_path, *SHORT, "--out", str(out), "--store", url).record
-    name = record["record_id"] + ".json"
-    assert json.loads((out / name).read_text()) == record
-    day = record["created_at"][:10]
-    kept = store / "results" / "v1" / "case=distilbert" / "stack=cpu" / day / name
-    assert json.loads(kept.read_text()) == record
-
-
-def test_bf16_is_proven(tmp_path):
-    record = run_case(tmp_path, *SHORT, "--precision", "bf16").record
-    assert record["conditions"]["precision"] == "bf16"
-    assert record["software"]["precision"]["executed"] == "bf16"
-
-
 def test_an_inherited_override_does_not_reach_fp32(tmp_path):
     """NGC images set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1, which on torch 1.12 beats code."""
     record = run_case(tmp_path, *SHORT, isolated=True, env={"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}).record

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -60,14 +59,6 @@ def test_a_reader_that_reads_nothing_holds_nobody_up(tmp_path: Path, blocking: b
     os.close(writing)
     with open(reading, "rb") as file:
         assert file.read().startswith(b"begin\n")
-
-
-def test_a_terminal_that_is_gone_changes_nothing(tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    os.close(ours)
-    code, found = noisy(tmp_path, stderr=theirs)
-    os.close(theirs)
-    assert (code, found["child"]) == (0, 0)
 
 
 def test_stderr_is_forwarded_in_order(tmp_path: Path) -> None:

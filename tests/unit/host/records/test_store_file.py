@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import multiprocessing.synchronize
 import os
-import resource
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -184,17 +183,6 @@ def test_a_full_disk_keeps_nothing_half_written(small_disk: Path, make_record: M
     assert os.strerror(errno.ENOSPC) in error.message
     assert files(store.blobs.root) == ["fits-first.json", "fits-first.json.sha256"]
     store.put(make_record())
-
-
-def test_a_file_size_limit_keeps_nothing_half_written(store: Store, make_record: MakeRecord) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        error = refused(ExitCode.NOT_STORED, store.put, make_record(argv=["x" * 10_000]))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "ulimit -f" in error.remedy
-    assert files(store.blobs.root) == []
 
 
 def test_a_read_only_disk(small_disk: Path, make_record: MakeRecord) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -131,19 +128,3 @@ def test_two_writers_lose_nothing_and_readers_see_whole_files(tmp_path: Path) ->
         assert reader.read() == before
     assert [Index(blobs).get(name, "1-1") for name in ("a", "b")] == [SUMMARY, SUMMARY]
     assert os.listdir(path.parent) == [path.name]
-
-
-@pytest.mark.parametrize("how", ["read-only", "full"])
-def test_a_store_that_takes_no_index_is_listed_all_the_same(root: Path, small_disk: Path, how: str) -> None:
-    store = small_disk / "store"
-    shutil.copytree(root, store)
-    if how == "read-only":
-        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    else:
-        with (small_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
-            while filler.write(b"x" * 4096):
-                pass
-    entries, opened = listed(store)
-    assert ([entry.record_id for entry in entries], opened) == (["record-3", "record-2", "record-1"], 3)
-    assert listed(store) == (entries, 3)
-    assert not [name for _, _, names in os.walk(store) for name in names if "tmp" in name or "index" in name]
