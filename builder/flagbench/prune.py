@@ -1,4 +1,4 @@
-"""What can be removed to free space, each with its size: records, images and prepared folders that flagbench made."""
+"""What can be removed to free space, each with its size: records, images that flagbench made, and its cache."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from flagbench.errors import FlagbenchError
-from flagbench.files import TEXT_BYTES, read_file, reason
+from flagbench.files import reason
 from flagbench.image_reference import REPOSITORY, is_ours
 from flagbench.manifests.lookup import image_names
 from flagbench.manifests.model import Catalog
@@ -32,8 +30,6 @@ IMAGE_LABEL = "dev.flagbench.context"
 _INDEX = "prepared.json"
 _CACHED = re.compile(r"(?P<case>.+)-(?P<kind>data|weights)-[0-9a-f]{32}")
 """The name that a folder of the cache has."""
-_DEPTH = 3
-"""Levels below a given folder at which prepared folders are looked for."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +37,13 @@ class Removable:
     """Something that can be removed."""
 
     kind: str
-    """record, image, prepared or cached."""
+    """record, image or cached."""
     name: str
     detail: str
     size: int
     """Bytes; of an image all its layers, also those that other images share."""
     remove: Callable[[], None]
     """Raises FlagbenchError where that is not possible."""
-
-
-class _File(msgspec.Struct):
-    bytes: int
-
-
-class _Prepared(msgspec.Struct):
-    """What is needed of prepared.json."""
-
-    schema: Literal["prepared/v1"]
-    case: str
-    kind: str
-    files: dict[str, _File]
-    created_at: str = "unknown"
 
 
 def records(store: Store, selected: Iterable[StoredRecord], keep: int = 0) -> list[Removable]:
@@ -117,32 +99,6 @@ def images(client: Any, catalog: Catalog) -> list[Removable]:
     return found
 
 
-def prepared(folder: Path) -> list[Removable]:
-    """The prepared folders in a folder and up to _DEPTH levels below. Raises FlagbenchError (usage) for a file."""
-    if not folder.is_dir():
-        raise FlagbenchError(f"--prepared: {folder} is not a folder", remedy="give what was given to `prepare --out`")
-    found: list[Removable] = []
-    for root, below, files in os.walk(folder):
-        if _INDEX in files:
-            found += _prepared(Path(root))
-        if _INDEX in files or len(Path(root).relative_to(folder).parts) == _DEPTH:
-            below.clear()
-        below.sort()
-    return found
-
-
-def _prepared(folder: Path) -> Iterator[Removable]:
-    try:
-        index = msgspec.json.decode(read_file(folder / _INDEX, TEXT_BYTES), type=_Prepared)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return  # not written by prepare, or damaged
-    if all(map(_is_plain, index.files)):
-        detail = f"{index.case} {index.kind}, {index.created_at}"
-        size = sum(file.bytes for file in index.files.values())
-        remove = partial(_remove_prepared, folder, list(index.files))
-        yield Removable("prepared", str(folder), detail, size, remove)
-
-
 def cached() -> list[Removable]:
     """The data and weights of buckets that this user's cache keeps."""
     found = []
@@ -195,21 +151,6 @@ def _removing(folder: Path) -> Iterator[None]:
         raise FlagbenchError(
             f"{folder} was not removed: {reason(error)}", remedy="make it writable for you", code=ExitCode.NOT_STORED
         ) from error
-
-
-def _is_plain(name: str) -> bool:
-    """Whether a name is that of a file in its folder."""
-    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
-
-
-def _remove_prepared(folder: Path, names: Iterable[str]) -> None:
-    """Remove the files that prepared.json names, then itself, then the folder unless it holds something else."""
-    with _removing(folder):
-        for name in names:
-            (folder / name).unlink(missing_ok=True)
-        (folder / _INDEX).unlink()
-        if not any(folder.iterdir()):
-            folder.rmdir()
 
 
 def _remove_image(client: Any, names: Iterable[str]) -> None:

@@ -1,11 +1,10 @@
-"""`flagbench results rm` and `prune`: free the space of records, images and prepared data."""
+"""`flagbench results rm` and `prune`: free the space of records, images and the cache."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -62,10 +61,6 @@ def prune(
         bool,
         typer.Option("--images", help="Select images built by flagbench that no current name or alias refers to."),
     ] = False,
-    prepared: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="DIR", help="Select data and weights in DIR that `flagbench prepare` wrote."),
-    ] = None,
     cache: Annotated[
         bool, typer.Option("--cache", help="Select what the cache keeps of buckets: data, weights.")
     ] = False,
@@ -88,13 +83,11 @@ def prune(
         place = open_store(store)
         selected = select(place, case=case, stack=stack, state=state, older_than=older_than)
         found += pruning.records(place, selected, keep or 0)
-    elif not (images or prepared or cache):
+    elif not (images or cache):
         raise FlagbenchError(
             "results prune: nothing is selected",
-            remedy="give --older-than, --keep, --state, --case, --stack, --images, --prepared or --cache",
+            remedy="give --older-than, --keep, --state, --case, --stack, --images or --cache",
         )
-    for folder in prepared or ():
-        found += pruning.prepared(folder)
     if cache:
         found += pruning.cached()
     with ExitStack() as resources:

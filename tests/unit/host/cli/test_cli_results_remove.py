@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import subprocess
@@ -117,7 +116,6 @@ def test_prune_means_the_records_for_which_all_options_hold(
         ("prune --yes", ExitCode.USAGE, "--older-than"),
         *((f"prune --yes --older-than {when}", ExitCode.USAGE, "--older-than") for when in ("soon", "30m", "99999w")),
         ("prune --yes --case distilbrt", ExitCode.USAGE, "distilbrt"),
-        ("prune --yes --prepared /nowhere", ExitCode.USAGE, "/nowhere"),
         ("ls --since soon", ExitCode.USAGE, "--since"),
     ],
 )
@@ -145,36 +143,6 @@ def test_a_record_that_cannot_be_removed_keeps_no_other(store: Store, flagbench:
     ended = flagbench("results prune --keep 0 --yes")
     assert (ended.code, "record-4" in ended.err) == (ExitCode.NOT_STORED, True)
     assert ids(store) == []
-
-
-def prepared(folder: Path, **changes: Any) -> Path:
-    """A prepared folder of one file."""
-    folder.mkdir(parents=True)
-    (folder / "train.bin").write_bytes(b"x" * 1000)
-    index = {"schema": "prepared/v1", "case": "glm", "kind": "data", "files": {"train.bin": {"bytes": 1000}}}
-    (folder / "prepared.json").write_text(json.dumps({**index, **changes}))
-    return folder
-
-
-def test_prepared_folders_are_removed_with_what_they_name(tmp_path: Path, flagbench: Flagbench) -> None:
-    data, other = prepared(tmp_path / "all" / "glm" / "data"), prepared(tmp_path / "other")
-    (other / "notes.txt").write_text("mine")
-    prepared(tmp_path / "too" / "deep" / "to" / "look")
-    prepared(other / "inside")
-    (tmp_path / "link").symlink_to(data)
-    assert removable(flagbench, f"--prepared {tmp_path}") == [str(data), str(other)]
-    removed = flagbench(f"results prune --prepared {tmp_path} --yes --json").json["removed"]
-    assert [one["size"] for one in removed] == [1000, 1000]
-    assert not data.exists()
-    assert sorted(path.name for path in other.iterdir()) == ["inside", "notes.txt"]
-
-
-def test_what_prepare_did_not_write_is_left_alone(tmp_path: Path) -> None:
-    prepared(tmp_path / "schema", schema="other/v1")
-    for number, files in enumerate(({"../x": {"bytes": 1}}, {"/x": {"bytes": 1}}, ["train.bin"], {"train.bin": {}})):
-        prepared(tmp_path / str(number), files=files)
-    (prepared(tmp_path / "deep") / "prepared.json").write_text('{"x": ' + "[" * 200_000)
-    assert prune.prepared(tmp_path) == []
 
 
 def removable_images(*images: tuple[str, ...], remove: Callable[[str], None]) -> list[prune.Removable]:
