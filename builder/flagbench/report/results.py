@@ -22,7 +22,7 @@ from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.records.store import Store, StoredRecord
-from flagbench.verdict import choose_claim, verify_claim
+from flagbench.verdict import Verdict, choose_claim, verify_claim
 from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.interval import candidates
 from flagbench.verdict.recompute import recompute
@@ -136,15 +136,16 @@ def _judged(record: Record, catalog: Catalog) -> Summary:
     claims = [claim for claim in catalog.claims.values() if claim.case == record.case]
     verdict = claim_id = sound = None
     gate = None if case is None else case.gate
-    if case is not None:
-        sound = record.evidence is not None and not invalid(recompute(record, case))
-    if case is not None and claims:
+    if case is not None and not claims:
+        sound = not invalid(recompute(record, case))
+    elif case is not None:
         claim = choose_claim(record, case, claims)
         result = verify_claim([record], claim, case, chosen=True)
-        verdict, claim_id = result.verdict.value, claim.id
+        verdict, claim_id, sound = result.verdict.value, claim.id, result.verdict is not Verdict.INVALID
         held_by = candidates(gate_spec(case), result.against)
         gate = next((name for name in held_by if name in summary.metrics), gate)
     basis = _basis(record.case)
+    sound = sound and record.evidence is not None
     return msgspec.structs.replace(summary, verdict=verdict, claim=claim_id, gate=gate, sound=sound, basis=basis)
 
 

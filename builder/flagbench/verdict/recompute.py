@@ -57,18 +57,18 @@ def recompute(record: Record, case: Case) -> Subject:
     raw = record.raw["evidence"]
     if (digest := digest_of(raw)) != record.evidence_digest:
         wrong = f"evidence_digest is {record.evidence_digest}, and its evidence gives {digest}"
-        return Subject(record, case, unreadable=[wrong])
+        return Subject(record, case, unreadable=(wrong,))
     try:
         section = read_section(raw)
-        if unfit := [*_extent(record, section)]:
+        if unfit := (*_extent(record, section),):
             return Subject(record, case, unreadable=unfit)
         found = derive(section, facts(record, case, section))
     except msgspec.ValidationError as error:
-        return Subject(record, case, unreadable=[f"its evaluations cannot be read: {error}"])
+        return Subject(record, case, unreadable=(f"its evaluations cannot be read: {error}",))
     except EvidenceError as error:
-        return Subject(record, case, unreadable=[f"its evidence contradicts itself: {error}"])
+        return Subject(record, case, unreadable=(f"its evidence contradicts itself: {error}",))
     except OverflowError:
-        return Subject(record, case, unreadable=["its evidence has numbers that are too large to compute with"])
+        return Subject(record, case, unreadable=("its evidence has numbers that are too large to compute with",))
     computed = {(entry["name"], entry["scope"]): entry for entry in found.metrics}
     both = (metric for metric in record.metrics if (metric.name, metric.scope) in computed)
     metrics = tuple(_computed(metric, computed[metric.name, metric.scope]) for metric in both)
@@ -76,8 +76,8 @@ def recompute(record: Record, case: Case) -> Subject:
         replace(record, metrics=metrics),
         case,
         section,
-        differences=[*_differences(record, found, section)],
-        not_compared=[*_not_compared(record, found), *_checks_since(record, case)],
+        differences=(*_differences(record, found, section),),
+        unmatched=(*_unmatched(record, found), *_checks_since(record, case)),
     )
 
 
@@ -86,7 +86,7 @@ _STATED = {"formula", "peak", "peak_reason"}
 _FLOPS = ("executed", "recomputed", "useful")
 
 
-def _not_compared(record: Record, found: Derived) -> Iterator[str]:
+def _unmatched(record: Record, found: Derived) -> Iterator[str]:
     """Metrics and fields that only one of the record and this version has, like `metric f1` and `window.drift`."""
     here, there = ({(m.name, m.scope) for m in record.metrics}, {(m["name"], m["scope"]) for m in found.metrics})
     yield from (f"metric {name}" for name, _ in sorted(here ^ there))

@@ -52,7 +52,8 @@ def same_run(a: Record, b: Record) -> str | None:
 
 def same_time(a: Record, b: Record) -> str | None:
     """A device that two runs used at the same time by the dates of their records, None if there is none."""
-    together = min(_end(a), _end(b)) - max(start_of(a), start_of(b))
+    # A record is assembled when its run has ended.
+    together = min(began(each.created_at, 0.0) for each in (a, b)) - max(start_of(a), start_of(b))
     return min(device_uuids(a) & device_uuids(b), default=None) if together > _CLOCK else None
 
 
@@ -85,11 +86,6 @@ def began(created_at: str, seconds: float) -> datetime:
     # A record may say anything.
     end = datetime.strptime(created_at, "%Y-%m-%dT%H:%M:%SZ")
     return end - timedelta(seconds=max(-_YEAR, min(seconds, _YEAR)))
-
-
-def _end(record: Record) -> datetime:
-    """A record is assembled when its run has ended."""
-    return began(record.created_at, 0.0)
 
 
 def start_of(record: Record) -> datetime:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,34 +19,26 @@ from flagbench_core.evidence import Section
 from flagbench_core.flops import batch_of
 
 
+@dataclass(frozen=True, eq=False)
 class Subject:
     """A record of a case, and what its parts are compared by; `recompute` makes it."""
 
-    def __init__(
-        self,
-        record: Record,
-        case: Case,
-        section: Section | None = None,
-        *,
-        unreadable: Sequence[str] = (),
-        differences: Sequence[str] = (),
-        not_compared: Sequence[str] = (),
-    ) -> None:
-        """
-        Args:
-            record: its metrics as computed again from its evidence.
-            section: the evidence, if it can be read.
-            unreadable: why it cannot be.
-            differences: numbers of the record that do not follow from it.
-            not_compared: names that only one of the record and this version knows.
-        """
-        self.record = record
-        self.case = case
-        self.section = section
-        self.unreadable = tuple(unreadable)
-        self.differences = tuple(differences)
-        self.config: Mapping[str, Any] = record.config or {}
-        self._not_compared = tuple(not_compared)
+    record: Record
+    """Its metrics as computed again from its evidence."""
+    case: Case
+    section: Section | None = None
+    """The evidence, if it can be read."""
+    unreadable: tuple[str, ...] = ()
+    """Why it cannot be."""
+    differences: tuple[str, ...] = ()
+    """Numbers of the record that do not follow from it."""
+    unmatched: tuple[str, ...] = ()
+    """Names that only one of the record and this version knows."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The resolved configuration; empty if the record has none."""
+        return self.record.config or {}
 
     @property
     def ending(self) -> str:
@@ -60,7 +53,7 @@ class Subject:
     @property
     def not_compared(self) -> tuple[str, ...]:
         """What no rule is applied to: names that only the record or this version knows, and FLOPs not counted."""
-        return (*self._not_compared, *self._uncounted(), *self._unlimited())
+        return (*self.unmatched, *self._uncounted(), *self._unlimited())
 
     def _unlimited(self) -> Iterable[str]:
         """Limits of the device that no source gives, so that telemetry is not held against them."""
