@@ -7,6 +7,7 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -211,12 +212,26 @@ def _plain_words(keyword: str, value: Any, rules: Mapping[str, Any], fallback: s
         case "type":
             types = rules["type"]
             expected = types if isinstance(types, str) else " or ".join(types)
-            return f"expected {expected}, got {_TYPES.get(type(value), 'object')} {_shown(value)}".rstrip()
+            got = f"got {_TYPES.get(type(value), 'object')} {_shown(value)}".rstrip()
+            return f"expected {expected}, {got}{_remedy(types, value)}"
         case "minItems" | "minLength" | "minProperties":
-            return f"{f'has {len(value)}' if value else 'is empty'}; needs at least {limit}"
+            unit = "characters" if keyword == "minLength" else "entries"
+            return f"{f'has {len(value)} {unit}' if value else 'is empty'}; needs at least {limit}"
         case "pattern":
-            return f"{_shown(value)} does not match the pattern {limit}"
+            form = f"the form {rules['description']}" if "description" in rules else f"the pattern {limit}"
+            return f"{_shown(value)} does not match {form}"
     return fallback
+
+
+def _remedy(types: str | list[str], value: Any) -> str:
+    """What to do where YAML reads a scalar as another type than it was meant as."""
+    if "string" in types and isinstance(value, bool | int | float):
+        return "; put it in quotes"
+    if {"number", "integer"}.intersection([types] if isinstance(types, str) else types) and isinstance(value, str):
+        with suppress(ValueError):
+            float(value)
+            return "; write it without quotes, and with a point before an exponent, as in 5.0e-5"
+    return ""
 
 
 def _shown(value: Any) -> str:

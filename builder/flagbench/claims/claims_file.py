@@ -24,7 +24,10 @@ def read_claims(path: Path, catalog: Catalog) -> list[Row]:
         for index, claim in enumerate(document.data["claims"]):
             _check_claim(document, index, claim, catalog.cases[document.data["case"]])
     if document.problems:
-        raise TableError([str(problem) for problem in document.problems])
+        raise TableError(
+            [str(problem) for problem in document.problems],
+            remedy="docs/add-a-case.md shows a claims file; manifests/schema/claims-v1.json has all fields",
+        )
     accelerators = cards(catalog)
     return [
         _row(

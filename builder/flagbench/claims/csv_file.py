@@ -54,6 +54,8 @@ def read_csv(text: str, name: str, catalog: Catalog) -> list[Row]:
     if len(lines) < 2:
         raise TableError([f"{name} has no row below a header"])
     (_, header), *rest = lines
+    if len(header) == 1 and (sign := next((sign for sign in "|;\t" if sign in header[0]), "")):
+        raise TableError([f"{name}:1: cells are separated by {sign!r}"], remedy="save the table as CSV, with commas")
     known = columns(catalog)
     problems = [f"{name}:1: unknown column {brief(column, 40)!r}" for column in header if column not in known]
     problems += [f"{name}:1: two columns {column!r}" for column in known if header.count(column) > 1]

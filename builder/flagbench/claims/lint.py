@@ -58,14 +58,14 @@ def lint_file(path: Path, catalog: Catalog) -> LintResult:
 
     Raises TableError (exit code 3) for a file that cannot be read.
     """
-    if path.suffix in (".yaml", ".yml"):
-        return lint_rows(read_claims(path, catalog))
     shown = "standard input" if str(path) == "-" else str(path)
     try:
         text = read_text(path)
     except (OSError, ValueError) as error:
         why = reason(error) if isinstance(error, OSError) else error
-        raise TableError([f"{shown} cannot be read: {why}"], remedy="name a CSV file of UTF-8 text") from None
+        raise TableError([f"{shown} cannot be read: {why}"], remedy="name a file of UTF-8 text") from None
+    if path.suffix in (".yaml", ".yml"):
+        return lint_rows(read_claims(path, catalog))
     return lint_rows(read_csv(text, shown, catalog))
 
 

@@ -19,9 +19,9 @@ from flagbench.files import reason, write_atomically
 from flagbench.output import echo_json, echo_json_text, print_error, print_note, print_page
 from flagbench.page import Table
 from flagbench.records.bucket_blobs import store_errors
-from flagbench.records.named import STORED_HELP, named_series, note, stored_record
+from flagbench.records.named import RECORD_HELP, is_path, named_series, note, stored_record
 from flagbench.records.push import NotSent, push
-from flagbench.records.read import read_record
+from flagbench.records.read import read_content, read_record
 from flagbench.records.series import load_all, load_series
 from flagbench.records.series_document import SeriesDocument
 from flagbench.records.store import open_store
@@ -129,7 +129,7 @@ def export_records(
 @app.command("show")
 def show_record(
     record: Annotated[
-        str, typer.Argument(metavar="[RECORD]", autocompletion=complete.records, help=STORED_HELP)
+        str, typer.Argument(metavar="[RECORD]", autocompletion=complete.records, help=RECORD_HELP)
     ] = "last",
     store: StoreOption = None,
     wide: WideOption = False,
@@ -140,8 +140,9 @@ def show_record(
     --json prints the record as it was stored, byte for byte.
     """
     place = open_store(store)
-    content = stored_record(record, place)
-    parsed = read_record(content)
+    file = Path(record) if is_path(record) and record != "-" else None
+    content, name = read_content(file) if is_path(record) else (stored_record(record, place), "the record")
+    parsed = read_record(content, name)
     if json:
         echo_json_text(content.decode("utf-8").rstrip("\n"))
         return

@@ -138,7 +138,7 @@ def _check_settable(doc: Document) -> None:
             value = value[key]
         else:
             if fault := setting_fault(spec, value):
-                doc.problem(where, f"presets.reference.{spec['path']}: {fault}")
+                doc.problem(("presets", "reference", *spec["path"].split(".")), fault)
         if spec["path"] == "engine.name" and set(spec.get("choices", ())) != set(engines):
             doc.problem(where, f"its choices must be the engines of this case: {', '.join(engines)}")
 

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 from flagbench.files import write_atomically
-from flagbench.manifests.model import Catalog
+from flagbench.manifests.model import Case, Catalog, Stack
 
 
-def compiled_files(catalog: Catalog) -> dict[str, str]:
-    """Every compiled file: its path inside the image side's package, and its text."""
-    files = {f"cases/{case.name.replace('-', '_')}/case.json": case.compiled for case in catalog.cases.values()}
-    files |= {f"shared/stacks/{stack.name}.json": stack.compiled for stack in catalog.stacks.values()}
-    return files
+def compiled_files(cases: Iterable[Case], stacks: Iterable[Stack]) -> dict[str, str]:
+    """The compiled files of cases and stacks: each one's path inside the image side's package, and its text."""
+    files = {f"cases/{case.name.replace('-', '_')}/case.json": case.compiled for case in cases}
+    return files | {f"shared/stacks/{stack.name}.json": stack.compiled for stack in stacks}
 
 
 def image_package(catalog: Catalog) -> Path:
@@ -30,7 +29,8 @@ def image_package(catalog: Catalog) -> Path:
 
 def stale_compiled(catalog: Catalog, package: Path) -> dict[str, str | None]:
     """Compiled files that are missing, differ from the manifests or have no manifest any more: see `find_stale`."""
-    return find_stale(package, compiled_files(catalog), ("cases/*/case.json", "shared/stacks/*.json"))
+    wanted = compiled_files(catalog.cases.values(), catalog.stacks.values())
+    return find_stale(package, wanted, ("cases/*/case.json", "shared/stacks/*.json"))
 
 
 def find_stale(root: Path, wanted: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str | None]:

@@ -37,6 +37,12 @@ PackageVersion = Annotated[str, Meta(pattern=r"^[^\s;]+\Z")]
 PythonVersion = Annotated[str, Meta(pattern=r"^3\.[0-9]+\Z")]
 DevicePath = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9._/-]+\Z")]
 ResourceName = Annotated[str, Meta(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+\Z")]
+_PINNED = "name==version"
+Requirement = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,-]+\])?==[^\s;]+\Z", description=_PINNED)
+]
+PlainRequirement = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[^\s;]+\Z", description=_PINNED)]
+Monitor = Literal["cpu", "mx-smi", "nvml"]
 Environment = Mapping[
     Annotated[str, Meta(pattern=r"^[A-Z_][A-Z0-9_]*\Z")], Annotated[str, Meta(pattern=r"^[^\n\r]*\Z")]
 ]
@@ -402,7 +408,7 @@ class StackBuild:
     apt: tuple[Word, ...]
     from_base: tuple[PackageName, ...]
     """Packages that the base brings and that are never installed over."""
-    packages: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,-]+\])?==[^\s;]+\Z")], ...]
+    packages: tuple[Requirement, ...]
     """Direct requirements, `name==version`; the lock holds what they need in turn."""
     indexes: tuple[HttpsUrl, ...]
     """URLs of package indexes beside the default one."""
@@ -412,7 +418,7 @@ class StackBuild:
     """Packages a reader would look for, and why they are not here."""
     env: Environment
     """Environment of the image."""
-    optional: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[^\s;]+\Z")], ...] = ()
+    optional: tuple[PlainRequirement, ...] = ()
     """Requirements like `packages`, installed only in images of cases that need them."""
     other_python: tuple[OtherPython, ...] = ()
     """The same, without what they need in turn."""
@@ -511,7 +517,7 @@ class StackManifest:
     """Versions that the image must show when it is built and when it starts, by package; a prefix that ends at a dot
     will do. torch where the image has one."""
     device: DeviceSupport
-    monitor: Name
+    monitor: Monitor
     """The parser of what its devices say of themselves: a module of telemetry/monitors on the image side, or cpu."""
     accelerators: tuple[Accelerator, ...]
     does_not_run: Mapping[Name, Reason]
@@ -631,7 +637,7 @@ class PublishedRow:
     precision: ClaimPrecision
     run: ClaimRun
     conditions: Mapping[str, Scalar]
-    """By name; NOT_PUBLISHED where the publisher is silent."""
+    """By name; `not published` where the publisher is silent."""
     environment: Mapping[str, Scalar]
     anomalies: tuple[Anomaly, ...]
     aligned: bool | None = None

@@ -209,7 +209,7 @@ def _memory(given: float | None, stack: Stack | None) -> float:
     if len(set(sizes.values())) != 1:
         named = ", ".join(f"{name} {size} GiB" for name, size in sizes.items())
         raise FlagbenchError(
-            f"the devices of {stack.name} do not have one size of memory",
+            f"the devices of {stack.name} {'do not have one size of memory' if sizes else 'are not known'}",
             remedy=f"add --mem GIB{': ' + named if named else ''}",
         )
     return float(next(iter(sizes.values())))

@@ -100,6 +100,11 @@ def parse(content: bytes, name: str) -> dict[str, Any]:
     It must be UTF-8 without duplicate fields, lone surrogates, NaN or numbers beyond LARGEST, and keep to MAX_BYTES,
     MAX_VALUES and MAX_DEPTH. Raises RecordError for anything else, and for JSON that is not a `record/v1`.
     """
+    if content.startswith(b"\x1f\x8b"):
+        raise RecordError(
+            f"{name} is compressed by gzip",
+            remedy="a bundle is checked by `flagbench bundle verify`; unpack any other file: <(zcat FILE)",
+        )
     try:
         raw = _strict_json(content)
     except RecursionError as error:

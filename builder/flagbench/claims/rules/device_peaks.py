@@ -83,7 +83,7 @@ def at_most_one(row: Row) -> Iterator[LintFinding]:
             yield row.finding(
                 name,
                 "above-one",
-                f"{cell.value:.1%} of the peak is impossible; check the FLOPs, the peak and the devices",
+                f"{cell.text} of the peak is impossible; write a fraction, and check FLOPs, peak and devices",
             )
     if mfu is not None and hfu is not None and mfu.low > hfu.high:
         yield row.finding("mfu", "above-hfu", f"mfu {mfu.text} is above hfu {hfu.text}; check which is which")

@@ -107,7 +107,7 @@ def read_bundle(path: Path) -> Contents:
     except BundleError as error:
         raise FlagbenchError(
             f"the bundle {brief(str(path))} is damaged: {error}",
-            remedy="get the file again from where it was made, and compare its sha256",
+            remedy="name the .tar.gz of `flagbench reproduce`, or get it again from its author; compare its sha256",
             code=ExitCode.DATA,
         ) from error
     except (OSError, ValueError) as error:
@@ -267,7 +267,8 @@ def check(contents: Contents, catalog: Catalog) -> BundleCheck:
     if claim is None:
         raise FlagbenchError(
             f"the bundle is of the claim '{brief(name)}', which this flagbench {__version__} does not have",
-            remedy=f"use the flagbench that wrote it, {author}, or a newer one",
+            remedy=f"use the flagbench that wrote it, {author}, or a newer one; for a row that its author added, set "
+            "FLAGBENCH_MANIFESTS to the author's manifests",
             code=ExitCode.DATA,
         )
     notes, problems = [], [*contents.contradicted[:5]]

@@ -128,7 +128,8 @@ def _differences(claim: Claim, stack: Stack, options: PlanOptions, nodes: int) -
     if stack.device_kind == "cpu":
         yield f"device: a processor, the row has {device}"
     elif device not in {name for entry in stack.accelerators for name in (entry.name, *entry.match)}:
-        yield f"device: one of {', '.join(entry.name for entry in stack.accelerators)}, the row has {device}"
+        names = ", ".join(entry.name for entry in stack.accelerators)
+        yield f"device: {f'one of {names}' if names else f'{stack.name} names none'}, the row has {device}"
     if options.preset != claim.run.preset:
         yield f"preset: {options.preset}, the row has the {claim.run.preset} size"
     if nodes != claim.run.nodes:

@@ -120,6 +120,14 @@ def test_a_claims_file_is_held_against_its_schema(old: str, new: str, tmp_path: 
     assert re.match(rf"{path}:\d+: ", caught.value.message)
 
 
+@pytest.mark.parametrize("sign", ["|", ";", "\t"])
+def test_another_separator_than_a_comma_is_named(sign: str, tmp_path: Path) -> None:
+    (tmp_path / "results.csv").write_text(f"case{sign}p_core\nglm{sign}1\n")
+    with pytest.raises(TableError) as caught:
+        lint_file(tmp_path / "results.csv", CATALOG)
+    assert repr(sign) in caught.value.message
+
+
 def test_an_unknown_column_is_told_with_the_known_ones(flagbench: Flagbench, tmp_path: Path) -> None:
     (tmp_path / "results.csv").write_text("case,dtype\nglm,fp16\n")
     ended = flagbench("claims lint", str(tmp_path / "results.csv"))

@@ -88,7 +88,7 @@ def test_an_existing_path_is_a_path(flagbench: Flagbench, make_record: MakeRecor
     Path("last").write_bytes(make_record(record_id="from-a-file"))
     assert compared(flagbench, "last", "20260103") == (IDS[0], "from-a-file")
     assert compared(flagbench, "./last", "last") == ("from-a-file", IDS[0])
-    assert flagbench("results show ./last").code == ExitCode.USAGE
+    assert flagbench("results show --json ./last").json["record_id"] == "from-a-file"
 
 
 @pytest.mark.parametrize("command", ["compare - -", "verify - -", "verify - --baseline -"])

@@ -55,8 +55,18 @@ def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels:
     [
         # What the schema does not allow.
         (CASE, "task: text", "task: 7 # text", "task", "string integer 7"),
+        (
+            CASE,
+            "learning_rate: 5.0e-5",
+            "learning_rate: 5e-5",
+            "presets.reference.train.learning_rate",
+            "'5e-5' 5.0e-5",
+        ),
+        (CLAIMS, "commit: 1b5a0303", "commit: 1234567", "sources.nvidia.commit", "quotes"),
         (CASE, "title: Dist", "titel: Dist", "titel", "'title'"),
         (CASE, "divisions: [faithful]", "divisions: []", "divisions", "empty 1"),
+        (STACK, "monitor: cpu", "monitor: acme-smi", "monitor", "'acme-smi' cpu, mx-smi, nvml"),
+        (STACK, "- psutil==", "- psutil>=", "build.packages[4]", "name==version"),
         (STACK, 'python: "3.11"', "python: '2.7'", "python", "'2.7' ^3\\.[0-9]+$"),
         (CLAIMS, "nodes: 1\n", "nodes: 0\n", "claims[0].run.nodes", "0 at least 1"),
         (CLAIMS, "nodes: 1\n", "nodes: 1.0\n", "claims[0].run.nodes", "int float"),
@@ -67,7 +77,7 @@ def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels:
         (GLM_CASE, "metric: p_core_host\n", "metric: p_cor\n", "flops.published.metric", "'p_cor' 'p_core'"),
         (CASE, "distilbert-matmul/v1", "distilbert/v1", "flops.formula", "'distilbert/v1' distilbert-matmul/v1"),
         (CASE, "path: train.batch_size,", "path: train.batch,", "settable.batch_size.path", "'train.batch'"),
-        (CASE, "dropout, type: number", "dropout, type: integer", "settable.dropout", "integer 0.1"),
+        (CASE, "dropout, type: number", "dropout, type: integer", "presets.reference.model.dropout", "integer 0.1"),
         (CASE, "  name: distilbert-tiny", "  nam: distilbert-tiny", "presets.tiny.model.nam", "'nam'"),
         (CASE, "data: [data, weights]", "data: [data, seed]", "condition_groups.data[1]", "'seed' yaml:121"),
         (CASE, "      warmup_steps: 20\n", "", "presets.reference", "train train.warmup_steps"),

@@ -5,6 +5,7 @@ test_hostile_records.py has more of what is refused.
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,10 @@ def test_a_failed_run_without_a_measurement_is_a_record(make_record: MakeRecord)
 def test_another_version_is_named_before_anything_else() -> None:
     assert "record/v2" in refused(b'{"schema": "record/v2", "all": "new"}').message
     assert "record/v1" in refused(b'{"schema": "case/v1"}').message
+
+
+def test_a_bundle_is_no_record_and_says_what_checks_it() -> None:
+    assert "bundle verify" in str(refused(gzip.compress(b"{}")).remedy)
 
 
 @pytest.mark.parametrize(

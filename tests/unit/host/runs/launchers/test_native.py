@@ -26,6 +26,7 @@ from flagbench.runs.launchers.launch_time import elapsed
 from flagbench.runs.launchers.native import NEEDED, NativeLauncher
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.signals import Forwarding
+from flagbench_core.exit_codes import ExitCode
 
 ENTRYPOINTS = Path(__file__).parents[5] / "entrypoints"
 
@@ -67,6 +68,13 @@ def test_arguments_are_handed_on_and_the_record_is_read(run: Run, request_for_cp
     words = ["distilbert", "--nodes=1", "--gpus=2", "--data=--full", "--weights=-w", "--set=batch_size=8"]
     assert (json.loads(result.record)["argv"], json.loads(result.record)["own"]) == (["cpu", *words], True)
     assert result.exit_code == 5
+
+
+def test_a_manifest_that_was_changed_is_compiled_first(run: Run, request_for_cpu: RunRequest) -> None:
+    raw = {**request_for_cpu.case.raw, "default_seed": 7}
+    with pytest.raises(FlagbenchError) as caught:
+        run("", replace(request_for_cpu, case=replace(request_for_cpu.case, raw=raw)))
+    assert (caught.value.code, "manifests compile" in str(caught.value.remedy)) == (ExitCode.USAGE, True)
 
 
 def test_variables_are_handed_on(run: Run, request_for_cpu: RunRequest, monkeypatch: pytest.MonkeyPatch) -> None:
