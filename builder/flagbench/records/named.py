@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -187,8 +188,7 @@ class SeriesSummary(Struct, frozen=True):
     @property
     def text(self) -> str:
         """One line: how many runs count, and which do not, and why."""
-        other = "; ".join(f"run {run.run}: {run.reason}" for run in self.left_out)
-        left = f", {len(self.left_out)} left out ({other})" if self.left_out else ""
+        left = f", {len(self.left_out)} left out ({_reasons(self.left_out)})" if self.left_out else ""
         by = "" if self.nonce_by == "user" else ", random"
         seeds = "seeds derived from it" if self.seeds == "derived" else "the seed was given, not derived from it"
         whole = self.held == self.requested and not self.left_out
@@ -196,6 +196,16 @@ class SeriesSummary(Struct, frozen=True):
         if self.looks:
             count += f", looked at after {', '.join(map(str, self.looks))}"
         return f"series {self.series_id}: {count}{left}; nonce {self.nonce}{by}, {seeds}"
+
+
+def _reasons(left_out: Sequence[LeftOut]) -> str:
+    """Why runs are left out; runs in a row with one reason are named together."""
+    found = []
+    for (why, _), group in groupby(enumerate(left_out), key=lambda each: (each[1].reason, each[1].run - each[0])):
+        numbers = [run.run for _, run in group]
+        named = f"run {numbers[0]}" if len(numbers) == 1 else f"runs {numbers[0]} to {numbers[-1]}"
+        found.append(f"{named}: {why}")
+    return "; ".join(found)
 
 
 @dataclass
@@ -244,9 +254,9 @@ class Runs:
         if self.problems:
             return found[:1]
         if not found:
-            why = [f"run {run.run}: {run.reason}" for each in self.series for run in each.left_out]
+            why = "; ".join(_reasons(each.left_out) for each in self.series)
             raise FlagbenchError(
-                f"no run of the series can be verified: {'; '.join(why)}",
+                f"no run of the series can be verified: {why}",
                 remedy="run it again, or name the store that has its records with --store",
                 code=ExitCode.DATA,
             )

@@ -64,7 +64,8 @@ def verdict_table(
     headline = _headline(result, uncompared if result.verdict is Verdict.NOT_COMPARABLE else [])
     blocks: list[Block] = [Lines((headline,), _STYLES[result.verdict.value])]
     if len(uncompared) < len(reasons):
-        blocks.append(Lines((result.reason,)))
+        remedies = {f"fix: {r.status.remedy}": None for r in records if r.status.state != "ok" and r.status.remedy}
+        blocks.append(Lines((result.reason, *remedies)))
     if wide or result.verdict is not Verdict.INVALID:
         other = "published" if result.against.kind == "claim" else "baseline"
         differing = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)

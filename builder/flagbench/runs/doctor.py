@@ -30,6 +30,7 @@ from flagbench_core import __version__, scratch
 
 GIB = 2**30
 _NATIVE_REMEDY = "for runs without a container, in the checkout: pip install -e '.[cases]'"
+_TORCH_REMEDY = "for native runs on the accelerator, install the build that pytorch.org names, with --force-reinstall"
 _MOST_LEFTOVERS = 4
 _DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
 _EVERY_CASE = ("torch", "numpy", "psutil", "pynvml", "tokenizers", "safetensors")
@@ -113,6 +114,9 @@ def native_packages(catalog: Catalog | None) -> Iterator[Diagnosis]:
             version = importlib.metadata.version(_DISTRIBUTIONS.get(module, module.replace("_", "-")))
         except importlib.metadata.PackageNotFoundError:
             version = "installed, version unknown"
+        if module == "torch" and version.endswith("+cpu") and this_machine().devices:
+            yield Diagnosis(module, Level.WARN, f"{version}, a build for processors alone", _TORCH_REMEDY)
+            continue
         yield Diagnosis(module, Level.OK, version)
 
 

@@ -79,7 +79,7 @@ def print_rows(rows: Mapping[str, str]) -> None:
 def time_of_run(expected: Estimate | None) -> str:
     """How long a run takes, where that is known."""
     if expected is None:
-        return "unknown: no stored run of this configuration, and no published row uses this device"
+        return "unknown: no stored run and no published row of this configuration says it"
     return expected.text
 
 

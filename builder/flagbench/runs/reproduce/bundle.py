@@ -112,9 +112,10 @@ def read_bundle(path: Path) -> Contents:
         ) from error
     except (OSError, ValueError) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
+        room = "" if isinstance(error, FileNotFoundError) else "; TMPDIR needs room for what is in it"
         raise FlagbenchError(
             f"the bundle {brief(str(path))} cannot be read: {why}",
-            remedy="name a file that `flagbench reproduce` wrote; TMPDIR needs room for what is in it",
+            remedy=f"name a file that `flagbench reproduce` wrote{room}",
             code=ExitCode.DATA,
         ) from error
 
@@ -216,8 +217,13 @@ def check_target(target: Path) -> None:
         target.lstat()
     except (FileNotFoundError, NotADirectoryError):
         existing = next(folder for folder in target.absolute().parents if folder.exists())
-        usable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
-        why = None if usable else f"{existing} is not a folder that can be written to"
+        try:
+            # Tried: what the mode allows, a mount or a full disk may refuse.
+            with scratch(str(existing), ".bundle-") as folder:
+                (Path(folder) / "probe").write_bytes(b"probe")
+            why = None
+        except OSError as error:
+            why = f"{existing} takes no file: {reason(error)}"
     except (OSError, ValueError) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
     if why is not None:

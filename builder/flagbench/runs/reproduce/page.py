@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from flagbench.manifests.model import Claim
 from flagbench.output import echo_json, print_note
 from flagbench.report import verdict_table
 from flagbench.runs.doctor import Diagnosis, Level
@@ -27,14 +28,13 @@ _ENDINGS = {
 def announce(asked: Reproduction, *, dry_run: bool = False) -> None:
     """On stderr: what will run, what is known to differ, what the row leaves open, and what is wrong here.
 
-    A dry run shows the last on stdout.
+    A dry run shows the first and the last on stdout.
     """
-    plan, target = asked.plan, asked.target
-    claim, options = plan.claim, plan.request.options
-    source = f"{claim.source.project} {claim.source.file}@{claim.source.commit}"
-    print_note(f"flagbench: {claim.id} ({claim.title}), {source}")
-    print_note(f"flagbench: {target.name}, {target.via}, {' '.join(options.words())}")
-    print_note(f"possible verdicts: {_listed(asked.possible)}")
+    plan, options = asked.plan, asked.plan.request.options
+    if not dry_run:
+        print_note(f"flagbench: {_row(plan.claim)}")
+        print_note(f"flagbench: {asked.target.name}, {asked.target.via}, {' '.join(options.words())}")
+        print_note(f"possible verdicts: {_listed(asked.possible)}")
     for text in plan.differs:
         print_note(f"differs: {text}")
     if plan.unpublished:
@@ -69,7 +69,7 @@ def dry_run(asked: Reproduction, expected: Estimate | None, *, as_json: bool) ->
         echo_json(facts)
         return
     rows = {
-        "row": facts["claim"],
+        "row": _row(plan.claim),
         "runs": f"{target.name}, {target.via}",
         "arguments": " ".join(plan.request.options.words()),
         "verdict": f"{_listed(asked.possible)}{'; see what differs' if plan.differs else ''}",
@@ -79,6 +79,10 @@ def dry_run(asked: Reproduction, expected: Estimate | None, *, as_json: bool) ->
         **{finding.name: _line(finding) for finding in asked.findings},
     }
     print_rows(rows)
+
+
+def _row(claim: Claim) -> str:
+    return f"{claim.id} ({claim.title}), {claim.source.project} {claim.source.file}@{claim.source.commit}"
 
 
 def _listed(verdicts: Sequence[Verdict]) -> str:

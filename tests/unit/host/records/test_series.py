@@ -15,7 +15,8 @@ from flagbench.records.blobs import ListingDenied, StoreError
 from flagbench.records.digest import config_digest
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.model import Builder
-from flagbench.records.series import SeriesWriter, load_series, read_series, series_ids
+from flagbench.records.named import SeriesSummary
+from flagbench.records.series import LeftOut, SeriesWriter, load_series, read_series, series_ids
 from flagbench.records.series_document import (
     MAX_RUNS,
     SeriesDocument,
@@ -165,6 +166,12 @@ def test_a_record_that_was_removed_is_left_out_and_named(
     for left in [*store.list()]:
         store.remove(left)
     assert flagbench("verify mine").code == ExitCode.DATA
+
+
+def test_runs_in_a_row_with_one_reason_are_named_together() -> None:
+    left = tuple(LeftOut(number, f"mine-{number}", "not run") for number in (1, 3, 4, 5))
+    text = SeriesSummary("mine", "runs", "mine", "user", "derived", 5, 1, left).text
+    assert "(run 1: not run; runs 3 to 5: not run)" in text
 
 
 def test_runs_of_two_images_are_no_series(store: Store, document: dict[str, Any]) -> None:

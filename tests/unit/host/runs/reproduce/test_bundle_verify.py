@@ -65,7 +65,8 @@ def test_what_is_not_there_cannot_be_read(tmp_path: Path, name: str, flagbench: 
 def test_nothing_is_written_over_and_nothing_is_left_behind(tmp_path: Path, files: Files) -> None:
     taken = tmp_path / "taken.tar.gz"
     taken.write_bytes(b"mine")
-    for target in (taken, tmp_path, taken / "below", tmp_path / "x\0.tgz", tmp_path / ("x" * 300)):
+    refused = (taken, tmp_path, taken / "below", tmp_path / "x\0.tgz", tmp_path / ("x" * 300), Path("/proc/x.tar.gz"))
+    for target in refused:
         with pytest.raises(FlagbenchError) as error:
             check_target(target)
         assert error.value.code == ExitCode.USAGE
