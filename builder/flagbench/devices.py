@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from flagbench.claims.device_names import Card, cards
-from flagbench.manifests.model import Case, Catalog, Claim, Stack
+from flagbench.manifests.model import Case, Catalog, Claim, DeviceModel, Stack
 from flagbench.vendors import Device, Usage, vendors
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -53,13 +52,12 @@ def usage_now() -> Usage:
     return Usage()
 
 
-def cards_here(machine: Machine, catalog: Catalog, *, partitions: bool = False) -> tuple[Card, ...]:
-    """The accelerators of the manifests that this machine has, each once; with `partitions` also as parts of them."""
-    known = cards(catalog)
-    found: dict[str, Card] = {}
+def cards_here(machine: Machine, catalog: Catalog, *, partitions: bool = False) -> tuple[DeviceModel, ...]:
+    """The devices of the manifests that this machine has, each once; with `partitions` also as parts of them."""
+    found: dict[str, DeviceModel] = {}
     for device in machine.devices:
         if partitions or not device.partition:
-            found.update((card.name, card) for card in known if device.name in (*card.names, card.name))
+            found.update((id, model) for id, model in catalog.devices.items() if model.has_name(device.name))
     return tuple(found.values())
 
 

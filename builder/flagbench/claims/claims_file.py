@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flagbench.claims.device_names import Card, cards, find_cards
+from flagbench.claims.device_names import find_cards
 from flagbench.claims.numbers import Cell, read_count, read_number
 from flagbench.claims.rows import Row, TableError
 from flagbench.manifests.documents import Document
@@ -28,14 +28,12 @@ def read_claims(path: Path, catalog: Catalog) -> list[Row]:
             [str(problem) for problem in document.problems],
             remedy="docs/add-a-case.md shows a claims file; manifests/schema/claims-v1.json has all fields",
         )
-    accelerators = cards(catalog)
     return [
         _row(
             index + 1,
             document.line(("claims", index)),
             build_claim(raw, document.data, path),
             catalog,
-            accelerators,
         )
         for index, raw in enumerate(document.data["claims"])
     ]
@@ -52,7 +50,7 @@ def _check_claim(document: Document, index: int, claim: Any, case: Case) -> None
             document.problem(("claims", index, "metrics", at), f"{metric['name']} is {known}")
 
 
-def _row(number: int, line: int, claim: Claim, catalog: Catalog, accelerators: tuple[Card, ...]) -> Row:
+def _row(number: int, line: int, claim: Claim, catalog: Catalog) -> Row:
     case = catalog.cases[claim.case]
     conditions = {name: _text(value) for name, value in claim.conditions.items()}
     stated = {name: text for name, text in conditions.items() if text != NOT_PUBLISHED}
@@ -65,7 +63,7 @@ def _row(number: int, line: int, claim: Claim, catalog: Catalog, accelerators: t
         name=claim.id,
         case=case,
         device=device,
-        cards=find_cards(device, accelerators),
+        cards=find_cards(device, catalog.devices.values()),
         nodes=nodes,
         devices=devices,
         precision="" if claim.precision.label == NOT_PUBLISHED else claim.precision.label.lower(),

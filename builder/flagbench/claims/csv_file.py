@@ -7,7 +7,7 @@ import io
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from flagbench.claims.device_names import NOMINAL, Card, cards, find_cards
+from flagbench.claims.device_names import NOMINAL, find_cards
 from flagbench.claims.numbers import Cell, read_count, read_number
 from flagbench.claims.rows import Row, TableError
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog
@@ -63,14 +63,14 @@ def read_csv(text: str, name: str, catalog: Catalog) -> list[Row]:
         problems.append(f"{name}:1: no column 'case'")
     if problems:
         raise TableError(problems, remedy=f"the columns are: {', '.join(known)}")
-    accelerators, rows = cards(catalog), []
+    rows = []
     for number, (line, cells) in enumerate(rest, 1):
         if len(cells) != len(header):
             problems.append(f"{name}:{line}: {len(cells)} cells, and the header has {len(header)}")
             continue
         read = _Line(name, line, dict(zip(header, cells, strict=True)), problems)
         if case := catalog.cases.get(read.choice("case", catalog.cases)):
-            rows.append(_row(read, number, case, known, accelerators))
+            rows.append(_row(read, number, case, known, catalog))
     if problems:
         raise TableError(problems)
     return rows
@@ -117,7 +117,7 @@ class _Line:
         return cell
 
 
-def _row(line: _Line, number: int, case: Case, known: Mapping[str, str], accelerators: tuple[Card, ...]) -> Row:
+def _row(line: _Line, number: int, case: Case, known: Mapping[str, str], catalog: Catalog) -> Row:
     stated = line.stated
     for column in stated:
         if column in _NUMBERS:
@@ -129,7 +129,7 @@ def _row(line: _Line, number: int, case: Case, known: Mapping[str, str], acceler
     values = {column: line.value(column) for column in stated if known[column] == "metric"}
     nodes, gpus, total = line.count("nodes"), line.count("gpus"), line.value("memory_gib")
     device = stated.get("device_model", "")
-    found = find_cards(device, accelerators)
+    found = find_cards(device, catalog.devices.values())
     if total is not None:
         found = tuple(card for card in found if abs(card.memory_gib - total.value) <= NOMINAL * total.value) or found
     return Row(

@@ -1,13 +1,12 @@
-"""Accelerators as the manifests of stacks have them, found by what a publisher calls them."""
+"""Devices of manifests/devices, found by what a publisher calls them."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 
-from flagbench.manifests.model import Catalog
+from flagbench.manifests.model import DeviceModel
 
 _NOISE = frozenset(
     (
@@ -21,33 +20,13 @@ NOMINAL = 0.05
 _MEMORY = re.compile(r"(\d+)\s*g(?:i?b)?")
 
 
-@dataclass(frozen=True)
-class Card:
-    """An accelerator: its names, its memory in GiB, and its peaks in FLOP/s by precision."""
-
-    name: str
-    names: tuple[str, ...]
-    memory_gib: float
-    peaks: Mapping[str, float]
-
-
-def cards(catalog: Catalog) -> tuple[Card, ...]:
-    """Every accelerator of the catalog once, though several stacks may have it."""
-    found: dict[str, Card] = {}
-    for stack in catalog.stacks.values():
-        for entry in stack.accelerators:
-            peaks = {name: float(peak.flops) for name, peak in entry.peaks.items()}
-            found.setdefault(entry.name, Card(entry.name, entry.match, float(entry.memory_gib), peaks))
-    return tuple(found.values())
-
-
-def find_cards(text: str, known: Sequence[Card]) -> tuple[Card, ...]:
+def find_cards(text: str, known: Collection[DeviceModel]) -> tuple[DeviceModel, ...]:
     """The accelerators that a publisher's name fits, such as both of 40 and 80 GiB for `A100`; often one, or none.
 
     A name fits if it is the accelerator's own, or if each of its words is a word of it or its memory (`A100-40GB`).
     """
     wanted = re.sub(r"[_\s]+", " ", unicodedata.normalize("NFKC", text)).strip()
-    exact = [card for card in known if wanted.lower() in {name.lower() for name in (card.name, *card.names)}]
+    exact = [card for card in known if wanted.lower() in {name.lower() for name in (card.name, *card.match)}]
     if exact:
         return tuple(exact)
     words = _words(wanted)
@@ -63,8 +42,8 @@ def same_card(left: str, right: str) -> bool:
     return one <= other or other <= one
 
 
-def _fits(word: str, card: Card) -> bool:
-    own = _words(card.name).union(*map(_words, card.names))
+def _fits(word: str, card: DeviceModel) -> bool:
+    own = _words(card.name).union(*map(_words, card.match))
     if word in own or f"mx{word}" in own:
         return True
     match = _MEMORY.fullmatch(word)

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flagbench.claims.device_names import Card
 from flagbench.claims.numbers import Cell, read_number
 from flagbench.claims.work import UnitWork, unit_work
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Case
+from flagbench.manifests.model import Case, DeviceModel
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 
@@ -63,7 +62,7 @@ class Row:
     case: Case
     device: str
     """As the row calls it; empty if it does not say."""
-    cards: tuple[Card, ...]
+    cards: tuple[DeviceModel, ...]
     """The accelerators of the manifests that this may be."""
     nodes: int | None
     devices: int | None
@@ -131,9 +130,9 @@ class Row:
             return (self.executed,)
         return {"amp": ("bf16", "fp16")}.get(self.precision, (self.precision,) if self.precision else ())
 
-    def peak(self, precisions: tuple[str, ...]) -> tuple[float, Card, str] | None:
+    def peak(self, precisions: tuple[str, ...]) -> tuple[float, DeviceModel, str] | None:
         """The highest peak (FLOP/s) of the row's possible devices in these precisions; None if none is known."""
-        found = [(card.peaks[name], card, name) for card in self.cards for name in precisions if name in card.peaks]
+        found = [(card.flops[name], card, name) for card in self.cards for name in precisions if name in card.peaks]
         return max(found, key=lambda entry: entry[0], default=None)
 
 

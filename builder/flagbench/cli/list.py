@@ -1,4 +1,4 @@
-"""`flagbench list`: the available cases, stacks and claims."""
+"""`flagbench list`: the available cases, stacks, devices and claims."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from flagbench.cli.options import JsonOption, WideOption
 from flagbench.devices import claims_here, this_machine
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.model import Case, Catalog, Claim, Stack
+from flagbench.manifests.model import Case, Catalog, Claim, DeviceModel, Stack
 from flagbench.output import echo_json, print_page
 from flagbench.page import Table
 from flagbench.runs.this_machine import summary
@@ -19,21 +19,22 @@ from flagbench.runs.this_machine import summary
 
 def command(
     what: Annotated[
-        Literal["cases", "stacks", "claims"] | None, typer.Argument(help="One kind only; all three by default.")
+        Literal["cases", "stacks", "devices", "claims"] | None, typer.Argument(help="One kind only; all by default.")
     ] = None,
     wide: WideOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Show the cases, stacks and claims there are.
+    """Show the cases, stacks, devices and claims there are.
 
-    --json prints {"cases": [...], "stacks": [...], "claims": [...]}, or the one kind asked for. A case has name,
-    title, task, unit, gate, divisions, precisions, default_precision and flops, the formula by which they are
-    counted or null; a stack has name, title, vendor, aliases, runs, does_not_run {case: reason}, base_image, python,
-    expects and accelerators; a claim has id, case, stack (null where there is none, and no_stack says why), title,
-    run, precision {label, executed}, metrics [{name, value, unit, scope, of, printed, source}], aligned and source.
-    printed is the cell where it is not the value; a metric's source is null but for a value that a later table took
-    out; aligned is null unless the row says that its losses are aligned with the publisher's; this_machine says
-    whether the row is of an accelerator of this machine.
+    --json prints {"cases": [...], "stacks": [...], "devices": [...], "claims": [...]}, or the one kind asked for. A
+    case has name, title, task, unit, gate, divisions, precisions, default_precision and flops, the formula by which
+    they are counted or null; a stack has name, title, vendor, aliases, runs, does_not_run {case: reason},
+    base_image, python, expects and accelerators, the names of its devices; a device has what its manifest has, null
+    for a limit that is not known; a claim has id, case, stack (null where there is none, and no_stack says why),
+    title, run, precision {label, executed}, metrics [{name, value, unit, scope, of, printed, source}], aligned and
+    source. printed is the cell where it is not the value; a metric's source is null but for a value that a later
+    table took out; aligned is null unless the row says that its losses are aligned with the publisher's;
+    this_machine says whether the row is of an accelerator of this machine.
 
     Rows of this machine's device are marked; if there are none, stderr names those that come closest.
     """
@@ -59,26 +60,32 @@ def command(
     print_page(*tables, wide=wide)
 
 
-_COLUMNS = {
+_COLUMNS: dict[str, tuple[str, ...]] = {
     "cases": ("CASE", "TITLE", "DIVISIONS", "PRECISIONS", "GATE", "FLOPS"),
     "stacks": ("STACK", "ALIASES", "RUNS", "BASE IMAGE"),
+    "devices": ("DEVICE", "NAME", "MEMORY", "BF16", "FP8", "STACKS"),
     "claims": ("CLAIM", "TITLE", "STACK", "PUBLISHED"),
 }
-_DROP = {
+_DROP: dict[str, tuple[str, ...]] = {
     "cases": ("DIVISIONS", "FLOPS", "PRECISIONS", "GATE", "TITLE"),
     "stacks": ("BASE IMAGE", "RUNS", "ALIASES"),
+    "devices": ("FP8", "STACKS", "BF16", "MEMORY", "NAME"),
     "claims": ("STACK", "TITLE", "PUBLISHED", "THIS MACHINE"),
 }
 """The columns that a narrow terminal loses, the first one first."""
 
 
-def _row(entry: Case | Stack | Claim, catalog: Catalog) -> tuple[str, ...]:
+def _row(entry: Case | Stack | DeviceModel | Claim, catalog: Catalog) -> tuple[str, ...]:
     if isinstance(entry, Case):
         texts = entry.name, entry.title, ", ".join(entry.divisions), ", ".join(entry.precisions)
         return *texts, entry.gate, entry.formula or "none"
     if isinstance(entry, Stack):
         aliases = ", ".join(alias for alias in entry.aliases if alias != entry.name)
         return entry.name, aliases, ", ".join(entry.runs), entry.base_image or "none"
+    if isinstance(entry, DeviceModel):
+        peaks = (f"{entry.flops[name] / 1e12:g} TFLOP/s" if name in entry.flops else "" for name in ("bf16", "fp8"))
+        stacks = ", ".join(stack.name for stack in catalog.stacks.values() if entry in stack.accelerators)
+        return entry.id, entry.name, f"{entry.memory_gib:g} GiB", *peaks, stacks
     return entry.id, entry.title, entry.stack or "none", _gate_value(entry, catalog.cases[entry.case])
 
 
@@ -90,7 +97,7 @@ def _gate_value(claim: Claim, case: Case) -> str:
     return f"no {case.gate}, only {', '.join(other.name for other in claim.metrics)}"
 
 
-def _as_json(entry: Case | Stack | Claim, catalog: Catalog, here: Collection[str]) -> dict[str, Any]:
+def _as_json(entry: Case | Stack | DeviceModel | Claim, catalog: Catalog, here: Collection[str]) -> dict[str, Any]:
     if isinstance(entry, Case):
         keys = ("name", "title", "task", "unit", "gate", "divisions", "precisions", "default_precision")
         return {**{key: msgspec.to_builtins(getattr(entry, key)) for key in keys}, "flops": entry.formula}
@@ -102,6 +109,9 @@ def _as_json(entry: Case | Stack | Claim, catalog: Catalog, here: Collection[str
             "does_not_run": {case: why for case, why in {**of_cases, **entry.does_not_run}.items() if why},
             "accelerators": [accelerator.name for accelerator in entry.accelerators],
         }
+    if isinstance(entry, DeviceModel):
+        found: dict[str, Any] = msgspec.to_builtins(entry)
+        return {name: value for name, value in found.items() if name != "raw"}
     fields = ("id", "case", "stack", "no_stack", "title", "run", "metrics", "aligned", "source")
     return {
         **{name: msgspec.to_builtins(getattr(entry, name)) for name in fields},

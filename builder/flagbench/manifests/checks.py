@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_args
 
 from packaging.utils import canonicalize_name
 
 from flagbench.manifests.documents import Document
+from flagbench.manifests.model import Limits, PeakPrecision
 from flagbench.manifests.printed import printed_number
 from flagbench.manifests.settings import setting_fault
 from flagbench.schema import FieldPath
 from flagbench_core.flops import FORMULAS
 
+DEVICE_NUMBERS = (*get_args(PeakPrecision), *(field.name for field in fields(Limits)))
+"""The peaks and limits that every device's manifest speaks of."""
 _CONVERSION = re.compile(r"%[-+ #0-9.]*[a-zA-Z]")
 _FORMS = ({"value"}, {"one_of"}, {"text", "of"}, {"product"}, {"difference"}, {"quotient"})
 """The keys of each form of a derivation but `by`, which may have an `else`."""
@@ -24,7 +28,9 @@ _RESOLVED = dict.fromkeys(("case", "division", "preset", "precision", "nodes", "
 """What resolving adds to a preset."""
 
 
-def check(cases: Sequence[Document], stacks: Sequence[Document], claims: Sequence[Document]) -> None:
+def check(
+    cases: Sequence[Document], devices: Sequence[Document], stacks: Sequence[Document], claims: Sequence[Document]
+) -> None:
     """Note every problem of the manifests whose shape can be relied on; the others are reported already.
 
     Names of all files are known, so that a faulty case is reported once and not again as unknown in every claim.
@@ -32,7 +38,8 @@ def check(cases: Sequence[Document], stacks: Sequence[Document], claims: Sequenc
     case_names, stack_names = {doc.path.stem for doc in cases}, {doc.path.stem for doc in stacks}
     for doc in _valid(cases):
         _check_case(doc, stack_names)
-    _check_stacks(_valid(stacks), case_names)
+    _check_devices(_valid(devices))
+    _check_stacks(_valid(stacks), case_names, {doc.path.stem for doc in devices})
     _check_needs(_valid(cases), _valid(stacks))
     valid_cases, valid_stacks = ({doc.data["name"]: doc for doc in _valid(docs)} for docs in (cases, stacks))
     first_use: dict[str, str] = {}
@@ -186,12 +193,26 @@ def _check_overrides(doc: Document, changed: Any, reference: Any, path: FieldPat
             _check_overrides(doc, value, other, where)
 
 
-def _check_stacks(docs: Sequence[Document], case_names: Collection[str]) -> None:
-    """Each stack's file name and cases; that a name or alias means one stack only."""
+def _check_devices(docs: Sequence[Document]) -> None:
+    """Each device's file name; that its names are its alone; that every number is given, or said to be missing."""
+    names: dict[str, str] = {}
+    for doc in docs:
+        _check_file_name(doc, "id")
+        doc.require_unique("match", "device", names)
+        stated = {*doc.data["peaks"], *doc.data.get("limits", ())}
+        missing = [*doc.data.get("not_published", ()), *doc.data.get("not_found", ())]
+        for name in DEVICE_NUMBERS:
+            if (name in stated) + missing.count(name) != 1:
+                doc.problem(("peaks",), f"{name} must be listed once: here or in limits, not_published or not_found")
+
+
+def _check_stacks(docs: Sequence[Document], case_names: Collection[str], device_ids: Collection[str]) -> None:
+    """Each stack's file name, cases and devices; that a name or alias means one stack only."""
     owner = {doc.data["name"]: doc for doc in docs}
     for doc in docs:
         _check_file_name(doc, "name")
         doc.require_known("does_not_run", "case", case_names)
+        doc.require_known("devices", "device", device_ids)
         base = doc.data["base"]
         if base["image"] is None and base["obtain"] is None:
             doc.problem(("base", "obtain"), "missing: a stack without a public base says how to get one")

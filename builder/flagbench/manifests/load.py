@@ -21,6 +21,7 @@ from flagbench.manifests.model import (
     Claim,
     ClaimMetric,
     ClaimsManifest,
+    DeviceModel,
     Stack,
     StackManifest,
 )
@@ -40,7 +41,7 @@ class _Unread(Mapping[str, Claim]):
 
 
 def manifests_root(root: Path | None = None) -> Path:
-    """The folder that holds cases/, stacks/ and claims/: `root`, else FLAGBENCH_MANIFESTS, else flagbench's own.
+    """The folder of manifests: `root`, else FLAGBENCH_MANIFESTS, else flagbench's own.
 
     Raises FlagbenchError (usage) if that is not a folder of manifests.
     """
@@ -52,7 +53,7 @@ def manifests_root(root: Path | None = None) -> Path:
         origin = f"{_VARIABLE} names" if root is None else "given was"
         raise FlagbenchError(
             f"no manifests at {folder}: there is no cases/ in it ({origin} this folder)",
-            remedy=f"name a folder with cases/, stacks/ and claims/, or unset {_VARIABLE} for flagbench's own",
+            remedy=f"name a folder with cases/, devices/, stacks/ and claims/, or unset {_VARIABLE}",
         )
     return folder.resolve()
 
@@ -69,21 +70,24 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
     """
     folder = manifests_root(root)
     cases = _read_folder(folder, "cases", CaseManifest)
+    devices = _read_folder(folder, "devices", DeviceModel)
     stacks = _read_folder(folder, "stacks", StackManifest)
     published = (
         _read_folder(folder, "claims", ClaimsManifest, claims if isinstance(claims, str) else "*") if claims else []
     )
-    documents = cases + stacks + published
-    check(cases, stacks, published)
+    documents = cases + devices + stacks + published
+    check(cases, devices, stacks, published)
     problems = [problem for doc in documents for problem in doc.problems]
     if problems:
         raise ManifestError(problems)
     built_stacks: dict[str, Stack] = {}
     built = {doc.data["name"]: _case(doc.data, doc.path, built_stacks) for doc in cases}
-    built_stacks.update((doc.data["name"], build_stack(doc.data, doc.path, built)) for doc in stacks)
+    known = {doc.data["id"]: msgspec.convert({**doc.data, "raw": doc.data}, DeviceModel) for doc in devices}
+    built_stacks.update((doc.data["name"], build_stack(doc.data, doc.path, built, known)) for doc in stacks)
     return Catalog(
         root=folder,
         cases=built,
+        devices=known,
         stacks=built_stacks,
         claims={raw["id"]: build_claim(raw, doc.data, doc.path) for doc in published for raw in doc.data["claims"]}
         if claims
@@ -122,14 +126,23 @@ def _case(raw: Raw, path: Path, stacks: Mapping[str, Stack]) -> Case:
     return replace(msgspec.convert({**raw, "metrics": metrics, "raw": raw, "path": path}, Case), stacks=stacks)
 
 
-def build_stack(raw: Raw, path: Path, cases: Mapping[str, Case]) -> Stack:
-    """A Stack from its manifest's data; it runs every case of `cases` that neither side refuses."""
+def build_stack(
+    raw: Raw, path: Path, cases: Mapping[str, Case], devices: Mapping[str, DeviceModel] | None = None
+) -> Stack:
+    """A Stack from its manifest's data; it runs every case of `cases` that neither side refuses.
+
+    `devices`: those of its catalog, of which it lists some.
+    """
     runs = [
         name
         for name, case in sorted(cases.items())
         if name not in raw["does_not_run"] and raw["name"] not in case.does_not_run
     ]
-    return msgspec.convert({**raw, "runs": runs, "raw": raw, "path": path}, Stack)
+    listed = [(devices or {})[name] for name in raw["devices"]]
+    stack = msgspec.convert({**raw, "runs": runs, "raw": raw, "path": path, "accelerators": ()}, Stack)
+    compiled = {key: value for key, value in raw.items() if key != "devices"}
+    compiled["accelerators"] = [model.read_by_images for model in listed]
+    return replace(stack, accelerators=tuple(listed), raw=compiled)
 
 
 def build_claim(claim: Raw, file: Raw, path: Path) -> Claim:

@@ -1,4 +1,4 @@
-"""Manifests as typed data: what stands in the files, from which their JSON Schemas follow, and Case, Stack and Claim.
+"""Manifests as typed data, from which their JSON Schemas follow: Case, DeviceModel, Stack and Claim.
 
 A limit of a value stands with its field's type; what connects fields, or files, is in `checks`.
 """
@@ -49,6 +49,9 @@ Environment = Mapping[
 Capability = Literal["IPC_LOCK", "SYS_NICE", "SYS_PTRACE"]
 Division = Literal["faithful", "tuned"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+PeakPrecision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
+DeviceNumber = PeakPrecision | Literal["power_watts", "memory_bandwidth", "sm_clock_mhz"]
+"""A peak or a limit of a device, which its manifest states or says why not."""
 Preset = Literal["reference", "tiny"]
 Axis = Literal["dp", "tp", "pp"]
 Unit = Literal["samples/s", "tokens/s", "s", "fraction", "GiB", "nats"]
@@ -277,20 +280,21 @@ class CaseManifest:
 
 
 class Manifest:
-    """What Case and Stack have in common: the image side gets a copy."""
+    """What Case, DeviceModel and Stack have in common: the image side gets a copy."""
 
     raw: Mapping[str, Any]
     HOST_ALONE: ClassVar[frozenset[str]] = frozenset()
     """Keys of the manifest that no image reads."""
 
+    @property
+    def read_by_images(self) -> dict[str, Any]:
+        """What the image side reads of it. What only the host reads would make new images when it changes."""
+        return {key: value for key, value in self.raw.items() if key not in self.HOST_ALONE}
+
     @cached_property
     def compiled(self) -> str:
-        """What the image side reads of the manifest, as case.json or stacks/NAME.json: keys sorted, indented by one.
-
-        What only the host reads is left out, so that a change of it makes no new images.
-        """
-        read = {key: value for key, value in self.raw.items() if key not in self.HOST_ALONE}
-        return json.dumps(read, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        """The same as case.json or stacks/NAME.json: keys sorted, indented by one."""
+        return json.dumps(self.read_by_images, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,16 +368,47 @@ class Limits:
     """Highest clock of the processors, MHz."""
 
 
-@dataclass(frozen=True)
-class Accelerator:
-    """A device model a stack runs on."""
+@dataclass(frozen=True, kw_only=True)
+class DeviceModel(Manifest):
+    """A model of device in one form factor: what it is capable of, as its datasheet says."""
 
+    VERSION: ClassVar[str] = "device/v1"
+    HOST_ALONE: ClassVar[frozenset[str]] = frozenset(
+        ("schema", "vendor", "form_factor", "datasheet", "not_published", "not_found")
+    )
+
+    id: Name
+    """The name of its file, by which stacks list it."""
+    name: str
+    """The name that records and claims have for it."""
     match: tuple[SourceText, ...]
     """Whole names of the device as its driver reports them, in every spelling; any other name is another device."""
-    name: str
-    peaks: Annotated[Mapping[str, Peak], _keys(Precision)]
+    vendor: Name
+    form_factor: Word
+    """Such as SXM, PCIe, NVL or OAM."""
+    architecture: Annotated[str, Meta(pattern=r"^[a-z]+_?[0-9]+[a-z]*\Z")] | None
+    """As its compiler calls it: sm_90 is CUDA's compute capability 9.0, gfx942 is AMD's."""
     memory_gib: Positive
+    """As it is sold: the datasheet's GB."""
+    datasheet: HttpsUrl
+    """Where its numbers are published; a source names another document where one of them is not."""
+    peaks: Annotated[Mapping[str, Peak], _keys(PeakPrecision)]
+    """Dense, by precision; matrix units where the device has them for it. int8 in operations per second."""
     limits: Limits = Limits()
+    not_published: tuple[DeviceNumber, ...] = ()
+    """Peaks and limits that the vendor does not print; also those of a precision that the device does not have."""
+    not_found: tuple[DeviceNumber, ...] = ()
+    """Those that are in no document that could be read."""
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def has_name(self, reported: str) -> bool:
+        """Whether a driver, or a claim, calls it so; the whole name must match."""
+        return reported == self.name or reported in self.match
+
+    @property
+    def flops(self) -> Mapping[str, float]:
+        """Its peaks, FLOP/s, by precision."""
+        return {precision: float(peak.flops) for precision, peak in self.peaks.items()}
 
 
 @dataclass(frozen=True)
@@ -519,7 +554,8 @@ class StackManifest:
     device: DeviceSupport
     monitor: Monitor
     """The parser of what its devices say of themselves: a module of telemetry/monitors on the image side, or cpu."""
-    accelerators: tuple[Accelerator, ...]
+    devices: tuple[Name, ...]
+    """Device models that it supports: names of files in devices/."""
     does_not_run: Mapping[Name, Reason]
     """Cases this stack cannot run, each with the reason; every other case it runs."""
     build: StackBuild
@@ -534,8 +570,10 @@ class Stack(StackManifest, Manifest):
     runs: tuple[str, ...]
     """Every other case of the catalog that does not refuse this stack, sorted."""
     raw: Mapping[str, Any]
-    """The whole manifest, as it is compiled for the image side."""
+    """The manifest as it is compiled for the image side, with what that reads of the devices as `accelerators`."""
     path: Path
+    accelerators: tuple[DeviceModel, ...]
+    """The devices themselves."""
 
     @property
     def base_image(self) -> str | None:
@@ -547,9 +585,9 @@ class Stack(StackManifest, Manifest):
         """`cpu`, or `cuda` for all that torch calls so."""
         return self.device.kind
 
-    def accelerator(self, reported: str) -> Accelerator | None:
+    def accelerator(self, reported: str) -> DeviceModel | None:
         """The device model that a driver reports by this name; the whole name must match."""
-        return next((entry for entry in self.accelerators if reported in entry.match), None)
+        return next((entry for entry in self.accelerators if entry.has_name(reported)), None)
 
 
 @dataclass(frozen=True)
@@ -687,5 +725,6 @@ class Catalog:
 
     root: Path
     cases: Mapping[str, Case]
+    devices: Mapping[str, DeviceModel]
     stacks: Mapping[str, Stack]
     claims: Mapping[str, Claim]

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from flagbench.claims.published import reproductions
-from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, ClaimMetric, Quirk, Stack
+from flagbench.manifests.model import (
+    NOT_PUBLISHED,
+    Case,
+    Catalog,
+    ClaimMetric,
+    DeviceModel,
+    PeakPrecision,
+    Quirk,
+    Stack,
+)
 from flagbench.report.export import cell, table
 from flagbench.verdict.rules import RULES, Needs
 
@@ -17,7 +26,7 @@ HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not
 
 
 def reference(catalog: Catalog) -> str:
-    """docs/reference.md: cases, stacks, the rules of a verdict and claims, as Markdown."""
+    """docs/reference.md: cases, stacks, devices, the rules of a verdict and claims, as Markdown."""
     cases, stacks = catalog.cases.values(), catalog.stacks.values()
     return (
         "\n".join(
@@ -25,6 +34,7 @@ def reference(catalog: Catalog) -> str:
                 HEADER,
                 *_cases(cases),
                 *_stacks(stacks),
+                *_devices(catalog.devices.values(), stacks),
                 *_rules(),
                 *_published(catalog),
                 *_claims(catalog),
@@ -102,13 +112,25 @@ def _stacks(stacks: Collection[Stack]) -> Iterable[str]:
     yield table(("stack", "what", "base image", "Python", "expects"), rows)
     packages = [row for stack in stacks for row in _packages(stack)]
     yield table(("stack", "package", "where from", "why"), packages)
-    peaks = [
-        (f"`{stack.name}`", device.name, precision, f"{peak.flops / 1e12:g}", peak.source)
-        for stack in stacks
-        for device in stack.accelerators
-        for precision, peak in device.peaks.items()
-    ]
-    yield table(("stack", "device", "precision", "peak, TFLOP/s", "source"), peaks)
+
+
+def _devices(devices: Iterable[DeviceModel], stacks: Collection[Stack]) -> Iterable[str]:
+    """The numbers of each device; where each of them is from is in its manifest."""
+    yield "## Devices\n"
+    yield "Peaks in TFLOP/s, dense (int8: TOP/s). The manifest says why a cell is empty.\n"
+    precisions = get_args(PeakPrecision)
+    rows = []
+    for device in devices:
+        peaks = [f"{device.flops[name] / 1e12:g}" if name in device.flops else "" for name in precisions]
+        power, bandwidth = device.limits.power_watts, device.limits.memory_bandwidth
+        limits = f"{bandwidth.value / 1e9:g}" if bandwidth else "", f"{power.value:g}" if power else ""
+        listed = ", ".join(f"`{stack.name}`" for stack in stacks if device in stack.accelerators)
+        name = f"[`{device.id}`](../manifests/devices/{device.id}.yaml)"
+        rows.append(
+            (name, device.form_factor, device.architecture or "", f"{device.memory_gib:g}", *peaks, *limits, listed)
+        )
+    columns = ("device", "form", "architecture", "GiB", *precisions, "GB/s", "W", "stacks")
+    yield table(columns, rows)
 
 
 def _packages(stack: Stack) -> Iterable[tuple[str, str, str, str]]:

@@ -10,12 +10,12 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
-from flagbench.manifests.model import CaseManifest, ClaimsManifest, StackManifest
+from flagbench.manifests.model import CaseManifest, ClaimsManifest, DeviceModel, StackManifest
 from flagbench.records.model import Record
 from flagbench.records.series_document import SeriesDocument
 from flagbench.schema import json_schema
 
-DOCUMENTS = (CaseManifest, StackManifest, ClaimsManifest, Record, SeriesDocument)
+DOCUMENTS = (CaseManifest, DeviceModel, StackManifest, ClaimsManifest, Record, SeriesDocument)
 
 
 def schema_files() -> dict[str, str]:

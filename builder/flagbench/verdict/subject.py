@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from flagbench.manifests.model import Accelerator, Case, Stack
+from flagbench.manifests.model import Case, DeviceModel, Stack
 from flagbench.manifests.settings import completed, preset_of
 from flagbench.records.digest import config_digest
 from flagbench.records.model import DeviceTelemetry, Record
@@ -94,14 +94,14 @@ class Subject:
         return tuple(sorted({device.name for device in self.record.system.devices}))
 
     @cached_property
-    def accelerator(self) -> Accelerator | None:
+    def accelerator(self) -> DeviceModel | None:
         """The model of the record's devices; None if they are several or not in the stack's manifest."""
         if len(self.names) != 1:
             return None
         return next(filter(None, (stack.accelerator(self.names[0]) for stack in self.stacks)), None)
 
     @cached_property
-    def device(self) -> Accelerator | None:
+    def device(self) -> DeviceModel | None:
         """The same by all stacks of the case: what a device is capable of does not depend on the record's stack."""
         known = (stack.accelerator(name) for name in self.names[:2] for stack in self.case.stacks.values())
         return self.accelerator or (next(filter(None, known), None) if len(self.names) == 1 else None)

@@ -134,7 +134,7 @@ def _standard(row: Row, rate: Cell) -> list[tuple[str, float, float]]:
     if work is None:
         return []
     found = []
-    peaks = {card.peaks[name] for card in row.cards for name in precisions if name in card.peaks}
+    peaks = {card.flops[name] for card in row.cards for name in precisions if name in card.peaks}
     for peak in sorted(peaks):
         for name, flops in work.conventions.items():
             how = f"{rate.value:.5g} per device x {flops:.5g} FLOP ({name}) / {peak:.4g}"

@@ -75,7 +75,7 @@ def utilisation_blank(rows: Sequence[Row]) -> Iterator[LintFinding]:
 def _device(row: Row) -> Iterator[LintFinding]:
     if not row.device:
         yield _missing(row, "device_model", "write the accelerator's full name, such as NVIDIA A100-SXM4-40GB")
-    elif len({tuple(sorted(card.peaks.items())) for card in row.cards}) > 1:
+    elif len({tuple(sorted(card.flops.items())) for card in row.cards}) > 1:
         names = " or ".join(card.name for card in row.cards)
         yield row.finding(
             "device_model", "form-factor", f"this may be {names}, whose peaks differ; write the full name"

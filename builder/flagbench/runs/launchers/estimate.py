@@ -55,8 +55,7 @@ def _is_row_of(claim: Claim, config: Mapping[str, Any], stack: Stack) -> bool:
     """Whether a published row is for this configuration on hardware of this stack."""
     run, conditions = claim.run, claim.conditions
     same = all(getattr(run, key) == config[key] for key in ("nodes", "gpus", "preset", "division", "precision"))
-    models = {name for accelerator in stack.accelerators for name in accelerator.match}
-    ours = claim.case == config["case"] and conditions.get("device_model") in models
+    ours = claim.case == config["case"] and stack.accelerator(str(conditions.get("device_model"))) is not None
     return ours and same and conditions.get("batch_size") == schedule(config)["batch_size"]
 
 

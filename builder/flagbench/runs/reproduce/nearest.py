@@ -51,7 +51,7 @@ def machine_conditions(machine: Machine, catalog: Catalog) -> dict[str, Scalar |
     names = {device.name for device in machine.devices}
     model = next(iter(names)) if len(names) == 1 else None
     published = {claim.conditions.get(DEVICE) for claim in catalog.claims.values()}
-    fitting = [card.name for card in cards_here(machine, catalog) if names <= {*card.names, card.name}]
+    fitting = [card.name for card in cards_here(machine, catalog) if all(map(card.has_name, names))]
     # Several cards may report one name; that with published rows is meant.
     model = next((name for name in fitting if name in published), fitting[0] if fitting else model)
     return {DEVICE: model, "devices": machine.visible or None, "nodes": 1}

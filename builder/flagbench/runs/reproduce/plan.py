@@ -127,7 +127,7 @@ def _differences(claim: Claim, stack: Stack, options: PlanOptions, nodes: int) -
     device = claim.conditions.get("device_model", NOT_PUBLISHED)
     if stack.device_kind == "cpu":
         yield f"device: a processor, the row has {device}"
-    elif device not in {name for entry in stack.accelerators for name in (entry.name, *entry.match)}:
+    elif stack.accelerator(str(device)) is None:
         names = ", ".join(entry.name for entry in stack.accelerators)
         yield f"device: {f'one of {names}' if names else f'{stack.name} names none'}, the row has {device}"
     if options.preset != claim.run.preset:

@@ -146,9 +146,9 @@ def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Diagnosi
         yield Diagnosis(DEVICE, Level.FAIL, what, remedy)
         return
     other = Level.WARN if plan.elsewhere else Level.FAIL
-    here = {name for card in cards_here(machine, catalog, partitions=True) for name in (card.name, *card.names)}
+    here = cards_here(machine, catalog, partitions=True)
     remedy = "use the row's device, or name the stack to run on with --on: then the verdict is NOT_COMPARABLE"
-    if wanted in {device.name for device in machine.devices} | here:
+    if wanted in {device.name for device in machine.devices} or any(card.has_name(wanted) for card in here):
         yield Diagnosis(DEVICE, Level.OK, machine.described)
     else:
         yield Diagnosis(DEVICE, other, f"{machine.described} here, the row has {wanted}", remedy)

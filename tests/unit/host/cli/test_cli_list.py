@@ -13,7 +13,8 @@ from unit.host.conftest import Flagbench, process
 
 def test_tables_are_aligned_where_there_is_no_terminal(flagbench: Flagbench) -> None:
     text = flagbench("list").out
-    assert [line for line in text.splitlines() if " " not in line] == ["cases", "", "stacks", "", "claims"]
+    titles = [line for line in text.splitlines() if " " not in line]
+    assert titles == ["cases", "", "stacks", "", "devices", "", "claims"]
     assert "\x1b" not in text
     header, *rows = flagbench("list claims").out.splitlines()
     assert [header, *rows] == text.splitlines()[-len(rows) - 1 :]
@@ -28,7 +29,7 @@ def test_tables_are_aligned_where_there_is_no_terminal(flagbench: Flagbench) -> 
 
 def test_json_has_the_kinds_asked_for(flagbench: Flagbench) -> None:
     everything = flagbench("list --json").json
-    assert list(everything) == ["cases", "stacks", "claims"]
+    assert list(everything) == ["cases", "stacks", "devices", "claims"]
     claim = next(claim for claim in everything["claims"] if claim["id"] == "distilbert/a100-1x8-fp32")
     assert claim["metrics"][3] == {
         "name": "p_core",
@@ -46,6 +47,8 @@ def test_json_has_the_kinds_asked_for(flagbench: Flagbench) -> None:
     assert "no stack for Kunlunxin's R300" in r300["no_stack"]
     c500 = [claim for claim in everything["claims"] if claim["id"].startswith("llama2-70b/c500-")]
     assert [claim["aligned"] for claim in c500] == [None, True]
+    h100 = next(device for device in everything["devices"] if device["id"] == "h100-sxm")
+    assert (h100["peaks"]["tf32"]["flops"], h100["limits"]["power_watts"]["value"]) == (494.7e12, 700)
     assert flagbench("list stacks --json").json == {"stacks": everything["stacks"]}
 
 

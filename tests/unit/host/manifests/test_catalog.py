@@ -10,6 +10,7 @@ import pytest
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import UnknownNameError, get_stack, image_names, resolve_image
+from flagbench.manifests.model import DeviceModel
 from unit.host.conftest import Edit
 
 
@@ -94,11 +95,20 @@ def test_a_compiled_case_is_its_manifest_in_canonical_json() -> None:
     assert text == json.dumps(json.loads(text), sort_keys=True, indent=1, ensure_ascii=False) + "\n"
 
 
-def test_a_device_has_the_same_limits_in_every_stack() -> None:
-    devices = [device for stack in load_catalog().stacks.values() for device in stack.accelerators]
-    known = {device.name: device.limits for device in devices if device.limits.power_watts is not None}
-    assert {"NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200"} <= set(known)
-    assert {f"NVIDIA {name}" for name in ("H100 PCIe", "H100 NVL", "H200 NVL", "GH200 480GB", "A100 80GB PCIe")} <= {
-        *known
-    }
-    assert all(device.limits in (known.get(device.name), type(device.limits)()) for device in devices)
+def test_an_image_reads_what_its_stack_lists_of_devices() -> None:
+    stack = load_catalog().stacks["a100-cuda11.6"]
+    read = json.loads(stack.compiled)
+    assert "devices" not in read
+    assert [device["name"] for device in read["accelerators"]] == [device.name for device in stack.accelerators]
+    assert read["accelerators"][0]["match"] == ["NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"]
+    assert not {"datasheet", "vendor", "not_published"} & {*read["accelerators"][0]}
+
+
+@pytest.mark.parametrize("device", load_catalog(claims=False).devices.values(), ids=lambda device: device.id)
+def test_peaks_of_a_device_fit_each_other(device: DeviceModel) -> None:
+    """Half the bits, at least the speed, and at most four times it; 16-bit formats are equally fast."""
+    peaks = device.flops
+    assert peaks.get("bf16") == peaks.get("fp16")
+    for wide, narrow in (("tf32", "bf16"), ("bf16", "fp8"), ("bf16", "int8")):
+        if wide in peaks and narrow in peaks:
+            assert 1.9 < peaks[narrow] / peaks[wide] < 4.1, (wide, narrow)
