@@ -181,6 +181,8 @@ def test_a_run_in_a_container_end_to_end(tool, docker_client, cpu_image, tmp_pat
     image = docker_client.images.get(cpu_image)
     assert record["system"]["image"]["digest"] in {image.id, *image.attrs["RepoDigests"]}
     assert record["system"]["image"]["id"] == image.id
+    machine = docker_client.info()["Name"]
+    assert (record["system"]["host"], record["ranks"][0]["host"]) == (machine, machine)
     assert record["software"]["lock_digest"].startswith("sha256:")
     (file,) = out.iterdir()
     assert json.loads(file.read_text()) == record
@@ -242,7 +244,7 @@ def test_the_line_that_is_shown_makes_the_same_container(tool, cpu_image, tmp_pa
     ours = by_tool.attrs
     assert [word for word in ours["Args"] if word != "--bundle=/bundle"] == shell["Args"]
     assert ours["Config"]["User"] == shell["Config"]["User"]
-    digest = [entry for entry in ours["Config"]["Env"] if entry.startswith("FLAGBENCH_IMAGE_")]
+    digest = [entry for entry in ours["Config"]["Env"] if entry.startswith(("FLAGBENCH_IMAGE_", "FLAGBENCH_HOST="))]
     assert sorted(ours["Config"]["Env"]) == sorted([*shell["Config"]["Env"], *digest])
     told = ("NetworkMode", "ShmSize", "Ulimits", "GroupAdd", "CapAdd", "Devices", "DeviceRequests")
     for key in (*told, "Memory", "MemorySwap", "Privileged"):

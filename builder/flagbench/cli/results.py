@@ -60,7 +60,7 @@ def list_records(
     They hide nothing: the exit code is 0.
 
     --json prints {"store": URL, "records": [...]}; a record has record_id, created_at, case, stack,
-    location, preset, division, state, duration (seconds), verdict, claim, size (bytes) and metrics
+    location, host (of node 0), preset, division, state, duration (seconds), verdict, claim, size (bytes) and metrics
     {name: value}. Of a damaged one, whose error says why, what is unknown is null and metrics is empty.
     """
     place = open_store(store)

@@ -35,6 +35,8 @@ class Summary(msgspec.Struct, frozen=True):
     unseeded_digest: str | None
     """Of the configuration without its seed."""
     metrics: dict[str, float]
+    host: str | None = None
+    """The name of node 0, as far as the record says it."""
     machine: str | None = None
     """A digest of what tells its machine from others."""
     verdict: str | None = None
@@ -66,6 +68,7 @@ def summary_of(record: Record) -> Summary:
         duration=record.duration,
         unseeded_digest=unseeded_digest(record),
         metrics={metric.name: float(metric.value) for metric in record.metrics},
+        host=record.system.host or next((rank.host for rank in record.ranks), None),
         machine=machine_digest(record),
     )
 

@@ -118,6 +118,8 @@ class System(Struct, frozen=True):
     driver: str | None = None
     versions: dict[str, str] = {}
     """Versions that a vendor keeps apart: of MetaX mx_smi, driver, maca and vbios."""
+    host: str | None = None
+    """The name of node 0."""
     kernel: str | None = None
     os: str | None = None
     cpu: Cpu = Cpu()

@@ -17,8 +17,8 @@ from flagbench.verdict.conditions import shown
 
 def listing(entries: Sequence[StoredRecord]) -> Table:
     """Stored records, a row each."""
-    columns = ("RECORD", "CREATED", "IMAGE", "PRESET", "STATE", "DURATION", "GATE", "VERDICT")
-    drop = ("CREATED", "PRESET", "DURATION", "IMAGE", "GATE", "STATE", "VERDICT")
+    columns = ("RECORD", "CREATED", "IMAGE", "HOST", "PRESET", "STATE", "DURATION", "GATE", "VERDICT")
+    drop = ("CREATED", "PRESET", "DURATION", "HOST", "IMAGE", "GATE", "STATE", "VERDICT")
     return Table(columns, [_row(entry) for entry in entries], drop=drop)
 
 
@@ -26,10 +26,11 @@ def _row(entry: StoredRecord) -> list[str]:
     cells = [entry.record_id, entry.created_at, f"{entry.case}:{entry.stack}"]
     summary = entry.summary
     if summary is None:
-        return [*cells, "-", state_of(entry).value, "-", "-", "-"]
+        return [*cells, "-", "-", state_of(entry).value, "-", "-", "-"]
     gate = summary.metrics.get(summary.gate or "")
     return [
         *cells,
+        summary.host or "-",
         summary.preset,
         summary.state,
         "-" if summary.duration is None else _duration(summary.duration),
@@ -54,6 +55,7 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
         "image": f"{record.case}:{record.stack}",
         "preset": f"{record.preset}, {record.division} division",
         "created": record.created_at,
+        "host": record.system.host,
         "status": f"{status.state} (exit code {status.exit_code}, in phase {status.phase})",
         "reason": status.reason,
         "fix": status.remedy,

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import socket
 import sys
 import traceback
 from typing import Any, Dict, List, Optional
@@ -23,6 +22,7 @@ from flagbench_cases.shared.errors import CaseError, system_error
 from flagbench_cases.shared.files import check_folder
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
+from flagbench_cases.shared.system import host_name
 from flagbench_core import __version__, scratch
 from flagbench_core.exit_codes import ExitCode
 
@@ -106,7 +106,7 @@ class Attempt:
             )
             elsewhere = None if "--describe" in self.argv else likely_node(self.argv)[1]
             if elsewhere is not None:
-                rendezvous.report_failure(elsewhere, socket.gethostname(), redacted(outcome), self.interruption)
+                rendezvous.report_failure(elsewhere, host_name(), redacted(outcome), self.interruption)
             return outcome
         self.targets = Targets(self.arguments.out, self.arguments.bundle, resolved.store)
         return execute(self, self.arguments, resolved.placement, resolved.data)
@@ -254,7 +254,7 @@ def execute(
     if attempt.running is not None:
         attempt.running.peers.report(redacted(outcome))
     if not connected:
-        rendezvous.report_failure(placement, socket.gethostname(), redacted(outcome), interruption)
+        rendezvous.report_failure(placement, host_name(), redacted(outcome), interruption)
     return outcome
 
 
@@ -279,7 +279,7 @@ def node_info(attempt: Attempt) -> rendezvous.NodeInfo:
     store = attempt.targets.store
     same["--store"] = store and (store.meant_for or "a folder")
     given = arguments.run_id if arguments else None
-    return rendezvous.NodeInfo(socket.gethostname(), request.run_id, given, same, request.record_id or "")
+    return rendezvous.NodeInfo(host_name(), request.run_id, given, same, request.record_id or "")
 
 
 def assemble(request: Request, evidence: Evidence, outcome: Outcome, made: Optional[Bundle]) -> Dict[str, Any]:

@@ -4,7 +4,6 @@ import functools
 import gc
 import importlib
 import os
-import socket
 from typing import Any, Callable, Dict, Optional
 
 import torch
@@ -25,6 +24,7 @@ from flagbench_cases.shared import interpreter
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.layout import layout_of
 from flagbench_cases.shared.spool import RankSpool
+from flagbench_cases.shared.system import host_name
 from flagbench_cases.telemetry.summary import read_start
 
 
@@ -78,7 +78,7 @@ class RankRun:
             node=self.plan["node_rank"],
             local_rank=self.local_rank,
             pid=os.getpid(),
-            host=socket.gethostname(),
+            host=host_name(),
             device=dict(device.describe(self.local_rank), **uuid_of(monitored, self.local_rank)),
             driver=monitored.get("driver_version"),
         )

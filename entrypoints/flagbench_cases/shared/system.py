@@ -3,6 +3,7 @@
 import glob
 import os
 import platform
+import socket
 import sys
 from typing import Any, Dict, List, Optional
 
@@ -92,9 +93,15 @@ def network_interfaces(root: str = "/sys/class") -> List[Dict[str, Any]]:
     return found
 
 
+def host_name() -> str:
+    """The name of this machine. That of a container is another one each time, so what starts it names its host."""
+    return os.environ.get("FLAGBENCH_HOST") or socket.gethostname()
+
+
 def machine() -> Dict[str, Any]:
     """This node, without devices and their driver. Network addresses are omitted: they do not affect performance."""
     return {
+        "host": host_name(),
         "kernel": platform.release(),
         "os": operating_system(),
         "cpu": {

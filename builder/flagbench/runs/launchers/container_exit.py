@@ -34,11 +34,13 @@ class RunImage:
     """`REPOSITORY@sha256:...` of its manifest, where it was pulled or pushed; else its id."""
     id: str | None
     """`sha256:<64 hex>` of its configuration; None where the engine does not say (containerd image store)."""
+    host: str = ""
+    """The name of the engine's machine, which may be another one than this."""
 
     @property
     def environment(self) -> dict[str, str]:
         """What tells the image's own code."""
-        known = {"FLAGBENCH_IMAGE_DIGEST": self.digest}
+        known = {"FLAGBENCH_IMAGE_DIGEST": self.digest, "FLAGBENCH_HOST": self.host}
         return known if self.id is None else {**known, "FLAGBENCH_IMAGE_ID": self.id}
 
 
@@ -128,6 +130,7 @@ def record_of_killed(request: RunRequest, error: FlagbenchError, *, image: RunIm
     shape = f"{request.options.nodes}x{request.options.gpus}"
     name = f"{request.case.name}-{request.stack.name}-{shape}-{uuid.uuid4().hex[:8]}"
     system: dict[str, Any] = {"nodes": request.options.nodes, "devices_per_node": request.options.gpus, "devices": []}
+    system["host"] = platform.node() if image is None else image.host or None
     python = platform.python_version()
     if image is not None:
         reason = "the run was killed"

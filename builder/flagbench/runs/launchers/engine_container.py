@@ -51,9 +51,11 @@ def run_container(
         client.api.timeout = ANSWER_SECONDS
         docker = find_docker()
         image_id, named = _find_image(Engine(client), container.image, request)
+        engine = client.info()
+        named = replace(named, host=engine.get("Name") or "")
         # By id: the name may move to another image before the start.
         container = replace(container, image=image_id, environment={**container.environment, **named.environment})
-        if any("name=rootless" in option for option in client.info().get("SecurityOptions") or ()):
+        if any("name=rootless" in option for option in engine.get("SecurityOptions") or ()):
             container = container.rootless()
         if forwarder.early:
             reason = "interrupted before the container started"

@@ -41,11 +41,17 @@ def test_versions_are_read_without_importing_anything() -> None:
 def test_a_machine_is_plain_data_without_addresses() -> None:
     found = system.machine()
     assert found["kernel"] == platform.release()
+    assert found["host"] == platform.node()
     assert found["memory_bytes"] > 0
     assert found["cpu"]["model"]
     assert all(set(nic) <= {"name", "kind", "rate"} for nic in found["nics"])
     assert "lo" not in [nic["name"] for nic in found["nics"]]
     assert json.loads(json.dumps(found)) == found
+
+
+def test_a_container_has_the_name_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLAGBENCH_HOST", "gpu-7")
+    assert system.machine()["host"] == "gpu-7"
 
 
 def test_only_rdma_devices_with_an_active_port_are_listed(tmp_path: Path) -> None:

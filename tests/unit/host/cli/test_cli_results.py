@@ -26,9 +26,9 @@ def filled(store: Store, make_record: MakeRecord) -> Store:
 
 def test_ls_is_newest_first(filled: Store, flagbench: Flagbench) -> None:
     header, newer, older = flagbench("results ls").out.splitlines()
-    assert header.split() == ["RECORD", "CREATED", "IMAGE", "PRESET", "STATE", "DURATION", "GATE", "VERDICT"]
+    assert header.split() == ["RECORD", "CREATED", "IMAGE", "HOST", "PRESET", "STATE", "DURATION", "GATE", "VERDICT"]
     assert newer.split()[:3] == ["the-newer-one", "2026-01-02T00:00:00Z", "distilbert:a100-cuda11.6"]
-    assert newer.split()[3:] == ["tiny", "failed", "12.5s", "-", "INVALID"]
+    assert newer.split()[3:] == ["-", "tiny", "failed", "12.5s", "-", "INVALID"]
     assert older.split()[-5:] == ["ok", "12.5s", "p_core", "321.5", "INVALID"]
 
 

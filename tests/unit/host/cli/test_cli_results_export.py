@@ -35,6 +35,7 @@ def exported(flagbench: Flagbench, form: str) -> str:
 def test_csv_has_a_row_per_record_and_a_column_per_metric(flagbench: Flagbench) -> None:
     reproduced, old = csv.DictReader(io.StringIO(exported(flagbench, "csv")))
     assert (reproduced["verdict"], reproduced["claim"]) == ("REPRODUCED", "distilbert/a100-1x8-fp32")
+    assert reproduced["host"] == json.loads(REPLAY.read_bytes())["ranks"][0]["host"]
     shown = [old[name] for name in ("record_id", "duration", "p_core", "verdict")]
     assert shown == ["record-old", "12.5", "321.5", "INVALID"]
 

@@ -73,9 +73,9 @@ def test_the_code_of_a_run_that_left_a_record(status: object, ended: int | None,
 
 def test_the_record_of_a_killed_container(make_request: Callable[..., RunRequest]) -> None:
     killed = FlagbenchError("https://me:hunter2@registry.example", remedy="look", code=ExitCode.OUT_OF_MEMORY)
-    line = record_of_killed(make_request(), killed, image=RunImage("r.example/a@sha256:2", "sha256:1"))
+    line = record_of_killed(make_request(), killed, image=RunImage("r.example/a@sha256:2", "sha256:1", "gpu-7"))
     record = read_record(line)
-    assert record.status.exit_code == 5
+    assert (record.status.exit_code, record.system.host) == (5, "gpu-7")
     assert record.status.reason == "https://***@registry.example"
     raw = json.loads(line)
     assert raw["system"]["image"]["digest"] == "r.example/a@sha256:2"

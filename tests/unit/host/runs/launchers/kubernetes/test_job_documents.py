@@ -57,6 +57,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "job metadata namespace": "bench",
         "job metadata annotations flagbench.dev/run-id": "run-1",
         "main env 0": {"name": "FLAGBENCH_MASTER", "value": "fb-0.flagbench:30000"},
+        "main env 2": {"name": "FLAGBENCH_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         APART: together("kubernetes.io/hostname"),
     },
     "a processor": {
@@ -113,21 +114,21 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "a store": {
         "main args -1": "--store=s3://bench/lab?profile=ceph",
-        "main env 3": from_secret("bucket", "AWS_SECRET_ACCESS_KEY", optional=False),
-        "main env 4": from_secret("bucket", "AWS_SESSION_TOKEN", optional=True),
+        "main env 4": from_secret("bucket", "AWS_SECRET_ACCESS_KEY", optional=False),
+        "main env 5": from_secret("bucket", "AWS_SESSION_TOKEN", optional=True),
     },
     "data in a bucket": {
-        "main env 2": from_secret("bucket", "AWS_ACCESS_KEY_ID", optional=False),
+        "main env 3": from_secret("bucket", "AWS_ACCESS_KEY_ID", optional=False),
     },
     "a ticket": {
-        "main env 2": from_secret("ticket", "FLAGBENCH_TICKET"),
+        "main env 3": from_secret("ticket", "FLAGBENCH_TICKET"),
     },
     "a registry": {
         "main image": f"r.io:5000/team/flagbench/distilbert:cpu-{__version__}",
     },
     "a digest": {
         "main image": f"r.io/x@{DIGEST}",
-        "main env 2": {"name": "FLAGBENCH_IMAGE_DIGEST", "value": DIGEST},
+        "main env 3": {"name": "FLAGBENCH_IMAGE_DIGEST", "value": DIGEST},
     },
     "arguments": {
         "main args": [f"--{word}" for word in WORDS.split()],

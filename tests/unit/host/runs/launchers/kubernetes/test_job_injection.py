@@ -53,7 +53,7 @@ FIELDS: dict[str, tuple[str, str | Callable[[list[dict[str, Any]]], str]]] = {
     "out_pvc": ("c:%s", "main volumeMounts 1 subPath"),
     "resume_pvc": ("%s:x", "pod volumes 1 persistentVolumeClaim claimName"),
     "store": ("%s", argument("--store")),
-    "store_secret": ("%s", "main env 2 valueFrom secretKeyRef name"),
+    "store_secret": ("%s", "main env 3 valueFrom secretKeyRef name"),
     "ticket_secret": ("%s", "main env -1 valueFrom secretKeyRef name"),
     "env": ("%s=1", "main env -1 name"),
     "env value": ("A=%s", lambda documents: expand(find(documents, "main env -1 value"), {"HOME": "/root"})),
