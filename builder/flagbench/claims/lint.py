@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flagbench.claims.catalogue_rules import lint_catalogue
 from flagbench.claims.claims_file import read_claims
 from flagbench.claims.csv_file import read_csv
 from flagbench.claims.rows import LintFinding, Row, TableError
 from flagbench.claims.rules import device_peaks, outcome, settings, speeds
 from flagbench.files import read_text, reason
+from flagbench.manifests.catalogue import is_catalogue, parse_catalogue
 from flagbench.manifests.model import Catalog
 
 WHOLE_ROW_RULES: tuple[Callable[[Row], Iterable[LintFinding]], ...] = (
@@ -56,6 +58,8 @@ class LintResult:
 def lint_file(path: Path, catalog: Catalog) -> LintResult:
     """Check the rows of a claims/v1 file, by its suffix .yaml or .yml, or of a CSV file; `-` is CSV on stdin.
 
+    A CSV file has the columns of `csv_file.columns` or those of the catalogue.
+
     Raises TableError (exit code 3) for a file that cannot be read.
     """
     shown = "standard input" if str(path) == "-" else str(path)
@@ -66,6 +70,10 @@ def lint_file(path: Path, catalog: Catalog) -> LintResult:
         raise TableError([f"{shown} cannot be read: {why}"], remedy="name a file of UTF-8 text") from None
     if path.suffix in (".yaml", ".yml"):
         return lint_rows(read_claims(path, catalog))
+    if is_catalogue(text):
+        _, values = parse_catalogue(text, shown)
+        found = lint_catalogue(values, catalog.devices)
+        return LintResult(len({value.row for value in values}), tuple(found), ())
     return lint_rows(read_csv(text, shown, catalog))
 
 

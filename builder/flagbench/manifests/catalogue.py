@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ from msgspec import Meta
 from flagbench.files import read_text
 from flagbench.manifests.documents import ManifestError, Problem
 from flagbench.manifests.load import read_manifest
-from flagbench.manifests.model import Catalog, Count, Identifier, Name, Word
+from flagbench.manifests.model import Catalog, Count, DeviceModel, Identifier, Name, Word
 
 FOLDER = "catalogue"
 Task = Literal["pretraining", "finetuning", "lora", "inference", "matmul"]
@@ -100,6 +100,19 @@ class CatalogueCases:
     VERSION = "catalogue-cases/v1"
 
 
+def peak_of(device: DeviceModel | None, precision: str | None) -> float | None:
+    """The published peak of a device in the precision of a row, FLOP/s; None where either is not published."""
+    kind = {"mxfp8": "fp8", "nvfp4": "fp4"}.get(precision or "", (precision or "").split("-")[0])
+    peak = None if device is None else device.peaks.get(kind)
+    return None if peak is None else float(peak.flops)
+
+
+def is_catalogue(text: str) -> bool:
+    """Whether a CSV text has the catalogue's columns."""
+    header = next((line for line in text.splitlines() if not line.startswith("#")), "")
+    return {"metric", "value", "unit"} <= set(header.split(","))
+
+
 def parse_catalogue(text: str, shown: str) -> tuple[dict[str, str], list[CatalogueValue]]:
     """The `# key: value` lines and the values of a file. Raises ManifestError with every problem, by line."""
     lines = text.removeprefix("\ufeff").splitlines()
@@ -159,12 +172,19 @@ def read_cases(root: Path) -> Mapping[str, CaseOfModel]:
     return msgspec.convert(document.data["cases"], dict[str, CaseOfModel])
 
 
-def check_catalogue(catalog: Catalog) -> None:
-    """What types cannot say: that cases exist. Raises ManifestError with every problem."""
+def check_catalogue(files: Iterable[CatalogueFile], catalog: Catalog) -> None:
+    """What types cannot say: that cases and devices exist. Raises ManifestError with every problem."""
     shown = f"{catalog.root.name}/{FOLDER}"
-    unknown = sorted(read_cases(catalog.root).keys() - catalog.cases.keys())
-    if unknown:
-        raise ManifestError([Problem(f"{shown}/cases.yaml", 1, ("cases", name), "no such case") for name in unknown])
+    cases = sorted(read_cases(catalog.root).keys() - catalog.cases.keys())
+    problems = [Problem(f"{shown}/cases.yaml", 1, ("cases", name), "no such case") for name in cases]
+    problems += [
+        Problem(f"{shown}/{file.name}.csv", value.line, (), f"there is no device '{value.device_id}'")
+        for file in files
+        for value in file.values
+        if value.device_id is not None and value.device_id not in catalog.devices
+    ]
+    if problems:
+        raise ManifestError(problems)
 
 
 def _convert(cells: Mapping[str, Any], kind: type) -> Any:

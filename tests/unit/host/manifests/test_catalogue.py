@@ -26,7 +26,7 @@ VALUE = "1,llama3-8b,lora,H100,run_time,3.5,min\n"
 
 def test_own_catalogue_is_sound() -> None:
     files = read_catalogue(CATALOG.root)
-    check_catalogue(CATALOG)
+    check_catalogue(files, CATALOG)
     assert len(files) >= 15
     assert all(file.source.license and file.values for file in files)
     assert read_cases(CATALOG.root)["llama2-70b"].model == "llama2-70b"
