@@ -32,6 +32,7 @@ GROUPS = {
         "prepare": (
             "Convert downloaded data and weights into the folders that runs read; --to uploads them to a bucket."
         ),
+        "expect": "Show what has been published of a case or model for a device, and what comes closest.",
         "plan": (
             "Show the layouts of a split model, and whether they fit into the devices' memory; the fastest first."
         ),

@@ -11,7 +11,7 @@ from flagbench.records.model import Metric, Record
 from flagbench.terminal import brief, visible
 from flagbench.verdict import Agreement, Comparison, Verdict, VerifyResult
 from flagbench.verdict.compare import ABSENT
-from flagbench.verdict.conditions import describe, shown
+from flagbench.verdict.conditions import DEVICE, describe, shown
 from flagbench.verdict.explain import Cause, Explanation
 from flagbench.verdict.interval import common, estimate, session_of
 from flagbench.verdict.result import Estimate, MetricResult, Ratio
@@ -74,7 +74,12 @@ def verdict_table(
         blocks += (conditions, metrics) if result.verdict is Verdict.NOT_COMPARABLE else (metrics, conditions)
     more, notes = _other_metrics(records, result.metrics), (*_interval_notes(records, result), *_not_checked(result))
     anomalies = tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)
-    foot = [*_held(result), *(visible(series.text) for series in result.series), *_self_reported(result)]
+    foot = [
+        *_held(result),
+        *_elsewhere(records, result, uncompared),
+        *(visible(series.text) for series in result.series),
+        *_self_reported(result),
+    ]
     if wide:
         blocks += (more, Lines(notes), Lines(anomalies))
     else:
@@ -89,8 +94,6 @@ def _headline(result: VerifyResult, differing: Sequence[str]) -> str:
     count, against = len(result.records), result.against
     runs = {0: "the series", 1: "this run"}.get(count, f"these {count} runs")
     other = f"the {'published row' if against.kind == 'claim' else 'baseline'} {against.id}"
-    if several := against.id.count(", "):  # of a baseline; the foot names them
-        other = f"the baseline of {several + 1} runs"
     text = _SENTENCES[result.verdict].format(runs=runs, are="is" if count < 2 else "are", other=other)
     if differing:
         more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
@@ -109,8 +112,15 @@ def _held(result: VerifyResult) -> tuple[str, ...]:
     """Which records the verdict is on, and why on this claim."""
     name = "record" if len(result.records) == 1 else "records"
     chosen = f"; {result.against.id} is the nearest claim (fewest differing conditions)"
-    held = f"{name} {', '.join(result.records) or 'none'}{chosen if result.against.chosen else ''}"
-    return held, *([f"baseline {result.against.id}"] if ", " in result.against.id else [])
+    return (f"{name} {', '.join(result.records) or 'none'}{chosen if result.against.chosen else ''}",)
+
+
+def _elsewhere(records: Sequence[Record], result: VerifyResult, uncompared: Sequence[str]) -> tuple[str, ...]:
+    """Where to look when no published row is of this device."""
+    if result.verdict is not Verdict.NOT_COMPARABLE or result.against.kind != "claim" or DEVICE not in uncompared:
+        return ()
+    case = records[0].case
+    return (f"no row fits: `flagbench expect {case}` shows what is published for a device, --baseline your own runs",)
 
 
 def _counted(count: int, what: str) -> str:

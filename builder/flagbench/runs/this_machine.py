@@ -54,6 +54,8 @@ def with_stack(image_name: str, catalog: Catalog) -> str:
         close = tuple(claim for claim in close if claim.case == case.name)
         near = f"; the nearest are for {device}: {_named(close)}" if close else ""
         print_note(f"flagbench: no published row of {case.name} is for this device{near}")
+        more = f"flagbench expect {case.name}, and after the run flagbench verify last --baseline RECORD"
+        print_note(f"flagbench: what is published for it, and runs of your own to compare with: {more}")
     return chosen
 
 

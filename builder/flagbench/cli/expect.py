@@ -1,0 +1,50 @@
+"""`flagbench expect`: what has been published of a case or model for a device."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flagbench import complete
+from flagbench.cli.options import JsonOption, WideOption
+from flagbench.expect.answer import answer
+from flagbench.manifests.load import load_catalog
+from flagbench.output import echo_json, print_page
+
+
+def command(
+    asked: Annotated[
+        str,
+        typer.Argument(
+            metavar="CASE|MODEL",
+            autocompletion=complete.cases,
+            help="For example llama2-70b, or a model of the catalogue, such as llama3.1-8b.",
+        ),
+    ],
+    on: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="For example h100-sxm. Default: the device of this machine.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Number of devices of all nodes.")] = None,
+    wide: WideOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what has been published of a case or model for a device, and what comes closest.
+
+    Rows are flagbench's claims and the catalogue's. Where none is of the device, a speed is estimated from another
+    one's row of the same case, precision and layout, by the ratio of their peaks, unless that can be tried on fewer
+    than 8 published rows or its median error there is above 15 %. An estimate is never a verdict.
+
+    --json prints {"asked", "model", "task", "device", "wanted", "rows": [ROW], "nearest": [ROW], "cases", "estimate",
+    "no_estimate"}. A ROW has id, case (of a claim), model, task, device, device_id, precision, devices, nodes, batch,
+    sequence, parallelism, software, conditions, source, metrics [{name, value, unit}] and differs [{name, here,
+    published}]. estimate has from, metric, value, unit, factor, error and tried; it is null where there is a row or
+    where no_estimate says why there is none.
+
+    Exits 0, or 2 for an unknown model or device.
+    """
+    found = answer(asked, on, gpus, load_catalog())
+    if as_json:
+        echo_json(found.to_dict())
+    else:
+        print_page(*found.page(wide=wide), wide=wide)

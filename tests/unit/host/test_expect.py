@@ -1,0 +1,175 @@
+"""`flagbench expect`: rows, nearest rows, the estimate and its error, each against the files themselves."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import pytest
+import yaml
+
+from catalogs import CATALOG
+from flagbench.expect.answer import answer, find_device
+from flagbench.expect.estimate import LEAST_ROWS, MOST_ERROR, estimate, leave_one_out
+from flagbench.expect.rows import published_rows
+from flagbench.manifests.catalogue import read_cases, read_catalogue
+from unit.host.conftest import Flagbench
+
+ROWS = published_rows(read_catalogue(CATALOG.root), read_cases(CATALOG.root), CATALOG)
+
+
+def cited(model: str, device: str) -> set[str]:
+    """Ids of the catalogue's rows of a model on a device, read without flagbench."""
+    return {f"{name}/{row['row']}" for name, row in cells() if (row["model"], row["device_id"]) == (model, device)}
+
+
+def cells() -> Iterator[tuple[str, dict[str, str]]]:
+    """Every value of the catalogue with the name of its file."""
+    for path in sorted((CATALOG.root / "catalogue").glob("*.csv")):
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+        yield from ((path.stem, row) for row in csv.DictReader(lines))
+
+
+def errors_by_hand(model: str, metric: str) -> dict[str, list[float]]:
+    """Errors of the estimates of a model's rows by precision, each left out once, computed from the files alone."""
+    peaks: dict[str, dict[str, float]] = {}
+    for path in (CATALOG.root / "devices").glob("*.yaml"):
+        device = yaml.safe_load(path.read_text(encoding="utf-8"))
+        peaks[device["id"]] = {name: peak["flops"] for name, peak in device["peaks"].items()}
+    able = []
+    for name, row in cells():
+        kind = {"mxfp8": "fp8", "nvfp4": "fp4"}.get(row["precision"], row["precision"].split("-")[0])
+        peak = peaks.get(row["device_id"], {}).get(kind)
+        if (row["model"], row["metric"]) == (model, metric) and row["task"] != "inference" and peak:
+            able.append((f"{name}/{row['row']}", row, peak))
+    found: dict[str, list[float]] = {}
+    for _, row, peak in able:
+        same = ("task", "precision", "sequence", "parallelism")
+        others = [o for o in able if o[1]["device_id"] != row["device_id"] and all(o[1][k] == row[k] for k in same)]
+        if others:
+            more = ("devices", "batch", "software", "conditions")
+            _, other, its = min(
+                others, key=lambda o: (sum(o[1][k] != row[k] for k in more), abs(math.log(peak / o[2])), o[0])
+            )
+            error = abs(float(other["value"]) * peak / its / float(row["value"]) - 1)
+            found.setdefault(row["precision"], []).append(error)
+    return found
+
+
+def ask(model: str, on: str, gpus: int | None = None) -> dict[str, Any]:
+    return answer(model, on, gpus, CATALOG).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("asked", "model", "device"),
+    [
+        ("llama2-70b", "llama2-70b", "h200-sxm"),
+        ("llama2-70b", "llama2-70b", "mi300x"),
+        ("distilbert", "distilbert-base-uncased", "a100-sxm-40gb"),
+        ("distilbert", "distilbert-base-uncased", "l40s"),
+        ("llama3.2-3b", "llama3.2-3b", "l40s"),
+        ("matmul", "matmul", "h100-sxm"),
+    ],
+)
+def test_rows_are_those_of_the_files(asked: str, model: str, device: str) -> None:
+    told = ask(asked, device, 8)
+    name = CATALOG.devices[device].name
+    claims = {c.id for c in CATALOG.claims.values() if c.case == asked and c.conditions.get("device_model") == name}
+    assert {row["id"] for row in told["rows"]} == cited(model, device) | claims
+
+
+def test_nearest_rows_say_what_differs() -> None:
+    told = ask("llama2-70b", "h200-sxm", 8)
+    nearest = {row["id"]: {d["name"]: (d["here"], d["published"]) for d in row["differs"]} for row in told["nearest"]}
+    assert nearest["llama2-70b/h800-4x8-amp-tp4-pp8"] == {
+        "device": ("h200-sxm", "h800-sxm"),
+        "devices": (8, 32),
+        "tp": (8, 4),
+        "pp": (4, 8),
+    }
+    other_task = {d["name"] for row in told["rows"] for d in row["differs"]}
+    assert {"task", "sequence"} <= other_task
+    assert [*told["cases"]] == ["llama2-70b"]
+    assert told["estimate"] is None
+    assert told["no_estimate"]
+
+
+@pytest.mark.parametrize("model", ["matmul", "qwen3-30b-a3b", "nemotron-3-nano", "llama3-8b", "gpt-oss-120b"])
+def test_error_is_that_of_the_files(model: str) -> None:
+    tried = leave_one_out(row for row in ROWS if row.model == model)
+    metric = "matmul" if model == "matmul" else "tokens_per_second_per_device"
+    by_hand = errors_by_hand(model, metric)
+    for precision in {one.row.precision for one in tried}:
+        errors = sorted(one.error for one in tried if one.row.precision == precision)
+        assert errors == pytest.approx(sorted(by_hand.pop(str(precision))))
+    assert not by_hand
+
+
+def test_an_estimate_is_the_row_times_the_ratio_of_peaks() -> None:
+    told = ask("matmul", "l40s", 1)
+    found = told["estimate"]
+    row = next(row for row in told["nearest"] if row["id"] == found["source"])
+    peaks = [CATALOG.devices[name].peaks["bf16"].flops for name in ("l40s", row["device_id"])]
+    assert found["precision"] == "bf16"
+    assert found["value"] == pytest.approx(float(row["metrics"][0]["value"]) * peaks[0] / peaks[1])
+    errors = errors_by_hand("matmul", "matmul")["bf16"]
+    assert (found["tried"], found["error"]) == (len(errors), pytest.approx(median(errors)))
+    assert len(errors) >= LEAST_ROWS
+    assert median(errors) <= MOST_ERROR
+
+
+def test_no_estimate_on_few_rows_or_a_large_error() -> None:
+    rows = [row for row in ROWS if row.model == "matmul"]
+    tried, device = leave_one_out(rows), CATALOG.devices["l40s"]
+    bf16 = [one for one in tried if one.row.precision == "bf16"]
+    assert isinstance(estimate(rows, device, bf16[: LEAST_ROWS - 1], {"bf16"}), str)
+    assert isinstance(estimate(rows, device, [one for one in bf16 if one.error > MOST_ERROR] * 9, {"bf16"}), str)
+
+
+def test_no_estimate_of_inference_or_of_a_recipe_nobody_ran() -> None:
+    assert all(one.row.task != "inference" for one in leave_one_out(ROWS))
+    mxfp8 = [row for row in ROWS if row.model == "qwen3-30b-a3b" and row.precision == "mxfp8"]
+    tried = leave_one_out(mxfp8)
+    assert isinstance(estimate(mxfp8, CATALOG.devices["h200-sxm"], tried, {"bf16"}), str)
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("h200", "h200-sxm"),
+        ("H100-SXM", "h100-sxm"),
+        ("b300", "b300-sxm"),
+        ("NVIDIA L40S", "l40s"),
+        ("mi300x", "mi300x"),
+    ],
+)
+def test_names_of_devices(name: str, device: str) -> None:
+    assert find_device(name, CATALOG).id == device
+
+
+@pytest.mark.parametrize("typed", ["llama2-70b --on h100", "llama2-70b --on hal9000", "lama2-70b --on h200"])
+def test_unknown_names(flagbench: Flagbench, typed: str) -> None:
+    done = flagbench(f"expect {typed}")
+    assert done.code == 2
+    assert "did you mean" in done.err or "hal9000" in typed
+
+
+def test_command(flagbench: Flagbench) -> None:
+    done = flagbench("expect llama2-70b --on h200 --gpus 8")
+    assert done.code == 0
+    assert done.out.splitlines()[0].endswith(".")
+    told = flagbench("expect llama2-70b --on h200 --gpus 8 --json").json
+    assert told["device"] == "h200-sxm"
+    assert told["wanted"] == {
+        "device": "h200-sxm",
+        "devices": 8,
+        "task": "pretraining",
+        "precision": "bf16",
+        "sequence": 4096,
+        "micro_batch": 1,
+        "tp": 8,
+        "pp": 4,
+    }
