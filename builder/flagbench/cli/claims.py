@@ -39,10 +39,11 @@ def lint(
     FILE cannot be read. --json prints {"file", "rows", "findings": [{"row", "line", "name", "field", "rule",
     "message"}], "unknown_devices": [...]}.
 
-    Without, checks every claim: its fields, its names, and that its utilisation follows from its throughput. Prints
-    one line for each published utilisation, and exits 2 if one neither fits nor is named an anomaly. Also reads the
-    catalogue. --json prints {"claims": N, "utilisations": [{"claim", "formula", "throughput", "devices", "printed",
-    "computed", "fit", "anomaly", "problem"}], "catalogue": N}.
+    Without, checks every claim: its fields, its names, that a run of it can have its conditions, and that its
+    utilisation follows from its throughput. Prints one line for each published utilisation, and exits 2 if one
+    neither fits nor is named an anomaly. Also reads the catalogue. --json prints {"claims": N, "utilisations":
+    [{"claim", "formula", "throughput", "devices", "printed", "computed", "fit", "anomaly", "problem"}], "catalogue":
+    N}.
     """
     if file is None:
         _lint_claims(as_json=json)
@@ -79,8 +80,15 @@ def _lint_table(file: Path, *, as_json: bool) -> None:
 def _lint_claims(*, as_json: bool) -> None:
     from flagbench.claims.published import reproductions
     from flagbench.manifests.catalogue import check_catalogue, read_catalogue
+    from flagbench.verdict.derivation import contradicted
 
     catalog = load_catalog()
+    for claim in catalog.claims.values():
+        for name, (stated, given) in contradicted(claim, catalog.cases[claim.case]).items():
+            raise FlagbenchError(
+                f"{claim.path.name}: {claim.id}: conditions.{name} is {stated!r}, and a run of the row has {given!r}",
+                remedy="compare the row with its source, then write what a run has, or change its run.set",
+            )
     found, files = reproductions(catalog), read_catalogue(catalog.root)
     check_catalogue(files, catalog)
     values = sum(len(file.values) for file in files)

@@ -90,10 +90,10 @@ def _row(entry: Case | Stack | DeviceModel | Claim, catalog: Catalog) -> tuple[s
 
 
 def _gate_value(claim: Claim, case: Case) -> str:
-    """The published value of the case's gate, digit for digit; else what there is instead."""
+    """The published value of the case's gate, digit for digit, its number first; else what there is instead."""
     metric = claim.metric(case.gate)
     if metric is not None:
-        return f"{metric.name} {metric.value} {metric.unit}"
+        return f"{metric.value} {metric.unit}, {metric.name}"
     return f"no {case.gate}, only {', '.join(other.name for other in claim.metrics)}"
 
 

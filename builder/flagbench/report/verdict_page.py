@@ -94,6 +94,8 @@ def _headline(result: VerifyResult, differing: Sequence[str]) -> str:
     count, against = len(result.records), result.against
     runs = {0: "the series", 1: "this run"}.get(count, f"these {count} runs")
     other = f"the {'published row' if against.kind == 'claim' else 'baseline'} {against.id}"
+    if several := against.id.count(", "):  # of a baseline; the foot names them
+        other = f"the baseline of {several + 1} runs"
     text = _SENTENCES[result.verdict].format(runs=runs, are="is" if count < 2 else "are", other=other)
     if differing:
         more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
@@ -112,7 +114,8 @@ def _held(result: VerifyResult) -> tuple[str, ...]:
     """Which records the verdict is on, and why on this claim."""
     name = "record" if len(result.records) == 1 else "records"
     chosen = f"; {result.against.id} is the nearest claim (fewest differing conditions)"
-    return (f"{name} {', '.join(result.records) or 'none'}{chosen if result.against.chosen else ''}",)
+    held = f"{name} {', '.join(result.records) or 'none'}{chosen if result.against.chosen else ''}"
+    return held, *([f"baseline {result.against.id}"] if ", " in result.against.id else [])
 
 
 def _elsewhere(records: Sequence[Record], result: VerifyResult, uncompared: Sequence[str]) -> tuple[str, ...]:

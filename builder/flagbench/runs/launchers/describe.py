@@ -9,9 +9,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import flagbench_core
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.compile import compiled_files, find_stale
 from flagbench.runs.launchers.folders import SYNTHETIC, host_path, mount_folders
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench_core import python_module
@@ -33,15 +36,24 @@ class Described:
 
 
 def describe(request: RunRequest, *, container: bool) -> Described | None:
-    """The configuration that `request` resolves to; None where the image side is not installed.
+    """The configuration that `request` resolves to; None where the image side of these manifests is not installed.
 
     `container`: the run is in a container, which does not see this machine's /data. Imports no framework and
     touches no device.
-    Raises FlagbenchError: usage (2) for unknown or contradictory options, data (3) for missing folders.
+    Raises FlagbenchError: usage (2) for unknown or contradictory options, or for manifests that a run in this Python
+    would not see; data (3) for missing folders.
     """
     check_folders(request.options)
     if find_spec("flagbench_cases") is None:
         return None
+    package = Path(flagbench_core.__file__).parents[1] / "flagbench_cases"
+    if stale := find_stale(package, compiled_files([request.case], [request.stack]), ()):
+        if container:
+            return None
+        raise FlagbenchError(
+            f"this Python would run other manifests than are here: {', '.join(stale)} of {package} differ from them",
+            remedy="run `flagbench manifests compile` in its checkout, or use --via docker with a new image",
+        )
     if container and request.options.data is None and request.options.preset != "tiny":
         # What the reference presets fall back to.
         request = replace(request, options=replace(request.options, data=SYNTHETIC))

@@ -10,13 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 
-import flagbench_core
 from flagbench.checkout import commit
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.compile import compiled_files, find_stale
-from flagbench.manifests.model import Case, Stack
+from flagbench.manifests.model import Stack
 from flagbench.runs.launchers import Health, LaunchResult
 from flagbench.runs.launchers.container_exit import Ended, exit_code, record_in, record_of_killed
 from flagbench.runs.launchers.folders import output_folder
@@ -42,16 +39,6 @@ def require_modules(names: Iterable[str], doing: str) -> None:
         )
 
 
-def _require_compiled(case: Case, stack: Stack) -> None:
-    """Raise FlagbenchError (usage) where the image side of this Python has another case or stack than the catalog."""
-    package = Path(flagbench_core.__file__).parents[1] / "flagbench_cases"
-    if stale := find_stale(package, compiled_files([case], [stack]), ()):
-        raise FlagbenchError(
-            f"the manifests have changed since they were compiled: {', '.join(stale)}",
-            remedy="run `flagbench manifests compile`, or use --via docker with a new image",
-        )
-
-
 class NativeLauncher:
     """The launcher of `--via native`."""
 
@@ -67,7 +54,6 @@ class NativeLauncher:
         """The line that starts the entrypoint. Raises FlagbenchError (usage) where what it imports is missing."""
         names = (*NEEDED, *request.case.imports)
         require_modules(names, f"a native run of {request.case.name}")
-        _require_compiled(request.case, request.stack)
         given = [f"{name}={value}" for name, value in request.environment.items()]
         return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *given, *_PYTHON, *request.arguments()])
 

@@ -151,6 +151,8 @@ def test_verify_holds_a_record_against_others(flagbench: Flagbench) -> None:
     said = flagbench(*both, "--within", "0.1").json
     assert (said["exit_code"], said["verdict"]) == (0, "SAME")
     assert said["against"]["id"] == "fixture-a100-1x8, fixture-a100-1x8-tenant"
+    heading, *others = flagbench("verify", *both[1:]).out.splitlines()
+    assert ("fixture" in heading, f"baseline {said['against']['id']}" in others) == (False, True)
     said = json.loads(flagbench(*both).out)
     assert (said["exit_code"], said["verdict"]) == (11, "INCONCLUSIVE")
 

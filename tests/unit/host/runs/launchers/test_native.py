@@ -22,6 +22,7 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.records.read import read_record
 from flagbench.runs.launchers import LaunchResult
+from flagbench.runs.launchers.describe import describe
 from flagbench.runs.launchers.launch_time import elapsed
 from flagbench.runs.launchers.native import NEEDED, NativeLauncher
 from flagbench.runs.request import LocalOptions, RunRequest
@@ -70,10 +71,13 @@ def test_arguments_are_handed_on_and_the_record_is_read(run: Run, request_for_cp
     assert result.exit_code == 5
 
 
-def test_a_manifest_that_was_changed_is_compiled_first(run: Run, request_for_cpu: RunRequest) -> None:
-    raw = {**request_for_cpu.case.raw, "default_seed": 7}
+@pytest.mark.parametrize("name", ["case", "stack"])
+def test_a_changed_manifest_is_compiled_first(request_for_cpu: RunRequest, name: str) -> None:
+    entry = getattr(request_for_cpu, name)
+    changed = replace(request_for_cpu, **{name: replace(entry, raw={**entry.raw, "default_seed": 7})})
+    assert describe(changed, container=True) is None
     with pytest.raises(FlagbenchError) as caught:
-        run("", replace(request_for_cpu, case=replace(request_for_cpu.case, raw=raw)))
+        describe(changed, container=False)
     assert (caught.value.code, "manifests compile" in str(caught.value.remedy)) == (ExitCode.USAGE, True)
 
 
