@@ -218,8 +218,8 @@ def _plain_words(keyword: str, value: Any, rules: Mapping[str, Any], fallback: s
             unit = "characters" if keyword == "minLength" else "entries"
             return f"{f'has {len(value)} {unit}' if value else 'is empty'}; needs at least {limit}"
         case "pattern":
-            form = f"the form {rules['description']}" if "description" in rules else f"the pattern {limit}"
-            return f"{_shown(value)} does not match {form}"
+            form = rules.get("description")
+            return f"{_shown(value)} {f'is not {form}' if form else f'does not match the pattern {limit}'}"
     return fallback
 
 

@@ -50,6 +50,7 @@ def test_the_page_names_everything_that_changes(followed: Followed) -> None:
     folder = "entrypoints/flagbench_cases/cases/circle"
     assert followed.page.files == {
         "manifests/cases/circle.yaml",
+        "manifests/claims/circle.yaml",
         f"{folder}/__init__.py",
         f"{folder}/workload.py",
     }

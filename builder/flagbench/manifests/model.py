@@ -37,7 +37,7 @@ PackageVersion = Annotated[str, Meta(pattern=r"^[^\s;]+\Z")]
 PythonVersion = Annotated[str, Meta(pattern=r"^3\.[0-9]+\Z")]
 DevicePath = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9._/-]+\Z")]
 ResourceName = Annotated[str, Meta(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+\Z")]
-_PINNED = "name==version"
+_PINNED = "of the form name==version"
 Requirement = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,-]+\])?==[^\s;]+\Z", description=_PINNED)
 ]
@@ -597,7 +597,13 @@ class Source:
     project: str
     url: str
     file: str
-    commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{7,40}\Z")]
+    commit: Annotated[
+        str,
+        Meta(
+            pattern=r"^([0-9a-f]{7,40}|[0-9]{4}-[0-9]{2}-[0-9]{2})\Z",
+            description="a commit, or the day on which a page without commits was read, as in 2026-01-31",
+        ),
+    ]
     table: str
 
 

@@ -64,6 +64,7 @@ def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels:
             "'5e-5' 5.0e-5",
         ),
         (CLAIMS, "commit: 1b5a0303", "commit: 1234567", "sources.nvidia.commit", "quotes"),
+        (CLAIMS, "commit: 1b5a0303", "commit: none", "sources.nvidia.commit", "'none' commit day"),
         (CASE, "title: Dist", "titel: Dist", "titel", "'title'"),
         (CASE, "divisions: [faithful]", "divisions: []", "divisions", "empty 1"),
         (STACK, "monitor: cpu", "monitor: acme-smi", "monitor", "'acme-smi' cpu, mx-smi, nvml"),
