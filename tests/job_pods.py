@@ -41,7 +41,7 @@ JOBS = {
     "a digest of an accelerator's image": ("distilbert:h200", {"gpus": 8, "image": "r.io/x@" + DIGEST}),
     "variables": ("distilbert:cpu", {"env": ("A=$(B) $$",), "preset": "tiny", "full": True}),
     "a model across nodes": ("aquila-33b:a100-cuda11.8", {"nodes": 2, "gpus": 4, "set_": ("tp=8",)}),
-    "a model in stages": ("llama2-70b:hopper-cuda13", {"nodes": 4, "gpus": 8, "set_": ("tp=8", "pp=4")}),
+    "a model in stages": ("llama2-70b:cuda13", {"nodes": 4, "gpus": 8, "set_": ("tp=8", "pp=4")}),
 }
 """A job of every kind that is rendered: what to run, and the options."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")

@@ -65,7 +65,7 @@ CHANGES = {
     # Two copies of Python and torch are enough: newer bases bring Python 3.12, their stand-ins Debian's 3.11.
     "c500-maca2.18": Change(base="python38", torch="1.12.1"),
     "c500-maca3": Change(base="conda", torch="2.13", python="3.11"),
-    "hopper-cuda13": Change(base="hopper", torch="2.13", python="3.11"),
+    "cuda13": Change(base="hopper", torch="2.13", python="3.11"),
 }
 
 

@@ -16,7 +16,7 @@ GROUPS = {
         "run": "Run a case, keep its record in the store, and show it beside the published row.",
         "verify": "Say whether a record reproduces a published number, and why not.",
         "reproduce": "Run what a published row says until the verdict is decided, and bundle all evidence of it.",
-        "list": "Show the cases, stacks and claims there are.",
+        "list": "Show the cases, stacks, devices and claims there are.",
         "doctor": "Check this machine: installation, manifests, store, packages, hardware, container engine.",
     },
     "Records": {

@@ -69,7 +69,7 @@ def list_records(
         listed = [*islice(found, min(limit, sys.maxsize - 1) + 1)]
     entries = with_verdicts(place, listed[:limit])
     if len(listed) > limit:
-        count = "" if state or since else f" of {place.count(*names(case, stack)):,}"
+        count = "" if state or since else f" of {place.count(case, *names(case, stack)[1]):,}"
         print_note(f"flagbench: the newest {limit:,}{count} records; --limit N shows more")
     if json:
         echo_json({"store": place.url, "records": [as_json(entry) for entry in entries]})

@@ -31,8 +31,7 @@ def catalog_get(entries: Mapping[str, T], name: str, *, kind: str) -> T:
 def get_stack(name: str, catalog: Catalog) -> Stack:
     """The stack of that name or alias. Raises UnknownNameError (usage)."""
     by_name = {alias: stack for stack in catalog.stacks.values() for alias in stack.aliases}
-    by_name.update(catalog.stacks)
-    return catalog_get(by_name, name, kind="stack")
+    return catalog_get({**by_name, **catalog.stacks}, name, kind="stack")
 
 
 def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:

@@ -576,6 +576,11 @@ class Stack(StackManifest, Manifest):
     """The devices themselves."""
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and those that it can also be given by."""
+        return (self.name, *self.aliases)
+
+    @property
     def base_image(self) -> str | None:
         """The base's reference; None where no public one exists."""
         return self.base.image

@@ -159,16 +159,16 @@ class Store:
 
         yield from self._several(read, entries)
 
-    def list(self, case: str | None = None, stack: str | None = None) -> Iterator[StoredRecord]:
-        """The records of a case and a stack, or of all, newest first; then what else is found where records are.
+    def list(self, case: str | None = None, *stacks: str) -> Iterator[StoredRecord]:
+        """The records of a case and of stacks, or of all, newest first; then what else is found where records are.
 
         Opens only records that the index does not know, and of them only those of the days that are asked for.
         Raises StoreError as `Blobs.list`; a store that does not exist yet has no records.
         """
-        found = [*self._objects(case, stack)]
+        found = [*self._objects(case, *stacks)]
         index = Index(self.blobs)
-        if stack is None or case is not None:
-            index.drop_missing(prefix(case=case, stack=stack), (blob.key for _, blob in found))
+        if not stacks or (case is not None and len(stacks) == 1):
+            index.drop_missing(prefix(case=case, stack=_only(stacks)), (blob.key for _, blob in found))
         progress = counted(found, len(found), "reading records")
         try:
             for _, same_day in groupby(sorted(found, key=_day, reverse=True), key=_day):
@@ -177,9 +177,9 @@ class Store:
         finally:
             index.save()
 
-    def count(self, case: str | None = None, stack: str | None = None) -> int:
+    def count(self, case: str | None = None, *stacks: str) -> int:
         """How many records `list` would yield. Opens none."""
-        return sum(1 for _ in self._objects(case, stack))
+        return sum(1 for _ in self._objects(case, *stacks))
 
     def remember(self, entries: Iterable[StoredRecord]) -> None:
         """Save the summaries of listed records, with their verdicts, in the index."""
@@ -206,18 +206,18 @@ class Store:
             with request_errors():
                 self.blobs.bucket.check_keeps()
 
-    def _objects(self, case: str | None = None, stack: str | None = None) -> Iterator[tuple[Place, Blob]]:
-        """Everything found where records of a case and a stack are kept, unopened.
+    def _objects(self, case: str | None = None, *stacks: str) -> Iterator[tuple[Place, Blob]]:
+        """Everything found where records of a case and of stacks are kept, unopened.
 
         What cannot be a record has a `problem`; sound objects outside the layout are left out.
         """
-        for blob in self.blobs.list(prefix(case=case, stack=stack)):
+        for blob in self.blobs.list(prefix(case=case, stack=_only(stacks))):
             place = parse_key(blob.key)
             if place is None and blob.problem is None:
                 continue
             if place is None:
                 place = _partial_place(blob.key)
-            if case in (None, place.case) and stack in (None, place.stack):
+            if case in (None, place.case) and (not stacks or place.stack in stacks):
                 yield place, replace(blob, problem=blob.problem or place.problem)
 
     def _entries(self, found: builtins.list[tuple[Place, Blob]], index: Index) -> Iterator[StoredRecord]:
@@ -265,6 +265,10 @@ class Store:
             if value != expected:
                 raise damaged(location, f"is not the record named by its path: its {name} is {brief(value)}")
         return content
+
+
+def _only(names: tuple[str, ...]) -> str | None:
+    return names[0] if len(names) == 1 else None
 
 
 def _day(found: tuple[Place, Blob]) -> str:

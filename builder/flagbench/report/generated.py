@@ -104,17 +104,18 @@ def _cases(catalog: Catalog) -> Iterator[tuple[str, str, str, int]]:
 
 
 def _cases_and_stacks(catalog: Catalog, root: Path) -> str:
-    """A row for each case, a column for each stack: how far it was tested, and how many claims there are."""
+    """A row for each case, a column for each stack: how far it was tested, how many claims; most devices first."""
+    stacks = sorted(catalog.stacks.values(), key=lambda stack: -len(stack.accelerators))
     measured = _measured(root / "docs" / "measured")
     claims = Counter((claim.case, claim.stack) for claim in catalog.claims.values())
     rows = []
     for case in catalog.cases.values():
         cells = []
-        for stack in catalog.stacks.values():
+        for stack in stacks:
             count = claims[case.name, stack.name]
             cells.append(_tested(case, stack, measured) + (f" {count}" if count else ""))
         rows.append((f"`{case.name}`", case.title, *cells))
-    return table(("case", "", *(f"`{stack}`" for stack in catalog.stacks)), rows)
+    return table(("case", "", *(f"`{stack.name}`" for stack in stacks)), rows)
 
 
 def _tested(case: Case, stack: Stack, measured: set[tuple[str, str]]) -> str:

@@ -58,23 +58,23 @@ def select(
 
     Raises FlagbenchError (usage), also for names of no case or stack.
     """
-    case, stack = names(case, stack)
+    case, stacks = names(case, stack)
     first, end = _moment(since, "--since"), _moment(older_than, "--older-than")
-    for entry in store.list(case, stack):
+    for entry in store.list(case, *stacks):
         if first is not None and entry.created_at < first:
             return  # all others are older
         if (end is None or entry.created_at < end) and state in (None, state_of(entry)):
             yield entry
 
 
-def names(case: str | None, stack: str | None) -> tuple[str | None, str | None]:
-    """The names of a case and of a stack, which may be given by its alias. Raises FlagbenchError (usage)."""
+def names(case: str | None, stack: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The name of a case and every name of a stack; records keep the one it had. Raises FlagbenchError (usage)."""
     if case is None and stack is None:
-        return None, None
+        return None, ()
     catalog = load_catalog(claims=False)
     return (
         None if case is None else catalog_get(catalog.cases, case, kind="case").name,
-        None if stack is None else get_stack(stack, catalog).name,
+        () if stack is None else get_stack(stack, catalog).names,
     )
 
 

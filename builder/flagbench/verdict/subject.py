@@ -74,7 +74,7 @@ class Subject:
     @cached_property
     def stack(self) -> Stack | None:
         """The stack of the record; None if this flagbench does not know it."""
-        return self.case.stacks.get(self.record.stack)
+        return next((stack for stack in self.case.stacks.values() if self.record.stack in stack.names), None)
 
     @cached_property
     def complete(self) -> Mapping[str, Any]:

@@ -229,12 +229,12 @@ def test_list_names_the_closest_rows_of_a_device_without_any(tool: Tool, flagben
     ("lines", "case", "stacks"),
     [
         ([], "distilbert", ["cpu"]),
-        ([A100], "distilbert", ["a100-cuda11.6", "a100-cuda11.8"]),
-        ([A100], "llama2-7b-lora", ["a100-cuda11.8", "a100-cuda11.6"]),
-        ([H800], "llama2-70b", ["hopper-cuda13"]),
+        ([A100], "distilbert", ["a100-cuda11.6", "a100-cuda11.8", "cuda13"]),
+        ([A100], "llama2-7b-lora", ["a100-cuda11.8", "a100-cuda11.6", "cuda13"]),
+        ([H800], "llama2-70b", ["cuda13"]),
         ([L4], "distilbert", []),
         ([A100, H800], "distilbert", []),
-        (["NVIDIA H200 MIG 1g.18gb, 16384 MiB, MIG-1"], "distilbert", ["hopper-cuda13"]),
+        (["NVIDIA H200 MIG 1g.18gb, 16384 MiB, MIG-1"], "distilbert", ["cuda13"]),
     ],
 )
 def test_the_stack_of_the_published_rows_is_chosen(
@@ -259,4 +259,4 @@ def test_run_without_a_stack_asks_for_one_where_it_cannot_know(
     tool("nvidia-smi", *lines)
     ended = flagbench("run distilbert --dry-run")
     assert ended.code == ExitCode.USAGE
-    assert "distilbert:hopper-cuda13" in ended.err
+    assert "distilbert:cuda13" in ended.err

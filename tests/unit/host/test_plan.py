@@ -39,7 +39,7 @@ def accepted(plan: Planned, devices: int, per_node: int) -> list[Layout]:
         try:
             config.resolve(
                 case,
-                config.load_stack("hopper-cuda13"),
+                config.load_stack("cuda13"),
                 nodes=devices // per_node,
                 gpus=per_node,
                 preset="reference",
@@ -260,5 +260,5 @@ def test_recomputation_repeats_flops(recompute: str, share: float) -> None:
 def test_the_software_of_a_stack() -> None:
     told: dict[str, Any] = {name: software_of(stack) for name, stack in CATALOG.stacks.items()}
     assert told["cpu"] == CPU
-    assert told["c500-maca3"] == told["hopper-cuda13"] == GPU
+    assert told["c500-maca3"] == told["cuda13"] == GPU
     assert told["a100-cuda11.8"] == Software(fused_norm=False)

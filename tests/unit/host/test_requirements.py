@@ -40,7 +40,7 @@ def test_the_oldest_software_is_that_of_the_oldest_stack() -> None:
 
 
 def test_deepspeed_is_that_of_the_newest_stack() -> None:
-    assert pins("deepspeed.txt")["deepspeed"] == locked("hopper-cuda13")["deepspeed"]
+    assert pins("deepspeed.txt")["deepspeed"] == locked("cuda13")["deepspeed"]
 
 
 @pytest.mark.parametrize("extra", [None, "cases"])

@@ -36,13 +36,13 @@ def estimate(described: Described | None, stack: Stack, store: Store, claims: It
     if described is None:
         return None
     rows = [claim for claim in claims if _is_row_of(claim, described.config, stack)]
-    return _as_before(described, stack.name, store) or _as_published(described.config, rows)
+    return _as_before(described, stack, store) or _as_published(described.config, rows)
 
 
-def _as_before(described: Described, stack: str, store: Store) -> Estimate | None:
+def _as_before(described: Described, stack: Stack, store: Store) -> Estimate | None:
     digest = unseeded(described.config)
     try:
-        for entry in islice(store.list(described.config["case"], stack), LOOKED_AT):
+        for entry in islice(store.list(described.config["case"], *stack.names), LOOKED_AT):
             run = entry.summary
             if run and run.duration and run.state == "ok" and run.unseeded_digest == digest:
                 return Estimate(run.duration, f"the run {entry.record_id} of the same configuration")

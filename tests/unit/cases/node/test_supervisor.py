@@ -29,13 +29,13 @@ def run_of(case, stack, gpus):
 @pytest.mark.parametrize(
     ("case", "stack", "gpus", "given", "connections", "threads"),
     [
-        ("llama2-70b", "hopper-cuda13", 2, {}, "1", "1"),
+        ("llama2-70b", "cuda13", 2, {}, "1", "1"),
         ("llama2-70b", "c500-maca2.18", 2, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "8", "1"),
         ("aquila-33b", "a100-cuda11.6", 8, {}, "1", "4"),
         ("aquila-33b", "a100-cuda11.6", 8, {"OMP_NUM_THREADS": "3"}, "1", "3"),
         ("aquila-33b", "cpu", 2, {}, None, str(max(1, CORES // 2))),
-        ("distilbert", "hopper-cuda13", 8, {}, None, str(max(1, CORES // 8))),
-        ("distilbert", "hopper-cuda13", 1, {}, None, None),
+        ("distilbert", "cuda13", 8, {}, None, str(max(1, CORES // 8))),
+        ("distilbert", "cuda13", 1, {}, None, None),
     ],
 )
 def test_what_ranks_get(monkeypatch, case, stack, gpus, given, connections, threads):

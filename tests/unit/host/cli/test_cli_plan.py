@@ -54,7 +54,7 @@ def test_the_command_of_a_plan_is_accepted(flagbench: Flagbench) -> None:
 def test_memory_of_the_devices_of_a_stack(flagbench: Flagbench) -> None:
     told = flagbench("plan llama2-70b:c500-maca3 --gpus 32 --json").json
     assert (told["stack"], told["memory_gib"]) == ("c500-maca3", 64)
-    several = flagbench("plan llama2-70b:hopper-cuda13 --gpus 32")
+    several = flagbench("plan llama2-70b:cuda13 --gpus 32")
     assert several.code == ExitCode.USAGE
     assert "NVIDIA H200 141 GiB" in several.err
     unknown = flagbench("plan llama2-70b --gpus 32")

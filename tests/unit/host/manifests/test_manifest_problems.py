@@ -16,7 +16,7 @@ from flagbench_core.exit_codes import ExitCode
 
 Edit = Callable[[Path, str, str], None]
 CASE, LORA, STACK = "cases/distilbert.yaml", "cases/llama2-7b-lora.yaml", "stacks/cpu.yaml"
-H100, CUDA = "devices/h100-sxm.yaml", "stacks/hopper-cuda13.yaml"
+H100, CUDA = "devices/h100-sxm.yaml", "stacks/cuda13.yaml"
 CLAIMS, GLM, A100 = "claims/distilbert.yaml", "claims/glm.yaml", "stacks/a100-cuda11.6.yaml"
 GLM_CASE = "cases/glm.yaml"
 FIRST_ROW = '    row: "A100单机8卡（1x8） | fp32 | /"\n'
@@ -79,7 +79,7 @@ def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels:
         (H100, "id: h100-sxm", "id: h100", "id", "'h100' 'h100-sxm'"),
         (H100, "  int8: {", "  #", "peaks", "int8 not_published not_found"),
         (H100, "match: [NVIDIA H100 80GB HBM3]", "match: [NVIDIA H200]", "match[0]", "'NVIDIA H200' h200-sxm"),
-        (CUDA, "[h100-sxm, ", "[h100-smx, ", "devices[0]", "'h100-smx' 'h100-sxm'"),
+        (CUDA, "- h100-sxm\n", "- h100-smx\n", "devices[0]", "'h100-smx' 'h100-sxm'"),
         (CASE, "name: distilbert\n", "name: bert\n", "name", "'bert' 'distilbert'"),
         (CASE, "default_precision: tf32", "default_precision: fp16", "default_precision", "'fp16'"),
         (GLM_CASE, "metric: p_core_host\n", "metric: p_cor\n", "flops.published.metric", "'p_cor' 'p_core'"),

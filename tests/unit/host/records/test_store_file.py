@@ -94,7 +94,8 @@ def test_listing_is_newest_first_and_filtered(store: Store, make_record: MakeRec
         store.put(make_record(record_id=f"record-{index}", created_at=created, stack=stack))
     store.blobs.put_if_absent("results/v1/notes.txt", b"no place of a record")
     assert [entry.record_id for entry in store.list()] == ["record-1", "record-3", "record-2", "record-0"]
-    assert [entry.record_id for entry in store.list(stack="cpu")] == ["record-1", "record-3", "record-0"]
+    assert [entry.record_id for entry in store.list(None, "cpu")] == ["record-1", "record-3", "record-0"]
+    assert len([*store.list("distilbert", "cpu", "a100-cuda11.6")]) == store.count("distilbert", "cpu", "a100") + 1
     assert list(store.list(case="glm")) == []
 
 

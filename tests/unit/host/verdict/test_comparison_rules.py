@@ -258,8 +258,9 @@ def test_runs_of_two_versions_are_doubted() -> None:
 def test_limits_that_nobody_published_are_told() -> None:
     case = CATALOG.cases["llama2-70b"]
     devices = tuple(replace_struct(each, name="NVIDIA H800") for each in BASE.system.devices)
-    record = edit(**monitored({}), stack="hopper-cuda13", system=replace_struct(BASE.system, devices=devices))
+    record = edit(**monitored({}), stack="cuda13", system=replace_struct(BASE.system, devices=devices))
     assert any("NVIDIA H800" in each for each in Subject(record, case).not_compared)
+    assert Subject(replace_struct(record, stack="hopper-cuda13"), case).stack is case.stacks["cuda13"]
     assert not any("limits" in each for each in Subject(edit(**monitored({})), CASE).not_compared)
 
 

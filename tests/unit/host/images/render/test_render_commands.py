@@ -79,13 +79,13 @@ def test_a_stale_dockerfile_is_shown_and_refreshed(run: Run, checkout: Path) -> 
     stack = rendered / "cpu" / "stack" / "Dockerfile"
     good = stack.read_text(encoding="utf-8")
     stack.write_text(good.replace("USER 1000:0", "USER 0:0"), encoding="utf-8")
-    (rendered / "hopper-cuda13" / "distilbert" / "Dockerfile").unlink()
+    (rendered / "cuda13" / "distilbert" / "Dockerfile").unlink()
     left_over = rendered / "gone" / "stack" / "Dockerfile"
     left_over.parent.mkdir(parents=True)
     left_over.write_text("FROM scratch\n", encoding="utf-8")
     said = run("render", "--all", "--check", code=2)
     assert "-USER 0:0\n+USER 1000:0\n" in said.out
-    for part in ("cpu/stack", "hopper-cuda13/distilbert", "gone/stack"):
+    for part in ("cpu/stack", "cuda13/distilbert", "gone/stack"):
         assert f"rendered/{part}/Dockerfile" in said.err
     assert len(json.loads(run("render", "--all", "--json").out)["changed"]) == 3
     assert stack.read_text(encoding="utf-8") == good
