@@ -74,7 +74,7 @@ def slurm_hosts(nodelist: str) -> List[str]:
     except (OSError, subprocess.SubprocessError):
         raise UsageError(
             "scontrol, which expands the node list %s, is not available" % nodelist,
-            "set --master HOST:PORT, or mount scontrol into the container",
+            "set --master HOST:PORT; `scontrol show hostnames`, where it is, prints node 0's host first",
         ) from None
     return done.stdout.decode().split()
 
@@ -131,7 +131,8 @@ def locate_node(
         return Placement(1, 0, host, port, "single node")
     source = "--node-rank"
     if node_rank is None or master is None:
-        found_rank, found_master, platform = _from_environment(env, expand)
+        # Where --master says who node 0 is, no list is expanded: a container has no scontrol.
+        found_rank, found_master, platform = _from_environment(env, expand if master is None else lambda nodelist: [])
         source = source if node_rank is not None else platform
         node_rank = found_rank if node_rank is None else node_rank
         master = found_master if master is None else master

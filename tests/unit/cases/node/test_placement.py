@@ -112,6 +112,7 @@ def test_flagbench_master_beats_the_platforms_own(env: dict[str, str]) -> None:
 def test_a_flag_and_the_platform_complete_each_other() -> None:
     assert locate_node(2, 0, None, KUBERNETES, never) == Placement(2, 0, "job-0.svc", 2222, "--node-rank")
     assert locate_node(2, None, "flag:5", KUBERNETES, never) == Placement(2, 1, "flag", 5, "JOB_COMPLETION_INDEX")
+    assert locate_node(2, None, "flag:5", SLURM, never) == Placement(2, 1, "flag", 5, "SLURM_NODEID")
     assert locate_node(2, 1, None, {"FLAGBENCH_MASTER": "a"}, never) == Placement(
         2, 1, "a", DEFAULT_PORT, "--node-rank"
     )
