@@ -68,11 +68,15 @@ class DockerLauncher:
         if self._options.image is not None and is_in_bucket(self._options.image):
             pulled = pulled_image(self._options.image, self._progress)
             container = replace(container, image=pulled)
-        image, ended = run_container(
-            replace(container, environment={**container.environment, **self._shows}),
-            request,
-            keep=self._options.keep_container,
-        )
+        try:
+            image, ended = run_container(
+                replace(container, environment={**container.environment, **self._shows}),
+                request,
+                keep=self._options.keep_container,
+            )
+        except FlagbenchError as refused:  # on a rented machine, often one that is a container itself
+            refused.remedy += "; or run it in this Python: --via native"
+            raise
         several = request.options.nodes > 1
         if isinstance(ended, FlagbenchError):
             error = ended

@@ -147,10 +147,10 @@ def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Diagnosi
         return
     other = Level.WARN if plan.elsewhere else Level.FAIL
     here = cards_here(machine, catalog, partitions=True)
+    instead = "" if plan.elsewhere else "use the row's device, or name the stack to run on with --on: then "
     remedy = (
-        "use the row's device, or name the stack to run on with --on: then the verdict is NOT_COMPARABLE, "
-        f"`flagbench expect {plan.claim.case}` shows what is published for this device, and "
-        "`flagbench verify --baseline` compares with runs of your own"
+        f"{instead}the verdict is NOT_COMPARABLE, `flagbench expect {plan.claim.case}` shows what is published for "
+        "this device, and `flagbench verify --baseline` compares with runs of your own"
     )
     if wanted in {device.name for device in machine.devices} or any(card.has_name(wanted) for card in here):
         yield Diagnosis(DEVICE, Level.OK, machine.described)

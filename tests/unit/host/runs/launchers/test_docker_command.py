@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from catalogs import CATALOG
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import DockerNeeds, MultiNodeNeeds
+from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.docker_command import (
     Container,
     DockerOptions,
@@ -205,3 +206,12 @@ def test_every_value_stays_in_its_word(value: str) -> None:
     assert (f"--env=X={value}" in words, image, argument) == (True, "i", f"--set={value}")
     (fields,) = csv.reader(io.StringIO(mount.removeprefix("--mount="), newline=""))
     assert fields == ["type=bind", f"source={folder.source}", "target=/out", "readonly"]
+
+
+def test_without_an_engine_a_native_run_is_named(
+    make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    with pytest.raises(FlagbenchError) as error:
+        DockerLauncher().launch(make_request("a100"))
+    assert (error.value.code, "--via native" in error.value.remedy) == (ExitCode.ENGINE, True)
