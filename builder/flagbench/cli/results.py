@@ -60,8 +60,9 @@ def list_records(
     They hide nothing: the exit code is 0.
 
     --json prints {"store": URL, "records": [...]}; a record has record_id, created_at, case, stack,
-    location, host (of node 0), preset, division, state, duration (seconds), verdict, claim, size (bytes) and metrics
-    {name: value}. Of a damaged one, whose error says why, what is unknown is null and metrics is empty.
+    location, host (of node 0), preset, division, state, exit_code, reason, duration (seconds), verdict, claim,
+    size (bytes) and metrics {name: value}. Of a damaged one, whose error says why, what is unknown is null and
+    metrics is empty.
     """
     place = open_store(store)
     # A listing saves the index when it ends or is closed: before the verdicts are remembered, not after.

@@ -35,6 +35,8 @@ class Summary(msgspec.Struct, frozen=True):
     unseeded_digest: str | None
     """Of the configuration without its seed."""
     metrics: dict[str, float]
+    exit_code: int | None = None
+    reason: str | None = None
     host: str | None = None
     """The name of node 0, as far as the record says it."""
     machine: str | None = None
@@ -68,6 +70,8 @@ def summary_of(record: Record) -> Summary:
         duration=record.duration,
         unseeded_digest=unseeded_digest(record),
         metrics={metric.name: float(metric.value) for metric in record.metrics},
+        exit_code=record.status.exit_code,
+        reason=record.status.reason,
         host=record.system.host or next((rank.host for rank in record.ranks), None),
         machine=machine_digest(record),
     )

@@ -19,7 +19,7 @@ from flagbench.terminal import visible
 Cell = str | float | int | None
 Format = Literal["csv", "md", "jsonl"]
 
-_SUMMARY = ("host", "preset", "division", "state", "duration", "verdict", "claim")
+_SUMMARY = ("host", "preset", "division", "state", "exit_code", "reason", "duration", "verdict", "claim")
 _COLUMNS = ("record_id", "created_at", "case", "stack", *_SUMMARY)
 
 

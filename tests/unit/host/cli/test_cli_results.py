@@ -30,6 +30,8 @@ def test_ls_is_newest_first(filled: Store, flagbench: Flagbench) -> None:
     assert newer.split()[:3] == ["the-newer-one", "2026-01-02T00:00:00Z", "distilbert:a100-cuda11.6"]
     assert newer.split()[3:] == ["-", "tiny", "failed", "12.5s", "-", "INVALID"]
     assert older.split()[-5:] == ["ok", "12.5s", "p_core", "321.5", "INVALID"]
+    failed = flagbench("results ls --json").json["records"][0]
+    assert (failed["exit_code"], failed["reason"]) == (4, "a rank died")
 
 
 def test_a_limited_listing_remembers_its_verdicts(filled: Store, flagbench: Flagbench) -> None:
