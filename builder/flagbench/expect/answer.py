@@ -12,7 +12,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.expect.estimate import Estimate, estimate, leave_one_out, peaks_apart
 from flagbench.expect.rows import PublishedRow, published_rows, wanted_conditions
 from flagbench.manifests.catalogue import CaseOfModel, peak_of, read_cases, read_catalogue
-from flagbench.manifests.lookup import catalog_get
+from flagbench.manifests.lookup import UnknownNameError, catalog_get, near_names
 from flagbench.manifests.model import Case, Catalog, DeviceModel, Scalar
 from flagbench.page import Block, Lines, Table
 from flagbench.verdict.conditions import describe
@@ -64,11 +64,12 @@ class Answer:
     def page(self, *, wide: bool) -> list[Block]:
         """The answer in a sentence, the rows, and what can be run."""
         others = () if self.fitting and not wide else self.nearest
-        shown = [*others, *self.rows] if wide else [*others, *self.rows][:_SHOWN]
-        columns = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "PUBLISHED", "DIFFERS")
+        found = [*self.rows, *others] if self.fitting else [*others, *self.rows]
+        shown = found if wide else found[:_SHOWN]
+        columns = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "DIFFERS")
         table = [self._cells(row, wide=wide) for row in shown]
-        left = len(others) + len(self.rows) - len(shown)
-        notes = [f"{left} more rows: --wide"] if left else []
+        left = len(found) - len(shown)
+        notes = [f"rows that --wide adds: {left}"] if left else []
         if isinstance(self.estimate, str):
             notes.append(f"no estimate: {self.estimate}")
         if isinstance(self.estimate, Estimate) and wide:
@@ -107,7 +108,8 @@ class Answer:
     def _cells(self, row: PublishedRow, *, wide: bool) -> tuple[str, ...]:
         results = row.differing(self.wanted)
         differs = "; ".join(map(describe, results)) if wide else ", ".join(result.name for result in results)
-        return row.id, row.device, str(row.devices or ""), row.task, row.precision or "", _speed(row), differs
+        shape = ", ".join(filter(None, (row.batch, row.sequence)))
+        return row.id, row.device, str(row.devices or ""), row.task, row.precision or "", shape, _speed(row), differs
 
 
 def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> Answer:
@@ -173,8 +175,12 @@ def _model_of(
 ) -> tuple[str, Case | None]:
     if asked in catalog.cases:
         return cases[asked].model if asked in cases else asked, catalog.cases[asked]
-    models = dict.fromkeys((*catalog.cases, *(row.model for row in rows)), asked)
-    return catalog_get(models, asked, kind="model"), None
+    models = sorted({*catalog.cases, *(row.model for row in rows)})
+    if asked not in models:
+        close = near_names(asked, models)
+        remedy = f"did you mean {' or '.join(close)}?" if close else f"name one of {', '.join(models)}"
+        raise UnknownNameError(f"there is no case and no published row of '{asked}'", remedy=remedy)
+    return asked, None
 
 
 def _distance(row: PublishedRow, wanted: Mapping[str, Scalar], device: DeviceModel) -> tuple[object, ...]:

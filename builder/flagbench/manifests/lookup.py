@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from flagbench.errors import FlagbenchError
@@ -21,11 +21,17 @@ def catalog_get(entries: Mapping[str, T], name: str, *, kind: str) -> T:
     """`entries[name]`; `kind` is `case`, `stack` or `claim`. Raises UnknownNameError (usage)."""
     if name in entries:
         return entries[name]
-    close = difflib.get_close_matches(name, list(entries), n=3, cutoff=0.5)
+    close = near_names(name, entries)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     raise UnknownNameError(
         f"there is no {kind} '{name}'", remedy=f"{hint}`flagbench list {kind}s` shows every {kind}"
     )
+
+
+def near_names(name: str, known: Collection[str]) -> list[str]:
+    """The known names that begin with it, else those that are spelled like it; a few at most."""
+    longer = [each for each in known if each.startswith(name.lower())]
+    return longer[:5] or difflib.get_close_matches(name, [*known], n=3, cutoff=0.5)
 
 
 def get_stack(name: str, catalog: Catalog) -> Stack:

@@ -150,17 +150,23 @@ def test_names_of_devices(name: str, device: str) -> None:
     assert find_device(name, CATALOG).id == device
 
 
-@pytest.mark.parametrize("typed", ["llama2-70b --on h100", "llama2-70b --on hal9000", "lama2-70b --on h200"])
+@pytest.mark.parametrize(
+    "typed", ["llama2-70b --on h100", "llama2-70b --on a100", "llama2-70b --on hal9000", "lama2-70b --on h200"]
+)
 def test_unknown_names(flagbench: Flagbench, typed: str) -> None:
     done = flagbench(f"expect {typed}")
     assert done.code == 2
     assert "did you mean" in done.err or "hal9000" in typed
+    assert "did you mean a100-" in done.err or "a100" not in typed
+    assert "list models" not in done.err  # no such list
 
 
 def test_command(flagbench: Flagbench) -> None:
     done = flagbench("expect llama2-70b --on h200 --gpus 8")
     assert done.code == 0
     assert done.out.splitlines()[0].endswith(".")
+    ours = flagbench("expect llama3.1-8b --on h100-sxm --wide").out.splitlines()[3]  # before the rows of others
+    assert ours.split()[1:3] == ["H100", "SXM"]
     told = flagbench("expect llama2-70b --on h200 --gpus 8 --json").json
     assert told["device"] == "h200-sxm"
     assert told["wanted"] == {
