@@ -6,8 +6,8 @@ the numbers of runs differ, and never taken narrower than Student's with one spr
 predictive t interval: the variance of both sides is pooled with the prior of `between`. It is never narrower than
 five or more runs on the other side allow, so that a prior that is too small does not raise the alarm.
 
-Two sides of different sessions differ by what sessions differ by, too: its half-width is added in quadrature, but for
-one run on a side with the default prior, which covers it.
+Two sides of different sessions differ by what sessions differ by, too: its half-width is added in quadrature. With
+one run on a side, the default prior covers it, and no interval is narrower.
 
 SAME is decided first, by equivalence: the whole interval lies within the tolerance (two one-sided tests, Schuirmann
 1987, here at 2.5 % each, so that one interval serves all). Then FASTER or SLOWER: the interval does not contain 1.
@@ -140,9 +140,9 @@ def _side(values: Sequence[float]) -> _Side:
 def _half_width(a: _Side, b: _Side, prior: Prior, level: float, session: float) -> tuple[float, str]:
     """Of the difference of the two means, at most WIDEST, and how it was found."""
     factor = math.sqrt(1 / a.runs + 1 / b.runs)
-    squares, df, between = a.squares + b.squares, a.runs + b.runs - 2, prior.session
+    squares, df, between = a.squares + b.squares, a.runs + b.runs - 2, prior.session or SESSION
     if min(a.runs, b.runs) > 1:
-        half, method, between = _welch(a, b, level), "Welch t", between or SESSION
+        half, method = _welch(a, b, level), "Welch t"
         if min(a.runs, b.runs) < RUNS_FOR_STUDENT:
             half = max(half, t_two_sided(level, df) * math.sqrt(squares / df) * factor)
     else:
@@ -152,9 +152,12 @@ def _half_width(a: _Side, b: _Side, prior: Prior, level: float, session: float) 
             if side.runs >= RUNS_FOR_STUDENT:
                 half = max(half, t_two_sided(level, side.runs - 1) * math.sqrt(side.variance) * factor)
         method = f"predictive t, spread between runs {prior.spread:.1%} ({prior.source})"
-    if between is not None:
-        half = math.hypot(half, between.half_width(level) * session)
-    return min(half, WIDEST), f"{a.runs} and {b.runs} runs, {method}{with_sessions(between, session)}"
+    part = between.half_width(level) * session
+    if min(a.runs, b.runs) == 1 and prior.session is None:
+        half = max(half, part)
+    else:
+        half, method = math.hypot(half, part), f"{method}{with_sessions(between, session)}"
+    return min(half, WIDEST), f"{a.runs} and {b.runs} runs, {method}"
 
 
 def _welch(a: _Side, b: _Side, level: float) -> float:

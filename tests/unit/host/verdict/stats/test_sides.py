@@ -80,6 +80,11 @@ def test_several_runs_of_two_sessions_differ_by_them(prior: Prior, between: floa
     assert further_runs_each(FIVE, SIX, within=0.01, session=math.sqrt(2)) is None
 
 
+def test_one_run_against_many_is_not_narrower_than_a_session() -> None:
+    found = compare_sides([1900.0], [1900.0] * 20, session=math.sqrt(2))
+    assert math.log(found.interval[1]) == pytest.approx(1.95996 * 0.01 * math.sqrt(2), rel=1e-5)
+
+
 def test_two_runs_are_not_narrower_than_one_spread_allows() -> None:
     alike = compare_sides((1900.0, 1900.01), SIX)
     assert side_outcome(alike.interval) is SideOutcome.INCONCLUSIVE
