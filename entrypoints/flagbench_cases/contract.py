@@ -1,11 +1,24 @@
 """What a case implements, and the context it receives.
 
-A case is a package below `cases` whose module `workload` has `build(context: Context)`, which returns a TrainWorkload
-or an InferWorkload, as the `kind` of its manifest says.
+A case is a package below `cases` whose module `workload` has `build(context: Context)`. It returns a TrainWorkload,
+an InferWorkload or a MeasureWorkload, as the `kind` of its manifest says.
 """
 
 import abc
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import torch
 import torch.distributed
@@ -33,6 +46,9 @@ class Device(Protocol):
 
     def memory_peak(self) -> int:
         """Peak of the memory in use, bytes."""
+
+    def describe(self, index: int) -> Dict[str, Any]:
+        """Its name and `memory_bytes`; `index`: the local rank."""
 
 
 class Probe(Protocol):
@@ -122,7 +138,7 @@ def require_full_batch(examples: int, batch_size: int, replicas: int) -> None:
 
 
 class Workload(abc.ABC):
-    """The common base class of both kinds of workload. `setup` runs during init, the other methods in the loop."""
+    """The common base class of training and inference. `setup` runs during init, the other methods in the loop."""
 
     # The model, created by `setup`. At the end of a run its parameters must be equal on all ranks
     # of a data-parallel group.
@@ -223,3 +239,34 @@ class InferWorkload(Workload):
     def result(self, name: str) -> Optional[Evaluation]:
         """The result of a full pass, equal on all ranks; None if it has none. Not timed."""
         return None
+
+
+class Operation(NamedTuple):
+    """What is repeated: its kind and sizes, as flagbench_core.evidence.roofs counts them, and how to begin."""
+
+    measured: Dict[str, Any]
+    prepare: Callable[[], Callable[[], Any]]
+    """Allocates what it works on; what that returns starts one operation. Either raises a RuntimeError where this
+    device or this torch has no such operation."""
+
+
+class Measurement(NamedTuple):
+    """One operation to measure under this name, or the fastest of several."""
+
+    name: str
+    candidates: Sequence[Operation]
+
+
+class MeasureWorkload(abc.ABC):
+    """A case that measures the device, without a model."""
+
+    def setup(self) -> None:  # noqa: B027, optional
+        """Prepare what all measurements share."""
+
+    @abc.abstractmethod
+    def measurements(self) -> Sequence[Measurement]:
+        """What to measure, the same on all ranks."""
+
+    @abc.abstractmethod
+    def describe(self) -> Dict[str, Any]:
+        """Facts for the record: `conditions` to compare with a claim's."""

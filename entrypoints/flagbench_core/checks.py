@@ -3,6 +3,8 @@
 import math
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
+from flagbench_core.evidence.section import kind_of
+
 LEAST_STEPS = 50
 """With fewer steps, comparing the first and the last tenth is not conclusive."""
 MAX_SKIPPED_SHARE = 0.1
@@ -36,7 +38,7 @@ class Facts(NamedTuple):
 
 def facts_of(config: Dict[str, Any], replicas: int, steps: int, resumed: bool, has_accuracy: bool) -> Facts:
     """The facts of a run by its resolved configuration. Raises LookupError or TypeError where that lacks some."""
-    length = config["train"] if "train" in config else config["infer"]
+    length = config[kind_of(config)]
     return Facts(
         precision=config["precision"],
         real=config["data"]["source"] != "synthetic",

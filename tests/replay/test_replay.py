@@ -1,10 +1,10 @@
 """Records made by an earlier version get the verdicts that it gave them, unless a rule was changed on purpose.
 
 `records/run-*` were measured: runs of the tiny presets on a processor, with the machine's kernel, network cards and
-host names left out. `records/row-*` are made up: what a published row says, as a record. Neither has evidence, as
-records of version 0.1.0 (commit afe978e) did not, so all are INCONCLUSIVE that are not invalid. Rows of which a
-record with evidence can be made are in tests/unit/host/verdict/test_recompute.py. The replays of that folder
-have evidence.
+host names left out. `records/row-*` are made up: what a published row says, as a record. All but `run-roofs-2` have
+no evidence, as records of version 0.1.0 (commit afe978e) did not, so all are INCONCLUSIVE that are not invalid. Rows
+of which a record with evidence can be made are in tests/unit/host/verdict/test_recompute.py. The replays of that
+folder have evidence.
 """
 
 from __future__ import annotations

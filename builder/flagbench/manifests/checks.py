@@ -15,6 +15,7 @@ from flagbench.manifests.model import Limits, PeakPrecision
 from flagbench.manifests.printed import printed_number
 from flagbench.manifests.settings import setting_fault
 from flagbench.schema import FieldPath
+from flagbench_core.evidence.section import MEASURE
 from flagbench_core.flops import FORMULAS
 
 DEVICE_NUMBERS = (*get_args(PeakPrecision), *(field.name for field in fields(Limits)))
@@ -93,7 +94,7 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
             _check_overrides(doc, changed, reference, ("division_presets", division, preset))
     kind = raw.get("kind", "train")
     section = reference.get(kind)
-    for key in ("batch_size", "warmup_steps", "window_steps"):
+    for key in ("seconds" if kind == MEASURE else "batch_size", "warmup_steps", "window_steps"):
         if not isinstance(section, dict) or key not in section:
             doc.problem(("presets", "reference"), f"a case of the kind {kind} needs '{kind}.{key}'")
     if len(raw["engines"]) > 1 and not any(doc.names("presets.reference.engine.name")):

@@ -54,7 +54,7 @@ DeviceNumber = PeakPrecision | Literal["power_watts", "memory_bandwidth", "sm_cl
 """A peak or a limit of a device, which its manifest states or says why not."""
 Preset = Literal["reference", "tiny"]
 Axis = Literal["dp", "tp", "pp"]
-Unit = Literal["samples/s", "tokens/s", "s", "fraction", "GiB", "nats"]
+Unit = Literal["samples/s", "tokens/s", "TFLOP/s", "GB/s", "s", "fraction", "GiB", "nats"]
 Scope = Literal["job", "node", "device"]
 
 
@@ -232,8 +232,9 @@ class CaseManifest:
     name: Name
     title: str
     task: str
-    kind: Literal["train", "infer"] = "train"
-    """Whether the case trains or runs a model forward; so is the section of its presets that says how long."""
+    kind: Literal["train", "infer", "measure"] = "train"
+    """Whether the case trains, runs a model forward or measures the device; the section of its presets that says how
+    long has that name, too."""
     unit: Literal["samples", "tokens"]
     gate: str
     published: Published

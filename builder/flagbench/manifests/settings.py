@@ -8,14 +8,15 @@ from typing import Any
 
 from flagbench.manifests.model import Case
 from flagbench.schema import value_fault
+from flagbench_core.evidence.section import kind_of
 
 _KEYWORDS = {"choices": "enum", "exclusive_minimum": "exclusiveMinimum", "exclusive_maximum": "exclusiveMaximum"}
 """JSON Schema's names of what an entry of `settable` may say; the others are the same."""
 
 
 def schedule(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The section that says how long a run is: `train` or `infer`, as the kind of the case has it."""
-    section: Mapping[str, Any] = config["train"] if "train" in config else config["infer"]
+    """The section that says how long a run is, named as the kind of the case."""
+    section: Mapping[str, Any] = config[kind_of(config)]
     return section
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -41,7 +41,8 @@ class Span(Struct, frozen=True):
     A column is a number that all ranks have in every step, or a column of each rank.
     """
 
-    phase: Literal["train", "val", "infer"]
+    phase: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
+    """train, val or infer; of a case that measures, the name of the measurement."""
     part: Literal["warmup", "window"]
     """window: the steps of p_core, p_val_core or p_infer_core."""
     first_step: Count
@@ -56,6 +57,8 @@ class Span(Struct, frozen=True):
     """Left out unless measured in every step of every rank; so are `passes`."""
     passes: dict[str, Count | tuple[Count, ...] | Packed] = {}
     """Of a pipeline, summed over the span: `computing` and `pipeline`, a number that all ranks have, or each."""
+    measured: dict[str, Any] | None = None
+    """The operation whose repeats these steps are; `samples` counts the operations of a repeat."""
 
 
 class Evidence(Struct, frozen=True):
@@ -72,7 +75,7 @@ class Evidence(Struct, frozen=True):
     durations: dict[str, tuple[Count, ...] | Packed] = {}
     """Of training without checkpoints, and of each pass, by rank."""
     memory: dict[str, tuple[Count | None, ...] | Packed] = {}
-    """peak and allocator_peak by rank."""
+    """peak, allocator_peak and, of a case that measures, capacity by rank."""
     ceilings: tuple[Amount, ...] | Packed = ()
     """FLOP/s of the matrix product measured on each rank."""
     loss_tail: tuple[Number | None, ...] = ()

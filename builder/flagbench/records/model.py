@@ -56,7 +56,19 @@ class Status(Struct, frozen=True):
 
     state: Literal["ok", "failed", "interrupted"]
     phase: Literal[
-        "usage", "preflight", "launch", "init", "data", "warmup", "train", "val", "infer", "eval", "report", "done"
+        "usage",
+        "preflight",
+        "launch",
+        "init",
+        "data",
+        "warmup",
+        "train",
+        "val",
+        "infer",
+        "measure",
+        "eval",
+        "report",
+        "done",
     ]
     reason: str | None
     exit_code: Count
@@ -168,6 +180,7 @@ class Timing(Struct, frozen=True):
     checkpoint: Amount | None = None
     val: Amount | None = None
     infer: Amount | None = None
+    measure: Amount | None = None
 
 
 class Window(Struct, frozen=True):
@@ -206,6 +219,10 @@ class Ceiling(Struct, frozen=True):
     flops: Amount
     precision: str
     method: str
+    steady: bool | None = None
+    """Whether its repeats neither drifted nor scattered; None in records of versions that did not look."""
+    spread: Amount | None = None
+    """Of the repeats: their standard deviation over their median, by the median absolute deviation."""
 
 
 class Flops(Struct, frozen=True):
@@ -256,6 +273,49 @@ class Quality(Struct, frozen=True):
     """The checkpoint that the run resumed from."""
     training: dict[str, Any] | None = None
     """What the case knows once training has ended: skipped updates, a loss scale, the bubble of a pipeline."""
+    absent: dict[str, str] = {}
+    """What could not be measured, each with the reason."""
+
+
+class SlowDevice(Struct, frozen=True):
+    """A device that is slower than the others by more than the spread explains, of repeats or of measurements."""
+
+    rank: Count
+    share: Amount
+    """Of the median of the others."""
+
+
+class Measurement(Struct, frozen=True):
+    """One operation, repeated on all devices at the same time; rates in FLOP/s or B/s, medians of the repeats."""
+
+    name: str
+    operation: str
+    unit: str
+    repeats: Positive
+    """The last ones, which were kept."""
+    steady: bool
+    """Whether they neither drift nor scatter on any device."""
+    rate: Amount
+    """Of the middle device; of a collective, its algorithm bandwidth."""
+    spread: Amount
+    """Standard deviation over median, by the median absolute deviation."""
+    stdev: Amount
+    ci95: tuple[Amount, Amount] | None = None
+    bus_rate: Amount | None = None
+    """Of a collective: by the factors of nccl-tests."""
+    devices: tuple[Amount, ...] = ()
+    """Of each rank, of at most 64."""
+    slow: tuple[SlowDevice, ...] = ()
+    precision: str | None = None
+    shape: tuple[Positive, ...] = ()
+    """m, n and k of a product of (m, k) by (k, n)."""
+    transposed: bool | None = None
+    """Whether the second factor is stored as (n, k)."""
+    tried: Positive | None = None
+    """Shapes of which this one was the fastest."""
+    bytes: Positive | None = None
+    pinned: bool | None = None
+    """Whether the memory of the host is pinned."""
 
 
 class Rank(Struct, frozen=True):
@@ -416,6 +476,10 @@ class Record(Struct, frozen=True):
     """That of the node that printed the record."""
     layout: Layout | None = None
     window: Window | None = None
+    measurements: tuple[Measurement, ...] = ()
+    """Of a case that measures the device."""
+    slow_devices: tuple[SlowDevice, ...] = ()
+    """In all measurements together: the median share of the others' rate."""
     rank_columns: RankColumns | None = None
     """Of more than some hundred ranks; `ranks` has an entry for each all the same."""
     evidence: Evidence | None = None
@@ -439,7 +503,7 @@ class Record(Struct, frozen=True):
         """Seconds the run took, imports left out; the sum of what was timed where it did not reach its end."""
         timing = self.timing
         parts = (timing.init, timing.train, timing.eval_initial, timing.checkpoint, timing.val, timing.infer)
-        seconds = timing.e2e if timing.e2e is not None else math.fsum(part or 0 for part in parts)
+        seconds = timing.e2e if timing.e2e is not None else math.fsum(part or 0 for part in (*parts, timing.measure))
         return float(seconds) if seconds > 0 else None
 
     def metric(self, name: str) -> Metric | None:

@@ -15,7 +15,7 @@ from flagbench.verdict.conditions import DEVICE, describe, shown
 from flagbench.verdict.explain import Cause, Explanation
 from flagbench.verdict.interval import common, estimate, session_of
 from flagbench.verdict.result import Estimate, MetricResult, Ratio
-from flagbench.verdict.subject import ending
+from flagbench.verdict.subject import ending, slow_devices
 from flagbench_core import __version__
 
 NOTHING = "-"
@@ -57,7 +57,8 @@ def verdict_table(
     if result is None:
         heading = Lines((", ".join(r.record_id for r in records) or "no record",))
         failed = tuple(line for r in records if r.status.state != "ok" for line in _error(r))
-        return render((heading, _other_metrics(records, ()), Lines(failed, "bold red")), stream, wide=wide)
+        notes = Lines(_measured_notes(records))
+        return render((heading, _other_metrics(records, ()), notes, Lines(failed, "bold red")), stream, wide=wide)
     told = {describe(c, other=result.against.side): c.name for c in result.differing}
     reasons = result.reason.split("; ")
     uncompared = [told[reason] for reason in reasons if reason in told]
@@ -72,7 +73,8 @@ def verdict_table(
         conditions = Table(("condition that differs", "here", other), differing, cut=("here", other))
         metrics = _metric_table(result)
         blocks += (conditions, metrics) if result.verdict is Verdict.NOT_COMPARABLE else (metrics, conditions)
-    more, notes = _other_metrics(records, result.metrics), (*_interval_notes(records, result), *_not_checked(result))
+    more = _other_metrics(records, result.metrics)
+    remarks = (*_measured_notes(records), *_interval_notes(records, result), *_not_checked(result))
     anomalies = tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)
     foot = [
         *_held(result),
@@ -81,9 +83,9 @@ def verdict_table(
         *_self_reported(result),
     ]
     if wide:
-        blocks += (more, Lines(notes), Lines(anomalies))
+        blocks += (more, Lines(remarks), Lines(anomalies))
     else:
-        counts = {"more metric": len(more.rows), "note": len(notes), "anomaly of the row": len(anomalies)}
+        counts = {"more metric": len(more.rows), "note": len(remarks), "anomaly of the row": len(anomalies)}
         named = ", ".join(f"{_counted(count, what)}" for what, count in counts.items() if count)
         foot += [f"--wide shows {named}"] if named else []
     return render((*blocks, Lines(tuple(foot))), stream, wide=wide)
@@ -108,6 +110,20 @@ def _error(record: Record) -> tuple[str, ...]:
     """How a run that did not end well ended, and what to do."""
     remedy = record.status.remedy
     return (f"error: {ending(record)}", *([] if remedy is None else [f"fix: {remedy}"]))
+
+
+def _measured_notes(records: Sequence[Record]) -> tuple[str, ...]:
+    """Of a case that measures: which devices are slow, what was not steady, and what is absent, with the reasons."""
+    found = []
+    for record in records:
+        found += slow_devices(record)
+        if unsteady := [each.name for each in record.measurements if not each.steady]:
+            found.append(f"not steady, the median of what was measured in time: {', '.join(unsteady)}")
+        reasons: dict[str, list[str]] = {}
+        for name, reason in (record.quality.absent if record.quality is not None else {}).items():
+            reasons.setdefault(reason, []).append(name)
+        found += [f"not measured: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+    return tuple(visible(line) for line in found)
 
 
 def _held(result: VerifyResult) -> tuple[str, ...]:

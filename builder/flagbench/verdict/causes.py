@@ -20,7 +20,7 @@ from flagbench_core.evidence import EvidenceError, Section
 from flagbench_core.evidence.columns import MICRO
 from flagbench_core.evidence.derive import of_rank
 from flagbench_core.evidence.metrics import DEVICE, OWN, Window, window_of
-from flagbench_core.evidence.section import INFER, TRAIN, WINDOW, read_section
+from flagbench_core.evidence.section import INFER, TRAIN, WINDOW, kind_of, read_section
 from flagbench_core.stats.summary import median
 
 CORE, LOOP, WHOLE = "core", "loop", "whole"
@@ -187,7 +187,7 @@ def open_run(record: Record, case: Case, counts: str) -> ExplainedRun | None:
     numbers = sorted(rank.rank for rank in record.ranks)
     if section.world != len(numbers) or numbers != [*range(len(numbers))]:
         raise EvidenceError(f"it is of {section.world} ranks, and the record lists others")
-    kind = INFER if record.config is not None and INFER in record.config else TRAIN
+    kind = kind_of(record.config or {})
     window = window_of(section.stretch(kind, WINDOW))
     if window is None:
         return None

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Claim, Scalar
 from flagbench.manifests.settings import preset_of
+from flagbench_core.evidence.section import KINDS
 
 Config = Mapping[str, Any]
 
@@ -63,8 +64,8 @@ def count(config: Any, path: str) -> int | None:
 
 
 def schedule(config: Any) -> Config:
-    """The section that says how long a run is, `train` or `infer`; empty if it is absent."""
-    for name in ("train", "infer"):
+    """The section that says how long a run is, named as the kind of the case; empty if it is absent."""
+    for name in KINDS:
         section = look_up(config, name)
         if isinstance(section, Mapping):
             return section

@@ -13,14 +13,14 @@ import msgspec
 from msgspec.structs import replace
 
 from flagbench.manifests.model import Case
-from flagbench.records.model import Metric, Record
+from flagbench.records.model import Measurement, Metric, Record, SlowDevice
 from flagbench.verdict import checks
 from flagbench.verdict.derivation import count
 from flagbench.verdict.subject import Subject
 from flagbench_core import __version__
 from flagbench_core.evidence import Derived, EvidenceError, Facts, Section, derive
 from flagbench_core.evidence.metrics import LOSS_TAIL
-from flagbench_core.evidence.section import INFER, TRAIN, WARMUP, WINDOW, digest_of, read_section
+from flagbench_core.evidence.section import MEASURE, TRAIN, WARMUP, WINDOW, digest_of, kind_of, read_section
 
 _WHOLE = 1e-3
 """How far a number of right answers, computed from a share, may be from a whole number."""
@@ -125,6 +125,15 @@ def _differences(record: Record, found: Derived, section: Section) -> Iterator[s
         if ceiling is not None:
             there = {"flops": found.flops["measured_ceiling"]}
             yield from _fields("flops.measured_ceiling", ceiling, there, ("flops",))
+    names = [measurement.name for measurement in record.measurements]
+    if names != (expected_names := [entry["name"] for entry in found.measurements]):
+        yield f"measurements has {', '.join(names)}, and its evidence gives {', '.join(expected_names)}"
+    slow = [msgspec.convert(entry, SlowDevice) for entry in found.slow_devices]
+    if [device.rank for device in record.slow_devices] != [device.rank for device in slow]:
+        yield f"slow_devices has {len(record.slow_devices)} entries, and its evidence gives {slow}"
+    for measurement, entry in zip(record.measurements, found.measurements, strict=False):
+        theirs = msgspec.structs.asdict(msgspec.convert(entry, Measurement))
+        yield from _fields(f"measurement {measurement.name}", measurement, theirs)
     for rank in record.ranks:
         yield from _fields(f"rank {rank.rank}", rank, {**found.ranks[rank.rank], "steps": section.steps})
     training = record.quality.training if record.quality is not None else None
@@ -212,7 +221,7 @@ def _extent(record: Record, section: Section) -> Iterator[str]:
         yield f"its configuration does not say how many steps it had: {kind}.warmup_steps, {kind}.window_steps"
         return
     phases = dict.fromkeys(span.phase for span in section.spans)
-    if not phases or (kind == TRAIN and [*phases] != [TRAIN]) or (kind == INFER and TRAIN in phases):
+    if not phases or (kind == TRAIN and [*phases] != [TRAIN]) or (kind != TRAIN and TRAIN in phases):
         yield f"its evidence is of the phases {', '.join(phases) or 'none'}, and the run is of {kind}"
         return
     expected = []
@@ -221,14 +230,15 @@ def _extent(record: Record, section: Section) -> Iterator[str]:
         middle = min(max(warmup, 0), steps)
         parts = ((phase, WARMUP, middle), (phase, WINDOW, steps - middle))
         expected += [part for part in parts if part[2]]
-        if window is not None and steps != warmup + window:
+        short = kind == MEASURE and steps <= warmup + (window or 0)  # an operation may be too slow for all repeats
+        if window is not None and steps != warmup + window and not short:
             yield f"its evidence has {steps} steps of {phase}, and its configuration {warmup} + {window}"
     if expected != [(span.phase, span.part, span.steps) for span in section.spans]:
         yield f"its evidence does not separate the first {warmup} steps of each phase, as its configuration does"
 
 
 def _kind(record: Record) -> str:
-    return INFER if record.config is not None and INFER in record.config else TRAIN
+    return kind_of(record.config or {})
 
 
 def facts(record: Record, case: Case, section: Section) -> Facts:

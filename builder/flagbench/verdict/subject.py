@@ -16,6 +16,7 @@ from flagbench.terminal import brief
 from flagbench.verdict.derivation import UNKNOWN, count, evaluate, look_up
 from flagbench_core import __version__
 from flagbench_core.evidence import Section
+from flagbench_core.evidence.section import MEASURE
 from flagbench_core.flops import batch_of
 
 
@@ -62,7 +63,7 @@ class Subject:
             yield f"limits of power and clock: none are published for {self.names[0]}"
 
     def _uncounted(self) -> Iterable[str]:
-        if self.record.evidence is None or self.record.status.state != "ok":
+        if self.record.evidence is None or self.record.status.state != "ok" or self.case.kind == MEASURE:
             return
         if self.case.formula is None:
             yield f"FLOPs: {self.case.name} counts none"
@@ -212,6 +213,11 @@ class Subject:
     def made_elsewhere(self) -> bool:
         """Whether another version made the record: its manifest may have named other checks, or another formula."""
         return self.record.flagbench.version != __version__
+
+
+def slow_devices(record: Record) -> list[str]:
+    """Each device that a case which measures found slow, in words."""
+    return [f"rank {one.rank} reaches {one.share:.0%} of the other devices' rates" for one in record.slow_devices]
 
 
 def ending(record: Record) -> str:

@@ -14,6 +14,7 @@ from flagbench_cases.record.request import Request
 from flagbench_cases.shared import checkpoint_facts, config, engine_support
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.redaction import option_names, redact
+from flagbench_core.evidence.section import MEASURE
 
 FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": [], "expects": {}}
 
@@ -68,8 +69,8 @@ def resolve(arguments: argparse.Namespace, request: Request, ticket: Optional[st
         stores.check_ticket(ticket, arguments.run_id, arguments.nodes, arguments.max_minutes)
         arguments.run_id = ticket.run_id
     source, folder = cli.locate_data(arguments.data)
-    if arguments.preset == "tiny" and arguments.data is None:
-        source, folder = None, None  # the tiny preset has its own data set
+    if arguments.data is None and (arguments.preset == "tiny" or case.get("kind") == MEASURE):
+        source, folder = None, None  # the tiny preset has its own data set, and a measurement has none
     weights = find_weights(arguments.weights, folder)
     folder = find_data(folder)
     resolved = config.resolve(

@@ -8,14 +8,16 @@ from typing import Any, Callable, Dict, Optional
 
 import torch
 
-from flagbench_cases.contract import Context, InferWorkload, TrainWorkload, Workload
+from flagbench_cases.contract import Context, InferWorkload, MeasureWorkload, TrainWorkload
 from flagbench_cases.engines import apex, precision
 from flagbench_cases.engines.groups import make_groups
 from flagbench_cases.rank import checkpoint, matmul_peak
 from flagbench_cases.rank.device import open_device
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
 from flagbench_cases.rank.job import Job, check_same_configuration, collect_spools, keep_nccl_log, nccl_networks
+from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan
 from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.rank.repeats import Repeater
 from flagbench_cases.rank.software import software
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
@@ -54,7 +56,9 @@ class RankRun:
         job, spool = self.job, self.spool
         self._write_rank_facts()
         workload = self._load()
-        if isinstance(workload, InferWorkload):
+        if isinstance(workload, MeasureWorkload):
+            self._measure(workload)
+        elif isinstance(workload, InferWorkload):
             self._infer(workload)
         else:
             self._train(workload)
@@ -146,19 +150,31 @@ class RankRun:
         self.spool.fact("processor", **processor.used())
         self._end(workload, timing, init)
 
-    def _begin(self, steps: int) -> float:
+    def _measure(self, workload: MeasureWorkload) -> None:
+        """Measure the device."""
+        section = self.config["measure"]
+        repeater = Repeater(self.device, self.job.all_gather, self.spool.beat)
+        loop = MeasureLoop(workload, MeasurePlan(section["window_steps"], section["seconds"]), self.spool, repeater)
+        init = self._begin(loop.capacity, measurements=len(loop.measurements))
+        processor = ProcessorTime()
+        timing = loop.run()
+        self.spool.fact("processor", **processor.used())
+        self._end(None, timing, init)
+
+    def _begin(self, steps: int, **planned: int) -> float:
         """Reserve space for the steps; returns the seconds from the start of this process to the start of the
         loop."""
         self.spool.reserve(steps)
         gc.collect()  # what was imported, which the loop would look through otherwise
         gc.set_threshold(*interpreter.DEFAULT_THRESHOLDS)
-        self.spool.fact("plan", steps=steps)
+        self.spool.fact("plan", steps=steps, **planned)
         self.device.synchronize()
         self.device.reset_peak()  # weights that are drawn can take more than the run does
         return now() - self.started
 
-    def _end(self, workload: Workload, timing: Dict[str, Any], init: float, excluded: float = 0.0) -> None:
-        """Write timing, memory and the parameters' checksum; `excluded`: seconds to subtract from e2e."""
+    def _end(self, workload: Any, timing: Dict[str, Any], init: float, excluded: float = 0.0) -> None:
+        """Write timing, memory and the parameters' checksum, of a device without a workload its capacity;
+        `excluded`: seconds to subtract from e2e."""
         self.spool.phase("report")
         e2e = now() - self.started - excluded
         self.spool.fact("timing", **dict(timing, init=init, e2e=e2e))
@@ -166,8 +182,12 @@ class RankRun:
             "memory",
             peak=self.device.memory_peak(),
             allocator_peak=self.device.allocator_peak(),
-            parameters=parameter_sum(workload.module),
+            **({"parameters": parameter_sum(workload.module)} if workload else {"capacity": self._capacity()}),
         )
+
+    def _capacity(self) -> int:
+        """Memory of the device by its driver, bytes."""
+        return int(self.device.describe(self.local_rank)["memory_bytes"])
 
 
 def uuid_of(monitored: Dict[str, Any], index: int) -> Dict[str, str]:

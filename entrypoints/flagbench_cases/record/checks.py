@@ -9,7 +9,7 @@ from flagbench_cases.shared.config import schedule
 from flagbench_core import checks as core
 from flagbench_core.evidence.columns import MICRO
 from flagbench_core.evidence.metrics import DEVICE, OWN
-from flagbench_core.evidence.section import INFER, TRAIN, WINDOW, Section, Stretch
+from flagbench_core.evidence.section import INFER, MEASURE, TRAIN, WINDOW, Section, Stretch
 
 CLOCK_DRIFT = 1e-4  # maximum drift of a device's clock relative to the host's
 
@@ -189,6 +189,19 @@ def _steps(subject: Subject) -> Answer:
     return everywhere and least <= len(subject.curve) <= planned, "%s of %d steps" % (shown, planned), {}
 
 
+def _measured(subject: Subject) -> Answer:
+    """Every rank has all repeats of every measurement, and what was not measured has a reason."""
+    planned, absent = subject.evidence.first("plan").get("measurements"), len(subject.evidence.all("absent"))
+    counts = {len(steps) for steps in subject.evidence.steps.values()}
+    if planned is None or not counts:
+        return None
+    found = [span for span in subject.section.spans if span.measured is not None]
+    complete = counts == {sum(span.steps for span in found)} and len(subject.evidence.steps) == subject.world
+    words = "%d of %d measured, %d not available; repeats %s"
+    shown = "/".join(str(count) for count in sorted(counts))
+    return complete and len(found) + absent == planned, words % (len(found), planned, absent, shown), {}
+
+
 def _updated(subject: Subject) -> Answer:
     """The measured steps updated the parameters, but for a few that the loss scaler skipped."""
     first, count = subject.config["train"]["warmup_steps"], len(subject.curve)
@@ -228,13 +241,14 @@ def _above_chance(subject: Subject) -> Answer:
 
 
 CHECKS = (
-    Check("precision", _precision, needs_end=False),
+    Check("precision", _precision, needs_end=False, kinds=(TRAIN, INFER, MEASURE)),
     Check("loss_finite", _loss_finite, needs_end=False, kinds=(TRAIN,)),
     Check("parameters_finite", _parameters_finite),
     Check("ranks_in_step", _ranks_in_step, needs_end=False),
     Check("rates_in_order", _rates_in_order, needs_end=False, kinds=(TRAIN,)),
     Check("rates_in_order", _passes_in_order, kinds=(INFER,)),
     Check("steps", _steps),
+    Check("steps", _measured, kinds=(MEASURE,)),
     Check("updated", _updated, kinds=(TRAIN,)),
     Check("evaluated", _evaluated),
     Check("learned", _learned, kinds=(TRAIN,)),

@@ -17,7 +17,7 @@ from flagbench_core.evidence.columns import (
     whole,
 )
 from flagbench_core.evidence.metrics import LOSS_TAIL
-from flagbench_core.evidence.section import INFER, TRAIN, WARMUP, WINDOW, Collectives, Section, Span
+from flagbench_core.evidence.section import TRAIN, WARMUP, WINDOW, Collectives, Section, Span
 
 # The longest published run, DistilBERT on one device, has 21,050 steps; with 11 bytes each, they are a quarter of the
 # 1 MB that a record may have.
@@ -26,7 +26,7 @@ MAX_RANK_STEPS = 16_000
 """Up to so many steps of all ranks, a record has each of them; above, blocks of several."""
 MAX_COLLECTIVES = 1_000
 """Blocks of all ranks in which the times of collectives are kept: no verdict depends on them."""
-PHASES = ("init", "train", "eval", "eval_initial", "checkpoint", "val", "infer", "e2e")
+PHASES = ("init", "train", "eval", "eval_initial", "checkpoint", "val", "infer", "measure", "e2e")
 
 _COLUMNS: Dict[str, Callable[[Step], int]] = {
     "host": lambda step: microseconds(step.host),
@@ -48,15 +48,17 @@ class Border(NamedTuple):
     part: str
     first: int
     end: int
+    measured: Optional[Dict[str, Any]] = None
 
 
 class Pass(NamedTuple):
-    """One pass over the data: its steps, and its duration on each rank that has finished it, seconds."""
+    """One pass over the data, or one measurement: its steps, and its duration on each rank that has finished it."""
 
     name: str
     first: int
     steps: int
     seconds: Dict[int, float]
+    measured: Optional[Dict[str, Any]] = None  # the operation of a measurement
 
     @property
     def end(self) -> int:
@@ -68,7 +70,9 @@ def passes(evidence: Evidence) -> List[Pass]:
     """The passes that every rank has finished, in order."""
     found: Dict[str, Pass] = {}
     for fact in evidence.all("pass"):
-        one = found.setdefault(fact["name"], Pass(fact["name"], fact["first_step"], fact["steps"], {}))
+        one = found.setdefault(
+            fact["name"], Pass(fact["name"], fact["first_step"], fact["steps"], {}, fact.get("measured"))
+        )
         one.seconds[fact["rank"]] = fact["seconds"]
     return [one for one in found.values() if len(one.seconds) == len(evidence.steps)]
 
@@ -142,7 +146,7 @@ def borders(request: Request, evidence: Evidence, count: int) -> List[Border]:
     """How the steps divide into phases and parts; parts without a step are left out."""
     section = (request.config or {})[request.kind]
     warmup, found = section["warmup_steps"], []
-    if request.kind == INFER:
+    if request.kind != TRAIN:
         last = ended(evidence, count)
         done = [*passes(evidence), *([last] if last else [])]
     else:
@@ -150,7 +154,7 @@ def borders(request: Request, evidence: Evidence, count: int) -> List[Border]:
     for one in done:
         end = min(one.end, count)
         middle = min(one.first + warmup, end)
-        found += [Border(one.name, WARMUP, one.first, middle), Border(one.name, WINDOW, middle, end)]
+        found += [Border(one.name, WARMUP, one.first, middle), Border(one.name, WINDOW, middle, end, one.measured)]
     return [border for border in found if border.first < border.end]
 
 
@@ -176,6 +180,7 @@ def span_of(
         _losses(own, block, with_losses),
         _collectives(own, coarse),
         _passes(own),
+        border.measured,
     )
 
 
@@ -217,7 +222,7 @@ def _losses(own: List[List[Step]], block: int, with_losses: Sequence[int]) -> Li
 
 def durations(request: Request, evidence: Evidence) -> Dict[str, List[int]]:
     """The duration of each phase that every rank has finished, by rank; of training without checkpoints."""
-    if request.kind == INFER:
+    if request.kind != TRAIN:
         return {
             one.name: [microseconds(one.seconds[rank]) for rank in sorted(one.seconds)] for one in passes(evidence)
         }
@@ -230,7 +235,7 @@ def durations(request: Request, evidence: Evidence) -> Dict[str, List[int]]:
 def memory_of(evidence: Evidence, world: int) -> Dict[str, List[Any]]:
     """Peaks of memory by rank, bytes; None for a rank without one. Empty if no rank has one."""
     found: Dict[str, List[Any]] = {}
-    for name in ("peak", "allocator_peak"):
+    for name in ("peak", "allocator_peak", "capacity"):
         peaks = {fact["rank"]: fact.get(name) or None for fact in evidence.all("memory")}
         by_rank = [peaks.get(rank) for rank in range(world)]
         if any(by_rank):

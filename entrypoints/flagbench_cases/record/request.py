@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from flagbench_cases.record.time_of_day import Reading
 from flagbench_cases.shared.config import digest
 from flagbench_cases.shared.layout import Layout, layout_of
+from flagbench_core.evidence.section import kind_of
 
 RECORD_ID = re.compile("[0-9A-Za-z][0-9A-Za-z._-]{7,159}")
 """A valid id of a record, as in manifests/schema/record-v1.json."""
@@ -56,5 +57,5 @@ class Request(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of case: `train` or `infer`."""
-        return "infer" if self.config is not None and "infer" in self.config else "train"
+        """The kind of case: `train`, `infer` or `measure`."""
+        return kind_of(self.config or {})

@@ -10,8 +10,11 @@ from flagbench_cases.record.request import Request
 from flagbench_cases.shared.config import schedule
 from flagbench_core.evidence.derive import CURVE_POINTS, derive
 from flagbench_core.evidence.metrics import Facts
-from flagbench_core.evidence.section import TRAIN, digest_of
+from flagbench_core.evidence.section import MEASURE, TRAIN, digest_of
 from flagbench_core.stats import summary
+
+CEILING = ("flops", "precision", "method", "steady", "spread")
+"""What a record says of the matrix product of its run."""
 
 
 def fill(
@@ -54,6 +57,9 @@ def fill(
         record["flops"] = flops(record, request, evidence, found.flops, peak, precision)
     subject = Subject(request, evidence, curve, section)
     record["quality"] = quality(subject, evaluations, finished)
+    if request.kind == MEASURE:
+        record.update(measurements=found.measurements, slow_devices=found.slow_devices)
+        record["quality"]["absent"] = {fact["name"]: fact["reason"] for fact in evidence.all("absent")}
     if request.kind == TRAIN:
         record["quality"].update(training_quality(subject, found.pipeline))
 
@@ -85,7 +91,7 @@ def flops(
         "formula": request.formula,
         "peak": dict(peak, precision=precision) if peak else None,
         "peak_reason": None if peak else reason,
-        "measured_ceiling": {k: ceiling[k] for k in ("flops", "precision", "method")} if ceiling else None,
+        "measured_ceiling": {k: ceiling[k] for k in CEILING if k in ceiling} if ceiling else None,
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from flagbench_cases.shared import engine_support
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.layout import layout_of
+from flagbench_core.evidence.section import MEASURE, kind_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = os.path.join(os.path.dirname(HERE), "cases")
@@ -191,6 +192,9 @@ def resolve(
         seed=case.get("default_seed", 0) if seed is None else seed,
         weights="pretrained" if weights else "random",
     )
+    if kind_of(config) == MEASURE and (full or max_samples is not None):
+        option = "--full" if full else "--max-samples"
+        raise UsageError("%s measures without a data set, so it takes no %s" % (case["name"], option), "use --steps")
     _choose_layout(config)
     engine_support.check(case, stack, config)
     _choose_length(schedule(config), data["source"], layout_of(config).dp, steps, max_samples, full)
@@ -215,8 +219,8 @@ def preset_of(case: Dict[str, Any], preset: str, division: str) -> Dict[str, Any
 
 
 def schedule(config: Dict[str, Any]) -> Dict[str, Any]:
-    """The section with the length of the run: `train` or `infer`, depending on the kind of case."""
-    return config["train"] if "train" in config else config["infer"]
+    """The section with the length of the run, named as the kind of case: `train`, `infer` or `measure`."""
+    return config[kind_of(config)]
 
 
 def _choose_length(

@@ -13,7 +13,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
 MAGIC = b"FBSPOOL1"
-PHASES = ("launch", "init", "data", "warmup", "train", "val", "infer", "eval", "report", "done")
+PHASES = ("launch", "init", "data", "warmup", "train", "val", "infer", "measure", "eval", "report", "done")
 HEADER = struct.Struct("<8sQQQQQd")  # magic, capacity, steps, phase, done, total, last loss
 _PROGRESS = struct.Struct("<QQQ")  # phase, done, total
 _PROGRESS_AT = 24

@@ -6,6 +6,7 @@ record's metrics from it, and `flagbench verify` computes them again.
   columns.py    integers of steps: rounding, blocks with exact sums, and the short form that a record has
   section.py    spans of steps and what was measured once; read from a record, and written into one
   pipeline.py   bubbles of a pipeline of stages
+  roofs.py      matrix products, copies and collectives, repeated; which device is slow
   metrics.py    the metrics, a function each
   derive.py     all that a record says of its steps
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flagbench_core.evidence import pipeline
+from flagbench_core.evidence import pipeline, roofs
 from flagbench_core.evidence.columns import FLOPS, MICRO, block_sizes
 from flagbench_core.evidence.metrics import DEVICE, OWN, Facts, Run, Window, metrics, window_of
 from flagbench_core.evidence.section import INFER, TRAIN, WARMUP, WINDOW, Section, Stretch
@@ -28,6 +28,8 @@ class Derived(NamedTuple):
     flops: dict[str, Any] | None  # executed, recomputed, useful and measured_ceiling
     ranks: list[dict[str, float]]
     pipeline: dict[str, Any]  # bubbles of the job and of its stages; empty if not measured
+    measurements: list[dict[str, Any]]  # of a case that measures
+    slow_devices: list[dict[str, Any]]  # in all of them together
 
 
 def derive(section: Section, facts: Facts) -> Derived:
@@ -39,6 +41,7 @@ def derive(section: Section, facts: Facts) -> Derived:
     bubbles = pipeline.bubbles(section.stretch(TRAIN, WINDOW), section.world, facts.stages)
     for rank, bubble in enumerate(bubbles):
         ranks[rank]["bubble"] = bubble
+    found = roofs.measurements(section)
     measured = section.stretch(INFER) if facts.kind == INFER else everything
     flops = None
     if steady and facts.counted:
@@ -51,6 +54,8 @@ def derive(section: Section, facts: Facts) -> Derived:
         flops=flops,
         ranks=ranks,
         pipeline=pipeline.facts(bubbles, facts.stages),
+        measurements=[roofs.listed(each) for each in found],
+        slow_devices=roofs.slow_overall(found),
     )
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Dict, NamedTuple, Optional
 
+from flagbench_core.evidence import roofs
 from flagbench_core.evidence.columns import MICRO
 from flagbench_core.evidence.section import INFER, TRAIN, WINDOW, Section, Stretch
 from flagbench_core.stats import summary
@@ -35,7 +36,7 @@ Entry = Optional[Dict[str, Any]]
 class Facts(NamedTuple):
     """What the numbers of a record depend on besides its evidence: configuration, manifests, how the run went."""
 
-    kind: str  # TRAIN or INFER
+    kind: str  # one of KINDS
     unit: str  # samples or tokens
     replicas: int  # data-parallel replicas: the publisher multiplies one rank's work by them
     complete: bool  # the published run, from its first step to its end
@@ -251,7 +252,7 @@ def e2e_time(run: Run) -> Iterator[Entry]:
 
 
 def memory(run: Run) -> Iterator[Entry]:
-    """mem_peak and allocator_peak, GiB, maximum over devices."""
+    """mem_peak and allocator_peak, GiB, maximum over devices; memory_capacity, the minimum."""
     used = "in use on the device when training ended"
     if run.facts.device_kind == "cpu":
         used = "resident set of the largest rank"
@@ -262,6 +263,9 @@ def memory(run: Run) -> Iterator[Entry]:
         peaks = [peak for peak in run.section.memory.get(kind, ()) if peak]
         if peaks:
             yield metric(name, max(peaks) / GIB, "GiB", "device", n=len(peaks), note=note)
+    if sizes := [size for size in run.section.memory.get("capacity", ()) if size]:
+        note = "as the driver reports it, of the smallest device"
+        yield metric("memory_capacity", min(sizes) / GIB, "GiB", "device", n=len(sizes), note=note)
 
 
 def evaluated(run: Run) -> Iterator[Entry]:
@@ -295,9 +299,51 @@ def final_loss(run: Run) -> Iterator[Entry]:
         yield metric("loss", sum(finite) / len(tail), "nats", n=len(tail), note=note)
 
 
+def device_rates(run: Run) -> Iterator[Entry]:
+    """The rate of each product and copy, TFLOP/s or GB/s of the middle device; of each collective at its largest
+    size, algorithm and bus bandwidth."""
+    found = roofs.measurements(run.section)
+    for each in found:
+        if each["operation"] not in roofs.COLLECTIVES:
+            yield _measured(each["name"], each, 1.0, "device", _device_note(each, run.section.world))
+    for operation in roofs.COLLECTIVES:
+        sizes = [each for each in found if each["operation"] == operation]
+        largest = max(sizes, key=lambda each: each["bytes"], default={})
+        factors = {"algbw": 1.0, "busbw": roofs.bus_factor(operation, run.section.world)}
+        for name, factor in factors.items() if sizes else ():
+            note = f"{largest['bytes']} bytes over {run.section.world} ranks; factor {factor:g} of nccl-tests"
+            yield _measured(f"{operation}_{name}", largest, factor, "job", note)
+
+
+def _measured(name: str, each: Mapping[str, Any], factor: float, scope: str, note: str) -> Entry:
+    """A measurement as a metric, its rates multiplied by `factor`."""
+    scale, unit = (1e12, "TFLOP/s") if each["unit"] == "FLOP/s" else (1e9, "GB/s")
+    reason = None if each["ci95"] else f"its last {each['repeats']} repeats were not steady"
+    return metric(
+        name,
+        each["rate"] * factor / scale,
+        unit,
+        scope,
+        n=each["repeats"],
+        stdev=each["stdev"] * factor / scale,
+        ci95=[bound * factor / scale for bound in each["ci95"]] if each["ci95"] else None,
+        ci_method=roofs.INTERVAL if each["ci95"] else None,
+        ci_reason=reason,
+        note=note,
+    )
+
+
+def _device_note(each: Mapping[str, Any], world: int) -> str:
+    shape = " x ".join(map(str, each["shape"])) if "shape" in each else f"{each['bytes']} bytes"
+    note = f"{shape}; median of its repeats" + (f", of the middle one of {world} devices" if world > 1 else "")
+    worst = min(each["slow"], key=lambda one: one["share"], default=None)
+    return note if worst is None else f"{note}; rank {worst['rank']} is slow: {worst['share']:.0%} of the others"
+
+
 METRICS = (
     train_rates,
     infer_rates,
+    device_rates,
     utilisation,
     published_utilisation,
     e2e_time,

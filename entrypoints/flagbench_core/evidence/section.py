@@ -21,8 +21,8 @@ from flagbench_core.evidence.columns import (
     unpack,
 )
 
-TRAIN, INFER = "train", "infer"
-"""Kinds of cases, and the phases that the window is of."""
+TRAIN, INFER, MEASURE = KINDS = "train", "infer", "measure"
+"""Kinds of cases. The window is of the phase of that name; a case that measures has a phase for each measurement."""
 WARMUP, WINDOW = "warmup", "window"
 """The parts of a phase: steps that p_core leaves out, and those that it is computed from."""
 MOST_BLOCKS = 100_000
@@ -40,7 +40,7 @@ class Collectives(NamedTuple):
 class Span(NamedTuple):
     """Consecutive steps of all ranks. A block never crosses the border of a span."""
 
-    phase: str  # train, val or infer
+    phase: str  # train, val or infer, or the name of a measurement
     part: str  # WARMUP or WINDOW
     first: int
     steps: int
@@ -49,6 +49,7 @@ class Span(NamedTuple):
     loss: list[list[float | None] | None]  # by rank: the sum of each block; empty if left out
     collectives: Collectives | None = None  # None if not measured in every step of every rank
     passes: Mapping[str, list[int]] = {}  # PASSES by rank, microseconds over the span; empty if not measured
+    measured: Mapping[str, Any] | None = None  # the operation of a measurement: see roofs.py
 
     @property
     def end(self) -> int:
@@ -117,7 +118,7 @@ class Section(NamedTuple):
     spans: list[Span]
     timing: dict[str, int]  # rank 0's phases: init, train, eval, e2e ...
     durations: dict[str, list[int]]  # of each phase that ended, by rank
-    memory: dict[str, list[int | None]]  # peak and allocator_peak, by rank
+    memory: dict[str, list[int | None]]  # peak, allocator_peak and, where it is measured, capacity, by rank
     ceilings: list[float]  # FLOP/s of the matrix product that each rank measured; empty if not all did
     loss_tail: list[float | None]  # the last losses, where `quality.losses` does not reach them
 
@@ -149,6 +150,11 @@ class Section(NamedTuple):
             if self.ceilings:
                 found["ceilings"] = pack([round(ceiling) for ceiling in self.ceilings])
         return found
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """The kind of case that a configuration is of: the section that it has, which says how long a run is."""
+    return next((kind for kind in KINDS if kind in config), TRAIN)
 
 
 def digest_of(raw: Mapping[str, Any]) -> str:
@@ -219,6 +225,8 @@ def _span_to_json(span: Span, block: int, packed: bool) -> dict[str, Any]:
         found["collectives"] = {"block": coarse, "first": column(first, blocks), "wait": column(wait, blocks)}
     if span.passes:
         found["passes"] = {name: _by_rank(of, of, packed) for name, of in span.passes.items()}
+    if span.measured is not None:
+        found["measured"] = dict(span.measured)
     return found
 
 
@@ -254,7 +262,7 @@ def _read_span(raw: Mapping[str, Any], world: int, block: int) -> Span:
     for rank, of in enumerate(loss):
         if of is not None:
             require_length(len(of), len(sizes), f"loss of rank {rank} in {name}")
-    return Span(phase, part, raw["first_step"], steps, columns, flops, loss, collectives, passes)
+    return Span(phase, part, raw["first_step"], steps, columns, flops, loss, collectives, passes, raw.get("measured"))
 
 
 def _column(raw: Mapping[str, Any], column: str, world: int, sizes: Sequence[int], where: str) -> list[list[int]]:

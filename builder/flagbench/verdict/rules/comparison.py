@@ -18,7 +18,7 @@ from flagbench.verdict.limits import classify
 from flagbench.verdict.result import Compared, MetricResult, Ratio, Verification
 from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
 from flagbench.verdict.samples import same_time, start_of
-from flagbench.verdict.subject import Subject, text
+from flagbench.verdict.subject import Subject, slow_devices, text
 from flagbench_core.evidence.section import INFER
 
 LEAST_SECONDS = 1.0
@@ -111,7 +111,7 @@ def _lacks(subject: Subject) -> Iterator[str]:
         if record.telemetry_reason is None:
             yield "it has no telemetry, and no reason"
         return
-    seconds = max(record.timing.train or 0.0, record.timing.infer or 0.0)
+    seconds = _seconds(record.timing, "train", "infer", "measure")
     if found.samples is not None and seconds >= 10:
         due = seconds / (found.interval_s or LEAST_SECONDS)
         if found.samples < due / 2:
@@ -188,7 +188,7 @@ def _time_in_no_phase(subjects: Sequence[Subject], compared: Compared, verificat
             yield f"record {subject.record.record_id}: {lost:.1f} s of its {e2e:.1f} s are in no phase"
 
 
-_LOOPS = ("eval_initial", "train", "val", "infer")
+_LOOPS = ("eval_initial", "train", "val", "infer", "measure")
 """The phases after `init` that `e2e` is the sum of; `train` has its evaluations."""
 
 
@@ -392,6 +392,16 @@ def _unsteady(subjects: Sequence[Subject]) -> Iterator[str]:
     if drifts:
         worst = max(drifts, key=abs)
         yield "window not steady" + (f" (drift {100 * worst:+.1f} %)" if worst else "")
+
+
+@_qualifier(
+    "slow-device",
+    "A device is hotter than the others, throttled, or shared.",
+    "5 %, and four standard errors of the median over its measurements",
+)
+@_each_side
+def _slow_device(subjects: Sequence[Subject]) -> Iterator[str]:
+    yield from dict.fromkeys(told for subject in subjects for told in slow_devices(subject.record))
 
 
 MUCH_MEMORY = 2**30

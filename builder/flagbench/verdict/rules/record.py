@@ -23,6 +23,8 @@ from flagbench_core.evidence.section import INFER, TRAIN, Span
 
 ROUNDING = 1 + 1e-9
 GIB = 2.0**30
+BEYOND_CACHES = 2**30
+"""Bytes of a copy that no device's caches hold, so that its rate is that of the memory."""
 
 
 # How the run ended, and whether its numbers follow from its evidence
@@ -334,6 +336,15 @@ def _ceiling_above_peak(subject: Subject) -> Iterator[str]:
     most = max([*ceilings, *(subject.section.ceilings if subject.section else ())], default=0.0)
     if peak is not None and most > peak * ROUNDING:
         yield f"a matrix product reached {most:.4g} FLOP/s, above the device's peak of {peak:.4g}"
+    bandwidth = subject.device.limits.memory_bandwidth if subject.device else None
+    for each in subject.record.measurements if subject.device else ():
+        of_precision = subject.device.peaks.get(each.precision) if subject.device and each.precision else None
+        limit = of_precision.flops if of_precision else None
+        if each.operation == "copy" and (each.bytes or 0) >= BEYOND_CACHES:
+            limit = bandwidth.value if bandwidth else None
+        most = max((each.rate, *each.devices))
+        if limit is not None and most > limit * ROUNDING:
+            yield f"{each.name} reached {most:.4g} {each.unit}, above the {limit:.4g} that the device can reach"
 
 
 @rule(

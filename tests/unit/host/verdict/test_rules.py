@@ -28,7 +28,12 @@ GIB = 2**30
 DELETE = "(left out)"
 CPU, LORA, GLM, PRETRAINING = "run-distilbert-2", "run-lora-1", "run-glm-2", "run-pretraining-2"
 A100 = "eight A100"
-CASES = {"run-aquila-1", CPU, LORA, GLM, PRETRAINING}
+ROOFS = "run-roofs-2"
+PRODUCT = {"name": "matmul_tf32", "operation": "matmul", "precision": "tf32", "shape": [8192, 8192, 8192],
+           "unit": "FLOP/s", "repeats": 20, "steady": True, "spread": 0.01, "stdev": 1e12}  # fmt: skip
+COPY = {"name": "memory_bandwidth", "operation": "copy", "bytes": 2**32, "unit": "B/s", "repeats": 20, "steady": True,
+        "spread": 0.01, "stdev": 1e9}  # fmt: skip
+CASES = {"run-aquila-1", CPU, LORA, GLM, PRETRAINING, ROOFS}
 ADDED = {
     "launch": {"started_at": "2026-01-01T11:53:55Z", "seconds": 366.0, "via": "docker"},
     "telemetry": {
@@ -98,7 +103,9 @@ def test_every_condition_of_a_configuration_is_compared(name: str) -> None:
     derived = derived_conditions(CATALOG.cases[record.case], record.config)
     known = {condition: value for condition, value in derived.items() if not isinstance(value, Unknown)}
     assert {condition: record.conditions[condition] for condition in known} == known
-    assert {"model", "batch_size", "sequence_length", "stop_rule", "seed", "data", "weights"} <= set(known)
+    names = {each for group in CATALOG.cases[record.case].condition_groups.values() for each in group}
+    follow = {"model", "batch_size", "sequence_length", "stop_rule", "seed", "data", "weights", "shape", "copy_bytes"}
+    assert follow & names <= set(known)
     for condition in known:
         assert "condition-config" in found(changed(name, {f"conditions.{condition}": "another"}))
 
@@ -160,6 +167,9 @@ EDITED: list[tuple[str, str, dict[str, Any]]] = [
     # No fewer than the case's formula gives
     ("above-peak", A100, {"flops.executed": 1e9, "flops.useful": 1e9, "window.seconds": 1.0}),
     ("ceiling-above-peak", A100, {"flops.measured_ceiling.flops": 2e14}),
+    ("ceiling-above-peak", A100, {"measurements": [{**PRODUCT, "rate": 1.6e14}]}),
+    ("ceiling-above-peak", A100, {"measurements": [{**PRODUCT, "rate": 1e14, "devices": [1e14, 1.6e14]}]}),
+    ("ceiling-above-peak", A100, {"measurements": [{**COPY, "rate": 1.6e12}]}),
     ("device-memory", A100, {"system.devices.0.memory_bytes": 20 * GIB}),
     ("memory-in-use", A100, {"@mem_peak": 45.0}),
     ("memory-in-use", A100, {f"{DEVICE}.mem_used_max_bytes": 2**41}),
@@ -185,6 +195,8 @@ def test_a_rule_finds_what_it_is_for(rule: str, name: str, changes: dict[str, An
 SOUND: list[tuple[str, dict[str, Any]]] = [
     (A100, {}),
     (A100, {"conditions.data": "files"}),
+    (A100, {"measurements": [{**PRODUCT, "rate": 1.5e14}, {**COPY, "rate": 1.5e12}]}),
+    (A100, {"measurements": [{**COPY, "bytes": 2**24, "rate": 4e12}]}),  # within the caches
     (A100, {"launch": DELETE}),
     (A100, {"launch.seconds": 360.97}),  # two machines' clocks drift apart
     (A100, {"layout": DELETE}),

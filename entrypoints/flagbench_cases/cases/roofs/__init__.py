@@ -1,0 +1,1 @@
+"""What a device reaches without a model. The manifest is manifests/cases/roofs.yaml."""

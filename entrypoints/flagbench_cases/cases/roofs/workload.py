@@ -1,0 +1,120 @@
+"""The roofs case: matrix products, copies and collectives of random numbers, without a model and without data."""
+
+import functools
+from typing import Any, Callable, Dict, List
+
+import torch
+import torch.distributed as dist
+
+from flagbench_cases.contract import Context, Measurement, MeasureWorkload, Operation
+from flagbench_cases.engines import precision as precisions
+from flagbench_cases.engines.products import product
+from flagbench_cases.shared.errors import DataError
+from flagbench_core.evidence.roofs import COLLECTIVES, PRODUCT
+
+MEMORY_SHARE = 16
+"""No tensor is larger than that part of a rank's memory: an operation has up to three."""
+PROVEN = ("fp32", "tf32", "fp16", "bf16")
+"""Precisions whose products can be told apart by their error."""
+
+
+class RoofsWorkload(MeasureWorkload):
+    """Every rank measures its device, all at the same time, and the collectives of all ranks."""
+
+    def __init__(self, context: Context) -> None:
+        if context.data is not None or context.weights is not None:
+            raise DataError("roofs measures without data and weights", "omit --data and --weights")
+        self.context = context
+        self.config = context.config
+        self.device = context.device.torch
+        memory = context.device.describe(context.local_rank)["memory_bytes"]
+        if context.device.kind == "cpu":  # the ranks of a node share it
+            memory //= self.config["gpus"]
+        self.most = memory // MEMORY_SHARE
+
+    def measurements(self) -> List[Measurement]:
+        """Products, then copies, then collectives."""
+        products = self.config["products"]
+        own = [products["m"], products["n"], products["k"]]
+        found = []
+        for name in products["precisions"]:
+            found.append(Measurement("matmul_" + name, [self._product(name, own, False)]))
+            shapes = [self._product(name, shape, True) for shape in products["shapes"]]
+            found.append(Measurement("matmul_%s_best" % name, shapes))
+        size = self.config["copies"]["bytes"]
+        found.append(Measurement("memory_bandwidth", [self._copy("copy", size, pinned=False)]))
+        for pinned in (True, False):
+            for way in ("h2d", "d2h"):
+                name = "%s_%s" % (way, "pinned" if pinned else "pageable")
+                found.append(Measurement(name, [self._copy(way, size, pinned)]))
+        sizes = self.config["collectives"]
+        for name in COLLECTIVES:
+            for size in [*sizes["smaller"], sizes["largest"]]:
+                found.append(Measurement("%s_%d" % (name, size), [self._collective(name, size)]))
+        return found
+
+    def describe(self) -> Dict[str, Any]:
+        """The sizes that are compared with those of a claim."""
+        products = self.config["products"]
+        conditions = {
+            "shape": "%d x %d x %d" % (products["m"], products["n"], products["k"]),
+            "copy_bytes": self.config["copies"]["bytes"],
+            "largest_collective": self.config["collectives"]["largest"],
+        }
+        return {"conditions": conditions}
+
+    def _product(self, name: str, shape: List[int], transposed: bool) -> Operation:
+        measured = {"operation": PRODUCT, "precision": name, "shape": list(shape), "transposed": transposed}
+        return Operation(measured, functools.partial(self._multiply, name, shape, transposed))
+
+    def _multiply(self, name: str, shape: List[int], transposed: bool) -> Callable[[], Any]:
+        if name in PROVEN:
+            precisions.set_switches(name)
+            executed = precisions.prove(self.device, name)["executed"]
+            if executed != name:
+                raise RuntimeError("a product in %s ran in %s" % (name, executed))
+        return product(self.device, name, shape[0], shape[1], shape[2], transposed)
+
+    def _copy(self, way: str, size: int, pinned: bool) -> Operation:
+        size = min(size, self.most) // 4 * 4
+        measured = {"operation": way, "bytes": size, **({} if way == "copy" else {"pinned": pinned})}
+        return Operation(measured, functools.partial(self._copying, way, size, pinned))
+
+    def _copying(self, way: str, size: int, pinned: bool) -> Callable[[], Any]:
+        if way != "copy" and self.device.type == "cpu":
+            raise RuntimeError("a processor has no memory apart from the host's")
+        source, target = (torch.randn(size // 4, device=self.device) for _ in range(2))
+        if way != "copy":
+            host = torch.randn(size // 4)
+            host = host.pin_memory() if pinned else host
+            source, target = (host, target) if way == "h2d" else (source, host)
+        return lambda: target.copy_(source, non_blocking=pinned)
+
+    def _collective(self, name: str, size: int) -> Operation:
+        part = 4 * self.context.world
+        size = max(size // part * part, part)  # a whole number of elements for each rank
+        return Operation({"operation": name, "bytes": size}, functools.partial(self._exchange, name, size))
+
+    def _exchange(self, name: str, size: int) -> Callable[[], Any]:
+        if self.context.world == 1:
+            raise RuntimeError("one rank has nobody to exchange with")
+        if size > self.most:
+            raise RuntimeError("%d bytes are more than 1/%d of the memory of a rank" % (size, MEMORY_SHARE))
+        whole, device = size // 4, self.device
+        if name == "all_reduce":
+            values = torch.randn(whole, device=device)
+            # The maximum, since the sum of a sum of a sum is infinite; the bytes are the same.
+            return lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        if name == "all_gather":
+            # Its names in torch 2.13, from 1.13 on, and before.
+            names = ("all_gather_single", "all_gather_into_tensor", "_all_gather_base")
+            gather = next(getattr(dist, each) for each in names if hasattr(dist, each))
+            target, own = torch.empty(whole, device=device), torch.randn(whole // self.context.world, device=device)
+            return lambda: gather(target, own)
+        source, target = torch.randn(whole, device=device), torch.empty(whole, device=device)
+        return lambda: dist.all_to_all_single(target, source)
+
+
+def build(context: Context) -> RoofsWorkload:
+    """Build the workload; called by flagbench_cases.rank.run."""
+    return RoofsWorkload(context)

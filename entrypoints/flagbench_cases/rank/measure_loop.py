@@ -1,0 +1,127 @@
+"""The loop of a case that measures. It runs a MeasureWorkload; each repeat of an operation is a step in the spool."""
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from flagbench_cases.contract import Measurement, MeasureWorkload, Operation
+from flagbench_cases.rank.repeats import Repeater, Times
+from flagbench_cases.rank.stopwatch import now
+from flagbench_cases.shared.spool import RankSpool, Step
+from flagbench_core.evidence.roofs import amount
+
+NAN = float("nan")
+SEARCH_SHARE = 0.5
+"""The share of a measurement's time in which the fastest of its candidates is looked for."""
+
+
+class MeasurePlan(NamedTuple):
+    """How long to measure: at most `repeats` of each measurement are kept, and all take about so many seconds."""
+
+    repeats: int
+    seconds: float
+
+
+class Ready(NamedTuple):
+    """An operation that can be repeated: what starts it, and how many seconds one takes."""
+
+    operation: Operation
+    start: Callable[[], Any]
+    seconds: float
+
+
+class MeasureLoop:
+    """Measures on one rank, in step with the others, and writes the repeats to the spool."""
+
+    def __init__(self, workload: MeasureWorkload, plan: MeasurePlan, spool: RankSpool, repeater: Repeater) -> None:
+        self.measurements = workload.measurements()
+        self.plan = plan
+        self.spool = spool
+        self.repeater = repeater
+        self.steps = 0
+
+    @property
+    def capacity(self) -> int:
+        """The maximum number of steps."""
+        return len(self.measurements) * self.plan.repeats
+
+    def run(self) -> Dict[str, Any]:
+        """Measure everything. Returns the duration, seconds."""
+        self.spool.phase("measure", self.capacity)
+        start = now()
+        with torch.no_grad():
+            for index, each in enumerate(self.measurements):
+                left = start + self.plan.seconds - now()
+                # The same on all ranks, since they decide by it how many repeats they make.
+                share = max(self.repeater.all_gather(max(left, 0.1) / (len(self.measurements) - index)))
+                reason = self._measure(each, share)
+                if reason is not None and self.spool.rank == 0:
+                    self.spool.fact("absent", name=each.name, reason=reason)
+                self.spool.progress((index + 1) * self.plan.repeats, self.capacity)
+        return {"measure": now() - start}
+
+    def _measure(self, each: Measurement, seconds: float) -> Optional[str]:
+        """Measure one operation in about so many seconds. Returns why it could not be measured, if it could not."""
+        start = now()
+        best, tried, reason = self._fastest(each, seconds)
+        if best is None:
+            return reason
+        limit, keep = max(seconds - (now() - start), seconds * (1 - SEARCH_SHARE)), self.plan.repeats
+        times = self.repeater.until_steady(best.start, best.seconds, limit, keep, warmup=keep)
+        measured = dict(best.operation.measured, **({"tried": tried} if len(each.candidates) > 1 else {}))
+        self._write(each.name, times, self.repeater.operations(best.seconds), measured)
+        return None
+
+    def _fastest(self, each: Measurement, seconds: float) -> Tuple[Optional[Ready], int, Optional[str]]:
+        """The fastest candidate, how many were tried, and why the last one that failed did."""
+        best: Optional[Ready] = None
+        start, tried, reason = now(), 0, None
+        for operation in each.candidates:
+            if tried and not all(self.repeater.all_gather(now() - start < seconds * SEARCH_SHARE)):
+                break
+            ready, why = self._prepare(operation, seconds)
+            reason = why or reason
+            if ready is None:
+                continue
+            tried += 1
+            if best is None or _speed(ready) > _speed(best):
+                best = ready
+        return best, tried, reason
+
+    def _prepare(self, operation: Operation, seconds: float) -> Tuple[Optional[Ready], Optional[str]]:
+        """An operation that can be repeated on all ranks within so many seconds, or why it cannot."""
+        start, why = self._attempt(operation.prepare)
+        if start is None:
+            return None, why
+        first, why = self._attempt(lambda: self.repeater.once(start))
+        if first is None:
+            return None, why
+        first = max(self.repeater.all_gather(first))
+        if first > seconds / 2:
+            return None, "one operation takes %.2g s, too long for its share of the time" % first
+        return Ready(operation, start, self.repeater.pace(start)), None
+
+    def _attempt(self, run: Callable[[], Any]) -> Tuple[Any, Optional[str]]:
+        """What a function returns on this rank, if it raised an error on none; else None and the first error."""
+        found, why = None, None
+        try:
+            found = run()
+        except (RuntimeError, TypeError) as error:  # what torch raises for an operation that it lacks
+            why = (str(error).strip().split("\n")[0] or type(error).__name__)[:200]
+        whys = [each for each in self.repeater.all_gather(why) if each]
+        return (None, whys[0]) if whys else (found, None)
+
+    def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any]) -> None:
+        """Write the repeats as steps, and which operation they are of."""
+        for each in times:
+            work = (operations, operations, 0, 0, 0.0, 0.0, 0.0)
+            self.spool.step(Step(0.0, 0.0, each.host, each.device, NAN, NAN, each.after, NAN, *work))
+        seconds = sum(each.host + each.after for each in times)
+        self.spool.fact(
+            "pass", name=name, first_step=self.steps, steps=len(times), seconds=seconds, measured=measured
+        )
+        self.steps += len(times)
+
+
+def _speed(ready: Ready) -> float:
+    return amount(ready.operation.measured) / max(ready.seconds, 1e-9)

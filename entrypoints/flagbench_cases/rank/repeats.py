@@ -1,0 +1,103 @@
+"""Repeats an operation until its time is steady. A repeat is several operations, so that its time is long enough for
+the clock; it is timed by marks on the device's timeline."""
+
+from collections import deque
+from typing import Any, Callable, Deque, List, NamedTuple
+
+from flagbench_cases.rank.stopwatch import now
+from flagbench_core.evidence.roofs import REPEATS, is_steady
+from flagbench_core.stats.summary import median
+
+REPEAT_SECONDS = 0.02
+"""The least time of a repeat. The scheduler of a host takes a core away for milliseconds, and the power management of
+a device reacts as fast."""
+ROUND_SECONDS = 0.1
+"""Of repeats without a wait, after which the ranks decide whether they go on."""
+MOST_OPERATIONS = 1000
+"""Of a repeat."""
+TRIES = 3
+"""Repeats by which candidates are compared."""
+
+
+class Times(NamedTuple):
+    """One repeat, seconds: by the device's clock, of the host, and of the host from its end to the next repeat."""
+
+    device: float
+    host: float
+    after: float
+
+
+def only_rank(value: Any) -> List[Any]:
+    """The values of all ranks, where there is one."""
+    return [value]
+
+
+class Repeater:
+    """Repeats operations on the device of a rank."""
+
+    def __init__(
+        self, device: Any, all_gather: Callable[[Any], List[Any]] = only_rank, beat: Callable[[], None] = lambda: None
+    ) -> None:
+        """`all_gather`: every rank's value, by which all ranks decide the same; `beat` reports progress."""
+        self.device = device
+        self.all_gather = all_gather
+        self.beat = beat
+
+    def once(self, operation: Callable[[], Any]) -> float:
+        """Seconds of one operation on this rank. The first one also loads libraries and maps memory."""
+        return self._timed(operation, 1, 1)[0].device
+
+    def pace(self, operation: Callable[[], Any]) -> float:
+        """Seconds of an operation on the slowest rank, of a few repeats."""
+        count = self.operations(max(self.all_gather(self.once(operation))))
+        self.beat()
+        tried = median([times.device for times in self._timed(operation, count, TRIES)]) / count
+        return max(self.all_gather(tried))
+
+    def operations(self, seconds: float) -> int:
+        """The operations of a repeat, if one takes so long."""
+        return max(1, min(MOST_OPERATIONS, round(REPEAT_SECONDS / max(seconds, 1e-9))))
+
+    def until_steady(
+        self,
+        operation: Callable[[], Any],
+        seconds: float,
+        limit: float,
+        keep: int = REPEATS,
+        warmup: int = 0,
+    ) -> List[Times]:
+        """The last repeats, at most `keep`, once they are steady on all ranks or the limit of seconds is over.
+
+        `seconds`: what one operation takes, the same on all ranks, as all of them make as many repeats. `warmup`:
+        repeats before those that may be kept, if there is time for them.
+        """
+        operations = self.operations(seconds)
+        kept: Deque[Times] = deque(maxlen=keep)
+        count = max(1, min(keep, int(ROUND_SECONDS / max(seconds * operations, 1e-9))))
+        made, end = 0, now() + limit
+        while True:
+            kept.extend(self._timed(operation, operations, count))
+            made += count
+            self.beat()
+            steady = made >= warmup + keep and is_steady([times.device for times in kept])
+            if all(self.all_gather(steady or now() >= end)):
+                return list(kept)
+
+    def _timed(self, operation: Callable[[], Any], operations: int, count: int) -> List[Times]:
+        """Time repeats that follow one another without a wait; the wait for the device is after the last one."""
+        clock, marks, hosts = self.device.clock, [], []
+        begun = now()
+        for _ in range(count):
+            start = clock.mark()
+            for _ in range(operations):
+                operation()
+            marks.append((start, clock.mark()))
+            ended = now()
+            hosts.append(ended - begun)
+            begun = ended
+        self.device.synchronize()
+        waited = now() - begun
+        device = [clock.seconds(start, end) for start, end in marks]
+        clock.release([mark for pair in marks for mark in pair])
+        waits = [0.0] * (count - 1) + [waited]
+        return [Times(*times) for times in zip(device, hosts, waits)]

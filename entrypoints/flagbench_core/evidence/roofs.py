@@ -1,0 +1,170 @@
+"""What a device reaches without a model: matrix products, copies and collectives, each repeated until it is steady.
+
+A measurement is a span of repeats, whose `measured` says of which operation. A repeat is several operations one after
+the other, which its column `samples` counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flagbench_core.evidence.columns import MICRO, EvidenceError
+from flagbench_core.evidence.section import Section, Span
+from flagbench_core.stats import summary
+
+PRODUCT = "matmul"
+COPIES = ("copy", "h2d", "d2h")
+"""Within the memory of a device; from the host to the device, and back."""
+COLLECTIVES = ("all_reduce", "all_gather", "all_to_all")
+REPEATS = summary.MIN_STEPS
+"""The last repeats, of which a measurement is made."""
+DRIFT, SPREAD = 0.02, 0.05
+"""Of steady repeats, the most by which the medians of their halves differ, and their largest `spread`."""
+LEAST_SLOW = 0.05
+"""A device that is slower than the others by less is not called slow: equal chips differ by their power."""
+SPREADS = 2.0
+"""So many times the spread of the repeats, its own and that of the others together, is it slower in a measurement."""
+ERRORS = 4.0
+"""So many standard errors, of the median of its measurements, is it slower in all of them together."""
+MOST_LISTED = 64
+"""Devices that a record lists one by one."""
+INTERVAL = "order statistics of the median"
+"""The `ci_method` of a measurement."""
+
+
+def matmul_flops(m: int, n: int, k: int) -> int:
+    """FLOPs of a product of (m, k) by (k, n), a multiply-accumulate counted as 2."""
+    return 2 * m * n * k
+
+
+def copied_bytes(size: int) -> int:
+    """Bytes that a copy of `size` bytes within one memory moves: all are read and written."""
+    return 2 * size
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth of a collective, by nccl-tests (doc/PERFORMANCE.md, 03a204a1).
+
+    Algorithm bandwidth is S/t, where S is the whole array: in all-gather that which every rank has in the end, in
+    all-to-all that which each rank sends.
+    """
+    return (2 if operation == "all_reduce" else 1) * (ranks - 1) / ranks
+
+
+def amount(measured: Mapping[str, Any]) -> int:
+    """FLOPs or bytes of one operation. Raises EvidenceError if its sizes are missing."""
+    try:
+        if measured["operation"] == PRODUCT:
+            m, n, k = measured["shape"]
+            return matmul_flops(m, n, k)
+        size = int(measured["bytes"])
+        return copied_bytes(size) if measured["operation"] == "copy" else size
+    except (KeyError, TypeError, ValueError):
+        raise EvidenceError(f"an operation has no size: {measured}") from None
+
+
+def spread(values: Sequence[float]) -> float:
+    """The standard deviation of the values relative to their median, from the median absolute deviation (times
+    1.4826, as in a normal distribution), which a few interrupted repeats do not change."""
+    middle = summary.median(values)
+    return 1.4826 * summary.median([abs(value - middle) for value in values]) / middle if middle else math.inf
+
+
+def is_steady(values: Sequence[float]) -> bool:
+    """Whether REPEATS consecutive times, or rates, neither drift nor scatter; False for fewer."""
+    change = summary.drift(values)
+    return change is not None and abs(change) <= DRIFT and spread(values) <= SPREAD
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The narrowest interval of order statistics that contains the median with at least 95 %; None for too few
+    values. (Conover, Practical Nonparametric Statistics, 3.2.)"""
+    ordered, n, cut, below = sorted(values), len(values), 0, 0
+    while cut < n // 2 and (below + math.comb(n, cut)) / 2**n <= 0.025:
+        below += math.comb(n, cut)
+        cut += 1
+    return (ordered[cut - 1], ordered[n - cut]) if cut else None
+
+
+def slow_devices(rates: Sequence[float], spreads: Sequence[float]) -> dict[int, float]:
+    """The devices whose rate is below the median of the others by more than the spread of their repeats explains,
+    each with the share of that median which it reaches."""
+    found = {}
+    for rank, rate in enumerate(rates) if len(rates) > 1 else ():
+        others, noise = ([*of[:rank], *of[rank + 1 :]] for of in (rates, spreads))
+        middle = summary.median(others)
+        allowed = max(LEAST_SLOW, SPREADS * math.hypot(spreads[rank], summary.median(noise)))
+        if rate < middle * (1 - allowed):
+            found[rank] = rate / middle
+    return found
+
+
+def slow_overall(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The devices that are slow in all measurements together, each with the median share of the others' rate.
+
+    What disturbs a device for a second changes a measurement, and not most of them. The standard error of a median is
+    1.253 times that of a mean, for normal values.
+    """
+    of_devices = [each["devices"] for each in measured if len(each.get("devices", ())) > 1]
+    shares = [
+        [rates[rank] / summary.median([*rates[:rank], *rates[rank + 1 :]]) for rates in of_devices]
+        for rank in range(len(of_devices[0]) if of_devices else 0)
+    ]
+    # Of the measurements of a typical device: those of a single one may agree by chance.
+    noise = summary.median([spread(own) for own in shares]) if shares else 0.0
+    allowed = max(LEAST_SLOW, ERRORS * 1.253 * noise / math.sqrt(max(1, len(of_devices))))
+    medians = map(summary.median, shares)
+    return [{"rank": rank, "share": share} for rank, share in enumerate(medians) if share < 1 - allowed]
+
+
+def measurements(section: Section) -> list[dict[str, Any]]:
+    """The record's `measurements`, from its evidence; rates in FLOP/s or B/s."""
+    return [_measurement(section, span) for span in section.spans if span.measured is not None]
+
+
+def _measurement(section: Section, span: Span) -> dict[str, Any]:
+    """One measurement: the rate of each device, of the middle device if they are many, and which ones are slow.
+
+    A collective has one rate, that of the rank with the longest time.
+    """
+    measured = dict(span.measured or {})
+    size, operation = amount(measured), measured["operation"]
+    ranks = range(section.world)
+    if operation in COLLECTIVES:
+        ranks = range(longest := max(ranks, key=lambda rank: sum(span.columns["device"][rank])), longest + 1)
+    rates = [
+        [size * count * MICRO / micro for count, micro in zip(span.columns["samples"][rank], times) if micro]
+        for rank, times in ((rank, span.columns["device"][rank]) for rank in ranks)
+    ]
+    if not all(rates):
+        raise EvidenceError(f"{span.name} took no time")
+    medians, spreads = ([of(each) for each in rates] for of in (summary.median, spread))
+    middle = sorted(range(len(medians)), key=medians.__getitem__)[(len(medians) - 1) // 2]
+    steady = all(map(is_steady, rates))
+    found = {
+        "name": span.phase,
+        **measured,
+        "unit": "FLOP/s" if operation == PRODUCT else "B/s",
+        "repeats": span.steps,
+        "steady": steady,
+        "rate": medians[middle],
+        "spread": spreads[middle],
+        "stdev": summary.stdev(rates[middle]),
+        "ci95": interval(rates[middle]) if steady else None,
+    }
+    if operation in COLLECTIVES:
+        return dict(found, bus_rate=medians[0] * bus_factor(operation, section.world))
+    slow = slow_devices(medians, spreads)
+    return {
+        **found,
+        "devices": medians,
+        "slow": [{"rank": rank, "share": share} for rank, share in sorted(slow.items())],
+    }
+
+
+def listed(measurement: Mapping[str, Any]) -> dict[str, Any]:
+    """A measurement as a record has it: without the rates of many devices."""
+    many = len(measurement.get("devices", ())) > MOST_LISTED
+    return {**measurement, "devices": []} if many else dict(measurement)

@@ -1,0 +1,61 @@
+"""Runs of the case that measures devices: on one rank, on two, on two nodes of two, and with one slow rank."""
+
+import pytest
+
+from faults import fault
+from flagbench_core.evidence.roofs import bus_factor
+from running import CaseRun, free_port, run_case
+
+pytestmark = pytest.mark.image
+
+# By the clock of its device, rank 1 takes a quarter longer.
+SLOWER = """
+from flagbench_cases.rank import stopwatch
+seconds = stopwatch.HostClock.seconds
+stopwatch.HostClock.seconds = lambda self, start, end: 1.25 * seconds(self, start, end)
+"""
+QUICK = ("--preset", "tiny", "--set", "seconds=8")
+
+
+def rates(record):
+    return {each["name"]: each["rate"] for each in record["measurements"]}
+
+
+def test_one_rank_measures_all_that_needs_no_other(tmp_path):
+    record = run_case(tmp_path, *QUICK, case="roofs").ok("roofs")
+    absent = record["quality"]["absent"]
+    assert {"matmul_fp64", "matmul_fp32", "memory_bandwidth"} <= set(rates(record))
+    assert {"matmul_tf32", "h2d_pinned", "all_reduce_65536"} <= set(absent)
+    assert len(record["measurements"]) + len(absent) == 23
+    assert record["conditions"]["shape"] == "384 x 384 x 384"
+    assert not record["slow_devices"]
+    assert record["work"]["steps"] == sum(each["repeats"] for each in record["measurements"])
+
+
+def test_bandwidths_follow_from_the_recorded_times(tmp_path):
+    record = run_case(tmp_path, *QUICK, "--gpus", "2", case="roofs").ok("roofs")
+    spans = {span["phase"]: span for span in record["evidence"]["spans"]}
+    found = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    for each in record["measurements"]:
+        assert each["repeats"] == spans[each["name"]]["steps"] <= 20
+    for name in ("all_reduce", "all_gather", "all_to_all"):
+        if name + "_algbw" in found:
+            assert found[name + "_busbw"] == pytest.approx(found[name + "_algbw"] * bus_factor(name, 2))
+
+
+def test_a_slow_rank_is_named(tmp_path):
+    slow = fault(tmp_path, 1, "before data", SLOWER)
+    record = run_case(tmp_path, *QUICK, "--gpus", "2", case="roofs", env=slow).ok("roofs")
+    assert [device["rank"] for device in record["slow_devices"]] in ([1], []), "a busy machine may hide it"
+    shares = [each["devices"][1] / each["devices"][0] for each in record["measurements"] if "devices" in each]
+    assert sorted(shares)[len(shares) // 2] < 1
+
+
+def test_two_nodes_measure_together(tmp_path):
+    job = [*QUICK, "--nodes", "2", "--gpus", "2", "--master", "127.0.0.1:%d" % free_port(), "--run-id", "roofs"]
+    nodes = [CaseRun(tmp_path, [*job, "--node-rank", str(node)], case="roofs") for node in (0, 1)]
+    first, second = [node.wait() for node in nodes]
+    record = first.ok("roofs")
+    assert second.code == 0
+    assert len(record["ranks"]) == 4
+    assert len(record["measurements"][0]["devices"]) == 4

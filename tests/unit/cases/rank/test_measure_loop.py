@@ -1,0 +1,117 @@
+"""Repeats of operations on a clock that moves only when told to: how many, which are kept, what is absent and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases.contract import Measurement, MeasureWorkload, Operation
+from flagbench_cases.rank import matmul_peak, measure_loop, repeats
+from flagbench_cases.rank.device import CpuDevice
+from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan
+from flagbench_cases.rank.repeats import Repeater
+from flagbench_cases.shared.spool import RankSpool, SpoolReader
+from unit.cases.rank.toy_loop import Device, Time
+
+pytestmark = pytest.mark.image
+
+
+@pytest.fixture
+def clock(time: Time, monkeypatch: pytest.MonkeyPatch) -> Time:
+    for module in (measure_loop, repeats):
+        monkeypatch.setattr(module, "now", time)
+    return time
+
+
+def operation(time: Time, seconds: float, size: int = 1000, drift: float = 0.0, error: str = "") -> Operation:
+    """An operation that takes so long, and each time by a share longer."""
+    last = [seconds]
+
+    def start() -> None:
+        if error:
+            raise RuntimeError(error + "\nand a stack")
+        time.seconds += last[0]
+        last[0] *= 1 + drift
+
+    return Operation({"operation": "copy", "bytes": size}, lambda: start)
+
+
+class Toy(MeasureWorkload):
+    def __init__(self, *wanted: Measurement) -> None:
+        self.wanted = wanted
+
+    def measurements(self) -> Sequence[Measurement]:
+        return self.wanted
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+def measure(
+    folder: Path, *wanted: Measurement, seconds: float = 100.0, gather: Callable[[Any], list[Any]] = repeats.only_rank
+) -> tuple[dict[str, Any], SpoolReader]:
+    spool = RankSpool(str(folder), 0)
+    loop = MeasureLoop(Toy(*wanted), MeasurePlan(20, seconds), spool, Repeater(Device(), gather))
+    spool.reserve(loop.capacity)
+    return loop.run(), SpoolReader(str(folder), 0)
+
+
+def facts_of(reader: SpoolReader, kind: str) -> list[dict[str, Any]]:
+    return [fact for fact in reader.facts() if fact["kind"] == kind]
+
+
+def test_steady_repeats_end_after_as_many_again(tmp_path: Path, clock: Time) -> None:
+    timing, reader = measure(tmp_path, Measurement("copy", [operation(clock, 0.005)]))
+    steps = reader.steps()
+    assert len(steps) == 20
+    assert {round(step.device, 9) for step in steps} == {0.02}  # four operations
+    assert {step.samples for step in steps} == {4}
+    (one,) = facts_of(reader, "pass")
+    assert (one["name"], one["first_step"], one["steps"]) == ("copy", 0, 20)
+    assert one["seconds"] == pytest.approx(20 * 0.02)
+    assert 40 * 0.02 < timing["measure"] < 50 * 0.02
+
+
+def test_unsteady_repeats_end_with_their_time(tmp_path: Path, clock: Time) -> None:
+    timing, reader = measure(tmp_path, Measurement("copy", [operation(clock, 0.05, drift=0.01)]), seconds=10.0)
+    assert len(reader.steps()) == 20
+    assert 10 < timing["measure"] < 15
+
+
+def test_what_fails_or_takes_too_long_is_absent(tmp_path: Path, clock: Time) -> None:
+    lacking, slow = operation(clock, 1.0, error="no such kernel"), operation(clock, 30.0)
+    _, reader = measure(tmp_path, Measurement("a", [lacking]), Measurement("b", [slow]), seconds=20.0)
+    absent = {fact["name"]: fact["reason"] for fact in facts_of(reader, "absent")}
+    assert absent["a"] == "no such kernel"
+    assert "30" in absent["b"]
+    assert not reader.steps()
+
+
+def test_an_operation_that_another_rank_lacks_is_absent(tmp_path: Path, clock: Time) -> None:
+    def gather(value: Any) -> list[Any]:
+        return [value, "no such kernel"] if value is None else [value, value]
+
+    _, reader = measure(tmp_path, Measurement("a", [operation(clock, 0.01)]), gather=gather)
+    assert [fact["reason"] for fact in facts_of(reader, "absent")] == ["no such kernel"]
+
+
+def test_the_fastest_candidate_is_measured(tmp_path: Path, clock: Time) -> None:
+    sizes = [operation(clock, 0.02, 1000), operation(clock, 0.03, 2000), operation(clock, 0.02, 900)]
+    _, reader = measure(tmp_path, Measurement("best", sizes))
+    (one,) = facts_of(reader, "pass")
+    assert one["measured"] == {"operation": "copy", "bytes": 2000, "tried": 3}
+
+
+def test_a_ceiling_says_whether_it_was_steady(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "now", time)
+
+    def product(device: Any, precision: str, m: int, n: int, k: int) -> Callable[[], None]:
+        return operation(time, m / 384 * 0.02, drift=0.01 if m == 384 else 0.0).prepare()
+
+    monkeypatch.setattr(matmul_peak, "product", product)
+    found = matmul_peak.measure(CpuDevice(0), "fp32")
+    assert found["flops"] == pytest.approx(2 * 1024**3 / (1024 / 384 * 0.02))
+    assert (found["precision"], found["steady"]) == ("fp32", True)

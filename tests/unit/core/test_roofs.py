@@ -1,0 +1,131 @@
+"""Roofs by numbers: what an operation does, when repeats are steady, which device is slow."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from flagbench_core.evidence import EvidenceError, Facts, derive
+from flagbench_core.evidence.columns import COLUMNS, FLOPS
+from flagbench_core.evidence.roofs import (
+    amount,
+    bus_factor,
+    interval,
+    is_steady,
+    measurements,
+    slow_devices,
+    slow_overall,
+    spread,
+)
+from flagbench_core.evidence.section import MEASURE, WINDOW, Section, Span, read_section
+
+PRODUCT = {"operation": "matmul", "precision": "bf16", "shape": [8192, 4096, 2048]}
+
+
+def test_amounts_of_operations() -> None:
+    assert amount(PRODUCT) == 2 * 8192 * 4096 * 2048
+    assert amount({"operation": "copy", "bytes": 1000}) == 2000
+    assert amount({"operation": "h2d", "bytes": 1000}) == 1000
+    assert amount({"operation": "all_gather", "bytes": 1000}) == 1000
+    with pytest.raises(EvidenceError):
+        amount({"operation": "matmul", "bytes": 1000})
+
+
+@pytest.mark.parametrize(
+    ("operation", "ranks", "factor"),
+    [("all_reduce", 8, 1.75), ("all_reduce", 2, 1.0), ("all_gather", 8, 0.875), ("all_to_all", 16, 0.9375)],
+)
+def test_bus_factors_are_those_of_nccl_tests(operation: str, ranks: int, factor: float) -> None:
+    assert bus_factor(operation, ranks) == factor
+
+
+def test_steady_repeats_neither_drift_nor_scatter() -> None:
+    drawn = random.Random(1)
+    quiet = [drawn.gauss(1.0, 0.005) for _ in range(20)]
+    assert is_steady(quiet)
+    assert not is_steady(quiet[:19])
+    assert is_steady([*quiet[:19], 25.0])  # one interrupted repeat
+    assert not is_steady([1.0 + 0.005 * index for index in range(20)])
+    assert not is_steady([1.0, 1.3] * 10)
+    assert spread([9.0, 10.0, 11.0]) == pytest.approx(0.14826)
+
+
+def test_interval_of_the_median_of_twenty() -> None:
+    assert interval(range(1, 21)) == (6, 15)  # 95.9 %; 7 to 14 is 88.5 %
+    assert interval(range(5)) is None
+
+
+def test_a_slow_device_is_slower_than_its_noise() -> None:
+    quiet, loud = [0.01] * 8, [0.15] * 8
+    assert slow_devices([100, 101, 99, 80, 100, 98, 102, 100], quiet) == {3: pytest.approx(0.8)}
+    assert slow_devices([100, 101, 99, 80, 100, 98, 102, 100], loud) == {}
+    assert slow_devices([100, 96], quiet[:2]) == {}
+    assert slow_devices([80, 100], quiet[:2]) == {0: pytest.approx(0.8)}
+    assert slow_devices([100], quiet[:1]) == {}
+
+
+def made_up(seed: int, slower: float) -> list[dict[str, Any]]:
+    """Nine measurements of four devices that others disturb by some percent, the last device slower by a factor."""
+    drawn = random.Random(seed)
+    rates = [[drawn.gauss(1, 0.04) for _ in range(4)] for _ in range(9)]
+    return [{"devices": [*own[:3], own[3] * slower]} for own in rates]
+
+
+def test_a_slow_device_is_slow_in_all_measurements_together() -> None:
+    for seed in range(20):
+        assert [each["rank"] for each in slow_overall(made_up(seed, 1 / 1.2))] == [3]
+        assert slow_overall(made_up(seed, 1.0)) == []
+    assert slow_overall([{"devices": [1.0]}]) == []
+
+
+def span_of(name: str, first: int, times: list[list[int]], operations: int, measured: dict[str, Any]) -> Span:
+    world, steps = len(times), len(times[0])
+    columns = {each: [[0] * steps for _ in range(world)] for each in COLUMNS}
+    columns.update(device=times, host=times, samples=[[operations] * steps for _ in range(world)])
+    flops = {each: [0] * world for each in FLOPS}
+    return Span(name, WINDOW, first, steps, columns, flops, [], measured=measured)
+
+
+def section_of(*spans: Span) -> Section:
+    memory: dict[str, list[int | None]] = {"capacity": [40 * 2**30, 39 * 2**30]}
+    section = Section(2, 1, list(spans), {}, {}, memory, [], [])
+    return read_section(section.to_json())  # as it is read from a record
+
+
+FACTS = Facts(MEASURE, "samples", 2, False, "fp32", None, None, "cpu", (), (), counted=False)
+
+
+def test_metrics_follow_from_recorded_times() -> None:
+    """Rank 1 takes a quarter longer for a product; the all-reduce of the larger size counts, by its slowest rank."""
+    jitter = list(itertools.islice(itertools.cycle((-1, 0, 1)), 20))
+    product = span_of("matmul_bf16", 0, [[t + j for j in jitter] for t in (1000, 1250)], 3, PRODUCT)
+    small, large = (
+        span_of(f"all_reduce_{size}", first, [[100] * 20, [110] * 20], 2, {"operation": "all_reduce", "bytes": size})
+        for first, size in ((20, 1000), (40, 9000))
+    )
+    found = derive(section_of(product, small, large), FACTS)
+    named = {entry["name"]: entry for entry in found.metrics}
+    flops = 2 * 8192 * 4096 * 2048 * 3
+    assert named["matmul_bf16"]["value"] == pytest.approx(flops / 1250e-6 / 1e12)  # the lower middle of two devices
+    assert named["matmul_bf16"]["ci95"] == pytest.approx([flops / (1250 + d) / 1e6 for d in (1, -1)])
+    assert named["all_reduce_algbw"]["value"] == pytest.approx(2 * 9000 / 110e-6 / 1e9)
+    assert named["all_reduce_busbw"]["value"] == pytest.approx(2 * 9000 / 110e-6 / 1e9)  # 2(n-1)/n of two is 1
+    assert named["memory_capacity"]["value"] == 39
+    assert found.window is None
+    assert found.flops is None
+    first = found.measurements[0]
+    assert first["steady"]
+    assert first["devices"] == pytest.approx([flops / 1000e-6, flops / 1250e-6])
+    assert first["slow"] == [{"rank": 1, "share": pytest.approx(0.8)}]
+    assert found.slow_devices == first["slow"]
+
+
+def test_unsteady_repeats_have_no_interval() -> None:
+    rising = [1000 + 10 * index for index in range(20)]
+    found = derive(section_of(span_of("copy", 0, [rising, rising], 1, {"operation": "copy", "bytes": 2**20})), FACTS)
+    assert "ci95" not in found.metrics[0]
+    assert found.metrics[0]["ci_reason"]
+    assert not measurements(section_of(span_of("copy", 0, [rising[:5]] * 2, 1, PRODUCT)))[0]["steady"]

@@ -1,0 +1,66 @@
+"""Records of a case that measures: their numbers follow from their evidence, and a slow device is named."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from catalogs import CATALOG
+from flagbench.report.verdict_page import verdict_table
+from flagbench.verdict import Verdict, VerifyResult, verify_baseline
+from flagbench_core.evidence.section import digest_of
+
+from .conftest import ROWS, Raw, read
+
+TESTED = "records"
+MEASURED: Raw = json.loads((ROWS / "run-roofs-2.json").read_text(encoding="utf-8"))
+"""Two ranks on a processor; it names no slow device."""
+
+
+def verified(change: Callable[[Raw], Any] = lambda raw: None) -> VerifyResult:
+    raw, baseline = copy.deepcopy(MEASURED), copy.deepcopy(MEASURED)
+    change(raw)
+    raw.update(record_id=raw["record_id"][:-8] + "00000000", run_id="another")
+    raw["evidence_digest"] = digest_of(raw["evidence"])
+    return verify_baseline([read(raw)], read(baseline), CATALOG.cases["roofs"])
+
+
+def test_a_measured_record_is_valid() -> None:
+    result = verified()
+    assert result.verdict is not Verdict.INVALID, result.reason
+    assert {metric.name for metric in result.metrics if metric.comparable} >= {"matmul_fp32", "all_reduce_busbw"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw: raw["measurements"][0].update(rate=2 * raw["measurements"][0]["rate"]),
+        lambda raw: raw["measurements"][0].update(steady=not raw["measurements"][0]["steady"]),
+        lambda raw: raw["measurements"][0].update(shape=[1, 2, 3]),
+        lambda raw: raw["measurements"].pop(),
+        lambda raw: raw["metrics"][0].update(value=2 * raw["metrics"][0]["value"]),
+        lambda raw: raw.update(slow_devices=[{"rank": 1, "share": 0.8}]),
+    ],
+)
+def test_an_edited_number_is_invalid(change: Callable[[Raw], Any]) -> None:
+    assert {finding.rule for finding in verified(change).findings} == {"numbers"}
+
+
+def test_an_operation_without_sizes_is_invalid() -> None:
+    result = verified(lambda raw: raw["evidence"]["spans"][0]["measured"].pop("shape"))
+    assert {finding.rule for finding in result.findings} == {"evidence"}
+
+
+def slow(raw: Raw) -> None:
+    raw["slow_devices"] = [{"rank": 1, "share": 0.8}]
+
+
+def test_a_slow_device_is_named() -> None:
+    raw = copy.deepcopy(MEASURED)
+    slow(raw)
+    assert "rank 1" in verdict_table([read(raw)], None)
+    assert "rank" not in verdict_table([read(MEASURED)], None)
