@@ -14,7 +14,7 @@ from flagbench_cases.rank import stopwatch
 seconds = stopwatch.HostClock.seconds
 stopwatch.HostClock.seconds = lambda self, start, end: 1.25 * seconds(self, start, end)
 """
-QUICK = ("--preset", "tiny", "--set", "seconds=8")
+QUICK = ("--preset", "tiny", "--set", "measure_seconds=8")
 
 
 def rates(record):

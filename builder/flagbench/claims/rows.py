@@ -10,6 +10,7 @@ from flagbench.claims.numbers import Cell, read_number
 from flagbench.claims.work import UnitWork, unit_work
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, DeviceModel
+from flagbench.manifests.settings import schedule
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 
@@ -142,13 +143,13 @@ def reference_condition(case: Case, name: str) -> object:
     A case that splits a batch calls its condition `batch_size` what the preset calls `micro_batch_size`.
     """
     preset = case.presets["reference"]
-    work = preset.get("train") or preset.get("infer") or {}
+    work = schedule(preset)
     micro = work.get("micro_batch_size")
     values = {
         **{key: value for key, value in work.items() if not isinstance(value, dict)},
         "sequence_length": preset["data"].get("sequence_length"),
         "workers": preset["data"].get("workers"),
-        "recompute": work.get("recompute", preset["model"].get("recompute", False)),
+        "recompute": work.get("recompute", preset.get("model", {}).get("recompute", False)),
     }
     if micro:
         values |= {"batch_size": micro, "gradient_accumulation_steps": work["batch_size"] // micro}
