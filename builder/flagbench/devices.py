@@ -83,15 +83,20 @@ def closest_claims(machine: Machine, catalog: Catalog) -> tuple[str, tuple[Claim
 def stacks_here(machine: Machine, catalog: Catalog, case: Case) -> tuple[Stack, ...]:
     """The stacks that run a case on this machine's device: those of its published rows first.
 
-    On a machine without an accelerator, those of the processor; on one with several models, none.
+    A device that no manifest has is looked up by its architecture. On a machine without an accelerator, those of the
+    processor; on one with several models, none.
     """
     able = [stack for stack in catalog.stacks.values() if case.name in stack.runs]
     if not machine.devices:
         return tuple(stack for stack in able if stack.device_kind == "cpu")
     if len({device.name for device in machine.devices}) > 1:
         return ()
-    names = {card.name for card in cards_here(machine, catalog, partitions=True)}
-    fitting = [stack for stack in able if any(entry.name in names for entry in stack.accelerators)]
+    if known := cards_here(machine, catalog, partitions=True):
+        fitting = [stack for stack in able if any(model in stack.accelerators for model in known)]
+    else:
+        path = os.environ.get("PATH", os.defpath)
+        architecture = next(filter(None, (vendor.architecture(path) for vendor in vendors())), None)
+        fitting = [stack for stack in able if architecture in stack.device.architectures]
     published = [claim.stack for claim in claims_here(machine, catalog) if claim.case == case.name]
     order = {name: place for place, name in reversed(list(enumerate(published)))}
     return tuple(sorted(fitting, key=lambda stack: order.get(stack.name, len(published))))

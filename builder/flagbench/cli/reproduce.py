@@ -55,7 +55,7 @@ def command(
     ] = None,
     via: Annotated[
         Via | None,
-        typer.Option(help="In a container, or in this Python. Default: native for the stack cpu, else docker."),
+        typer.Option(help="In a container, or in this Python. Default: docker; native for cpu, or without it."),
     ] = None,
     out: Annotated[
         Path | None,

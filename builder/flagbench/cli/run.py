@@ -45,7 +45,7 @@ def command(
     series: SeriesOptions,
     via: Annotated[
         Via | None,
-        typer.Option(help="In a container, or in this Python. Default: native for the stack cpu, else docker."),
+        typer.Option(help="In a container, or in this Python. Default: docker; native for cpu, or without it."),
     ] = None,
     store: StoreOption = None,
     ticket: Annotated[

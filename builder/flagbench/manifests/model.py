@@ -36,6 +36,7 @@ PackageName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
 PackageVersion = Annotated[str, Meta(pattern=r"^[^\s;]+\Z")]
 PythonVersion = Annotated[str, Meta(pattern=r"^3\.[0-9]+\Z")]
 DevicePath = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9._/-]+\Z")]
+Architecture = Annotated[str, Meta(pattern=r"^[a-z]+_?[0-9]+[a-z]*\Z")]
 ResourceName = Annotated[str, Meta(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+\Z")]
 _PINNED = "of the form name==version"
 Requirement = Annotated[
@@ -387,8 +388,8 @@ class DeviceModel(Manifest):
     vendor: Name
     form_factor: Word
     """Such as SXM, PCIe, NVL or OAM."""
-    architecture: Annotated[str, Meta(pattern=r"^[a-z]+_?[0-9]+[a-z]*\Z")] | None
-    """As its compiler calls it: sm_90 is CUDA's compute capability 9.0, gfx942 is AMD's."""
+    architecture: Architecture | None
+    """As its compiler calls it, such as sm_90 or gfx942."""
     memory_gib: Positive
     """As it is sold: the datasheet's GB."""
     datasheet: HttpsUrl
@@ -531,9 +532,12 @@ class DeviceSupport:
     """How a process of a stack finds its devices, and how ranks reach each other."""
 
     kind: Literal["cpu", "cuda"]
+    """What torch calls them."""
     visibility_variable: str | None
     driver_floor: str | None
     backend: Literal["gloo", "nccl", "mccl"]
+    architectures: tuple[Architecture, ...] = ()
+    """Those on which it also runs where no manifest has the device."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -70,14 +71,19 @@ def with_data(target: Target) -> Target:
 
 
 def choose_via(via: Via | None, stack: Stack, only_docker: Sequence[str]) -> Via:
-    """How to run, from what was asked and what the stack is. Raises FlagbenchError (usage) for a contradiction."""
+    """How to run: as asked, else in a container, or in this Python for a processor and where there is no `docker`.
+
+    Raises FlagbenchError (usage) for a contradiction.
+    """
     if via == "native" and only_docker:
         raise FlagbenchError(
             f"{only_docker[0]} needs a container, which --via native does not use", remedy="use --via docker"
         )
     if via is not None:
         return via
-    return "native" if stack.device_kind == "cpu" and not only_docker else "docker"
+    return (
+        "native" if not only_docker and (stack.device_kind == "cpu" or shutil.which("docker") is None) else "docker"
+    )
 
 
 def targets_of(

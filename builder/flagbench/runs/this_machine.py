@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flagbench.devices import Machine, claims_here, closest_claims, stacks_here, this_machine
+from flagbench.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine
 from flagbench.image_reference import case_and_stack
 from flagbench.manifests.lookup import UnknownNameError, catalog_get
 from flagbench.manifests.model import Catalog, Claim
@@ -46,6 +46,8 @@ def with_stack(image_name: str, catalog: Catalog) -> str:
     chosen = f"{case.name}:{fitting[0].name}"
     here = brief(machine.described) or "no accelerator"
     print_note(f"flagbench: this machine has {here}, so {image_name} is {chosen}")
+    if machine.devices and not cards_here(machine, catalog, partitions=True):
+        print_note("flagbench: no manifest has this device: without its peak, the record has no mfu")
     if rows := [claim for claim in claims_here(machine, catalog) if claim.case == case.name]:
         after = f"after the run: flagbench verify last --claim {rows[0].id}"
         print_note(f"flagbench: published rows for this device: {_named(rows)}; {after}")

@@ -1,4 +1,4 @@
-"""Accelerators as their vendors' tools show them: a module here for each vendor, with `find` and `usage`."""
+"""Accelerators as their vendors' tools show them: a module here for each vendor, with the functions of `Vendor`."""
 
 from __future__ import annotations
 
@@ -50,6 +50,9 @@ class Vendor(Protocol):
 
     def usage(self, path: str) -> Usage:
         """What is known of its devices."""
+
+    def architecture(self, path: str) -> str | None:
+        """What the compiler calls its first device, such as sm_90; None if its tool does not say."""
 
 
 def vendors() -> Iterator[Vendor]:

@@ -33,3 +33,8 @@ def find(path: str) -> tuple[tuple[Device, ...], str | None]:
 def usage(path: str) -> Usage:
     """Nothing: how its tool prints it is not known."""
     return Usage()
+
+
+def architecture(path: str) -> str | None:
+    """Nothing, either."""
+    return None

@@ -47,6 +47,14 @@ def usage(path: str) -> Usage:
     return Usage(parse_state(text or ""), parse_processes(programs or ""))
 
 
+def architecture(path: str) -> str | None:
+    """By its compute capability, which drivers since 510 print: 9.0 is sm_90."""
+    tool = shutil.which("nvidia-smi", path=path)
+    text, _ = ask([tool, "--query-gpu=compute_cap", "--format=csv,noheader"]) if tool else ("", None)
+    found = re.match(r"\s*(\d{1,2})\.(\d)\s*$", text or "", re.MULTILINE)
+    return f"sm_{found[1]}{found[2]}" if found else None
+
+
 def parse_devices(text: str) -> tuple[Device, ...]:
     """The devices in the CSV of `--query-gpu=name,memory.total,uuid`; other lines are skipped."""
     found = []

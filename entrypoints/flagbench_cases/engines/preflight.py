@@ -24,8 +24,12 @@ def check(plan: Dict[str, Any]) -> None:
     """Raise CaseError (13) if image or devices do not match the plan's stack; warn on stderr of minor problems."""
     stack, gpus = plan["stack"], plan["config"]["gpus"]
     torch = import_torch(plan)
-    if in_image():
-        check_software(plan, torch)
+    other = ", ".join(differing_software(stack, torch))
+    if other and in_image():
+        words = "this image does not match the stack %s: it has %s" % (stack["name"], other)
+        raise CaseError(words, rebuild(plan), ExitCode.WRONG_HARDWARE)
+    if other:
+        warn("this Python is not that of the stack %s: it has %s" % (stack["name"], other))
     if stack["device"]["kind"] == "cpu":
         return
     driver = (read_start(plan["telemetry"]) or {}).get("driver_version")
@@ -67,19 +71,14 @@ def import_torch(plan: Dict[str, Any]) -> Any:
         raise CaseError(words, missing_devices(plan, 0, False, None), ExitCode.WRONG_HARDWARE) from None
 
 
-def check_software(plan: Dict[str, Any], torch: Any) -> None:
-    """Raise CaseError (13) if Python, torch or another package differs from the stack's manifest."""
+def differing_software(stack: Dict[str, Any], torch: Any) -> List[str]:
+    """Python, torch and other packages whose version differs from the stack's manifest, with both versions."""
     wrong: List[str] = []
-    for name, expected in [("python", plan["stack"]["python"]), *sorted(plan["stack"]["expects"].items())]:
+    for name, expected in [("python", stack["python"]), *sorted(stack["expects"].items())]:
         found = version_of(name, torch)
         if not matches(found, expected):
             wrong.append("%s %s (expected %s)" % (name, found or "(none)", expected))
-    if wrong:
-        raise CaseError(
-            "this image does not match the stack %s: it has %s" % (plan["stack"]["name"], ", ".join(wrong)),
-            rebuild(plan),
-            ExitCode.WRONG_HARDWARE,
-        )
+    return wrong
 
 
 def version_of(name: str, torch: Any) -> Optional[str]:

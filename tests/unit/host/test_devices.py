@@ -245,6 +245,24 @@ def test_the_stack_of_the_published_rows_is_chosen(
     assert [stack.name for stack in stacks_here(this_machine(), CATALOG, CATALOG.cases[case])] == stacks
 
 
+@pytest.mark.parametrize(("capability", "stacks"), [("8.9", ["cuda13"]), ("7.5", []), ("[N/A]", [])])
+def test_an_unknown_device_runs_by_its_architecture(
+    tool: Tool, flagbench: Flagbench, capability: str, stacks: list[str]
+) -> None:
+    answers = f"case $* in *compute_cap*) echo '{capability}';; *) echo '{L4}';; esac"
+    tool("nvidia-smi", script=f"#!/bin/sh\n{answers}\n")
+    assert [stack.name for stack in stacks_here(this_machine(), CATALOG, CATALOG.cases["distilbert"])] == stacks
+    assert ("has no mfu" in flagbench("run distilbert --dry-run").err) == bool(stacks)
+
+
+def test_a_machine_without_docker_runs_in_this_python(tool: Tool, flagbench: Flagbench) -> None:
+    tool("nvidia-smi", A100)
+    assert flagbench("run distilbert:a100 --dry-run --json").json["via"] == "native"
+    assert flagbench("run distilbert:a100 --image a/b:c --dry-run --json").json["via"] == "docker"
+    tool("docker")
+    assert flagbench("run distilbert:a100 --dry-run --json").json["via"] == "docker"
+
+
 def test_run_without_a_stack_takes_that_of_this_device(tool: Tool, flagbench: Flagbench) -> None:
     tool("nvidia-smi", *[A100] * 8)
     ended = flagbench("run distilbert --dry-run")

@@ -171,6 +171,16 @@ def test_an_old_driver_with_devices_is_a_warning(
     )
 
 
+def test_a_native_run_tells_other_versions_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(preflight, "import_torch", lambda plan: fake_torch(8, "2.11.0+cu130", "13.0"))
+    monkeypatch.setattr(preflight, "shared_memory", lambda: None)
+    preflight.check(plan(tmp_path, "cuda13", driver="580.95.05"))
+    [line] = capsys.readouterr().err.splitlines()
+    assert all(words in line for words in ("torch 2.11.0+cu130 (expected 2.10.0a0", "cuda 13.0 (expected 13.1)"))
+
+
 def test_a_driver_that_is_not_known_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
