@@ -17,7 +17,7 @@ from catalogs import CATALOG
 from flagbench.manifests.model import NOT_PUBLISHED, Claim
 from flagbench.verdict.derivation import contradicted
 
-CLAIMS = CATALOG.claims
+CLAIMS = {claim.id: claim for claim in CATALOG.claims.values() if claim.source.project == "FlagPerf"}
 LIMIT = 1388270 * 4
 
 

@@ -10,7 +10,7 @@ import pytest
 from catalogs import CATALOG
 from flagbench.manifests.model import Claim, ClaimMetric
 
-CLAIMS = CATALOG.claims
+CLAIMS = {claim.id: claim for claim in CATALOG.claims.values() if claim.source.project == "FlagPerf"}
 
 
 class Published(NamedTuple):
