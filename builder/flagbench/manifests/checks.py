@@ -202,9 +202,9 @@ def _check_devices(docs: Sequence[Document]) -> None:
         doc.require_unique("match", "device", names)
         stated = {*doc.data["peaks"], *doc.data.get("limits", ())}
         missing = [*doc.data.get("not_published", ()), *doc.data.get("not_found", ())]
-        for name in DEVICE_NUMBERS:
-            if (name in stated) + missing.count(name) != 1:
-                doc.problem(("peaks",), f"{name} must be listed once: here or in limits, not_published or not_found")
+        if wrong := [name for name in DEVICE_NUMBERS if (name in stated) + missing.count(name) != 1]:
+            places = "peaks or limits, not_published or not_found"
+            doc.problem(("peaks",), f"{', '.join(wrong)}: each must be listed once, under {places}")
 
 
 def _check_stacks(docs: Sequence[Document], case_names: Collection[str], device_ids: Collection[str]) -> None:

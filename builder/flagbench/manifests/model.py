@@ -344,9 +344,10 @@ class Case(CaseManifest, Manifest):
 
 @dataclass(frozen=True)
 class Peak:
-    """A device's peak throughput at one precision, FLOP/s, with its source."""
+    """A device's peak throughput at one precision, with its source."""
 
-    flops: Positive
+    flops: Annotated[int, Meta(ge=10**9)] | Annotated[float, Meta(ge=10**9)]
+    """FLOP/s, as in 312.0e+12; who writes TFLOP/s writes less than the limit."""
     source: SourceText
 
 

@@ -18,7 +18,7 @@ Edit = Callable[[Path, str, str], None]
 CASE, LORA, STACK = "cases/distilbert.yaml", "cases/llama2-7b-lora.yaml", "stacks/cpu.yaml"
 H100, CUDA = "devices/h100-sxm.yaml", "stacks/cuda13.yaml"
 CLAIMS, GLM, A100 = "claims/distilbert.yaml", "claims/glm.yaml", "stacks/a100-cuda11.6.yaml"
-GLM_CASE = "cases/glm.yaml"
+GLM_CASE, DEVICE = "cases/glm.yaml", "devices/a100-pcie-40gb.yaml"
 FIRST_ROW = '    row: "A100单机8卡（1x8） | fp32 | /"\n'
 
 
@@ -67,6 +67,8 @@ def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels:
         (CLAIMS, "commit: 1b5a0303", "commit: none", "sources.nvidia.commit", "'none' commit day"),
         (CASE, "title: Dist", "titel: Dist", "titel", "'title'"),
         (CASE, "divisions: [faithful]", "divisions: []", "divisions", "empty 1"),
+        (DEVICE, "flops: 19.5e+12", "flops: 19.5", "peaks.fp64.flops", "19.5 at least"),
+        (DEVICE, "not_published: [fp8]", "not_published: []", "peaks", "fp8"),
         (STACK, "monitor: cpu", "monitor: acme-smi", "monitor", "'acme-smi' cpu, mx-smi, nvml"),
         (STACK, "- psutil==", "- psutil>=", "build.packages[4]", "name==version"),
         (STACK, 'python: "3.11"', "python: '2.7'", "python", "'2.7' ^3\\.[0-9]+$"),
