@@ -107,7 +107,7 @@ def native_packages(catalog: Catalog | None) -> Iterator[Diagnosis]:
             importing.setdefault(module, []).append(case.name)
     for module, cases in importing.items():
         if importlib.util.find_spec(module) is None:
-            wanted = f", and {', '.join(cases)} imports it" if cases else ""
+            wanted = f"; imported by {', '.join(cases)}" if cases else ""
             yield Diagnosis(module, Level.WARN, f"not installed{wanted}", _NATIVE_REMEDY)
             continue
         try:

@@ -55,7 +55,7 @@ def test_packages_are_looked_up_without_being_imported(monkeypatch: pytest.Monke
     found = {f.name: f for f in doctor.native_packages(replace(catalog, cases={**catalog.cases, "glm": case}))}
     assert found["jinja2"].level is Level.OK
     remedy = "for runs without a container, in the checkout: pip install -e '.[cases]'"
-    missing = Diagnosis("no_such_module", Level.WARN, "not installed, and glm imports it", remedy)
+    missing = Diagnosis("no_such_module", Level.WARN, "not installed; imported by glm", remedy)
     assert found["no_such_module"] == missing
     assert {"torch", "peft"} <= found.keys()
     assert "torch" not in sys.modules
