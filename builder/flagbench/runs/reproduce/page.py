@@ -116,7 +116,8 @@ def show(
         )
         return
     print(verdict_table(outcome.records, result, wide=wide))
-    print(f"{len(outcome.records)} run(s) in the verdict, {clock.text}: {_ENDINGS[outcome.ending]}")
+    ended_well = sum(record.status.state == "ok" for record in outcome.records)  # a failed one says why, no more
+    print(f"{ended_well} run(s) in the verdict, {clock.text}: {_ENDINGS[outcome.ending]}")
     if digest is not None:
         print(visible(f"bundle {bundle}, sha256 {digest}"))
         print(visible(f"check it with: flagbench bundle verify {bundle}"))
