@@ -12,7 +12,8 @@ from flagbench.claims.csv_file import read_csv
 from flagbench.claims.rows import LintFinding, Row, TableError
 from flagbench.claims.rules import device_peaks, outcome, settings, speeds
 from flagbench.files import read_text, reason
-from flagbench.manifests.catalogue import is_catalogue, parse_catalogue
+from flagbench.manifests.catalogue import is_catalogue, parse_rows
+from flagbench.manifests.documents import ManifestError
 from flagbench.manifests.model import Catalog
 
 WHOLE_ROW_RULES: tuple[Callable[[Row], Iterable[LintFinding]], ...] = (
@@ -71,9 +72,11 @@ def lint_file(path: Path, catalog: Catalog) -> LintResult:
     if path.suffix in (".yaml", ".yml"):
         return lint_rows(read_claims(path, catalog))
     if is_catalogue(text):
-        _, values = parse_catalogue(text, shown)
-        found = lint_catalogue(values, catalog.devices)
-        return LintResult(len({value.row for value in values}), tuple(found), ())
+        try:
+            rows = parse_rows(text, shown, catalog.devices)
+        except ManifestError as error:
+            raise TableError([str(problem) for problem in error.problems]) from None
+        return LintResult(len(rows), tuple(lint_catalogue(rows)), ())
     return lint_rows(read_csv(text, shown, catalog))
 
 

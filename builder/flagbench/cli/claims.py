@@ -79,7 +79,7 @@ def _lint_table(file: Path, *, as_json: bool) -> None:
 
 def _lint_claims(*, as_json: bool) -> None:
     from flagbench.claims.published import reproductions
-    from flagbench.manifests.catalogue import check_catalogue, read_catalogue
+    from flagbench.manifests.catalogue import read_cases, read_catalogue
     from flagbench.verdict.derivation import contradicted
 
     catalog = load_catalog()
@@ -89,17 +89,17 @@ def _lint_claims(*, as_json: bool) -> None:
                 f"{claim.path.name}: {claim.id}: conditions.{name} is {stated!r}, and a run of the row has {given!r}",
                 remedy="compare the row with its source, then write what a run has, or change its run.set",
             )
-    found, files = reproductions(catalog), read_catalogue(catalog.root)
-    check_catalogue(files, catalog)
-    values = sum(len(file.values) for file in files)
+    found, sources = reproductions(catalog), read_catalogue(catalog)
+    read_cases(catalog)
+    cited = sum(len(source.rows) for source in sources)
     if as_json:
         utilisations = [entry.to_dict() for entry in found]
-        echo_json({"claims": len(catalog.claims), "utilisations": utilisations, "catalogue": values})
+        echo_json({"claims": len(catalog.claims), "utilisations": utilisations, "catalogue": cited})
     else:
         for entry in found:
             print(f"{entry}, as its anomaly says" if entry.listed and not entry.problem else entry)
-        cited = f"{values} values of {len(files)} sources in the catalogue"
-        print(f"{len(catalog.claims)} claims, {len(found)} utilisations computed again; {cited}")
+        more = f"{cited} rows of {len(sources)} sources in the catalogue"
+        print(f"{len(catalog.claims)} claims, {len(found)} utilisations computed again; {more}")
     problems = [entry.problem for entry in found if entry.problem]
     if problems:
         raise FlagbenchError(

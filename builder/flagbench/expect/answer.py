@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from flagbench.devices import this_machine
 from flagbench.errors import FlagbenchError
 from flagbench.expect.estimate import Estimate, estimate, leave_one_out, peaks_apart
-from flagbench.expect.rows import PublishedRow, published_rows, wanted_conditions
-from flagbench.manifests.catalogue import CaseOfModel, peak_of, read_cases, read_catalogue
+from flagbench.expect.rows import Entry, published, wanted_conditions
+from flagbench.manifests.catalogue import peak_of, read_cases
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, near_names
-from flagbench.manifests.model import Case, Catalog, DeviceModel, Scalar
+from flagbench.manifests.model import Catalog, DeviceModel, Scalar
 from flagbench.page import Block, Lines, Table
 from flagbench.verdict.conditions import describe
 
 NEAREST = 5
 """Rows of other devices that are named."""
 _SHOWN = 8
-"""Rows of this device that a table shows without --wide."""
+"""Rows that a table shows without --wide."""
+_COLUMNS = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "DIFFERS")
 _DROP = ("TASK", "PRECISION", "GPUS", "DEVICE")
 """The columns that a narrow terminal loses, the first one first."""
 
@@ -35,19 +36,14 @@ class Answer:
     """Of a case; None for a model, of which every task is meant."""
     device: DeviceModel
     wanted: Mapping[str, Scalar]
-    rows: tuple[PublishedRow, ...]
+    rows: tuple[Entry, ...]
     """Of this device, the fewest differing conditions first."""
-    nearest: tuple[PublishedRow, ...]
-    """Of other devices."""
+    nearest: tuple[Entry, ...]
+    """Of other devices and the same task."""
     cases: tuple[str, ...]
     """Cases that run the model."""
     estimate: Estimate | str | None
     """Or why there is none; None where a row of this device has the task."""
-
-    @property
-    def fitting(self) -> tuple[PublishedRow, ...]:
-        """The rows of this device that have the task."""
-        return tuple(row for row in self.rows if self.task in (None, row.task))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -55,93 +51,90 @@ class Answer:
         return {
             **{name: getattr(self, name) for name in names},
             "device": self.device.id,
-            "rows": [row.to_dict(self.wanted) for row in self.rows],
-            "nearest": [row.to_dict(self.wanted) for row in self.nearest],
+            "rows": [entry.to_dict(self.wanted) for entry in self.rows],
+            "nearest": [entry.to_dict(self.wanted) for entry in self.nearest],
             "estimate": asdict(self.estimate) if isinstance(self.estimate, Estimate) else None,
             "no_estimate": self.estimate if isinstance(self.estimate, str) else None,
         }
 
     def page(self, *, wide: bool) -> list[Block]:
         """The answer in a sentence, the rows, and what can be run."""
-        others = () if self.fitting and not wide else self.nearest
-        found = [*self.rows, *others] if self.fitting else [*others, *self.rows]
+        fits = self.estimate is None
+        others = () if fits and not wide else self.nearest
+        found = [*self.rows, *others] if fits else [*others, *self.rows]
         shown = found if wide else found[:_SHOWN]
-        columns = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "DIFFERS")
-        table = [self._cells(row, wide=wide) for row in shown]
         left = len(found) - len(shown)
         notes = [f"rows that --wide adds: {left}"] if left else []
         if isinstance(self.estimate, str):
             notes.append(f"no estimate: {self.estimate}")
-        if isinstance(self.estimate, Estimate) and wide:
+        elif self.estimate is not None and wide:
             ratio = f"the ratio of the {self.estimate.precision} peaks is {self.estimate.factor:.3f}"
             notes.append(f"{ratio}; tried on {self.estimate.tried} published rows, each left out once")
         if self.cases:
             notes.append(f"flagbench runs it as: {', '.join(self.cases)}")
-        sources = [f"{row.id}: {row.source}" for row in shown] if wide else []
+        cells = [self._cells(entry, wide=wide) for entry in shown]
         return [
             Lines((self.sentence,)),
-            Table(columns, table, right=frozenset(("GPUS",)), cut=("DIFFERS", "DEVICE"), drop=_DROP),
+            Table(_COLUMNS, cells, right=frozenset(("GPUS",)), cut=("DIFFERS", "DEVICE"), drop=_DROP),
             Lines(tuple(notes)),
-            Lines(tuple(sources)),
+            Lines(tuple(f"{entry.id}: {entry.source}" for entry in shown) if wide else ()),
         ]
 
     @property
     def sentence(self) -> str:
         """The answer."""
         what = f"{self.asked}, {self.task}," if self.task else self.model
-        if self.fitting:
-            row = self.fitting[0]
-            count = f"{len(self.fitting)} published row{'s are' if len(self.fitting) > 1 else ' is'}"
-            return f"{count} of {what} on {self.device.name}; the nearest has {_speed(row)} ({row.id})."
+        fitting = [entry for entry in self.rows if self.task in (None, entry.row.task)]
+        if fitting:
+            count = f"{len(fitting)} published row{'s are' if len(fitting) > 1 else ' is'}"
+            nearest = f"{_speed(fitting[0])} ({fitting[0].id})"
+            return f"{count} of {what} on {self.device.name}; the nearest has {nearest}."
         none = f"No published row is of {what} on {self.device.name}"
         if isinstance(self.estimate, Estimate):
             one = self.estimate
             each = "/device" if one.metric.endswith("_per_device") else ""
             about = f"about {one.value:.4g} {one.unit}{each} in {one.precision}, median error {one.error:.0%}"
             return f"{none}; estimated from {one.device} ({one.source}): {about}."
-        return (
-            f"{none}; the nearest is {_speed(self.nearest[0])} on {self.nearest[0].device}."
-            if self.nearest
-            else f"{none}."
-        )
+        if not self.nearest:
+            return f"{none}, nor on any other device."
+        return f"{none}; the nearest is {_speed(self.nearest[0])} on {self.nearest[0].row.device}."
 
-    def _cells(self, row: PublishedRow, *, wide: bool) -> tuple[str, ...]:
-        results = row.differing(self.wanted)
+    def _cells(self, entry: Entry, *, wide: bool) -> tuple[str, ...]:
+        results, row = entry.differing(self.wanted), entry.row
         differs = "; ".join(map(describe, results)) if wide else ", ".join(result.name for result in results)
         shape = ", ".join(filter(None, (row.batch, row.sequence)))
-        return row.id, row.device, str(row.devices or ""), row.task, row.precision or "", shape, _speed(row), differs
+        what = (entry.id, row.device, str(row.devices or ""), row.task, row.precision or "", shape)
+        return *what, _speed(entry), differs
 
 
 def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> Answer:
     """What is published of a case or model. Raises FlagbenchError (usage) for an unknown model or device."""
-    cases = read_cases(catalog.root)
-    rows = published_rows(read_catalogue(catalog.root), cases, catalog)
-    model, case = _model_of(asked, rows, cases, catalog)
-    task = cases[case.name].task if case is not None and case.name in cases else None
+    cases, entries = read_cases(catalog), published(catalog)
+    of, case = cases.get(asked), catalog.cases.get(asked)
+    model, task = (asked, None) if of is None else (of.model, of.task)
+    models = sorted({*catalog.cases, *(entry.row.model for entry in entries)})
+    if asked not in models:
+        close = near_names(asked, models)
+        remedy = f"did you mean {' or '.join(close)}?" if close else f"name one of {', '.join(models)}"
+        raise UnknownNameError(f"there is no case and no published row of '{asked}'", remedy=remedy)
     device = _device_here(catalog) if on is None else find_device(on, catalog)
     if on is None and gpus is None:
         gpus = this_machine().visible or None
     wanted = wanted_conditions(case, task, device, gpus)
-    of_model = [row for row in rows if row.model == model]
-    same_task = [row for row in of_model if task in (None, row.task)]
-    here = sorted(
-        (row for row in of_model if row.device_id == device.id), key=lambda row: _distance(row, wanted, device)
-    )
-    near = sorted(
-        (row for row in same_task if row.device_id != device.id), key=lambda row: _distance(row, wanted, device)
-    )
-    fits = any(task in (None, row.task) for row in here)
-    run = {row.precision for row in rows if row.device_id == device.id}
+    of_model = sorted((e for e in entries if e.row.model == model), key=lambda e: _distance(e, wanted, device))
+    same_task = [entry for entry in of_model if task in (None, entry.row.task)]
+    near = [entry for entry in same_task if entry.row.device_id != device.id]
+    run = {entry.row.precision for entry in entries if entry.row.device_id == device.id}
     return Answer(
         asked=asked,
         model=model,
         task=task,
         device=device,
         wanted=wanted,
-        rows=tuple(here),
+        rows=tuple(entry for entry in of_model if entry.row.device_id == device.id),
         nearest=tuple(near[:NEAREST]),
-        cases=tuple(name for name, of in cases.items() if of.model == model),
-        estimate=None if fits else estimate(near, device, leave_one_out(same_task), run),
+        cases=tuple(name for name, other in cases.items() if other.model == model),
+        estimate=None if len(near) < len(same_task) else estimate(near, device, leave_one_out(same_task), run),
     )
 
 
@@ -170,31 +163,18 @@ def _device_here(catalog: Catalog) -> DeviceModel:
     )
 
 
-def _model_of(
-    asked: str, rows: Sequence[PublishedRow], cases: Mapping[str, CaseOfModel], catalog: Catalog
-) -> tuple[str, Case | None]:
-    if asked in catalog.cases:
-        return cases[asked].model if asked in cases else asked, catalog.cases[asked]
-    models = sorted({*catalog.cases, *(row.model for row in rows)})
-    if asked not in models:
-        close = near_names(asked, models)
-        remedy = f"did you mean {' or '.join(close)}?" if close else f"name one of {', '.join(models)}"
-        raise UnknownNameError(f"there is no case and no published row of '{asked}'", remedy=remedy)
-    return asked, None
-
-
-def _distance(row: PublishedRow, wanted: Mapping[str, Scalar], device: DeviceModel) -> tuple[object, ...]:
+def _distance(entry: Entry, wanted: Mapping[str, Scalar], device: DeviceModel) -> tuple[object, ...]:
     """The task and a speed first, then how many conditions differ, how many devices, how far the peak is, the id."""
-    names = [result.name for result in row.differing(wanted)]
-    gpus = wanted.get("devices")
-    apart = abs(row.devices - gpus) if row.devices is not None and isinstance(gpus, int) else 0
-    by_number = re.sub(r"\d+", lambda found: found[0].zfill(6), row.id)
-    peak = peak_of(device, row.precision)
-    return "task" in names, row.rate is None, len(names), apart, peaks_apart(row, peak), by_number
+    names = [result.name for result in entry.differing(wanted)]
+    gpus, devices = wanted.get("devices"), entry.row.devices
+    apart = abs(devices - gpus) if devices is not None and isinstance(gpus, int) else 0
+    by_number = re.sub(r"\d+", lambda found: found[0].zfill(6), entry.id)
+    peak = peak_of(device, entry.row.precision)
+    return "task" in names, entry.rate is None, len(names), apart, peaks_apart(entry, peak), by_number
 
 
-def _speed(row: PublishedRow) -> str:
-    value, unit = row.metrics[row.speed]
+def _speed(entry: Entry) -> str:
+    value, unit = entry.row.metrics[entry.shown]
     number = f"{float(value):.4g}" if len(value) > 9 else value
-    name = "" if "/s" in unit else f"{row.speed} "
-    return f"{name}{number} {unit}{'/device' if row.speed.endswith('_per_device') else ''}"
+    name = "" if "/s" in unit else f"{entry.shown} "
+    return f"{name}{number} {unit}{'/device' if entry.shown.endswith('_per_device') else ''}"

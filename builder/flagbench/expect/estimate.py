@@ -10,8 +10,9 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
-from flagbench.expect.rows import PublishedRow
+from flagbench.expect.rows import Entry
 from flagbench.manifests.catalogue import peak_of
 from flagbench.manifests.model import DeviceModel
 
@@ -21,19 +22,12 @@ MOST_ERROR = 0.15
 """With a larger median error there is no estimate."""
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """A published row, and what is estimated for its device from another one."""
+class LeftOut(NamedTuple):
+    """A published row, the row of another device that it is estimated from, and |estimated / published - 1|."""
 
-    row: PublishedRow
-    source: PublishedRow
-    estimated: float
-    published: float
-
-    @property
-    def error(self) -> float:
-        """|estimated / published - 1|."""
-        return abs(self.estimated / self.published - 1)
+    entry: Entry
+    source: Entry
+    error: float
 
 
 @dataclass(frozen=True)
@@ -55,72 +49,71 @@ class Estimate:
     tried: int
 
 
-def leave_one_out(rows: Iterable[PublishedRow]) -> tuple[LeftOut, ...]:
-    """Each row that another device's can stand for, with the estimate from the nearest such row."""
-    able = [row for row in rows if _can_be_scaled(row)]
+def leave_one_out(entries: Iterable[Entry]) -> list[LeftOut]:
+    """Each row that another device's can stand for, estimated from the nearest such row."""
+    able = [entry for entry in entries if _speed(entry) is not None]
     found = []
-    for row in able:
-        others = [other for other in able if other.device_id != row.device_id and _same_work(row, other)]
-        if others and row.rate is not None and row.peak is not None:
-            nearest = min(others, key=lambda other: (_apart(row, other), peaks_apart(other, row.peak), other.id))
-            found.append(LeftOut(row, nearest, _scaled(nearest, row.peak), row.rate[1]))
-    return tuple(found)
+    for entry in able:
+        speed, peak = _speed(entry), entry.row.peak
+        others = [other for other in able if _same_work(entry, other)]
+        if others and speed is not None and peak is not None:
+            nearest = min(others, key=lambda other: (_apart(entry, other), peaks_apart(other, peak), other.id))
+            scaled = (_speed(nearest) or 0.0) * peak / (nearest.row.peak or peak)
+            found.append(LeftOut(entry, nearest, abs(scaled / speed - 1)))
+    return found
 
 
 def estimate(
-    rows: Sequence[PublishedRow], device: DeviceModel, tried: Sequence[LeftOut], run: Collection[str | None]
+    entries: Sequence[Entry], device: DeviceModel, tried: Sequence[LeftOut], run: Collection[str | None]
 ) -> Estimate | str:
     """The estimate for a device from the first row that allows one; else why there is none.
 
     Args:
-        rows: of other devices, the nearest first.
+        entries: of other devices, the nearest first.
         run: precisions that somebody has published on the device. A recipe, such as mxfp8, is no peak's own name, and
             not every device with the peak has it.
     """
     reasons = []
-    for row in rows:
-        peak = peak_of(device, row.precision)
-        if not _can_be_scaled(row) or peak is None or row.precision not in {*device.peaks, *run}:
+    for entry in entries:
+        row, speed, peak = entry.row, _speed(entry), peak_of(device, entry.row.precision)
+        if speed is None or row.peak is None or peak is None or row.precision not in {*device.peaks, *run}:
             continue
-        errors = [one.error for one in tried if one.row.precision == row.precision]
+        errors = [one.error for one in tried if one.entry.row.precision == row.precision]
         if len(errors) < LEAST_ROWS:
             count = f"{len(errors)} published rows, and {LEAST_ROWS} are needed"
             reasons.append(f"in {row.precision} it can be tried on {count}")
         elif (error := median(errors)) > MOST_ERROR:
             reasons.append(f"its median error over {len(errors)} published rows in {row.precision} is {error:.0%}")
-        elif row.rate is not None and row.peak is not None:
-            metric = row.rate[0]
-            unit, value = row.metrics[metric][1], _scaled(row, peak)
-            factor = peak / row.peak
-            return Estimate(row.id, row.device, row.precision, metric, value, unit, factor, error, len(errors))
+        elif entry.rate is not None:
+            metric, factor = entry.rate[0], peak / row.peak
+            value, unit = speed * factor, row.metrics[metric].unit
+            return Estimate(entry.id, row.device, row.precision, metric, value, unit, factor, error, len(errors))
     return next(iter(reasons), f"no published row can be scaled by a peak of {device.name}")
 
 
-def _can_be_scaled(row: PublishedRow) -> bool:
-    return row.task != "inference" and row.peak is not None and row.rate is not None
+def peaks_apart(entry: Entry, peak: float | None) -> float:
+    """How far the peak of a row's device is from another one: the logarithm of their ratio."""
+    return abs(math.log(peak / entry.row.peak)) if peak and entry.row.peak else math.inf
 
 
-def _same_work(row: PublishedRow, other: PublishedRow) -> bool:
-    """The same case, precision and layout; a speed of all devices also needs as many of them."""
+def _speed(entry: Entry) -> float | None:
+    """The speed of a row that can be scaled; None for any other."""
+    able = entry.row.task != "inference" and entry.row.peak is not None
+    return entry.rate[1] if able and entry.rate is not None else None
+
+
+def _same_work(entry: Entry, other: Entry) -> bool:
+    """The same case, precision and layout on another device; a speed of all devices also needs as many of them."""
+    row, its = entry.row, other.row
     names = ("model", "task", "precision", "sequence", "parallelism")
-    if any(getattr(row, name) != getattr(other, name) for name in names) or not row.rate or not other.rate:
+    if row.device_id == its.device_id or any(getattr(row, name) != getattr(its, name) for name in names):
         return False
-    metric = row.rate[0]
-    return metric == other.rate[0] and (metric.endswith("_per_device") or row.devices == other.devices)
+    metrics = [each.rate[0] for each in (entry, other) if each.rate is not None]
+    each_device = metrics[0].endswith("_per_device") or row.devices == its.devices
+    return len(set(metrics)) == 1 and each_device
 
 
-def _apart(row: PublishedRow, other: PublishedRow) -> int:
+def _apart(entry: Entry, other: Entry) -> int:
     """How many other conditions differ."""
     names = ("devices", "batch", "software", "conditions")
-    return sum(getattr(row, name) != getattr(other, name) for name in names)
-
-
-def peaks_apart(row: PublishedRow, peak: float | None) -> float:
-    """How far the peak of a row's device is from another one: the logarithm of their ratio."""
-    return abs(math.log(peak / row.peak)) if peak and row.peak else math.inf
-
-
-def _scaled(row: PublishedRow, peak: float) -> float:
-    assert row.rate is not None
-    assert row.peak is not None
-    return row.rate[1] * peak / row.peak
+    return sum(getattr(entry.row, name) != getattr(other.row, name) for name in names)

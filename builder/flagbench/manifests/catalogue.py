@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from itertools import groupby
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -22,42 +22,31 @@ from flagbench.manifests.load import read_manifest
 from flagbench.manifests.model import Catalog, Count, DeviceModel, Identifier, Name, Word
 
 FOLDER = "catalogue"
-Task = Literal["pretraining", "finetuning", "lora", "inference", "matmul"]
+Task = Literal["pretraining", "finetuning", "lora", "inference", "matmul", "other"]
+RowPrecision = Literal["fp32", "tf32", "fp16", "bf16", "amp", "fp8", "fp8-cs", "fp8-mx", "mxfp8", "fp4", "nvfp4"]
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where the rows of a file were read."""
+class Printed(NamedTuple):
+    """A value as printed, without separators of thousands, and its unit."""
 
-    project: Word
-    commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
-    path: Word
-    license: Word
-    """As the project states it in its repository."""
-    attribution: str = ""
-    note: str = ""
+    value: str
+    unit: str
 
 
-@dataclass(frozen=True)
-class CatalogueValue:
-    """One value of a published row. What is not published is None or empty."""
+@dataclass(frozen=True, kw_only=True)
+class PublishedRow:
+    """A published row. What is not published is None or empty."""
 
-    row: Count
-    """The published row's number in its file."""
+    row: Count = 1
+    """Its number in its file."""
     model: Name
     """In one spelling for all sources."""
     task: Task
     device: Word
     """As the publisher calls it."""
-    metric: Identifier
-    value: Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?\Z")]
-    """As printed, without separators of thousands."""
-    unit: Literal["tokens/s", "samples/s", "TFLOP/s", "%", "GiB", "GB", "B", "s", "min", "h"]
-    precision: (
-        Literal["fp32", "tf32", "fp16", "bf16", "amp", "fp8", "fp8-cs", "fp8-mx", "mxfp8", "fp4", "nvfp4"] | None
-    ) = None
     device_id: Name | None = None
     """Of manifests/devices; None where the publisher's word fits several, or none."""
+    precision: RowPrecision | None = None
     devices: Count | None = None
     nodes: Count | None = None
     batch: str = ""
@@ -66,22 +55,40 @@ class CatalogueValue:
     parallelism: str = ""
     software: str = ""
     file: str = ""
-    """Where the source has several."""
+    """Where its source has several."""
     section: str = ""
     conditions: str = ""
     line: Count = 1
+    metrics: Mapping[str, Printed] = field(default_factory=dict)
+    peak: float | None = None
+    """The device's published peak in the row's precision, FLOP/s."""
 
 
-COLUMNS = tuple(field.name for field in fields(CatalogueValue) if field.name != "line")
+@dataclass(frozen=True, kw_only=True)
+class _Line(PublishedRow):
+    metric: Identifier
+    value: Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?\Z")]
+    unit: Literal["tokens/s", "samples/s", "TFLOP/s", "%", "GiB", "GB", "B", "s", "min", "h"]
+
+
+COLUMNS = tuple(field.name for field in fields(_Line) if field.name not in ("line", "metrics", "peak"))
+_OF_ROW = tuple(field.name for field in fields(PublishedRow))
 
 
 @dataclass(frozen=True)
-class CatalogueFile:
-    """The values of a source, by line."""
+class Source:
+    """A file of the catalogue: where its rows were read, and the rows."""
 
-    name: str
-    source: Source
-    values: tuple[CatalogueValue, ...]
+    project: Word
+    commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
+    path: Word
+    license: Word
+    """As the project states it in its repository."""
+    attribution: str = ""
+    note: str = ""
+    name: str = ""
+    """Of the file."""
+    rows: tuple[PublishedRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,78 +120,77 @@ def is_catalogue(text: str) -> bool:
     return {"metric", "value", "unit"} <= set(header.split(","))
 
 
-def parse_catalogue(text: str, shown: str) -> tuple[dict[str, str], list[CatalogueValue]]:
-    """The `# key: value` lines and the values of a file. Raises ManifestError with every problem, by line."""
+def parse_rows(text: str, shown: str, devices: Mapping[str, DeviceModel]) -> tuple[PublishedRow, ...]:
+    """The rows of a file. Raises ManifestError with every problem, by line."""
     lines = text.removeprefix("\ufeff").splitlines()
-    comments = [re.match(r"# *(\w+): *(.*)", line) for line in lines if line.startswith("#")]
-    head = {match[1]: match[2].strip() for match in comments if match}
-    offset = len(comments)
-    reader = csv.DictReader(lines[offset:], strict=True)
-    problems: list[Problem] = []
-    unknown = set(reader.fieldnames or ()) - set(COLUMNS)
+    start = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    reader = csv.DictReader(lines[start:], strict=True)
+    unknown = sorted(set(reader.fieldnames or ()) - set(COLUMNS))
     if unknown or not reader.fieldnames:
-        what = f"unknown column {', '.join(sorted(map(repr, unknown)))}; the columns are {', '.join(COLUMNS)}"
-        raise ManifestError([Problem(shown, offset + 1, (), what if unknown else "there is no header")])
-    values = []
+        what = f"unknown column {', '.join(unknown)}" if unknown else "there is no header"
+        raise ManifestError([Problem(shown, start + 1, (), f"{what}; the columns are {', '.join(COLUMNS)}")])
+    problems, found = [], []
     try:
         for cells in reader:
-            line = offset + reader.line_num
-            if None in cells or None in cells.values():
-                problems.append(Problem(shown, line, (), "has not as many cells as the header"))
-                continue
+            line = start + reader.line_num
             try:
-                values.append(_convert({**cells, "line": line}, CatalogueValue))
+                if None in cells or None in cells.values():
+                    raise msgspec.ValidationError("has not as many cells as the header")
+                value = _convert({**cells, "line": line}, _Line)
+                if value.device_id not in (None, *devices):
+                    raise msgspec.ValidationError(f"there is no device '{value.device_id}'")
+                found.append(value)
             except msgspec.ValidationError as error:
                 problems.append(Problem(shown, line, (), str(error).replace("$.", "")))
     except csv.Error as error:
-        problems.append(Problem(shown, offset + reader.line_num, (), str(error)))
+        problems.append(Problem(shown, start + reader.line_num, (), str(error)))
     if problems:
         raise ManifestError(problems)
-    return head, values
+    return tuple(_row(list(values), devices) for _, values in groupby(found, lambda value: value.row))
 
 
-def read_catalogue(root: Path) -> tuple[CatalogueFile, ...]:
-    """Every file of the catalogue in a folder of manifests. Raises ManifestError with every problem."""
-    found: list[CatalogueFile] = []
+def read_catalogue(catalog: Catalog) -> tuple[Source, ...]:
+    """Every file of the catalogue. Raises ManifestError with every problem."""
+    found: list[Source] = []
     problems: list[Problem] = []
-    for path in sorted((root / FOLDER).glob("*.csv")):
-        shown = f"{root.name}/{FOLDER}/{path.name}"
+    for path in sorted((catalog.root / FOLDER).glob("*.csv")):
+        shown, text = f"{catalog.root.name}/{FOLDER}/{path.name}", read_text(path)
         try:
-            head, values = parse_catalogue(read_text(path), shown)
-            found.append(CatalogueFile(path.stem, _convert(head, Source), tuple(values)))
+            source = _convert(dict(re.findall(r"^# *(\w+): *(.*)$", text, re.MULTILINE)), Source)
+            found.append(replace(source, name=path.stem, rows=parse_rows(text, shown, catalog.devices)))
         except ManifestError as error:
             problems += error.problems
         except msgspec.ValidationError as error:
-            problems.append(Problem(shown, 1, (), f"{error} in the lines of comment".replace("$.", "")))
+            problems.append(Problem(shown, 1, (), f"in the lines that begin with #: {error}"))
     if problems:
         raise ManifestError(problems)
     return tuple(found)
 
 
-def read_cases(root: Path) -> Mapping[str, CaseOfModel]:
-    """The model and task of each case, as the catalogue calls them."""
-    path = root / FOLDER / "cases.yaml"
+def read_cases(catalog: Catalog) -> Mapping[str, CaseOfModel]:
+    """The model and task of each case, as the catalogue calls them; one that it does not know is a model of its own.
+
+    Raises ManifestError.
+    """
+    own = {name: CaseOfModel(name, "other") for name in catalog.cases}
+    path = catalog.root / FOLDER / "cases.yaml"
     if not path.exists():
-        return {}
-    document = read_manifest(path, f"{root.name}/{FOLDER}/{path.name}", CatalogueCases)
+        return own
+    document = read_manifest(path, f"{catalog.root.name}/{FOLDER}/{path.name}", CatalogueCases)
+    if not document.problems:
+        for name in document.data["cases"].keys() - catalog.cases.keys():
+            document.problem(("cases", name), "there is no such case")
     if document.problems:
         raise ManifestError(document.problems)
-    return msgspec.convert(document.data["cases"], dict[str, CaseOfModel])
+    return own | msgspec.convert(document.data["cases"], dict[str, CaseOfModel])
 
 
-def check_catalogue(files: Iterable[CatalogueFile], catalog: Catalog) -> None:
-    """What types cannot say: that cases and devices exist. Raises ManifestError with every problem."""
-    shown = f"{catalog.root.name}/{FOLDER}"
-    cases = sorted(read_cases(catalog.root).keys() - catalog.cases.keys())
-    problems = [Problem(f"{shown}/cases.yaml", 1, ("cases", name), "no such case") for name in cases]
-    problems += [
-        Problem(f"{shown}/{file.name}.csv", value.line, (), f"there is no device '{value.device_id}'")
-        for file in files
-        for value in file.values
-        if value.device_id is not None and value.device_id not in catalog.devices
-    ]
-    if problems:
-        raise ManifestError(problems)
+def _row(values: list[_Line], devices: Mapping[str, DeviceModel]) -> PublishedRow:
+    first = values[0]
+    shared: dict[str, Any] = {name: getattr(first, name) for name in _OF_ROW}
+    shared["metrics"] = {value.metric: Printed(value.value, value.unit) for value in values}
+    shared["peak"] = peak_of(devices.get(first.device_id or ""), first.precision)
+    return PublishedRow(**shared)
 
 
 def _convert(cells: Mapping[str, Any], kind: type) -> Any:

@@ -14,11 +14,10 @@ import yaml
 from catalogs import CATALOG
 from flagbench.expect.answer import answer, find_device
 from flagbench.expect.estimate import LEAST_ROWS, MOST_ERROR, estimate, leave_one_out
-from flagbench.expect.rows import published_rows
-from flagbench.manifests.catalogue import read_cases, read_catalogue
+from flagbench.expect.rows import published
 from unit.host.conftest import Flagbench
 
-ROWS = published_rows(read_catalogue(CATALOG.root), read_cases(CATALOG.root), CATALOG)
+ENTRIES = published(CATALOG)
 
 
 def cited(model: str, device: str) -> set[str]:
@@ -99,11 +98,11 @@ def test_nearest_rows_say_what_differs() -> None:
 
 @pytest.mark.parametrize("model", ["matmul", "qwen3-30b-a3b", "nemotron-3-nano", "llama3-8b", "gpt-oss-120b"])
 def test_error_is_that_of_the_files(model: str) -> None:
-    tried = leave_one_out(row for row in ROWS if row.model == model)
+    tried = leave_one_out(entry for entry in ENTRIES if entry.row.model == model)
     metric = "matmul" if model == "matmul" else "tokens_per_second_per_device"
     by_hand = errors_by_hand(model, metric)
-    for precision in {one.row.precision for one in tried}:
-        errors = sorted(one.error for one in tried if one.row.precision == precision)
+    for precision in {one.entry.row.precision for one in tried}:
+        errors = sorted(one.error for one in tried if one.entry.row.precision == precision)
         assert errors == pytest.approx(sorted(by_hand.pop(str(precision))))
     assert not by_hand
 
@@ -122,16 +121,16 @@ def test_an_estimate_is_the_row_times_the_ratio_of_peaks() -> None:
 
 
 def test_no_estimate_on_few_rows_or_a_large_error() -> None:
-    rows = [row for row in ROWS if row.model == "matmul"]
+    rows = [entry for entry in ENTRIES if entry.row.model == "matmul"]
     tried, device = leave_one_out(rows), CATALOG.devices["l40s"]
-    bf16 = [one for one in tried if one.row.precision == "bf16"]
+    bf16 = [one for one in tried if one.entry.row.precision == "bf16"]
     assert isinstance(estimate(rows, device, bf16[: LEAST_ROWS - 1], {"bf16"}), str)
     assert isinstance(estimate(rows, device, [one for one in bf16 if one.error > MOST_ERROR] * 9, {"bf16"}), str)
 
 
 def test_no_estimate_of_inference_or_of_a_recipe_nobody_ran() -> None:
-    assert all(one.row.task != "inference" for one in leave_one_out(ROWS))
-    mxfp8 = [row for row in ROWS if row.model == "qwen3-30b-a3b" and row.precision == "mxfp8"]
+    assert all(one.entry.row.task != "inference" for one in leave_one_out(ENTRIES))
+    mxfp8 = [entry for entry in ENTRIES if (entry.row.model, entry.row.precision) == ("qwen3-30b-a3b", "mxfp8")]
     tried = leave_one_out(mxfp8)
     assert isinstance(estimate(mxfp8, CATALOG.devices["h200-sxm"], tried, {"bf16"}), str)
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 import csv
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from catalogs import CATALOG
-from flagbench.manifests.catalogue import (
-    FOLDER,
-    check_catalogue,
-    parse_catalogue,
-    read_cases,
-    read_catalogue,
-)
+from flagbench.manifests.catalogue import FOLDER, parse_rows, read_cases, read_catalogue
 from flagbench.manifests.documents import ManifestError
 
 HEAD = "# project: a/b\n# commit: 0123456789012345678901234567890123456789\n# path: README.md\n# license: MIT\n"
@@ -25,25 +20,23 @@ VALUE = "1,llama3-8b,lora,H100,run_time,3.5,min\n"
 
 
 def test_own_catalogue_is_sound() -> None:
-    files = read_catalogue(CATALOG.root)
-    check_catalogue(files, CATALOG)
-    assert len(files) >= 15
-    assert all(file.source.license and file.values for file in files)
-    assert read_cases(CATALOG.root)["llama2-70b"].model == "llama2-70b"
+    sources = read_catalogue(CATALOG)
+    assert len(sources) >= 15
+    assert all(source.license and source.rows for source in sources)
+    assert read_cases(CATALOG)["llama2-70b"].model == "llama2-70b"
 
 
-def test_each_value_has_its_line() -> None:
-    for file in read_catalogue(CATALOG.root):
-        path = CATALOG.root / FOLDER / f"{file.name}.csv"
-        lines = path.read_text(encoding="utf-8").splitlines()
-        header = next(line for line in lines if not line.startswith("#"))
-        for value in file.values:
-            cells = next(csv.DictReader([header, lines[value.line - 1]]))
-            assert (cells["row"], cells["value"]) == (str(value.row), value.value)
+def test_every_value_is_read_as_printed() -> None:
+    for source in read_catalogue(CATALOG):
+        lines = (CATALOG.root / FOLDER / f"{source.name}.csv").read_text(encoding="utf-8").splitlines()
+        cells = csv.DictReader(line for line in lines if not line.startswith("#"))
+        printed = [(row["row"], row["metric"], row["value"], row["unit"]) for row in cells]
+        read = [(str(row.row), name, *metric) for row in source.rows for name, metric in row.metrics.items()]
+        assert read == printed
 
 
 def test_what_shares_alike_is_attributed() -> None:
-    by_name = {file.name: file.source for file in read_catalogue(CATALOG.root)}
+    by_name = {source.name: source for source in read_catalogue(CATALOG)}
     assert all(source.attribution for source in by_name.values() if "SA" in source.license)
     assert by_name["mamf"].license == "CC-BY-SA-4.0"
 
@@ -57,11 +50,12 @@ def test_what_shares_alike_is_attributed() -> None:
         (HEAD + COLUMN_LINE + VALUE.replace("min", "furlongs") + VALUE.replace("lora", "chess"), [6, 7]),
         (HEAD + COLUMN_LINE + "1,llama3-8b\n", [6]),
         (HEAD + COLUMN_LINE + VALUE.replace("1,", "0,", 1), [6]),
+        (HEAD + COLUMN_LINE.replace("device,", "device,device_id,") + VALUE.replace("H100,", "H100,h100,"), [6]),
     ],
 )
 def test_faults_are_named_by_line(text: str, lines: list[int]) -> None:
     with pytest.raises(ManifestError) as caught:
-        parse_catalogue(text, "a.csv")
+        parse_rows(text, "a.csv", CATALOG.devices)
     assert [problem.line for problem in caught.value.problems] == lines
 
 
@@ -70,7 +64,7 @@ def test_a_file_without_license_is_refused(tmp_path: Path) -> None:
     text = HEAD.replace("# license: MIT\n", "") + COLUMN_LINE + VALUE
     (tmp_path / FOLDER / "a.csv").write_text(text, encoding="utf-8")
     with pytest.raises(ManifestError) as caught:
-        read_catalogue(tmp_path)
+        read_catalogue(replace(CATALOG, root=tmp_path))
     assert [problem.line for problem in caught.value.problems] == [1]
 
 
