@@ -36,10 +36,11 @@ def command(
     than 8 published rows or its median error there is above 15 %. An estimate is never a verdict.
 
     --json prints {"asked", "model", "task", "device", "wanted", "rows": [ROW], "nearest": [ROW], "cases", "estimate",
-    "no_estimate"}. A ROW has id, case (of a claim), model, task, device, device_id, precision, devices, nodes, batch,
-    sequence, parallelism, software, conditions, source, metrics [{name, value, unit}] and differs [{name, here,
-    published}]. estimate has from, metric, value, unit, factor, error and tried; it is null where there is a row or
-    where no_estimate says why there is none.
+    "no_estimate"}. A ROW has id, case (of a claim), source, model, task, device, device_id, may_be (ids of devices,
+    where it is not said which), precision, devices, nodes, batch, sequence, parallelism, software, file, section,
+    conditions, metrics [{name, value, unit}] and differs [{name, here, published}]. estimate has source (a row's id),
+    device, precision, metric, value, unit, factor, error and tried; it is null where there is a row, or where
+    no_estimate says why there is none.
 
     Exits 0, or 2 for an unknown model or device.
     """

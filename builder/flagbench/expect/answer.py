@@ -90,6 +90,8 @@ class Answer:
             nearest = f"{_speed(fitting[0])} ({fitting[0].id})"
             return f"{count} of {what} on {self.device.name}; the nearest has {nearest}."
         none = f"No published row is of {what} on {self.device.name}"
+        if self.nearest and self.device.id in self.nearest[0].may_be:
+            return f"{none} for certain; the nearest is {_speed(self.nearest[0])} on {self.nearest[0].row.device}."
         if isinstance(self.estimate, Estimate):
             one = self.estimate
             each = "/device" if one.metric.endswith("_per_device") else ""

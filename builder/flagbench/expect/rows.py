@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flagbench.claims.device_names import find_cards
 from flagbench.manifests.catalogue import CaseOfModel, Printed, PublishedRow, peak_of, read_cases, read_catalogue
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim, DeviceModel, Scalar
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
@@ -32,6 +33,8 @@ class Entry:
     source: str
     case: str | None = None
     """Of a claim."""
+    may_be: tuple[str, ...] = ()
+    """Ids of the devices that the publisher's word fits, where it is not said which of them."""
 
     @property
     def shown(self) -> str:
@@ -47,12 +50,13 @@ class Entry:
     def differing(self, wanted: Mapping[str, Scalar]) -> tuple[ConditionResult, ...]:
         """Every condition asked for that the row states otherwise."""
         row = self.row
+        word = "" if wanted.get("device") in self.may_be else row.device
         axes = dict(re.findall(r"(tp|pp)\W?(\d+)", row.parallelism.lower()))
         micro_batch = re.search(r"(?:^|mbs |micro |local )(\d+)(?:$| )", row.batch.lower())
         names = ("task", "devices", "nodes", "precision")
         published: dict[str, Any] = {
             **{name: getattr(row, name) for name in names},
-            "device": row.device_id or row.device,
+            "device": row.device_id or word,
             "sequence": int(row.sequence) if row.sequence.isdecimal() else row.sequence,
             "micro_batch": int(micro_batch[1]) if micro_batch else None,
             **{name: int(axes[name]) if name in axes else None for name in ("tp", "pp")},
@@ -66,7 +70,7 @@ class Entry:
         cells = {name: value for name, value in asdict(self.row).items() if name not in ("row", "line", "peak")}
         metrics = [{"name": name, "value": value, "unit": unit} for name, (value, unit) in self.row.metrics.items()]
         differs = [{"name": r.name, "here": r.here, "published": r.expected} for r in self.differing(wanted)]
-        own = {"id": self.id, "case": self.case, "source": self.source}
+        own = {"id": self.id, "case": self.case, "source": self.source, "may_be": self.may_be}
         return {**own, **cells, "metrics": metrics, "differs": differs}
 
 
@@ -77,16 +81,17 @@ def published(catalog: Catalog) -> tuple[Entry, ...]:
     for source in read_catalogue(catalog):
         for row in source.rows:
             where = (source.project, row.file or source.path, row.section, source.commit[:8])
-            found.append(Entry(f"{source.name}/{row.row}", row, ", ".join(where)))
+            may_be = () if row.device_id else _devices(row.device, catalog)
+            found.append(Entry(f"{source.name}/{row.row}", row, ", ".join(where), may_be=may_be))
     return tuple(found)
 
 
 def wanted_conditions(
     case: Case | None, task: str | None, device: DeviceModel, gpus: int | None
 ) -> dict[str, Scalar]:
-    """What is asked for: the device and how many, and of a case also what its reference preset runs."""
+    """What is asked for: the device and how many, and of a model also what its reference preset runs."""
     found: dict[str, Any] = {"device": device.id, "devices": gpus, "task": task}
-    if case is not None:
+    if case is not None and case.kind != "measure":
         preset = case.presets["reference"]
         settings = preset.get("train", {})
         found["precision"] = case.default_precision
@@ -94,6 +99,14 @@ def wanted_conditions(
         found["micro_batch"] = settings.get("micro_batch_size", settings.get("batch_size"))
         found.update((name, preset.get("layout", {}).get(name)) for name in ("tp", "pp"))
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _devices(word: str, catalog: Catalog) -> tuple[str, ...]:
+    """Ids of the devices that a publisher's word fits; a form factor that it names is theirs."""
+    forms = {device.form_factor.lower() for device in catalog.devices.values()}
+    named = [form for form in forms if form in word.lower().split()]
+    fitting = find_cards(word, catalog.devices.values())
+    return tuple(device.id for device in fitting if not named or device.form_factor.lower() in named)
 
 
 def _of_claim(claim: Claim, of: CaseOfModel, catalog: Catalog) -> Entry:

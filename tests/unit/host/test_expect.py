@@ -70,7 +70,7 @@ def ask(model: str, on: str, gpus: int | None = None) -> dict[str, Any]:
         ("distilbert", "distilbert-base-uncased", "a100-sxm-40gb"),
         ("distilbert", "distilbert-base-uncased", "l40s"),
         ("llama3.2-3b", "llama3.2-3b", "l40s"),
-        ("matmul", "matmul", "h100-sxm"),
+        ("roofs", "matmul", "h100-sxm"),
     ],
 )
 def test_rows_are_those_of_the_files(asked: str, model: str, device: str) -> None:
@@ -94,6 +94,12 @@ def test_nearest_rows_say_what_differs() -> None:
     assert [*told["cases"]] == ["llama2-70b"]
     assert told["estimate"] is None
     assert told["no_estimate"]
+
+
+def test_a_row_that_may_be_of_the_device_comes_first() -> None:
+    first = ask("roofs", "a100-sxm-80gb", 1)["nearest"][0]
+    assert (first["device"], first["device_id"], first["differs"]) == ("NVIDIA A100 SXM", None, [])
+    assert set(first["may_be"]) == {"a100-sxm-40gb", "a100-sxm-80gb"}
 
 
 @pytest.mark.parametrize("model", ["matmul", "qwen3-30b-a3b", "nemotron-3-nano", "llama3-8b", "gpt-oss-120b"])
