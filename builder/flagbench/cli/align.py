@@ -51,7 +51,9 @@ def command(
     The rule, published for Llama2-70B: the mean of |A - B| / |B| over all steps from the 21st on is less than 2 %.
     If A lacks some of these steps of B, the result is INCONCLUSIVE.
 
-    Exits 0 for ALIGNED, 9 DIVERGED, 10 NOT_COMPARABLE, 11 INCONCLUSIVE, 12 INVALID.
+    Exits 0 for ALIGNED, 9 DIVERGED, 10 NOT_COMPARABLE, 11 INCONCLUSIVE, 12 INVALID. --json prints {"schema",
+    "exit_code", "published_rule", "verdict", "reason", "a", "b", "case", "from_step", "to_step", "within",
+    "compared", "missing", "mean_error", "largest_error", "largest_error_step", "diverges_from", "conditions"}.
     """
     require_one_stdin([a, b])
     left, right = _load(a, store), _load(b, store)

@@ -32,6 +32,9 @@ def command(
 
     Exits 12 if a record is INVALID by the checks of `flagbench verify`, and 11 if one has no evidence. An invalid
     record has no ratios.
+
+    --json prints {"schema", "exit_code", "a", "b", "case", "conditions": [{"name", "a", "b", "agreement"}], "config":
+    [{"path", "a", "b"}], "gate", "metrics": [{"name", "unit", "a", "b", "ratio"}], "problems"}.
     """
     left, right = load_records([a, b], store)
     case = catalog_get(load_catalog(claims=False).cases, left.case, kind="case")

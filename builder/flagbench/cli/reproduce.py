@@ -81,6 +81,10 @@ def command(
 
     Exits by verdict: 0 REPRODUCED or ABOVE, 9 BELOW, 10 NOT_COMPARABLE, 11 INCONCLUSIVE, 12 INVALID. A run that
     fails ends it with its own code, Ctrl-C with 7; what was measured is bundled. 13 wrong hardware, 14 not stored.
+
+    --json prints {"schema", "claim", "via", "image", "differs", "unpublished", "preflight": [{"name", "level",
+    "detail", "remedy"}], "ending", "seconds", "cost", "verdict", "runs", "bundle", "bundle_sha256"}; verdict is as
+    `flagbench verify --json` prints it.
     """
     catalog = load_catalog()
     limits.check()

@@ -81,6 +81,11 @@ def command(
 
     Exits 0 for REPRODUCED, ABOVE, FASTER and SAME, 9 for BELOW and SLOWER, 10 NOT_COMPARABLE, 11 INCONCLUSIVE,
     12 INVALID.
+
+    --json prints {"schema", "exit_code", "verdict", "qualifiers", "reason", "gate", "against", "records", "metrics":
+    [{"name", "held_by", "unit", "better", "measured", "expected", "ratio", "difference", "comparable", "verdict",
+    "reason"}], "conditions": [{"name", "here", "expected", "agreement"}], "anomalies": [{"id", "field", "note"}],
+    "series", "self_reported", "not_compared", "findings"}, with --explain also "explanation".
     """
     names, others = records or ["last"], baseline or []
     _check_options(claim, others, within)

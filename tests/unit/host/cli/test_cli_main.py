@@ -126,6 +126,16 @@ def test_an_option_is_spelled_alike_in_every_command() -> None:
     assert len(shorts) == len(set(shorts))
 
 
+def test_every_command_says_what_its_json_has() -> None:
+    silent = {
+        command.name
+        for command in every_command(map(load, COMMANDS))
+        if any("--json" in option.opts for option in command.params)
+        and "--json prints" not in " ".join(command.help.split())
+    }
+    assert silent == {"run", "job"}, "their option says it"
+
+
 def test_version_is_one_answer_on_both_paths(flagbench: Flagbench) -> None:
     assert (
         flagbench("--version").out == process("-m", "flagbench", "--version").stdout == f"flagbench {__version__}\n"
