@@ -108,7 +108,7 @@ class Bar:
 
 def render(progress: Progress, facts: str = "", sensors: str = "", columns: Optional[int] = None) -> str:
     """`train  [##....] 12/31  loss 0.4321  0:12  9.8 steps/s  ETA 0:19  312 W  64 C`, cut to `columns`."""
-    head, tail = "%-7s" % progress.phase, ""
+    head, tail = "%-6s " % progress.phase, ""
     if progress.total:
         tail = " %d/%d" % (progress.done, progress.total)
     if math.isfinite(progress.loss):
