@@ -22,6 +22,7 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import open_store
+from flagbench.records.waiting import unsent_folder, waiting
 from flagbench.runs.launchers import Health
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.native import NativeLauncher
@@ -71,6 +72,7 @@ def examine(store_url: str | None = None) -> list[Diagnosis]:
         memory(),
         *disks(store_url),
         leftovers(),
+        unsent(),
         accelerator(),
         launcher("native", NativeLauncher().health()),
         *(launcher(name.value, scheduler.health()) for name, scheduler in SCHEDULERS.items()),
@@ -174,6 +176,15 @@ def leftovers(folder: Path | None = None) -> Diagnosis:
     shown = [*found[:_MOST_LEFTOVERS], *["..."] * (len(found) > _MOST_LEFTOVERS)]
     detail = f"{len(found)} left by killed runs in {folder}: {', '.join(shown)}"
     return Diagnosis("leftovers", Level.WARN, detail, "the next run with the same TMPDIR removes them")
+
+
+def unsent() -> Diagnosis:
+    """Whether a record or bundle of this user's runs was not stored."""
+    count = len(waiting(unsent_folder()))
+    if not count:
+        return Diagnosis("unsent", Level.OK, f"nothing waits in {unsent_folder()}")
+    detail = f"records and bundles that could not be stored wait in {unsent_folder()}: {count}"
+    return Diagnosis("unsent", Level.WARN, detail, "`flagbench results push` stores them")
 
 
 def _is_left(folder: Path) -> bool:

@@ -15,11 +15,12 @@ import pytest
 from flagbench.devices import Machine
 from flagbench.images import docker
 from flagbench.manifests.load import load_catalog
+from flagbench.records.waiting import set_aside
 from flagbench.runs import doctor
 from flagbench.runs.doctor import GIB, Diagnosis, Level
 from flagbench.vendors import Device, DeviceState, Usage
 from flagbench_core.exit_codes import ExitCode
-from unit.host.conftest import Flagbench, process
+from unit.host.conftest import Flagbench, MakeRecord, process
 
 
 def test_doctor_passes_with_warnings_and_fails_with_a_failure(flagbench: Flagbench, tmp_path: Path) -> None:
@@ -145,6 +146,12 @@ def test_without_an_engine_doctor_says_where_none_answers(monkeypatch: pytest.Mo
     assert f"no container engine answers at {tmp_path}/none" in found.detail
     assert "systemctl start docker" in str(found.remedy)
     assert "--via native" in str(found.remedy)
+
+
+def test_a_record_that_could_not_be_stored_is_counted(make_record: MakeRecord) -> None:
+    assert doctor.unsent().level is Level.OK
+    set_aside(make_record(), "s3://bucket")
+    assert doctor.unsent().level is Level.WARN
 
 
 def test_leftovers_of_killed_runs_are_listed_and_left(tmp_path: Path) -> None:
