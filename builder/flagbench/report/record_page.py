@@ -8,7 +8,7 @@ from typing import Any
 from flagbench.output import size_text
 from flagbench.page import Block, Lines, Table
 from flagbench.records.bundles import StoredBundle
-from flagbench.records.model import Metric, Record
+from flagbench.records.model import Measurement, Metric, Record
 from flagbench.records.store import StoredRecord
 from flagbench.report.results import state_of
 from flagbench.report.verdict_page import setting_text
@@ -65,14 +65,38 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
     drop = ("NOTE", "N", "SCOPE", "95 % INTERVAL", "UNIT")
     conditions = [(name, shown(value)) for name, value in record.conditions.items()]
     kept = [(str(bundle.place.node), size_text(bundle.size), bundle.location) for bundle in bundles]
+    absent = [*(record.quality.absent if record.quality is not None else {}).items()]
     checks = [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in record.checks]
     return [
         Lines(tuple(f"{name:<8} {fact}" for name, fact in facts.items() if fact is not None)),
         Table(metrics, list(map(_metric_row, record.metrics)), cut=("NOTE",), drop=drop),
+        Table(_MEASUREMENT, list(map(_measurement_row, record.measurements)), drop=("STEADY", "SIZE", "SPREAD")),
+        Table(("NOT MEASURED", "REASON"), absent, cut=("REASON",)),
         Table(("CONDITION", "VALUE"), conditions, cut=("VALUE",)),
         Table(("CHECK", "RESULT", "DETAIL"), checks, cut=("DETAIL",)),
         Table(("TRAINING", "VALUE"), _training_rows(record), cut=("VALUE",)),
         Table(("NODE", "SIZE", "BUNDLE"), kept, drop=("SIZE",)),
+    ]
+
+
+_MEASUREMENT = ("MEASUREMENT", "RATE", "UNIT", "SLOWEST DEVICE", "SPREAD", "STEADY", "SIZE")
+
+
+def _measurement_row(one: Measurement) -> list[str]:
+    """Rates of the middle device and of the slowest one, whose rank is named; of a collective, its bus bandwidth."""
+    scale, unit = (1e12, "TFLOP/s") if one.unit == "FLOP/s" else (1e9, "GB/s")
+    rates = one.devices if len(one.devices) > 1 else ()
+    slowest = min(range(len(rates)), key=rates.__getitem__, default=None)
+    size = " x ".join(map(str, one.shape)) if one.shape else f"{one.bytes} bytes"
+    rate = one.rate if one.bus_rate is None else one.bus_rate
+    return [
+        one.name,
+        f"{rate / scale:.4g}",
+        unit if one.bus_rate is None else f"{unit} on the bus",
+        "-" if slowest is None else f"rank {slowest}: {rates[slowest] / scale:.4g}",
+        f"{one.spread:.1%}",
+        "yes" if one.steady else "no",
+        size if one.tried is None else f"{size}, best of {one.tried}",
     ]
 
 

@@ -318,7 +318,7 @@ def device_rates(run: Run) -> Iterator[Entry]:
 def _measured(name: str, each: Mapping[str, Any], factor: float, scope: str, note: str) -> Entry:
     """A measurement as a metric, its rates multiplied by `factor`."""
     scale, unit = (1e12, "TFLOP/s") if each["unit"] == "FLOP/s" else (1e9, "GB/s")
-    reason = None if each["ci95"] else f"its last {each['repeats']} repeats were not steady"
+    reason = "the repeats are in blocks too few for one" if each["steady"] else "the last repeats were not steady"
     return metric(
         name,
         each["rate"] * factor / scale,
@@ -328,7 +328,7 @@ def _measured(name: str, each: Mapping[str, Any], factor: float, scope: str, not
         stdev=each["stdev"] * factor / scale,
         ci95=[bound * factor / scale for bound in each["ci95"]] if each["ci95"] else None,
         ci_method=roofs.INTERVAL if each["ci95"] else None,
-        ci_reason=reason,
+        ci_reason=None if each["ci95"] else reason,
         note=note,
     )
 

@@ -72,10 +72,16 @@ def spread(values: Sequence[float]) -> float:
     return 1.4826 * summary.median([abs(value - middle) for value in values]) / middle if middle else math.inf
 
 
-def is_steady(values: Sequence[float]) -> bool:
-    """Whether REPEATS consecutive times, or rates, neither drift nor scatter; False for fewer."""
-    change = summary.drift(values)
-    return change is not None and abs(change) <= DRIFT and spread(values) <= SPREAD
+def is_steady(values: Sequence[float], repeats: int | None = None) -> bool:
+    """Whether consecutive times, or rates, neither drift nor scatter; False for fewer than REPEATS.
+
+    `repeats`: how many they are, where the values are of blocks of them, as in the record of a large job.
+    """
+    if (repeats or len(values)) < REPEATS:
+        return False
+    half = len(values) // 2
+    first, last = (summary.median(part) for part in (values[:half] or values, values[half:]))
+    return abs(last / first - 1) <= DRIFT and spread(values) <= SPREAD if first else False
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -142,7 +148,7 @@ def _measurement(section: Section, span: Span) -> dict[str, Any]:
         raise EvidenceError(f"{span.name} took no time")
     medians, spreads = ([of(each) for each in rates] for of in (summary.median, spread))
     middle = sorted(range(len(medians)), key=medians.__getitem__)[(len(medians) - 1) // 2]
-    steady = all(map(is_steady, rates))
+    steady = all(is_steady(each, span.steps) for each in rates)
     found = {
         "name": span.phase,
         **measured,

@@ -50,6 +50,8 @@ def test_steady_repeats_neither_drift_nor_scatter() -> None:
     assert is_steady([*quiet[:19], 25.0])  # one interrupted repeat
     assert not is_steady([1.0 + 0.005 * index for index in range(20)])
     assert not is_steady([1.0, 1.3] * 10)
+    assert is_steady([1.0, 1.01, 0.99], repeats=20)  # blocks of a large job
+    assert not is_steady([0.9, 1.0, 1.1], repeats=20)
     assert spread([9.0, 10.0, 11.0]) == pytest.approx(0.14826)
 
 

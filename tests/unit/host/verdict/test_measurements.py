@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
+from flagbench.page import render
+from flagbench.report.record_page import record_page
 from flagbench.report.verdict_page import verdict_table
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline
 from flagbench_core.evidence.section import digest_of
@@ -64,3 +66,10 @@ def test_a_slow_device_is_named() -> None:
     slow(raw)
     assert "rank 1" in verdict_table([read(raw)], None)
     assert "rank" not in verdict_table([read(MEASURED)], None)
+
+
+def test_a_record_is_shown_with_its_slowest_devices() -> None:
+    page = render(record_page(read(MEASURED), []), wide=True)
+    assert "rank 0: " in page
+    assert all(each["name"] in page for each in MEASURED["measurements"])
+    assert all(name in page for name in MEASURED["quality"]["absent"])
