@@ -69,7 +69,9 @@ def _lint_table(file: Path, *, as_json: bool) -> None:
             print(finding)
     if result.unknown_devices:
         names = ", ".join(brief(device, 40) for device in result.unknown_devices)
-        typer.echo(f"note: no peak and no memory is known of these devices: {names}", err=True)
+        typer.echo(
+            f"note: no manifest in devices/ has these names, so peak and memory are unknown: {names}", err=True
+        )
     count = len(result.findings)
     rows = f"{result.rows} row{'' if result.rows == 1 else 's'}"
     typer.echo(f"{rows}, {count or 'no'} finding{'' if count == 1 else 's'}", err=True)
@@ -83,12 +85,16 @@ def _lint_claims(*, as_json: bool) -> None:
     from flagbench.verdict.derivation import contradicted
 
     catalog = load_catalog()
-    for claim in catalog.claims.values():
-        for name, (stated, given) in contradicted(claim, catalog.cases[claim.case]).items():
-            raise FlagbenchError(
-                f"{claim.path.name}: {claim.id}: conditions.{name} is {stated!r}, and a run of the row has {given!r}",
-                remedy="compare the row with its source, then write what a run has, or change its run.set",
-            )
+    wrong = [
+        f"{claim.path.name}: {claim.id}: conditions.{name} is {stated!r}, and a run of the row has {given!r}"
+        for claim in catalog.claims.values()
+        for name, (stated, given) in contradicted(claim, catalog.cases[claim.case]).items()
+    ]
+    if wrong:
+        raise FlagbenchError(
+            "\n  ".join(wrong),
+            remedy="compare the rows with their source, then write what a run has, or change run.set",
+        )
     found, sources = reproductions(catalog), read_catalogue(catalog)
     read_cases(catalog)
     cited = sum(len(source.rows) for source in sources)

@@ -56,7 +56,9 @@ def show(
         "runs": f"{request.name}, {_shape(request)}",
         "image": image or f"none: in this Python, {sys.executable}",
         "command": command,
-        "configuration": described.digest if described else "unknown: the image side is not installed here",
+        "configuration": described.digest
+        if described
+        else "unknown: this Python does not have the image side of these manifests",
     }
     if config:
         rows["precision"] = config["precision"]
