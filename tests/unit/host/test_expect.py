@@ -104,7 +104,7 @@ def test_a_row_that_may_be_of_the_device_comes_first() -> None:
 
 @pytest.mark.parametrize("model", ["matmul", "qwen3-30b-a3b", "nemotron-3-nano", "llama3-8b", "gpt-oss-120b"])
 def test_error_is_that_of_the_files(model: str) -> None:
-    tried = leave_one_out(entry for entry in ENTRIES if entry.row.model == model)
+    tried = leave_one_out(entry for entry in ENTRIES if entry.row.model == model and entry.case is None)
     metric = "matmul" if model == "matmul" else "tokens_per_second_per_device"
     by_hand = errors_by_hand(model, metric)
     for precision in {one.entry.row.precision for one in tried}:
