@@ -12,7 +12,7 @@ import yaml
 from flagbench import complete
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.lookup import resolve_image
+from flagbench.manifests.lookup import require_base, resolve_image
 from flagbench.options import takes_options
 from flagbench.output import echo_json
 from flagbench.runs.launchers.kubernetes import JobOptions
@@ -44,7 +44,9 @@ def command(
     if send and out is not None:
         raise FlagbenchError("--out and --submit contradict each other", remedy="give one of them")
     scheduler = SCHEDULERS[for_]
-    request = scheduler.JobRequest(*resolve_image(image_name, load_catalog(claims=False)), run, job)
+    case, stack = resolve_image(image_name, load_catalog(claims=False))
+    require_base(stack)
+    request = scheduler.JobRequest(case, stack, run, job)
     text = scheduler.render_job(request)
     for warning in request.warnings():
         typer.echo(f"warning: {warning}", err=True)

@@ -15,7 +15,7 @@ from flagbench.images.lock import update_lock
 from flagbench.images.lockfile import SHA256, Lock, lock_path, read_lock
 from flagbench.images.render.templates import images_root
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.lookup import get_stack
+from flagbench.manifests.lookup import get_stack, require_base
 from flagbench.manifests.model import Catalog, Stack
 from flagbench.output import echo_json
 from flagbench_core.exit_codes import ExitCode
@@ -96,8 +96,11 @@ def _chosen(catalog: Catalog, names: list[str], *, every: bool) -> list[Stack]:
             remedy="name stacks (`flagbench list stacks` shows them) or give --all",
         )
     if every:
-        return list(catalog.stacks.values())
-    return list({stack.name: stack for stack in (get_stack(name, catalog) for name in names)}.values())
+        return [stack for stack in catalog.stacks.values() if stack.base]
+    chosen = list({stack.name: stack for stack in (get_stack(name, catalog) for name in names)}.values())
+    for stack in chosen:
+        require_base(stack)
+    return chosen
 
 
 def _as_json(lock: Lock, images: Path, changed: bool) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from flagbench.images.render.image import ImageRenderer, Target, find_target
 from flagbench.images.render.stack import interpreter
 from flagbench.images.sbom import is_sbom_of, read_contents, sbom_json, sbom_path, write_sbom
 from flagbench.images.tags import CREATED_LABEL, REVISION_LABEL, Base, Tier, case_tier, stack_tier
+from flagbench.manifests.lookup import require_base
 from flagbench.manifests.model import Catalog, Stack
 from flagbench.progress import Progress
 
@@ -37,7 +38,8 @@ def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
     """
     if options.base is None and lock.base_image is None:
         raise FlagbenchError(
-            f"the stack {stack.name} has no public base image", remedy=stack.base.obtain or "name one with --base"
+            f"the stack {stack.name} has no public base image",
+            remedy=require_base(stack).obtain or "name one with --base",
         )
     open_ends = [entry.pin for entry in lock.unresolved]
     name_it = ""

@@ -28,7 +28,7 @@ from flagbench.images.docker_archive import Config, Layer, Manifest, damaged_ima
 from flagbench.images.docker_errors import EngineError
 from flagbench.images.render.directory import tar_chunks
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.lookup import resolve_image
+from flagbench.manifests.lookup import require_base, resolve_image
 from flagbench.progress import Progress
 from flagbench.terminal import brief
 
@@ -75,6 +75,7 @@ def find_in_bucket(image: str, bucket: str | None) -> BucketImage:
             remedy="name its bucket with --from s3://BUCKET; `docker pull` pulls from a registry",
         )
     case, stack = resolve_image(image, load_catalog(claims=False))
+    require_base(stack)
     name, _, tag = image_of(case.name, stack.name).partition(":")
     return BucketImage(parse_image_bucket(bucket), name, tag, None)
 

@@ -14,6 +14,7 @@ from flagbench.images.bucket import ImageBucket, Put, blob_folder
 from flagbench.images.docker import Engine, ImageInfo
 from flagbench.images.docker_archive import Blob, digest_of, read_archive
 from flagbench.images.tags import BASE_NAME_LABEL
+from flagbench.manifests.lookup import require_base
 from flagbench.manifests.model import Stack
 from flagbench.progress import Progress
 
@@ -82,7 +83,7 @@ def require_redistributable(stack: Stack, image: ImageInfo) -> None:
 
     Raises FlagbenchError (usage).
     """
-    terms = stack.base.redistribution
+    terms = require_base(stack).redistribution
     base = image.labels.get(BASE_NAME_LABEL) or "this image"
     own = find_reference(stack.base_image or "")
     if stack.base_image is not None and (own is None or base != own.tagged):

@@ -215,7 +215,7 @@ def _check_stacks(docs: Sequence[Document], case_names: Collection[str], device_
         doc.require_known("does_not_run", "case", case_names)
         doc.require_known("devices", "device", device_ids)
         base = doc.data["base"]
-        if base["image"] is None and base["obtain"] is None:
+        if base is not None and base["image"] is None and base["obtain"] is None:
             doc.problem(("base", "obtain"), "missing: a stack without a public base says how to get one")
         _check_packages(doc)
         for path, alias in doc.names("aliases"):

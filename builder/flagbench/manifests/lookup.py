@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
-from flagbench.manifests.model import Case, Catalog, Stack
+from flagbench.manifests.model import Base, Case, Catalog, Stack
 
 T = TypeVar("T")
 
@@ -38,6 +38,14 @@ def get_stack(name: str, catalog: Catalog) -> Stack:
     """The stack of that name or alias. Raises UnknownNameError (usage)."""
     by_name = {alias: stack for stack in catalog.stacks.values() for alias in stack.aliases}
     return catalog_get({**by_name, **catalog.stacks}, name, kind="stack")
+
+
+def require_base(stack: Stack) -> Base:
+    """The base of a stack's images. Raises UnknownNameError (usage) for a stack without images."""
+    if stack.base is None:
+        remedy = "run it in a Python with a torch for its devices: `flagbench run CASE --via native`"
+        raise UnknownNameError(f"the stack '{stack.name}' has no image", remedy=remedy)
+    return stack.base
 
 
 def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:

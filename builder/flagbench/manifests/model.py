@@ -43,7 +43,7 @@ Requirement = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,-]+\])?==[^\s;]+\Z", description=_PINNED)
 ]
 PlainRequirement = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[^\s;]+\Z", description=_PINNED)]
-Monitor = Literal["cpu", "mx-smi", "nvml"]
+Monitor = Literal["cpu", "amd-smi", "mx-smi", "nvml"]
 Environment = Mapping[
     Annotated[str, Meta(pattern=r"^[A-Z_][A-Z0-9_]*\Z")], Annotated[str, Meta(pattern=r"^[^\n\r]*\Z")]
 ]
@@ -551,7 +551,8 @@ class StackManifest:
     title: str
     vendor: Name
     aliases: tuple[Name, ...]
-    base: Base
+    base: Base | None
+    """Null: there is no image of it, and a run is native."""
     platform: Literal["linux/amd64", "linux/arm64"]
     python: PythonVersion
     expects: Annotated[Mapping[str, Word], Meta(min_length=1)]
@@ -589,7 +590,7 @@ class Stack(StackManifest, Manifest):
     @property
     def base_image(self) -> str | None:
         """The base's reference; None where no public one exists."""
-        return self.base.image
+        return self.base.image if self.base else None
 
     @property
     def device_kind(self) -> str:

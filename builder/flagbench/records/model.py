@@ -150,6 +150,8 @@ class Software(Struct, frozen=True):
     python: str
     torch: str | None
     cuda: str | None = None
+    hip: str | None = None
+    """In place of CUDA, in a torch built for ROCm."""
     cudnn: str | None = None
     nccl: str | None = None
     packages: dict[str, str] = {}

@@ -108,10 +108,14 @@ def _stacks(stacks: Collection[Stack]) -> Iterable[str]:
     for stack in stacks:
         names = ", ".join(f"`{name}`" for name in dict.fromkeys((stack.name, *stack.aliases)))
         expected = ", ".join(f"{name} {version}" for name, version in stack.expects.items())
-        rows.append((names, stack.title, stack.base_image or "given with --base", stack.python, expected))
+        rows.append((names, stack.title, _base(stack), stack.python, expected))
     yield table(("stack", "what", "base image", "Python", "expects"), rows)
     packages = [row for stack in stacks for row in _packages(stack)]
     yield table(("stack", "package", "where from", "why"), packages)
+
+
+def _base(stack: Stack) -> str:
+    return stack.base_image or ("given with --base" if stack.base else "no image: native runs only")
 
 
 def _devices(devices: Iterable[DeviceModel], stacks: Collection[Stack]) -> Iterable[str]:

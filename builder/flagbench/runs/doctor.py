@@ -207,7 +207,7 @@ def accelerator() -> Diagnosis:
 def docker(catalog: Catalog | None) -> Diagnosis:
     """The version of the container engine, and which of the catalog's images it has."""
     stacks = catalog.stacks.values() if catalog else ()
-    names = sorted(f"{case}:{stack.name}" for stack in stacks for case in stack.runs)
+    names = sorted(f"{case}:{stack.name}" for stack in stacks if stack.base for case in stack.runs)
     found, there = DockerLauncher().health(), []
     try:
         if found.ok:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import typer
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.lookup import UnknownNameError, resolve_image
+from flagbench.manifests.lookup import UnknownNameError, require_base, resolve_image
 from flagbench.manifests.model import Catalog, Stack
 from flagbench.options import words
 from flagbench.progress import Progress
@@ -79,11 +79,12 @@ def choose_via(via: Via | None, stack: Stack, only_docker: Sequence[str]) -> Via
         raise FlagbenchError(
             f"{only_docker[0]} needs a container, which --via native does not use", remedy="use --via docker"
         )
+    if via == "docker" or only_docker:
+        require_base(stack)
     if via is not None:
         return via
-    return (
-        "native" if not only_docker and (stack.device_kind == "cpu" or shutil.which("docker") is None) else "docker"
-    )
+    native = stack.device_kind == "cpu" or stack.base is None or shutil.which("docker") is None
+    return "native" if native and not only_docker else "docker"
 
 
 def targets_of(

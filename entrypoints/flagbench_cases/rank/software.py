@@ -20,6 +20,7 @@ def software(kind: str, precision: str) -> Dict[str, Any]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda if cuda else None,
+        "hip": torch.version.hip if cuda else None,
         "cudnn": str(torch.backends.cudnn.version()) if cuda else None,
         "nccl": None if nccl is None else str(nccl),
         "packages": system.packages(),

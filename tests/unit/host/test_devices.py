@@ -82,6 +82,18 @@ def test_what_mx_smi_prints(tool: Tool, version: str, names: list[str]) -> None:
     }
 
 
+def test_what_amd_smi_prints(tool: Tool, flagbench: Flagbench) -> None:
+    tool("docker", script="#!/bin/sh\n")
+    tool("amd-smi", *(MXSMI.parent / "amdsmi" / "static.json").read_text().splitlines())
+    machine = this_machine()
+    assert machine.described == "2 x AMD Instinct MI300X"
+    assert [card.id for card in cards_here(machine, CATALOG)] == ["mi300x"]
+    planned = flagbench("run distilbert --preset tiny --dry-run --json")
+    assert (planned.json["via"], planned.json["devices"]["kind"]) == ("native", "cuda")
+    for command in ("run distilbert:rocm --via docker", "build distilbert:rocm", "render rocm", "lock rocm"):
+        assert flagbench(command).code == ExitCode.USAGE, command
+
+
 @pytest.mark.parametrize(
     ("script", "problem"),
     [

@@ -14,7 +14,7 @@ from flagbench.images.render.directory import Rendered
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.templates import Templates, image_packages, images_root
 from flagbench.manifests.compile import committed_text, find_stale, write_stale
-from flagbench.manifests.lookup import get_stack, resolve_image
+from flagbench.manifests.lookup import get_stack, require_base, resolve_image
 from flagbench.manifests.model import Case, Catalog, Stack
 
 _FILES = ("rendered/*/requirements.txt", "rendered/*/*/Dockerfile")
@@ -35,11 +35,11 @@ class Target:
 
 def find_target(name: str, catalog: Catalog) -> Target:
     """What `case:stack`, or a stack's name or alias, stands for. Raises UnknownNameError (usage)."""
-    if ":" in name:
-        return Target(*resolve_image(name, catalog))
     if name in catalog.cases:
         resolve_image(name, catalog)  # says how an image is written
-    return Target(None, get_stack(name, catalog))
+    target = Target(*resolve_image(name, catalog)) if ":" in name else Target(None, get_stack(name, catalog))
+    require_base(target.stack)
+    return target
 
 
 class ImageRenderer:
@@ -77,7 +77,7 @@ class ImageRenderer:
 
     def matrix(self) -> Iterator[Rendered]:
         """Every stack, each followed by the cases it runs, by name."""
-        for _, stack in sorted(self.catalog.stacks.items()):
+        for _, stack in sorted((name, stack) for name, stack in self.catalog.stacks.items() if stack.base):
             heavy = self.stack(stack)
             yield heavy
             for name in stack.runs:
@@ -118,7 +118,7 @@ class ImageRenderer:
 
     def _committed(self) -> dict[str, str]:
         """Every file by path: of each stack the lock as a requirements file, of each image the Dockerfile."""
-        stacks = self.catalog.stacks.values()
+        stacks = [stack for stack in self.catalog.stacks.values() if stack.base]
         files = {
             f"rendered/{stack.name}/requirements.txt": requirements_file(stack, self.lock(stack)) for stack in stacks
         }

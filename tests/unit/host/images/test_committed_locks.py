@@ -12,7 +12,9 @@ IMAGES = images_root(CATALOG)
 PUBLIC = ("https://files.pythonhosted.org/",)
 
 
-STACKS = pytest.mark.parametrize("stack", CATALOG.stacks.values(), ids=lambda stack: stack.name)
+STACKS = pytest.mark.parametrize(
+    "stack", [stack for stack in CATALOG.stacks.values() if stack.base], ids=lambda stack: stack.name
+)
 
 
 @STACKS
