@@ -100,7 +100,9 @@ def test_interrupted(endless, number, stopped_rank):
     if stopped_rank:
         os.kill(pids[1], signal.SIGSTOP)
     run.process.send_signal(number)
-    record = run.wait(30).failed(7, "train", number.name)
+    ended = run.wait(30)
+    record = ended.failed(7, "train", number.name)
+    assert "elastic" not in ended.stderr, "the signal is reported by us alone"
     assert not any(alive(pid) for pid in pids)
     assert record["window"]["steps"] >= 1, "what was measured is kept"
     assert record["metrics"], "what was measured is kept"

@@ -5,6 +5,7 @@ The parent process does not import torch, so it survives a crash, an out-of-memo
 
 import gc
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -68,6 +69,7 @@ def launch(folder: str, plan: Dict[str, Any]) -> Dict[str, Any]:
 def main(folder: str) -> int:
     """Launch the ranks described by plan.json in the spool, and write the report there."""
     processes.die_with_parent()
+    logging.disable(logging.WARNING)  # torch's, on every signal that the parent passes on and reports
     gc.set_threshold(interpreter.STARTING)
     tempfile.tempdir = folder  # the launcher does not remove its temporary folders; the spool is removed
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
