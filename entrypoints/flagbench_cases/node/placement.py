@@ -139,7 +139,7 @@ def locate_node(
     if node_rank is None:
         raise UsageError(
             "--nodes %d needs a node rank, and neither a flag nor the platform sets it" % nodes,
-            "set --node-rank, or run under Kubernetes, Slurm or SkyPilot, which provide it",
+            "set --node-rank and --master, or run under Kubernetes, Slurm or SkyPilot, which provide both",
         )
     if not 0 <= node_rank < nodes:
         raise UsageError(
