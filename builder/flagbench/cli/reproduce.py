@@ -98,7 +98,7 @@ def command(
     records = open_usable_store(store)
     line = ["reproduce", claim.id, *([] if on is None else [f"--on={on}"]), *words(options), *words(limits)]
     described = describe_layout(plan, container=target.via == "docker")
-    findings = look(plan, catalog, store)
+    findings = look(plan, catalog, store, container=target.via == "docker")
     if isinstance(described, Diagnosis):
         findings, described = [described, *findings], None
     if dry_run:

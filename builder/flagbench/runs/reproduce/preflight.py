@@ -32,7 +32,7 @@ MOST_LOAD = 0.5
 """The load of a machine, per processor, from which something else is running on it."""
 
 
-def look(plan: Plan, catalog: Catalog, store: str | None) -> list[Diagnosis]:
+def look(plan: Plan, catalog: Catalog, store: str | None, *, container: bool) -> list[Diagnosis]:
     """Every finding, those that forbid a run as FAIL; on a stack that was asked for, other hardware is a warning."""
     if plan.request.stack.device_kind == "cpu":
         found = [*_processor(plan)]
@@ -41,7 +41,7 @@ def look(plan: Plan, catalog: Catalog, store: str | None) -> list[Diagnosis]:
             Diagnosis("devices", Level.WARN, "unknown: the engine is on another machine", "run this command there")
         ]
     else:
-        found = [*_device(plan, catalog, this_machine()), *_usage(plan, usage_now())]
+        found = [*_device(plan, catalog, this_machine()), *_usage(plan, usage_now(), container=container)]
     return [*_nodes(plan), *found, memory(), *disks(store)]
 
 
@@ -178,7 +178,7 @@ def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Diagnosi
         yield Diagnosis("MIG", other, "only a part of the device can be used", "use a whole device")
 
 
-def _usage(plan: Plan, usage: Usage) -> Iterator[Diagnosis]:
+def _usage(plan: Plan, usage: Usage, *, container: bool) -> Iterator[Diagnosis]:
     """What the device is set to, and who else uses it."""
     devices = usage.devices[: plan.request.options.gpus]
     if any(device.partitioned for device in devices):
@@ -204,12 +204,12 @@ def _usage(plan: Plan, usage: Usage) -> Iterator[Diagnosis]:
             f"on the devices: {', '.join(name for _, name in usage.processes[:5])}",
             "end them, or the measurement shares the device with them",
         )
-    yield from _driver(plan, [device.driver for device in devices if device.driver])
+    yield from _driver(plan, [device.driver for device in devices if device.driver], container=container)
 
 
-def _driver(plan: Plan, drivers: Sequence[str]) -> Iterator[Diagnosis]:
-    """The driver against what the stack's image needs."""
-    floor = plan.request.stack.device.driver_floor
+def _driver(plan: Plan, drivers: Sequence[str], *, container: bool) -> Iterator[Diagnosis]:
+    """The driver, in a container against what the stack's image needs."""
+    floor = plan.request.stack.device.driver_floor if container else None
     if not drivers:
         return
     if floor is not None and _version(drivers[0]) < _version(str(floor)):
