@@ -71,26 +71,26 @@ class _Failed(Exception):
 
 
 def _write(blobs: Blobs, folder: str) -> str:
-    if not blobs.put_if_absent(f"{folder}once", _content(1)):
+    if not blobs.put_if_absent(f"{folder}test-object", _content(1)):
         raise _Failed("the store says that a new key is taken already")
     return f"an object of {_BYTES} bytes"
 
 
 def _read_back(blobs: Blobs, folder: str) -> str:
-    if blobs.get(f"{folder}once", _BYTES) != _content(1):
+    if blobs.get(f"{folder}test-object", _BYTES) != _content(1):
         raise _Failed("other bytes came back")
     return "the same bytes and their sha256"
 
 
 def _list(blobs: Blobs, folder: str) -> str:
     keys = [blob.key for blob in blobs.list(folder)]
-    if keys != [f"{folder}once"]:
+    if keys != [f"{folder}test-object"]:
         raise _Failed(f"{len(keys)} objects are listed instead of 1")
     return "the object is listed at once"
 
 
 def _never_overwrite(blobs: Blobs, folder: str) -> str:
-    key = f"{folder}once"
+    key = f"{folder}test-object"
     taken = not blobs.put_if_absent(key, _content(2))
     if blobs.get(key, _BYTES) != _content(1):
         raise _Failed("a second put replaced the object")
@@ -133,7 +133,7 @@ def _tickets(blobs: Blobs, folder: str) -> str:
 
 def _remove(blobs: Blobs, folder: str) -> str:
     races = (f"race-{round_}" for round_ in range(ROUNDS))
-    for name in ("once", *races, _UPLOAD.key):  # also where nothing can be listed
+    for name in ("test-object", *races, _UPLOAD.key):  # also where nothing can be listed
         blobs.delete(folder + name)
     blobs.clear(folder)
     if left := len([*blobs.list(folder)]):
