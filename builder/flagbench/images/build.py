@@ -39,7 +39,7 @@ def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
     if options.base is None and lock.base_image is None:
         raise FlagbenchError(
             f"the stack {stack.name} has no public base image",
-            remedy=require_base(stack).obtain or "name one with --base",
+            remedy=f"name one with --base; how to get it: {require_base(stack).obtain}",
         )
     open_ends = [entry.pin for entry in lock.unresolved]
     name_it = ""
