@@ -27,6 +27,7 @@ def renderer(catalog):
 
 def test_every_stack_of_a_vendor_has_an_overlay(catalog):
     real = {name for name in catalog.stacks if not name.startswith(PREFIX)}
+    real = {name for name in real if catalog.stacks[name].base}
     assert set(CHANGES) == real - {"cpu"}, "add the new stack to tests/standins/overlays.py"
 
 

@@ -377,7 +377,7 @@ class DeviceModel(Manifest):
 
     VERSION: ClassVar[str] = "device/v1"
     HOST_ALONE: ClassVar[frozenset[str]] = frozenset(
-        ("schema", "vendor", "form_factor", "datasheet", "not_published", "not_found")
+        ("schema", "vendor", "form_factor", "datasheet", "runs_above_boost", "not_published", "not_found")
     )
 
     id: Name
@@ -398,6 +398,8 @@ class DeviceModel(Manifest):
     peaks: Annotated[Mapping[str, Peak], _keys(PeakPrecision)]
     """Dense, by precision; matrix units where the device has them for it. int8 in operations per second."""
     limits: Limits = Limits()
+    runs_above_boost: bool = False
+    """Whether its peaks hold at a boost clock above which it runs: then a run may exceed them."""
     not_published: tuple[DeviceNumber, ...] = ()
     """Peaks and limits that the vendor does not print; also those of a precision that the device does not have."""
     not_found: tuple[DeviceNumber, ...] = ()

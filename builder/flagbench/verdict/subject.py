@@ -170,6 +170,11 @@ class Subject:
         return float(known.flops) if known is not None else None
 
     @property
+    def most(self) -> float | None:
+        """What no run of this device and precision exceeds, FLOP/s; None where the peak is no such bound."""
+        return None if self.device is None or self.device.runs_above_boost else self.peak
+
+    @property
     def sequences_of_sample(self) -> float | None:
         """Sequences of a sample, padding included, the mean of the run; None if the record does not say."""
         work, length = self.record.work, self.counted("tokens_per_sample")

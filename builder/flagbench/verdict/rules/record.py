@@ -320,26 +320,29 @@ def _precision_error(subject: Subject) -> Iterator[str]:
     "A step was timed that had not ended, a clock runs slow, or the peak is another device's.",
 )
 def _above_peak(subject: Subject) -> Iterator[str]:
+    if subject.device is not None and subject.device.runs_above_boost:
+        return
     for name in ("hfu", "mfu"):
         metric = subject.record.metric(name)
         if metric is not None and metric.value > ROUNDING:
             yield f"{name} is {metric.value:.4g}: more than the peak of the device"
-    speed, peak = subject.achieved, subject.peak
+    speed, peak = subject.achieved, subject.most
     if speed is not None and peak is not None and speed > peak * ROUNDING:
         yield f"its FLOPs over its window are {speed:.4g} FLOP/s per device, above the peak of {peak:.4g}"
 
 
 @rule("ceiling-above-peak", Needs.RUN, "The clock of the device runs slow, or the peak is of another device.")
 def _ceiling_above_peak(subject: Subject) -> Iterator[str]:
-    flops, peak = subject.record.flops, subject.peak
+    flops, peak = subject.record.flops, subject.most
     ceilings = [flops.measured_ceiling.flops] if flops and flops.measured_ceiling else []
     most = max([*ceilings, *(subject.section.ceilings if subject.section else ())], default=0.0)
     if peak is not None and most > peak * ROUNDING:
         yield f"a matrix product reached {most:.4g} FLOP/s, above the device's peak of {peak:.4g}"
-    bandwidth = subject.device.limits.memory_bandwidth if subject.device else None
-    for each in subject.record.measurements if subject.device else ():
-        of_precision = subject.device.peaks.get(each.precision) if subject.device and each.precision else None
-        limit = of_precision.flops if of_precision else None
+    device = subject.device
+    bandwidth = device.limits.memory_bandwidth if device else None
+    for each in subject.record.measurements if device else ():
+        of_precision = device.peaks.get(each.precision) if device and each.precision else None
+        limit = of_precision.flops if of_precision and device and not device.runs_above_boost else None
         if each.operation == "copy" and (each.bytes or 0) >= BEYOND_CACHES:
             limit = bandwidth.value if bandwidth else None
         most = max((each.rate, *each.devices))
@@ -451,7 +454,7 @@ def _step_without_time(subject: Subject, section: Section) -> Iterator[str]:
     "5 % of one step, by a clock of microseconds",
 )
 def _step_above_peak(subject: Subject, section: Section) -> Iterator[str]:
-    per, length, peak = subject.flops_of_unit, subject.counted("tokens_per_sample"), subject.peak
+    per, length, peak = subject.flops_of_unit, subject.counted("tokens_per_sample"), subject.most
     # Stages of a pipeline have unequal shares.
     if per is None or peak is None or not subject.replicas or (count(subject.config, "layout.pp") or 1) > 1:
         return

@@ -225,6 +225,14 @@ def test_what_contradicts_nothing_is_not_refused(name: str, changes: dict[str, A
     assert found(changed(name, changes)) == []
 
 
+@pytest.mark.parametrize(("device", "bounded"), [("NVIDIA GeForce RTX 5090", False), ("NVIDIA L40S", True)])
+def test_a_card_may_exceed_a_peak_at_its_boost_clock(device: str, bounded: bool) -> None:
+    names = {f"system.devices.{number}.name": device for number in range(8)}
+    fast = {"@hfu": 1.2, "flops.measured_ceiling.flops": 2e14, "measurements": [{**PRODUCT, "rate": 2e14}]}
+    rules = found(changed(A100, {"stack": "cuda13", **names, **fast}))
+    assert ({"above-peak", "ceiling-above-peak"} <= {*rules}) is bounded
+
+
 @pytest.mark.parametrize("path", ["config.train", "config.data.sequence_length", "config.model"])
 def test_a_value_of_any_kind_is_found_and_no_crash(path: str) -> None:
     for name in (A100, GLM):
