@@ -74,8 +74,9 @@ class DockerLauncher:
                 request,
                 keep=self._options.keep_container,
             )
-        except FlagbenchError as refused:  # on a rented machine, often one that is a container itself
-            refused.remedy += "; or run it in this Python: --via native"
+        except FlagbenchError as refused:
+            if self._options.image is None:  # a rented machine is often a container itself
+                refused.remedy += "; or run it in this Python: --via native"
             raise
         several = request.options.nodes > 1
         if isinstance(ended, FlagbenchError):
