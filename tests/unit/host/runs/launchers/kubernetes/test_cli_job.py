@@ -54,6 +54,7 @@ def test_out_writes_a_file(tmp_path: Path, flagbench: Flagbench) -> None:
         ("distilbert:cpux --for kubernetes", "'cpux'"),
         ("distilbert:cpu --for kubernetes --env TOKEN=x", "--env TOKEN"),
         ("distilbert:cpu --for kubernetes --submit --out x", "--out"),
+        ("llama2-70b:cpu --for kubernetes --preset tiny --gpus 4 --set tp=3", "tp 3"),
     ],
 )
 def test_usage_errors(words: str, named: str, flagbench: Flagbench) -> None:
