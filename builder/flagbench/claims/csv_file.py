@@ -11,6 +11,7 @@ from flagbench.claims.device_names import NOMINAL, find_cards
 from flagbench.claims.numbers import Cell, read_count, read_number
 from flagbench.claims.rows import Row, TableError
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog
+from flagbench.schema import nearest
 from flagbench.terminal import brief
 
 OF_ROW = ("id", "case", "nodes", "gpus", "precision", "executed", "memory_gib")
@@ -57,7 +58,12 @@ def read_csv(text: str, name: str, catalog: Catalog) -> list[Row]:
     if len(header) == 1 and (sign := next((sign for sign in "|;\t" if sign in header[0]), "")):
         raise TableError([f"{name}:1: cells are separated by {sign!r}"], remedy="save the table as CSV, with commas")
     known = columns(catalog)
-    problems = [f"{name}:1: unknown column {brief(column, 40)!r}" for column in header if column not in known]
+    problems = [
+        f"{name}:1: unknown column {brief(column, 40)!r}{f'; did you mean {close}?' if close else ''}"
+        for column in header
+        if column not in known
+        for close in [nearest(column, known)]
+    ]
     problems += [f"{name}:1: two columns {column!r}" for column in known if header.count(column) > 1]
     if "case" not in header:
         problems.append(f"{name}:1: no column 'case'")

@@ -59,7 +59,8 @@ class RunOptions:
         Literal["reference", "tiny"], Option(help="The published size, or a tiny one that takes seconds.")
     ] = "reference"
     division: Annotated[
-        Literal["faithful", "tuned"], Option(hidden=True, help="As published. No case has a tuned division yet.")
+        Literal["faithful", "tuned"],
+        Option(hidden=True, help="faithful, as published, or tuned where the case has it."),
     ] = "faithful"
     precision: Annotated[Literal["fp32", "tf32", "fp16", "bf16"] | None, Option(help="Default: the case's own.")] = (
         None

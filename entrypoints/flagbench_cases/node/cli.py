@@ -80,7 +80,7 @@ def build_parser() -> Parser:
     job.add_argument("--run-id", type=_run_id, metavar="ID", help="name of the run, equal on all nodes")
     work = parser.add_argument_group("work")
     work.add_argument("--preset", choices=("reference", "tiny"), default="reference", help="size (default reference)")
-    divisions = "default faithful; no case supports tuned yet"
+    divisions = "default faithful; tuned where the case has it"
     work.add_argument("--division", choices=("faithful", "tuned"), default="faithful", help=divisions)
     work.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), help="default: set by the case")
     work.add_argument("--data", metavar="DIR|s3://...|synthetic", help="prepared data (default: /data if not empty)")

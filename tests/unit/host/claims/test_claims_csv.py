@@ -129,10 +129,11 @@ def test_another_separator_than_a_comma_is_named(sign: str, tmp_path: Path) -> N
 
 
 def test_an_unknown_column_is_told_with_the_known_ones(flagbench: Flagbench, tmp_path: Path) -> None:
-    (tmp_path / "results.csv").write_text("case,dtype\nglm,fp16\n")
+    (tmp_path / "results.csv").write_text("case,dtype,device\nglm,fp16,A100\n")
     ended = flagbench("claims lint", str(tmp_path / "results.csv"))
     assert ended.code == ExitCode.DATA
     assert "dtype" in ended.err
+    assert "mean device_model" in ended.err
     assert all(column in ended.err for column in columns(CATALOG))
 
 
