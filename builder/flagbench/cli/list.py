@@ -91,7 +91,7 @@ def _row(entry: Case | Stack | DeviceModel | Claim, catalog: Catalog) -> tuple[s
 
 def _gate_value(claim: Claim, case: Case) -> str:
     """The published value of the case's gate, digit for digit, its number first; else what there is instead."""
-    metric = claim.metric(case.gate)
+    metric = claim.metric(case.held_to(claim.metrics).gate)
     if metric is not None:
         return f"{metric.value} {metric.unit}, {metric.name}"
     return f"no {case.gate}, only {', '.join(other.name for other in claim.metrics)}"

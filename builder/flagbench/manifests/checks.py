@@ -66,6 +66,7 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
         ("default_precision", "precision of this case", raw["precisions"]),
         ("division_presets", "division of this case", raw["divisions"]),
         ("gate", "metric of this case", metrics),
+        ("further_gates.*", "metric of this case", metrics),
         ("metrics.*.held_by", "metric of this case", metrics),
         ("flops.published.metric", "metric of this case", metrics),
         ("metrics.*.depends_on", "condition group", raw["condition_groups"]),

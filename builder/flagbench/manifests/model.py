@@ -6,8 +6,8 @@ A limit of a value stands with its field's type; what connects fields, or files,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_args
@@ -238,6 +238,8 @@ class CaseManifest:
     long has that name, too."""
     unit: Literal["samples", "tokens"]
     gate: str
+    further_gates: tuple[str, ...] = ()
+    """What decides where the other side has no `gate`: the first of them that it has."""
     published: Published
     divisions: Annotated[tuple[Division, ...], Meta(min_length=1)]
     division_presets: Annotated[
@@ -304,13 +306,19 @@ class Case(CaseManifest, Manifest):
     """A case of the catalog."""
 
     HOST_ALONE: ClassVar[frozenset[str]] = frozenset(
-        ("metrics", "conditions", "counts", "published", "title", "task", "schema")
+        ("metrics", "conditions", "counts", "published", "title", "task", "schema", "further_gates")
     )
     raw: Mapping[str, Any]
     """The whole manifest."""
     path: Path
     stacks: Mapping[str, Stack] = field(default_factory=dict, repr=False, compare=False)
     """All stacks of the catalog, by name."""
+
+    def held_to(self, metrics: Iterable[Any]) -> Case:
+        """The case with the gate that decides against these metrics, of a claim or of a baseline."""
+        names = {metric.name for metric in metrics}
+        gate = next((name for name in (self.gate, *self.further_gates) if name in names), self.gate)
+        return self if gate == self.gate else replace(self, gate=gate)
 
     def metric(self, name: str) -> MetricSpec | None:
         """The specification of a metric, or None if the case has none of that name."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Claim, Scalar
 from flagbench.manifests.settings import preset_of
-from flagbench_core.evidence.section import KINDS
+from flagbench_core.evidence.section import KINDS, kind_of
 
 Config = Mapping[str, Any]
 
@@ -86,7 +86,7 @@ def derived_conditions(case: Case, config: Config) -> dict[str, Value]:
 def contradicted(claim: Claim, case: Case) -> dict[str, tuple[Scalar, Value]]:
     """The conditions that a row states and no run of it can have: each with what its `run` and its case give."""
     config = preset_of(case, claim.run.preset, claim.run.division)
-    config["train" if "train" in config else "infer"]["window_steps"] = None  # a whole run, as was published
+    config[kind_of(config)]["window_steps"] = None  # a whole run, as was published
     for name, value in claim.run.set.items():
         *path, last = case.settable[name]["path"].split(".")
         reduce(getitem, path, config)[last] = value
@@ -144,6 +144,8 @@ def stop_rule(config: Config) -> str:
         return f"window of {length['window_steps']:d} steps"
     if "infer" in config:
         return "the whole set once"
+    if "measure" in config:
+        return "the publisher's iterations"
     limit = f"{length['max_epochs']:d} epochs"
     if length.get("max_samples") is not None:
         limit = f"{length['max_samples']:d} samples"

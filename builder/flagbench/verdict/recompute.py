@@ -268,6 +268,7 @@ def facts(record: Record, case: Case, section: Section) -> Facts:
         losses=losses[-LOSS_TAIL:],
         stages=pp,
         counted=case.formula is not None,
+        nodes=record.system.nodes,
     )
 
 

@@ -28,6 +28,7 @@ from flagbench.verdict.judge import judge
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Against, Verification, VerifyResult
 from flagbench.verdict.samples import check_distinct, check_one_machine
+from flagbench_core.evidence.section import MEASURE
 from flagbench_core.exit_codes import ExitCode
 
 
@@ -49,6 +50,7 @@ def verify_claim(
             f"the claim {claim.id} is of the case {claim.case}, and the record is of {case.name}",
             remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
         )
+    case = case.held_to(claim.metrics)
     _check_alike(records, case)
     against = Against("claim", claim.id, chosen)
     subjects = [recompute(record, case) for record in records]
@@ -86,6 +88,7 @@ def verify_baseline(
         FlagbenchError: as `verify_claim`, or the baseline itself is invalid or among the records.
     """
     baseline = [baseline] if isinstance(baseline, Record) else baseline
+    case = case.held_to(baseline[0].metrics)
     _check_alike(records, case)
     _check_alike(baseline, case)
     ids = [record.record_id for record in baseline]
@@ -137,16 +140,18 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
         FlagbenchError: the case has no claim.
     """
     own = [c for c in claims if c.case == record.case]
+    if case.kind == MEASURE:  # what another device reaches says nothing of this one
+        own = [c for c in own if c.conditions.get(DEVICE) == record.conditions.get(DEVICE)]
     if not own:
         raise FlagbenchError(
-            f"there is no claim of the case {record.case}",
+            f"there is no claim of the case {record.case}{' on this device' if case.kind == MEASURE else ''}",
             remedy="compare the record with another one: `flagbench verify RECORD --baseline RECORD`",
         )
 
     def distance(claim: Claim) -> tuple[bool, int]:
         expected = claim_conditions(case, claim.conditions)
         differing = [c.name for c in compare_conditions(expected, record.conditions, expected) if c.forbids]
-        return claim.metric(case.gate) is None and DEVICE in differing, len(differing)
+        return claim.metric(case.held_to(claim.metrics).gate) is None and DEVICE in differing, len(differing)
 
     return min(own, key=distance)
 

@@ -1,6 +1,6 @@
 """The loop of a case that measures. It runs a MeasureWorkload; each repeat of an operation is a step in the spool."""
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -11,6 +11,8 @@ from flagbench_cases.shared.spool import RankSpool, Step
 from flagbench_core.evidence.roofs import amount
 
 NAN = float("nan")
+FULL_REPEATS = 100
+"""With as many, a mean has an interval within the run."""
 SEARCH_SHARE = 0.5
 """The share of a measurement's time in which the fastest of its candidates is looked for."""
 
@@ -20,6 +22,8 @@ class MeasurePlan(NamedTuple):
 
     repeats: int
     seconds: float
+    iterations: Mapping[str, int] = {}
+    """Operations of measurements, by name, that are made in full, in FULL_REPEATS repeats, however long they take."""
 
 
 class Ready(NamedTuple):
@@ -43,21 +47,24 @@ class MeasureLoop:
     @property
     def capacity(self) -> int:
         """The maximum number of steps."""
-        return len(self.measurements) * self.plan.repeats
+        return len(self.measurements) * max(self.plan.repeats, FULL_REPEATS if self.plan.iterations else 0)
 
     def run(self) -> Dict[str, Any]:
         """Measure everything. Returns the duration, seconds."""
         self.spool.phase("measure", self.capacity)
-        start = now()
+        start, count = now(), len(self.measurements)
+        end = start + self.plan.seconds
         with torch.no_grad():
             for index, each in enumerate(self.measurements):
-                left = start + self.plan.seconds - now()
+                begun = now()
                 # The same on all ranks, since they decide by it how many repeats they make.
-                share = max(self.repeater.all_gather(max(left, 0.1) / (len(self.measurements) - index)))
+                share = max(self.repeater.all_gather(max(end - begun, 0.1) / (count - index)))
                 reason = self._measure(each, share)
                 if reason is not None and self.spool.rank == 0:
                     self.spool.fact("absent", name=each.name, reason=reason)
-                self.spool.progress((index + 1) * self.plan.repeats, self.capacity)
+                self.spool.progress((index + 1) * self.capacity // count, self.capacity)
+                if each.name in self.plan.iterations:
+                    end += now() - begun
         return {"measure": now() - start}
 
     def _measure(self, each: Measurement, seconds: float) -> Optional[str]:
@@ -66,9 +73,14 @@ class MeasureLoop:
         best, tried, reason = self._fastest(each, seconds)
         if best is None:
             return reason
+        measured = dict(best.operation.measured, **({"tried": tried} if len(each.candidates) > 1 else {}))
+        iterations = self.plan.iterations.get(each.name)
+        if iterations is not None:
+            operations = max(1, iterations // FULL_REPEATS)
+            self._write(each.name, self.repeater.all_of(best.start, operations, FULL_REPEATS), operations, measured)
+            return None
         limit, keep = max(seconds - (now() - start), seconds * (1 - SEARCH_SHARE)), self.plan.repeats
         times = self.repeater.until_steady(best.start, best.seconds, limit, keep, warmup=keep)
-        measured = dict(best.operation.measured, **({"tried": tried} if len(each.candidates) > 1 else {}))
         self._write(each.name, times, self.repeater.operations(best.seconds), measured)
         return None
 

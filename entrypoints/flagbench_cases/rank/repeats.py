@@ -83,6 +83,14 @@ class Repeater:
             if all(self.all_gather(steady or now() >= end)):
                 return list(kept)
 
+    def all_of(self, operation: Callable[[], Any], operations: int, count: int) -> List[Times]:
+        """So many repeats, after one that warms up."""
+        found: List[Times] = []
+        for _ in range(count + 1):
+            found += self._timed(operation, operations, 1)
+            self.beat()
+        return found[1:]
+
     def _timed(self, operation: Callable[[], Any], operations: int, count: int) -> List[Times]:
         """Time repeats that follow one another without a wait; the wait for the device is after the last one."""
         clock, marks, hosts = self.device.clock, [], []

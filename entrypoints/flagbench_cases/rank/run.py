@@ -28,6 +28,7 @@ from flagbench_cases.shared.layout import layout_of
 from flagbench_cases.shared.spool import RankSpool
 from flagbench_cases.shared.system import host_name
 from flagbench_cases.telemetry.summary import read_start
+from flagbench_core.evidence.roofs import REPEATS
 
 
 class RankRun:
@@ -154,7 +155,11 @@ class RankRun:
         """Measure the device."""
         section = self.config["measure"]
         repeater = Repeater(self.device, self.job.all_gather, self.spool.beat)
-        loop = MeasureLoop(workload, MeasurePlan(section["window_steps"], section["seconds"]), self.spool, repeater)
+        full = section["window_steps"] is None
+        plan = MeasurePlan(
+            section["window_steps"] or REPEATS, section["seconds"], section["iterations"] if full else {}
+        )
+        loop = MeasureLoop(workload, plan, self.spool, repeater)
         init = self._begin(loop.capacity, measurements=len(loop.measurements))
         processor = ProcessorTime()
         timing = loop.run()

@@ -46,6 +46,7 @@ def fill(
         losses=measured.tail_of(curve),
         stages=request.layout.pp,
         counted=request.formula is not None,
+        nodes=request.nodes,
     )
     found = derive(section, facts)
     record["evidence"] = section.to_json(packed=packed)

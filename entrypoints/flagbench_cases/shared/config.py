@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from flagbench_cases.shared import engine_support
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.layout import layout_of
-from flagbench_core.evidence.section import MEASURE, kind_of
+from flagbench_core.evidence.section import INFER, MEASURE, kind_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = os.path.join(os.path.dirname(HERE), "cases")
@@ -192,9 +192,8 @@ def resolve(
         seed=case.get("default_seed", 0) if seed is None else seed,
         weights="pretrained" if weights else "random",
     )
-    if kind_of(config) == MEASURE and (full or max_samples is not None):
-        option = "--full" if full else "--max-samples"
-        raise UsageError("%s measures without a data set, so it takes no %s" % (case["name"], option), "use --steps")
+    if kind_of(config) == MEASURE and max_samples is not None:
+        raise UsageError("--max-samples: %s has no samples" % case["name"], "use --steps")
     _choose_layout(config)
     engine_support.check(case, stack, config)
     _choose_length(schedule(config), data["source"], layout_of(config).dp, steps, max_samples, full)
@@ -241,13 +240,17 @@ def _choose_length(
         section["window_steps"] = None
 
 
+WHOLE = {INFER: "the whole set once", MEASURE: "the publisher's iterations"}
+"""The stop rules of full runs that do not train; the host side has them in verdict/derivation.py."""
+
+
 def stop_rule(config: Dict[str, Any]) -> str:
     """When a run ends, in the wording of a claim."""
     train = schedule(config)
     if train["window_steps"] is not None:
         return "window of %d steps" % train["window_steps"]
-    if "infer" in config:
-        return "the whole set once"
+    if kind_of(config) in WHOLE:
+        return WHOLE[kind_of(config)]
     limit = "%d epochs" % train["max_epochs"]
     if train.get("max_samples") is not None:
         limit = "%d samples" % train["max_samples"]

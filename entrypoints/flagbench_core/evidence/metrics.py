@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Dict, NamedTuple, Optional
 
 from flagbench_core.evidence import roofs
-from flagbench_core.evidence.columns import MICRO
-from flagbench_core.evidence.section import INFER, TRAIN, WINDOW, Section, Stretch
+from flagbench_core.evidence.columns import MICRO, add
+from flagbench_core.evidence.section import INFER, MEASURE, TRAIN, WINDOW, Section, Stretch
 from flagbench_core.stats import summary
 from flagbench_core.stats.within import METHOD, within_run
 
@@ -48,6 +48,7 @@ class Facts(NamedTuple):
     losses: Sequence[float | None]  # the last losses of the job, at most LOSS_TAIL; empty if a case has none
     stages: int = 1  # of the pipeline
     counted: bool = True  # whether the case has a formula of FLOPs
+    nodes: int = 1
 
 
 class Window(NamedTuple):
@@ -247,7 +248,7 @@ def published_utilisation(run: Run) -> Iterator[Entry]:
 
 def e2e_time(run: Run) -> Iterator[Entry]:
     """The whole published run, without imports."""
-    if run.facts.complete and "e2e" in run.section.timing:
+    if run.facts.complete and run.facts.kind != MEASURE and "e2e" in run.section.timing:
         yield metric("e2e_time", run.section.timing["e2e"] / MICRO, "s", n=1, note="excluding imports")
 
 
@@ -306,13 +307,37 @@ def device_rates(run: Run) -> Iterator[Entry]:
     for each in found:
         if each["operation"] not in roofs.COLLECTIVES:
             yield _measured(each["name"], each, 1.0, "device", _device_note(each, run.section.world))
-    for operation in roofs.COLLECTIVES:
-        sizes = [each for each in found if each["operation"] == operation]
-        largest = max(sizes, key=lambda each: each["bytes"], default={})
-        factors = {"algbw": 1.0, "busbw": roofs.bus_factor(operation, run.section.world)}
-        for name, factor in factors.items() if sizes else ():
-            note = f"{largest['bytes']} bytes over {run.section.world} ranks; factor {factor:g} of nccl-tests"
-            yield _measured(f"{operation}_{name}", largest, factor, "job", note)
+    for each in found:
+        operation = each["operation"]
+        if operation in roofs.COLLECTIVES and each["name"] == operation:
+            for name, factor in (("algbw", 1.0), ("busbw", roofs.bus_factor(operation, run.section.world))):
+                note = f"{each['bytes']} bytes over {run.section.world} ranks; factor {factor:g} of nccl-tests"
+                yield _measured(f"{operation}_{name}", each, factor, "job", note)
+
+
+def published_rates(run: Run) -> Iterator[Entry]:
+    """Means over all repeats and devices, as FlagPerf's base/ counts them, of all-reduce at its largest size.
+
+    Of an all-reduce within a node, its bus bandwidth counted twice, for both directions; between nodes, counted once,
+    with the factor of the devices of one node.
+    """
+    world, section, nodes = run.section.world, run.section, run.facts.nodes
+    for span in section.spans:
+        kind = span.measured["operation"] if span.measured is not None else None
+        if span.measured is None or "tried" in span.measured or kind not in (*roofs.COPIES, *roofs.PUBLISHED):
+            continue
+        if kind in roofs.COLLECTIVES and span.phase != kind:
+            continue
+        unit, scale = ("TFLOP", 1e12) if kind == roofs.PRODUCT else ("GB", 1e9)
+        stretch, size = Stretch([span], section.block), roofs.amount(span.measured) / scale
+        micro = add([stretch.time(DEVICE, rank) for rank in range(world)])
+        if kind == "all_reduce":
+            size *= 2 * roofs.bus_factor(kind, world) if nodes == 1 else roofs.bus_factor(kind, world // nodes)
+        note = f"{PUBLISHER}mean over all repeats and devices"
+        found = rate(
+            f"{span.phase}_mean", unit, [size * n for n in stretch.amount("samples")], micro, span.steps, note
+        )
+        yield found and dict(found, scope="device")
 
 
 def _measured(name: str, each: Mapping[str, Any], factor: float, scope: str, note: str) -> Entry:
@@ -344,6 +369,7 @@ METRICS = (
     train_rates,
     infer_rates,
     device_rates,
+    published_rates,
     utilisation,
     published_utilisation,
     e2e_time,

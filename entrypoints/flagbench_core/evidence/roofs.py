@@ -18,6 +18,8 @@ PRODUCT = "matmul"
 COPIES = ("copy", "h2d", "d2h")
 """Within the memory of a device; from the host to the device, and back."""
 COLLECTIVES = ("all_reduce", "all_gather", "all_to_all")
+PUBLISHED = (PRODUCT, "all_reduce")
+"""Operations besides copies of which a mean is published."""
 REPEATS = summary.MIN_STEPS
 """The last repeats, of which a measurement is made."""
 DRIFT, SPREAD = 0.02, 0.05

@@ -104,10 +104,9 @@ def test_metrics_follow_from_recorded_times() -> None:
     """Rank 1 takes a quarter longer for a product; the all-reduce of the larger size counts, by its slowest rank."""
     jitter = list(itertools.islice(itertools.cycle((-1, 0, 1)), 20))
     product = span_of("matmul_bf16", 0, [[t + j for j in jitter] for t in (1000, 1250)], 3, PRODUCT)
-    small, large = (
-        span_of(f"all_reduce_{size}", first, [[100] * 20, [110] * 20], 2, {"operation": "all_reduce", "bytes": size})
-        for first, size in ((20, 1000), (40, 9000))
-    )
+    reduce = {"operation": "all_reduce"}
+    small = span_of("all_reduce_1000", 20, [[100] * 20, [110] * 20], 2, {**reduce, "bytes": 1000})
+    large = span_of("all_reduce", 40, [[100] * 20, [110] * 20], 2, {**reduce, "bytes": 9000})
     found = derive(section_of(product, small, large), FACTS)
     named = {entry["name"]: entry for entry in found.metrics}
     flops = 2 * 8192 * 4096 * 2048 * 3
@@ -116,6 +115,10 @@ def test_metrics_follow_from_recorded_times() -> None:
     assert named["all_reduce_algbw"]["value"] == pytest.approx(2 * 9000 / 110e-6 / 1e9)
     assert named["all_reduce_busbw"]["value"] == pytest.approx(2 * 9000 / 110e-6 / 1e9)  # 2(n-1)/n of two is 1
     assert named["memory_capacity"]["value"] == 39
+    # As FlagPerf: the mean of both devices; of an all-reduce within a node the bus bandwidth counted twice
+    assert named["matmul_bf16_mean"]["value"] == pytest.approx(2 * flops / 2250e-6 / 1e12, rel=1e-4)
+    assert named["all_reduce_mean"]["value"] == pytest.approx(2 * 2 * 2 * 9000 / 210e-6 / 1e9)
+    assert "100" in named["matmul_bf16_mean"]["ci_reason"]
     assert found.window is None
     assert found.flops is None
     first = found.measurements[0]
@@ -123,6 +126,14 @@ def test_metrics_follow_from_recorded_times() -> None:
     assert first["devices"] == pytest.approx([flops / 1000e-6, flops / 1250e-6])
     assert first["slow"] == [{"rank": 1, "share": pytest.approx(0.8)}]
     assert found.slow_devices == first["slow"]
+
+
+def test_between_nodes_the_factor_of_one_node_is_published() -> None:
+    span = span_of("all_reduce", 0, [[100] * 20] * 4, 1, {"operation": "all_reduce", "bytes": 3000})
+    section = Section(4, 1, [span], {}, {}, {}, [], [])
+    named = {entry["name"]: entry["value"] for entry in derive(section, FACTS._replace(nodes=2)).metrics}
+    assert named["all_reduce_busbw"] == pytest.approx(1.5 * named["all_reduce_algbw"])
+    assert named["all_reduce_mean"] == pytest.approx(1.0 * named["all_reduce_algbw"])
 
 
 def test_unsteady_repeats_have_no_interval() -> None:

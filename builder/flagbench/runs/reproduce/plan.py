@@ -92,7 +92,7 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         claim, case, options.preset, same_count=(nodes, count) == (claim.run.nodes, claim.run.gpus)
     )
     differs += left_out
-    comparable = not differs and claim.metric(case.gate) is not None
+    comparable = not differs and claim.metric(case.held_to(claim.metrics).gate) is not None
     if claim.stack != stack.name:
         differs.append(f"stack: {stack.name}, the row's is {claim.stack or 'none'}")
     seed = claim.conditions.get(SEED)

@@ -19,7 +19,7 @@ from flagbench.verdict.result import Compared, MetricResult, Ratio, Verification
 from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
 from flagbench.verdict.samples import same_time, start_of
 from flagbench.verdict.subject import Subject, slow_devices, text
-from flagbench_core.evidence.section import INFER
+from flagbench_core.evidence.section import INFER, MEASURE
 
 LEAST_SECONDS = 1.0
 """The sampling interval of telemetry: a shorter time is within one sample."""
@@ -245,6 +245,18 @@ def _target_missed(compared: Compared, verification: Verification) -> Iterator[s
         whole = schedule(subject.config).get("window_steps", 0) is None
         if whole and target is not None and quality is not None and quality.converged is False:
             yield f"record {subject.record.record_id}: its training ended without reaching acc {target:g}"
+
+
+@rule(
+    "short-form",
+    Needs.CLAIM,
+    "A device that measures for seconds is cooler than in the publisher's iterations, and may be faster.",
+    consequence=Consequence.DOUBT,
+)
+def _short_form(compared: Compared, verification: Verification) -> Iterator[str]:
+    for subject in verification.subjects if verification.case.kind == MEASURE else ():
+        if schedule(subject.config).get("window_steps") is not None:
+            yield f"record {subject.record.record_id}: it has few repeats; --full has the publisher's iterations"
 
 
 HOST_CLOCK = 1.02

@@ -51,10 +51,14 @@ class Toy(MeasureWorkload):
 
 
 def measure(
-    folder: Path, *wanted: Measurement, seconds: float = 100.0, gather: Callable[[Any], list[Any]] = repeats.only_rank
+    folder: Path,
+    *wanted: Measurement,
+    seconds: float = 100.0,
+    gather: Callable[[Any], list[Any]] = repeats.only_rank,
+    iterations: dict[str, int] | None = None,
 ) -> tuple[dict[str, Any], SpoolReader]:
     spool = RankSpool(str(folder), 0)
-    loop = MeasureLoop(Toy(*wanted), MeasurePlan(20, seconds), spool, Repeater(Device(), gather))
+    loop = MeasureLoop(Toy(*wanted), MeasurePlan(20, seconds, iterations or {}), spool, Repeater(Device(), gather))
     spool.reserve(loop.capacity)
     return loop.run(), SpoolReader(str(folder), 0)
 
@@ -79,6 +83,14 @@ def test_unsteady_repeats_end_with_their_time(tmp_path: Path, clock: Time) -> No
     timing, reader = measure(tmp_path, Measurement("copy", [operation(clock, 0.05, drift=0.01)]), seconds=10.0)
     assert len(reader.steps()) == 20
     assert 10 < timing["measure"] < 15
+
+
+def test_published_iterations_are_made_in_full(tmp_path: Path, clock: Time) -> None:
+    wanted = Measurement("copy", [operation(clock, 0.05)]), Measurement("other", [operation(clock, 0.05)])
+    timing, reader = measure(tmp_path, *wanted, seconds=10.0, iterations={"copy": 500})
+    steps = reader.steps()
+    assert [step.samples for step in steps] == [5] * 100 + [1] * 20
+    assert 500 * 0.05 < timing["measure"] < 510 * 0.05 + 5
 
 
 def test_what_fails_or_takes_too_long_is_absent(tmp_path: Path, clock: Time) -> None:
