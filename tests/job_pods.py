@@ -94,10 +94,11 @@ def pod_name(documents, index):
 
 
 def pod_environment(documents, index):
-    """The variables of the pod of that index; those from Secrets and from the cluster itself are not among them."""
+    """The variables of the pod of that index, on a node of its own; those from Secrets are not among them."""
     found = {}
     for entry in _container(documents)["env"]:
-        found[entry["name"]] = expand(entry["value"], found)
+        node = entry.get("valueFrom") == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+        found[entry["name"]] = "node-%d" % index if node else expand(entry["value"], found)
     return {**found, "JOB_COMPLETION_INDEX": str(index)}
 
 

@@ -71,7 +71,7 @@ def check_job(first, second, schema):
     assert record["status"]["state"] == "ok"
     assert record["run_id"] == "two-pods"
     assert [json.loads(one.message.read_text())["state"] for one in (first, second)] == ["ok", "ok"]
-    assert [(rank["rank"], rank["node"]) for rank in record["ranks"]] == [(0, 0), (1, 1)]
+    assert [(rank["rank"], rank["host"]) for rank in record["ranks"]] == [(0, "node-0"), (1, "node-1")]
     assert all(check["ok"] for check in record["quality"]["checks"])
 
 
