@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from flagbench.devices import this_machine
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Claim, Stack
 from flagbench.manifests.settings import schedule
@@ -52,11 +53,13 @@ def _as_before(described: Described, stack: Stack, store: Store) -> Estimate | N
 
 
 def _is_row_of(claim: Claim, config: Mapping[str, Any], stack: Stack) -> bool:
-    """Whether a published row is for this configuration on hardware of this stack."""
+    """Whether a row is for this configuration on a device of this stack, and of this machine if it has one."""
     run, conditions = claim.run, claim.conditions
     same = all(getattr(run, key) == config[key] for key in ("nodes", "gpus", "preset", "division", "precision"))
-    ours = claim.case == config["case"] and stack.accelerator(str(conditions.get("device_model"))) is not None
-    return ours and same and conditions.get("batch_size") == schedule(config)["batch_size"]
+    device, here = stack.accelerator(str(conditions.get("device_model"))), this_machine().devices
+    fits = device is not None and (not here or any(device.has_name(found.name) for found in here))
+    ours = claim.case == config["case"] and conditions.get("batch_size") == schedule(config)["batch_size"]
+    return fits and ours and same
 
 
 def _as_published(config: Mapping[str, Any], claims: Iterable[Claim]) -> Estimate | None:
@@ -64,11 +67,12 @@ def _as_published(config: Mapping[str, Any], claims: Iterable[Claim]) -> Estimat
     train, devices = schedule(config), config["nodes"] * config["gpus"]
     for claim in claims:
         whole, speed = claim.metric("e2e_time"), claim.metric("p_core")
+        row = f"the published row {claim.id} on {claim.conditions['device_model']}"
         if train["window_steps"] is None and whole is not None:
-            return Estimate(whole.value, f"e2e_time of the published row {claim.id}")
+            return Estimate(whole.value, f"e2e_time of {row}")
         if train["window_steps"] is not None and speed is not None and speed.scope == "job":
             samples = (train["warmup_steps"] + train["window_steps"]) * train["batch_size"] * devices
-            return Estimate(samples / speed.value, f"p_core of the published row {claim.id}, start-up left out")
+            return Estimate(samples / speed.value, f"p_core of {row}, start-up left out")
     return None
 
 

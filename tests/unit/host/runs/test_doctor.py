@@ -148,7 +148,10 @@ def test_without_an_engine_doctor_says_where_none_answers(monkeypatch: pytest.Mo
     assert "--via native" in str(found.remedy)
 
 
-def test_a_record_that_could_not_be_stored_is_counted(make_record: MakeRecord) -> None:
+def test_a_record_that_could_not_be_stored_is_counted(
+    make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert doctor.unsent().level is Level.OK
     set_aside(make_record(), "s3://bucket")
     assert doctor.unsent().level is Level.WARN

@@ -13,15 +13,18 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.cli import main
+from flagbench.devices import Machine
 from flagbench.errors import FlagbenchError
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import Store
 from flagbench.runs.launchers import LaunchResult, docker_command
+from flagbench.runs.launchers import estimate as estimates
 from flagbench.runs.launchers.describe import Described, describe
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.launchers.native import NativeLauncher
 from flagbench.runs.request import LocalOptions, RunRequest
+from flagbench.vendors import Device
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench
 
@@ -89,7 +92,9 @@ def test_a_container_does_not_see_this_machines_data(flagbench: Flagbench) -> No
     assert native["expected_seconds"] is None
 
 
-def test_how_long_a_run_takes_by_a_published_row(make_request: MakeRequest, store: Path) -> None:
+def test_how_long_a_run_takes_by_a_published_row(
+    make_request: MakeRequest, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     request = make_request("a100", gpus=8, steps=2000)
     described = describe(request, container=True)
     assert described is not None
@@ -104,6 +109,10 @@ def test_how_long_a_run_takes_by_a_published_row(make_request: MakeRequest, stor
     assert expected(train={"window_steps": None}) == (361, "e2e_time")
     for other in ({"train": {"batch_size": 31}}, {"gpus": 3}, {"precision": "fp32"}):
         assert expected(**other) is None
+    monkeypatch.setattr(
+        estimates, "this_machine", lambda: Machine((Device("NVIDIA H100 80GB HBM3", 80.0, "GPU-0"),), 1)
+    )
+    assert expected() is None
 
 
 def test_a_dry_run_for_a_person(flagbench: Flagbench, store: Path) -> None:
