@@ -37,8 +37,8 @@ def _check_layout(case: Dict[str, Any], name: str, config: Dict[str, Any]) -> No
     if ranks % (tp * pp):
         raise UsageError(
             "%d rank(s) cannot be divided into replicas of %d ranks (tp %d x pp %d)" % (ranks, tp * pp, tp, pp),
-            "choose --nodes and --gpus so that their product is a multiple of %d, or other --set tp= and --set pp="
-            % (tp * pp),
+            "choose --nodes and --gpus so that their product is a multiple of %d, or another layout by %s"
+            % (tp * pp, " and ".join("--set " + axis for axis in ("tp", "pp") if axis in case["settable"])),
         )
     for axis, size in (("dp", ranks // (tp * pp)), ("tp", tp), ("pp", pp)):
         if size > 1 and axis not in axes:
