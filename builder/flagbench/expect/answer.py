@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from flagbench.devices import this_machine
+from flagbench.devices import cards_here, this_machine
 from flagbench.errors import FlagbenchError
 from flagbench.expect.estimate import Estimate, estimate, leave_one_out, peaks_apart
 from flagbench.expect.rows import Entry, published, wanted_conditions
@@ -22,7 +22,7 @@ NEAREST = 5
 _SHOWN = 8
 """Rows that a table shows without --wide."""
 _COLUMNS = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "DIFFERS")
-_DROP = ("TASK", "PRECISION", "GPUS", "DEVICE")
+_DROP = ("BATCH, SEQUENCE", "DIFFERS", "TASK", "GPUS", "PRECISION", "DEVICE")
 """The columns that a narrow terminal loses, the first one first."""
 
 
@@ -39,11 +39,11 @@ class Answer:
     rows: tuple[Entry, ...]
     """Of this device, the fewest differing conditions first."""
     nearest: tuple[Entry, ...]
-    """Of other devices and the same task."""
+    """Of the same task: all that may be of this device, then those of others that come closest."""
     cases: tuple[str, ...]
     """Cases that run the model."""
     estimate: Estimate | str | None
-    """Or why there is none; None where a row of this device has the task."""
+    """Or why there is none; None where a row that is or may be of this device has the task."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -53,22 +53,31 @@ class Answer:
             "device": self.device.id,
             "rows": [entry.to_dict(self.wanted) for entry in self.rows],
             "nearest": [entry.to_dict(self.wanted) for entry in self.nearest],
-            "estimate": asdict(self.estimate) if isinstance(self.estimate, Estimate) else None,
+            "estimate": self.estimate.to_dict() if isinstance(self.estimate, Estimate) else None,
             "no_estimate": self.estimate if isinstance(self.estimate, str) else None,
         }
 
+    @property
+    def of_task(self) -> list[Entry]:
+        """Rows of this device and the task."""
+        return [entry for entry in self.rows if self.task in (None, entry.row.task)]
+
+    @property
+    def may_be(self) -> list[Entry]:
+        """Rows that may be of this device, and of the task."""
+        return [entry for entry in self.nearest if self.device.id in entry.may_be]
+
     def page(self, *, wide: bool) -> list[Block]:
         """The answer in a sentence, the rows, and what can be run."""
-        fits = self.estimate is None
-        others = () if fits and not wide else self.nearest
-        found = [*self.rows, *others] if fits else [*others, *self.rows]
+        near = self.nearest if wide or self.estimate is not None else self.may_be
+        found = [*self.of_task, *near, *(entry for entry in self.rows if entry not in self.of_task)]
         shown = found if wide else found[:_SHOWN]
         left = len(found) - len(shown)
         notes = [f"rows that --wide adds: {left}"] if left else []
         if isinstance(self.estimate, str):
             notes.append(f"no estimate: {self.estimate}")
         elif self.estimate is not None and wide:
-            ratio = f"the ratio of the {self.estimate.precision} peaks is {self.estimate.factor:.3f}"
+            ratio = f"the ratio of the {self.estimate.source.row.precision} peaks is {self.estimate.factor:.3f}"
             notes.append(f"{ratio}; tried on {self.estimate.tried} published rows, each left out once")
         if self.cases:
             notes.append(f"flagbench runs it as: {', '.join(self.cases)}")
@@ -77,29 +86,28 @@ class Answer:
             Lines((self.sentence,)),
             Table(_COLUMNS, cells, right=frozenset(("GPUS",)), cut=("DIFFERS", "DEVICE"), drop=_DROP),
             Lines(tuple(notes)),
-            Lines(tuple(f"{entry.id}: {entry.source}" for entry in shown) if wide else ()),
+            Lines(tuple(f"{entry.id}: {entry.details}" for entry in shown) if wide else ()),
         ]
 
     @property
     def sentence(self) -> str:
         """The answer."""
         what = f"{self.asked}, {self.task}," if self.task else self.model
-        fitting = [entry for entry in self.rows if self.task in (None, entry.row.task)]
-        if fitting:
-            count = f"{len(fitting)} published row{'s are' if len(fitting) > 1 else ' is'}"
-            nearest = f"{_speed(fitting[0])} ({fitting[0].id})"
-            return f"{count} of {what} on {self.device.name}; the nearest has {nearest}."
+        sure, may_be = self.of_task, self.may_be
+        nearest = f"the nearest is {_described((sure or self.nearest)[0])}" if sure or self.nearest else ""
+        if sure:
+            count = f"{len(sure)} published row{'s are' if len(sure) > 1 else ' is'}"
+            more = f", and {len(may_be)} more may be" if may_be else ""
+            return f"{count} of {what} on {self.device.name}{more}; {nearest}."
         none = f"No published row is of {what} on {self.device.name}"
-        if self.nearest and self.device.id in self.nearest[0].may_be:
-            return f"{none} for certain; the nearest is {_speed(self.nearest[0])} on {self.nearest[0].row.device}."
+        if may_be:
+            return f"{none} for certain, and {len(may_be)} may be; {nearest}."
         if isinstance(self.estimate, Estimate):
             one = self.estimate
             each = "/device" if one.metric.endswith("_per_device") else ""
-            about = f"about {one.value:.4g} {one.unit}{each} in {one.precision}, median error {one.error:.0%}"
-            return f"{none}; estimated from {one.device} ({one.source}): {about}."
-        if not self.nearest:
-            return f"{none}, nor on any other device."
-        return f"{none}; the nearest is {_speed(self.nearest[0])} on {self.nearest[0].row.device}."
+            about = f"about {float(f'{one.value:.3g}'):g} {one.unit}{each}, median error {one.error:.0%}"
+            return f"{none}; estimated from {_described(one.source)}: {about}."
+        return f"{none}; {nearest}." if nearest else f"{none}, nor on any other device."
 
     def _cells(self, entry: Entry, *, wide: bool) -> tuple[str, ...]:
         results, row = entry.differing(self.wanted), entry.row
@@ -125,18 +133,22 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
     wanted = wanted_conditions(case, task, device, gpus)
     of_model = sorted((e for e in entries if e.row.model == model), key=lambda e: _distance(e, wanted, device))
     same_task = [entry for entry in of_model if task in (None, entry.row.task)]
-    near = [entry for entry in same_task if entry.row.device_id != device.id]
-    run = {entry.row.precision for entry in entries if entry.row.device_id == device.id}
+    rows = [entry for entry in of_model if entry.row.device_id == device.id]
+    may_be = [entry for entry in same_task if device.id in entry.may_be]
+    others = [entry for entry in same_task if entry not in rows and entry not in may_be]
+    known = may_be or any(entry in same_task for entry in rows)
+    vendors = {id: each.vendor for id, each in catalog.devices.items()}
+    alike = [entry for entry in others if vendors.get(entry.row.device_id or "") == device.vendor]
     return Answer(
         asked=asked,
         model=model,
         task=task,
         device=device,
         wanted=wanted,
-        rows=tuple(entry for entry in of_model if entry.row.device_id == device.id),
-        nearest=tuple(near[:NEAREST]),
+        rows=tuple(rows),
+        nearest=(*may_be, *others[:NEAREST]),
         cases=tuple(name for name, other in cases.items() if other.model == model),
-        estimate=None if len(near) < len(same_task) else estimate(near, device, leave_one_out(same_task), run),
+        estimate=None if known else estimate(alike, device, leave_one_out(same_task)),
     )
 
 
@@ -156,13 +168,11 @@ def find_device(name: str, catalog: Catalog) -> DeviceModel:
 
 
 def _device_here(catalog: Catalog) -> DeviceModel:
-    for found in this_machine().devices:
-        for device in catalog.devices.values():
-            if found.name in (device.name, *device.match):
-                return device
-    raise FlagbenchError(
-        "this machine has no accelerator that flagbench knows", remedy="name a device, for example --on h100-sxm"
-    )
+    found = cards_here(this_machine(), catalog)
+    if not found:
+        what = "this machine has no accelerator that flagbench knows"
+        raise FlagbenchError(what, remedy="name a device, for example --on h100-sxm")
+    return found[0]
 
 
 def _distance(entry: Entry, wanted: Mapping[str, Scalar], device: DeviceModel) -> tuple[object, ...]:
@@ -173,6 +183,12 @@ def _distance(entry: Entry, wanted: Mapping[str, Scalar], device: DeviceModel) -
     by_number = re.sub(r"\d+", lambda found: found[0].zfill(6), entry.id)
     peak = peak_of(device, entry.row.precision)
     return "task" in names, entry.rate is None, len(names), apart, peaks_apart(entry, peak), by_number
+
+
+def _described(entry: Entry) -> str:
+    row = entry.row
+    where = f"{row.devices} x {row.device}" if row.devices else row.device
+    return f"{_speed(entry)} on {', '.join(filter(None, (where, row.task, row.precision)))} ({entry.id})"
 
 
 def _speed(entry: Entry) -> str:

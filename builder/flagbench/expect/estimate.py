@@ -7,10 +7,10 @@ known from a row, so none is estimated there.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flagbench.expect.rows import Entry
 from flagbench.manifests.catalogue import peak_of
@@ -23,22 +23,19 @@ MOST_ERROR = 0.15
 
 
 class LeftOut(NamedTuple):
-    """A published row, the row of another device that it is estimated from, and |estimated / published - 1|."""
+    """A published row estimated from the nearest row of another device."""
 
     entry: Entry
     source: Entry
     error: float
+    """|estimated / published - 1|."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """What a row's speed would be on another device. Never a verdict."""
 
-    source: str
-    """The row's id."""
-    device: str
-    """Of that row."""
-    precision: str | None
+    source: Entry
     metric: str
     value: float
     unit: str
@@ -47,6 +44,13 @@ class Estimate:
     error: float
     """Median over `tried` rows in the same precision, each left out once."""
     tried: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        row = self.source.row
+        names = ("metric", "value", "unit", "factor", "error", "tried")
+        own = {name: getattr(self, name) for name in names}
+        return {"source": self.source.id, "device": row.device, "precision": row.precision, **own}
 
 
 def leave_one_out(entries: Iterable[Entry]) -> list[LeftOut]:
@@ -63,37 +67,38 @@ def leave_one_out(entries: Iterable[Entry]) -> list[LeftOut]:
     return found
 
 
-def estimate(
-    entries: Sequence[Entry], device: DeviceModel, tried: Sequence[LeftOut], run: Collection[str | None]
-) -> Estimate | str:
+def estimate(entries: Sequence[Entry], device: DeviceModel, tried: Sequence[LeftOut]) -> Estimate | str:
     """The estimate for a device from the first row that allows one; else why there is none.
 
+    The error is known only for peaks that are no further apart than those it was measured on.
+
     Args:
-        entries: of other devices, the nearest first.
-        run: precisions that somebody has published on the device. A recipe, such as mxfp8, is no peak's own name, and
-            not every device with the peak has it.
+        entries: of other devices of its vendor, the nearest first.
     """
     reasons = []
     for entry in entries:
         row, speed, peak = entry.row, _speed(entry), peak_of(device, entry.row.precision)
-        if speed is None or row.peak is None or peak is None or row.precision not in {*device.peaks, *run}:
+        if entry.rate is None or speed is None or row.peak is None or peak is None:
             continue
-        errors = [one.error for one in tried if one.entry.row.precision == row.precision]
-        if len(errors) < LEAST_ROWS:
-            count = f"{len(errors)} published rows, and {LEAST_ROWS} are needed"
+        same = [one for one in tried if one.entry.row.precision == row.precision]
+        factor, metric = peak / row.peak, entry.rate[0]
+        if len(same) < LEAST_ROWS:
+            count = f"{len(same)} published rows, and {LEAST_ROWS} are needed"
             reasons.append(f"in {row.precision} it can be tried on {count}")
-        elif (error := median(errors)) > MOST_ERROR:
-            reasons.append(f"its median error over {len(errors)} published rows in {row.precision} is {error:.0%}")
-        elif entry.rate is not None:
-            metric, factor = entry.rate[0], peak / row.peak
-            value, unit = speed * factor, row.metrics[metric].unit
-            return Estimate(entry.id, row.device, row.precision, metric, value, unit, factor, error, len(errors))
-    return next(iter(reasons), f"no published row can be scaled by a peak of {device.name}")
+        elif (error := median(one.error for one in same)) > MOST_ERROR:
+            reasons.append(f"its median error over {len(same)} published rows in {row.precision} is {error:.0%}")
+        elif peaks_apart(entry, peak) > (most := max(peaks_apart(one.source, one.entry.row.peak) for one in same)):
+            limits = f"{math.exp(-most):.2f} to {math.exp(most):.2f}"
+            apart = f"its peak in {row.precision} is {factor:.2f} times that of {row.device}"
+            reasons.append(f"{apart}, and the error is known for {limits} times")
+        else:
+            return Estimate(entry, metric, speed * factor, row.metrics[metric].unit, factor, error, len(same))
+    return next(iter(reasons), f"no row of a device of the same vendor can be scaled by a peak of {device.name}")
 
 
 def peaks_apart(entry: Entry, peak: float | None) -> float:
     """How far the peak of a row's device is from another one: the logarithm of their ratio."""
-    return abs(math.log(peak / entry.row.peak)) if peak and entry.row.peak else math.inf
+    return abs(math.log(peak) - math.log(entry.row.peak)) if peak and entry.row.peak else math.inf
 
 
 def _speed(entry: Entry) -> float | None:

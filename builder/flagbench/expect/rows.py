@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flagbench.claims.device_names import find_cards
+from flagbench.claims.rows import reference_condition
 from flagbench.manifests.catalogue import CaseOfModel, Printed, PublishedRow, peak_of, read_cases, read_catalogue
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim, DeviceModel, Scalar
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
@@ -15,10 +16,11 @@ from flagbench.verdict.conditions import Agreement, ConditionResult, compare_con
 RATES = ("tokens_per_second_per_device", "matmul", "p_core", "p_infer_core", "samples_per_second")
 """Speeds that are compared between devices; a row's own is the first that it has."""
 _SHOWN_FIRST = (*RATES, "tokens_per_second", "output_tokens_per_second_per_device", "output_tokens_per_second")
+_BATCH = ("batch_size", "gradient_accumulation_steps")
 _SOFTWARE = ("torch", "cuda", "driver")
 _OF_CLAIM = (
-    *("device_model", "devices", "nodes", "batch_size", "sequence_length", "layout", "precision", "model"),
-    *_SOFTWARE,
+    *("device_model", "devices", "nodes", "sequence_length", "layout", "precision", "model"),
+    *(*_BATCH, *_SOFTWARE),
 )
 """Conditions of a claim that a row has a field of its own for."""
 
@@ -42,6 +44,12 @@ class Entry:
         return next((name for name in _SHOWN_FIRST if name in self.row.metrics), next(iter(self.row.metrics)))
 
     @property
+    def details(self) -> str:
+        """What the row's cells do not show, and its source."""
+        row = self.row
+        return "; ".join(filter(None, (row.parallelism, row.software, row.conditions, self.source)))
+
+    @property
     def rate(self) -> tuple[str, float] | None:
         """The metric that is compared between devices, and its value; None without one."""
         name = next((name for name in RATES if name in self.row.metrics), None)
@@ -52,13 +60,15 @@ class Entry:
         row = self.row
         word = "" if wanted.get("device") in self.may_be else row.device
         axes = dict(re.findall(r"(tp|pp)\W?(\d+)", row.parallelism.lower()))
-        micro_batch = re.search(r"(?:^|mbs |micro |local )(\d+)(?:$| )", row.batch.lower())
-        names = ("task", "devices", "nodes", "precision")
+        micro_batch = re.search(r"(?:^|mbs |micro |local |lbs=)(\d+)(?:$| )", row.batch.lower())
+        steps = re.search(r"(?:accumulated |gas?=)(\d+)", f"{row.batch} {row.parallelism}".lower())
+        names = ("task", "devices", "precision")
         published: dict[str, Any] = {
             **{name: getattr(row, name) for name in names},
             "device": row.device_id or word,
             "sequence": int(row.sequence) if row.sequence.isdecimal() else row.sequence,
             "micro_batch": int(micro_batch[1]) if micro_batch else None,
+            "gradient_accumulation_steps": int(steps[1]) if steps else None,
             **{name: int(axes[name]) if name in axes else None for name in ("tp", "pp")},
         }
         stated = {name: NOT_PUBLISHED if value in (None, "") else value for name, value in published.items()}
@@ -92,12 +102,11 @@ def wanted_conditions(
     """What is asked for: the device and how many, and of a model also what its reference preset runs."""
     found: dict[str, Any] = {"device": device.id, "devices": gpus, "task": task}
     if case is not None and case.kind != "measure":
-        preset = case.presets["reference"]
-        settings = preset.get("train", {})
         found["precision"] = case.default_precision
-        found["sequence"] = preset.get("data", {}).get("sequence_length")
-        found["micro_batch"] = settings.get("micro_batch_size", settings.get("batch_size"))
-        found.update((name, preset.get("layout", {}).get(name)) for name in ("tp", "pp"))
+        found["sequence"] = reference_condition(case, "sequence_length")
+        found["micro_batch"] = reference_condition(case, "batch_size")
+        found["gradient_accumulation_steps"] = reference_condition(case, "gradient_accumulation_steps")
+        found.update((name, case.presets["reference"].get("layout", {}).get(name)) for name in ("tp", "pp"))
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -121,7 +130,7 @@ def _of_claim(claim: Claim, of: CaseOfModel, catalog: Catalog) -> Entry:
         precision=claim.precision.executed,
         devices=stated.get("devices"),
         nodes=stated.get("nodes"),
-        batch=str(stated.get("batch_size", "")),
+        batch=" / accumulated ".join(str(stated[name]) for name in _BATCH if name in stated),
         sequence=str(stated.get("sequence_length", "")),
         parallelism=str(stated.get("layout", "")),
         software=", ".join(f"{name} {stated[name]}" for name in _SOFTWARE if name in stated),
