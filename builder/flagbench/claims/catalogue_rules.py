@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 from statistics import median
 
 from flagbench.claims.numbers import Cell, read_number
@@ -19,6 +21,7 @@ from flagbench.claims.rules.speeds import TOLERANCE
 from flagbench.manifests.catalogue import PublishedRow
 
 SPEED, TFLOPS, MFU = "tokens_per_second_per_device", "tflops_per_device", "mfu"
+RELEASE = attrgetter("release")
 _CHANCE = 1e-6
 """Speeds that lie on a grid by chance more often than this are not called rounded to it."""
 
@@ -83,8 +86,8 @@ def lint_catalogue(published: Sequence[PublishedRow]) -> list[LintFinding]:
     """What the rules find in the rows of a file, by row."""
     numbers = ({name: read_number(value) for name, (value, _) in row.metrics.items()} for row in published)
     rows = [_Row(row, {n: c for n, c in cells.items() if c}) for row, cells in zip(published, numbers, strict=True)]
-    rows.sort(key=_release)
-    rows = [row for _, release in groupby(rows, _release) for row in _with_grid([*release])]
+    rows.sort(key=RELEASE)
+    rows = [row for _, release in groupby(rows, RELEASE) for row in _with_grid([*release])]
     findings = [finding for rule in (_peaks, _flops_per_token, _scaling, _rounding) for finding in rule(rows)]
     return sorted(findings, key=lambda finding: (finding.row, finding.rule))
 
@@ -116,7 +119,7 @@ def _segments(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
     able = sorted((row for row in rows if row.flops is not None), key=lambda row: (row.workload, row.release))
     for _, group in groupby(able, lambda row: row.workload):
         segment: list[_Row] = []
-        for _, release in groupby(group, _release):
+        for _, release in groupby(group, RELEASE):
             members = list(release)
             if segment and sum(row.deviates(_usual(segment)) for row in members) * 2 > len(members):
                 yield segment
@@ -157,7 +160,7 @@ def _rounding(rows: Sequence[_Row]) -> Iterator[LintFinding]:
     def off(row: _Row) -> float:
         return 0.0 if row.flops is None else abs(row.flops[1] / usual[row.of.row] - 1)
 
-    for _, release in groupby((row for row in rows if row.half_grid and SPEED in row.cells), _release):
+    for _, release in groupby((row for row in rows if row.half_grid and SPEED in row.cells), RELEASE):
         members = list(release)
         row = max(members, key=lambda row: (off(row), row.half_grid / row.speed.value))
         value = row.speed.value
@@ -171,13 +174,13 @@ def _rounding(rows: Sequence[_Row]) -> Iterator[LintFinding]:
 
 def _scaling(rows: Sequence[_Row]) -> Iterator[LintFinding]:
     """A device of a larger job is not faster than one of a smaller job, all else as stated."""
-    groups: dict[tuple[object, ...], list[_Row]] = {}
+    groups: dict[tuple[object, ...], list[_Row]] = defaultdict(list)
     for row in rows:
         if SPEED in row.cells and row.of.devices:
             names = ("device", "precision", "parallelism", "software")
             micro_batch = row.of.batch.split("/")[0].strip()
             key = (*row.workload, micro_batch, *(getattr(row.of, name) for name in names))
-            groups.setdefault(key, []).append(row)
+            groups[key].append(row)
     for group in groups.values():
         for row in group:
             smaller = [other for other in group if (other.of.devices or 0) < (row.of.devices or 0)]
@@ -192,7 +195,3 @@ def _scaling(rows: Sequence[_Row]) -> Iterator[LintFinding]:
 
 def _usual(rows: Sequence[_Row]) -> float:
     return median(row.flops[1] for row in rows if row.flops is not None)
-
-
-def _release(row: _Row) -> tuple[tuple[int, ...], str]:
-    return row.release

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from flagbench.devices import cards_here, this_machine
 from flagbench.errors import FlagbenchError
-from flagbench.expect.estimate import Estimate, estimate, leave_one_out, peaks_apart
+from flagbench.expect.estimate import Estimate, estimate, leave_one_out, ratio
 from flagbench.expect.rows import Entry, published, wanted_conditions
 from flagbench.manifests.catalogue import peak_of, read_cases
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, near_names
@@ -181,8 +182,9 @@ def _distance(entry: Entry, wanted: Mapping[str, Scalar], device: DeviceModel) -
     gpus, devices = wanted.get("devices"), entry.row.devices
     apart = abs(devices - gpus) if devices is not None and isinstance(gpus, int) else 0
     by_number = re.sub(r"\d+", lambda found: found[0].zfill(6), entry.id)
-    peak = peak_of(device, entry.row.precision)
-    return "task" in names, entry.rate is None, len(names), apart, peaks_apart(entry, peak), by_number
+    peak, its = peak_of(device, entry.row.precision), entry.row.peak
+    peaks = ratio(peak, its) if peak and its else math.inf
+    return "task" in names, entry.rate is None, len(names), apart, peaks, by_number
 
 
 def _described(entry: Entry) -> str:

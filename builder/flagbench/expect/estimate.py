@@ -6,7 +6,6 @@ known from a row, so none is estimated there.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -22,11 +21,22 @@ MOST_ERROR = 0.15
 """With a larger median error there is no estimate."""
 
 
-class LeftOut(NamedTuple):
-    """A published row estimated from the nearest row of another device."""
+class Scalable(NamedTuple):
+    """A published row whose speed a peak bounds."""
 
     entry: Entry
-    source: Entry
+    metric: str
+    speed: float
+    peak: float
+    """Of its device, FLOP/s."""
+
+
+class LeftOut(NamedTuple):
+    """A published row that was estimated from another device's."""
+
+    entry: Entry
+    factor: float
+    """Its peak over that of the other device."""
     error: float
     """|estimated / published - 1|."""
 
@@ -55,15 +65,13 @@ class Estimate:
 
 def leave_one_out(entries: Iterable[Entry]) -> list[LeftOut]:
     """Each row that another device's can stand for, estimated from the nearest such row."""
-    able = [entry for entry in entries if _speed(entry) is not None]
-    found = []
-    for entry in able:
-        speed, peak = _speed(entry), entry.row.peak
-        others = [other for other in able if _same_work(entry, other)]
-        if others and speed is not None and peak is not None:
-            nearest = min(others, key=lambda other: (_apart(entry, other), peaks_apart(other, peak), other.id))
-            scaled = (_speed(nearest) or 0.0) * peak / (nearest.row.peak or peak)
-            found.append(LeftOut(entry, nearest, abs(scaled / speed - 1)))
+    able, found = _scalable(entries), []
+    for one in able:
+        others = [other for other in able if _same_work(one, other)]
+        if others:
+            nearest = min(others, key=lambda o: (_apart(one.entry, o.entry), ratio(o.peak, one.peak), o.entry.id))
+            factor = one.peak / nearest.peak
+            found.append(LeftOut(one.entry, factor, abs(nearest.speed * factor / one.speed - 1)))
     return found
 
 
@@ -76,46 +84,43 @@ def estimate(entries: Sequence[Entry], device: DeviceModel, tried: Sequence[Left
         entries: of other devices of its vendor, the nearest first.
     """
     reasons = []
-    for entry in entries:
-        row, speed, peak = entry.row, _speed(entry), peak_of(device, entry.row.precision)
-        if entry.rate is None or speed is None or row.peak is None or peak is None:
+    for entry, metric, speed, peak in _scalable(entries):
+        row, own = entry.row, peak_of(device, entry.row.precision)
+        if own is None:
             continue
         same = [one for one in tried if one.entry.row.precision == row.precision]
-        factor, metric = peak / row.peak, entry.rate[0]
+        factor, most = own / peak, max((ratio(one.factor, 1) for one in same), default=1.0)
         if len(same) < LEAST_ROWS:
             count = f"{len(same)} published rows, and {LEAST_ROWS} are needed"
             reasons.append(f"in {row.precision} it can be tried on {count}")
         elif (error := median(one.error for one in same)) > MOST_ERROR:
             reasons.append(f"its median error over {len(same)} published rows in {row.precision} is {error:.0%}")
-        elif peaks_apart(entry, peak) > (most := max(peaks_apart(one.source, one.entry.row.peak) for one in same)):
-            limits = f"{math.exp(-most):.2f} to {math.exp(most):.2f}"
+        elif ratio(factor, 1) > most:
             apart = f"its peak in {row.precision} is {factor:.2f} times that of {row.device}"
-            reasons.append(f"{apart}, and the error is known for {limits} times")
+            reasons.append(f"{apart}, and the error is known for {1 / most:.2f} to {most:.2f} times")
         else:
             return Estimate(entry, metric, speed * factor, row.metrics[metric].unit, factor, error, len(same))
     return next(iter(reasons), f"no row of a device of the same vendor can be scaled by a peak of {device.name}")
 
 
-def peaks_apart(entry: Entry, peak: float | None) -> float:
-    """How far the peak of a row's device is from another one: the logarithm of their ratio."""
-    return abs(math.log(peak) - math.log(entry.row.peak)) if peak and entry.row.peak else math.inf
+def ratio(one: float, other: float) -> float:
+    """The larger of two peaks over the smaller."""
+    return max(one, other) / min(one, other)
 
 
-def _speed(entry: Entry) -> float | None:
-    """The speed of a row that can be scaled; None for any other."""
-    able = entry.row.task != "inference" and entry.row.peak is not None
-    return entry.rate[1] if able and entry.rate is not None else None
+def _scalable(entries: Iterable[Entry]) -> list[Scalable]:
+    able = [(entry, entry.rate, entry.row.peak) for entry in entries if entry.row.task != "inference"]
+    return [Scalable(entry, *rate, peak) for entry, rate, peak in able if rate is not None and peak is not None]
 
 
-def _same_work(entry: Entry, other: Entry) -> bool:
+def _same_work(one: Scalable, other: Scalable) -> bool:
     """The same case, precision and layout on another device; a speed of all devices also needs as many of them."""
-    row, its = entry.row, other.row
-    names = ("model", "task", "precision", "sequence", "parallelism")
-    if row.device_id == its.device_id or any(getattr(row, name) != getattr(its, name) for name in names):
-        return False
-    metrics = [each.rate[0] for each in (entry, other) if each.rate is not None]
-    each_device = metrics[0].endswith("_per_device") or row.devices == its.devices
-    return len(set(metrics)) == 1 and each_device
+    row, its = one.entry.row, other.entry.row
+    names = ["model", "task", "precision", "sequence", "parallelism"]
+    if not one.metric.endswith("_per_device"):
+        names.append("devices")
+    same = all(getattr(row, name) == getattr(its, name) for name in names)
+    return same and row.device_id != its.device_id and one.metric == other.metric
 
 
 def _apart(entry: Entry, other: Entry) -> int:

@@ -84,8 +84,6 @@ class Source:
     path: Word
     license: Word
     """As the project states it in its repository."""
-    attribution: str = ""
-    note: str = ""
     name: str = ""
     """Of the file."""
     rows: tuple[PublishedRow, ...] = ()
@@ -126,9 +124,9 @@ def parse_rows(text: str, shown: str, devices: Mapping[str, DeviceModel]) -> tup
     start = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
     reader = csv.DictReader(lines[start:], strict=True)
     unknown = sorted(set(reader.fieldnames or ()) - set(COLUMNS))
-    if unknown or not reader.fieldnames:
-        what = f"unknown column {', '.join(unknown)}" if unknown else "there is no header"
-        raise ManifestError([Problem(shown, start + 1, (), f"{what}; the columns are {', '.join(COLUMNS)}")])
+    if unknown:
+        what = f"unknown column {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}"
+        raise ManifestError([Problem(shown, start + 1, (), what)])
     problems, found = [], []
     try:
         for cells in reader:
