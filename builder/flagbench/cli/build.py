@@ -13,6 +13,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.build import build_images
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import open_engine
+from flagbench.images.render.image import find_target
 from flagbench.manifests.load import load_catalog
 from flagbench.output import echo_json
 from flagbench.progress import Progress
@@ -105,9 +106,10 @@ def command(
         template=template,
     )
     catalog = load_catalog(claims=False)
+    targets = [find_target(image, catalog) for image in images]
     progress = Progress(quiet=quiet or as_json)
     with closing(open_engine()) as engine:
-        results = list(build_images(images, catalog, options, engine, progress, sbom))
+        results = list(build_images(targets, catalog, options, engine, progress, sbom))
     if as_json:
         echo_json({"images": [result.as_json() for result in results]})
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,7 +17,7 @@ from flagbench.images.build_options import BuildOptions, make_inputs, secrets
 from flagbench.images.docker import BuildRequest, Engine, Resources
 from flagbench.images.lockfile import Lock
 from flagbench.images.render.directory import context_tar
-from flagbench.images.render.image import ImageRenderer, Target, find_target
+from flagbench.images.render.image import ImageRenderer, Target
 from flagbench.images.render.stack import interpreter
 from flagbench.images.sbom import is_sbom_of, read_contents, sbom_json, sbom_path, write_sbom
 from flagbench.images.tags import CREATED_LABEL, REVISION_LABEL, Base, Tier, case_tier, stack_tier
@@ -238,21 +238,20 @@ class Builder:
 
 
 def build_images(
-    names: Sequence[str],
+    targets: Iterable[Target],
     catalog: Catalog,
     options: BuildOptions,
     engine: Engine,
     progress: Progress,
     sbom: Path | None = None,
 ) -> Iterator[ImageResult]:
-    """Build each image in turn, each once, with its bill of materials; every name is looked up first.
+    """Build each image in turn, each once, with its bill of materials.
 
     Args:
         sbom: the file of the bill of materials; None: one for each image in the user's data folder.
     """
-    targets = {target.name: target for target in (find_target(name, catalog) for name in names)}
     builder = Builder(catalog, options, engine, progress)
-    for target in targets.values():
+    for target in {target.name: target for target in targets}.values():
         result = builder.build(target)
         top = result.top
         file = sbom or sbom_path(top.tier.tags[1])

@@ -9,11 +9,12 @@ import pytest
 import yaml
 
 from flagbench import checkout
-from flagbench.images.build import Builder, find_target
+from flagbench.images.build import Builder
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import BuildRequest, ImageInfo, Resources
 from flagbench.images.docker_errors import BuildFailed
 from flagbench.images.lockfile import Lock, Unresolved, inputs_digest, write_lock
+from flagbench.images.render.image import find_target
 from flagbench.manifests.load import build_stack, load_catalog
 from flagbench.progress import Progress
 from flagbench_core.redaction import redact

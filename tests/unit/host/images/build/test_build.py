@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from flagbench.images.build import Builder, build_images, find_target
+from flagbench.images.build import Builder
 from flagbench.images.build_options import BuildOptions
+from flagbench.images.render.image import find_target
 from flagbench.images.tags import VERSION
-from flagbench.manifests.lookup import UnknownNameError
 from flagbench.progress import Progress
+from flagbench_core.exit_codes import ExitCode
 
 
 def test_an_image_has_two_tiers_with_their_tags(build, engine, capsys):
@@ -59,10 +60,9 @@ def test_credentials_are_neither_shown_nor_kept(build, engine, capsys):
     assert "planted" not in repr((request.build_args, request.labels, request.tags))
 
 
-def test_every_name_is_looked_up_before_the_first_is_built(mini, engine):
-    with pytest.raises(UnknownNameError):
-        list(build_images(["distilbert:mini", "nothing"], mini, BuildOptions(), engine, Progress()))
-    assert engine.requests == []
+def test_every_name_is_looked_up_before_an_engine_is(flagbench, monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
+    assert flagbench("build distilbert:cpu nothing").code == ExitCode.USAGE
 
 
 def test_a_stack_is_built_once_even_without_the_cache(mini, engine):
