@@ -184,7 +184,7 @@ def _distance(entry: Entry, wanted: Mapping[str, Scalar], device: DeviceModel) -
     by_number = re.sub(r"\d+", lambda found: found[0].zfill(6), entry.id)
     peak, its = peak_of(device, entry.row.precision), entry.row.peak
     peaks = ratio(peak, its) if peak and its else math.inf
-    return "task" in names, entry.rate is None, len(names), apart, peaks, by_number
+    return "task" in names, entry.speed is None, len(names), apart, peaks, by_number
 
 
 def _described(entry: Entry) -> str:
@@ -194,7 +194,8 @@ def _described(entry: Entry) -> str:
 
 
 def _speed(entry: Entry) -> str:
-    value, unit = entry.row.metrics[entry.shown]
+    metric = entry.speed or next(iter(entry.row.metrics))
+    value, unit = entry.row.metrics[metric]
     number = f"{float(value):.4g}" if len(value) > 9 else value
-    name = "" if "/s" in unit else f"{entry.shown} "
-    return f"{name}{number} {unit}{'/device' if entry.shown.endswith('_per_device') else ''}"
+    name = "" if "/s" in unit else f"{metric} "
+    return f"{name}{number} {unit}{'/device' if metric.endswith('_per_device') else ''}"

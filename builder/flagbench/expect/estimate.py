@@ -109,8 +109,12 @@ def ratio(one: float, other: float) -> float:
 
 
 def _scalable(entries: Iterable[Entry]) -> list[Scalable]:
-    able = [(entry, entry.rate, entry.row.peak) for entry in entries if entry.row.task != "inference"]
-    return [Scalable(entry, *rate, peak) for entry, rate, peak in able if rate is not None and peak is not None]
+    able = [(entry, entry.speed, entry.row.peak) for entry in entries if entry.row.task != "inference"]
+    return [
+        Scalable(entry, metric, float(entry.row.metrics[metric].value), peak)
+        for entry, metric, peak in able
+        if metric is not None and peak is not None
+    ]
 
 
 def _same_work(one: Scalable, other: Scalable) -> bool:

@@ -13,9 +13,11 @@ from flagbench.manifests.catalogue import CaseOfModel, Printed, PublishedRow, pe
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim, DeviceModel, Scalar
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
 
-RATES = ("tokens_per_second_per_device", "matmul", "p_core", "p_infer_core", "samples_per_second")
-"""Speeds that are compared between devices; a row's own is the first that it has."""
-_SHOWN_FIRST = (*RATES, "tokens_per_second", "output_tokens_per_second_per_device", "output_tokens_per_second")
+SPEEDS = (
+    *("tokens_per_second_per_device", "matmul", "p_core", "p_infer_core", "samples_per_second", "tokens_per_second"),
+    *("output_tokens_per_second_per_device", "output_tokens_per_second"),
+)
+"""A row's speed is the first of these that it has."""
 _BATCH = ("batch_size", "gradient_accumulation_steps")
 _SOFTWARE = ("torch", "cuda", "driver")
 _OF_CLAIM = (
@@ -39,21 +41,15 @@ class Entry:
     """Ids of the devices that the publisher's word fits, where it is not said which of them."""
 
     @property
-    def shown(self) -> str:
-        """The metric that is shown: a speed, else the first there is."""
-        return next((name for name in _SHOWN_FIRST if name in self.row.metrics), next(iter(self.row.metrics)))
+    def speed(self) -> str | None:
+        """The metric that is compared between devices; None without one."""
+        return next((name for name in SPEEDS if name in self.row.metrics), None)
 
     @property
     def details(self) -> str:
         """What the row's cells do not show, and its source."""
         row = self.row
         return "; ".join(filter(None, (row.parallelism, row.software, row.conditions, self.source)))
-
-    @property
-    def rate(self) -> tuple[str, float] | None:
-        """The metric that is compared between devices, and its value; None without one."""
-        name = next((name for name in RATES if name in self.row.metrics), None)
-        return None if name is None else (name, float(self.row.metrics[name].value))
 
     def differing(self, wanted: Mapping[str, Scalar]) -> tuple[ConditionResult, ...]:
         """Every condition asked for that the row states otherwise."""

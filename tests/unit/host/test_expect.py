@@ -183,6 +183,18 @@ def test_unknown_names(flagbench: Flagbench, typed: str) -> None:
     assert "list models" not in done.err  # no such list
 
 
+def test_a_narrow_terminal_shows_what_a_number_is_of(flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = flagbench("expect llama3-8b --on h100-sxm --gpus 8").out.splitlines()
+    assert {"DEVICE", "GPUS", "PRECISION", "PUBLISHED"} <= set(shown[2].split())
+    assert all(len(line) <= 80 for line in shown[2:10])
+
+
+def test_speed_of_all_devices_is_a_speed() -> None:
+    assert {entry.id: entry.speed for entry in ENTRIES}["torchtune/1"] == "tokens_per_second"
+
+
 def test_command(flagbench: Flagbench) -> None:
     done = flagbench("expect llama2-70b --on h200 --gpus 8")
     assert done.code == 0
