@@ -270,5 +270,9 @@ def _steps(claim: Claim, request: Request, pace: Pace, count: int) -> dict[int, 
     return {rank: counting if layout.counts(rank) else other for rank in range(layout.world)}
 
 
-CLAIMS = {name: claim for name, claim in CATALOG.claims.items() if claim.stack is not None}
-"""The claims that a record can be made of: those with a stack."""
+CLAIMS = {
+    name: claim
+    for name, claim in CATALOG.claims.items()
+    if claim.stack is not None and CATALOG.cases[claim.case].kind != "measure"
+}
+"""The claims that a record can be made of: those with a stack, of a model's steps."""

@@ -58,7 +58,9 @@ def test_a_record_keeps_its_verdict(expected: dict[str, Any]) -> None:
 
 
 def test_every_claim_without_a_stack_and_every_verdict() -> None:
-    without = {claim.id for claim in CATALOG.claims.values() if claim.stack is None}
-    assert {expected["against"] for expected in EXPECTED} >= without
+    without = [claim for claim in CATALOG.claims.values() if claim.stack is None]
+    # What a device reaches is held against rows of the same device alone, which these are not of.
+    held = {claim.id for claim in without if CATALOG.cases[claim.case].kind != "measure"}
+    assert {expected["against"] for expected in EXPECTED} >= held
     of_baselines = {Verdict.FASTER, Verdict.SAME, Verdict.SLOWER}  # one run on each side rarely tells
     assert {expected["verdict"] for expected in EXPECTED} >= set(Verdict) - of_baselines

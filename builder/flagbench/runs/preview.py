@@ -128,6 +128,8 @@ def _with_folder(part: Mapping[str, Any]) -> str:
 
 
 def _length(train: Mapping[str, Any]) -> str:
+    if "seconds" in train:
+        return "the publisher's iterations" if train["window_steps"] is None else f"at most {train['seconds']} s"
     if train["window_steps"] is not None:
         return f"{train['window_steps']} steps after {train['warmup_steps']} of warm-up"
     target = "" if train.get("target_acc") is None else f"until acc >= {train['target_acc']:g}, "

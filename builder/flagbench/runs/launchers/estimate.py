@@ -58,13 +58,15 @@ def _is_row_of(claim: Claim, config: Mapping[str, Any], stack: Stack) -> bool:
     same = all(getattr(run, key) == config[key] for key in ("nodes", "gpus", "preset", "division", "precision"))
     device, here = stack.accelerator(str(conditions.get("device_model"))), this_machine().devices
     fits = device is not None and (not here or any(device.has_name(found.name) for found in here))
-    ours = claim.case == config["case"] and conditions.get("batch_size") == schedule(config)["batch_size"]
+    ours = claim.case == config["case"] and conditions.get("batch_size") == schedule(config).get("batch_size")
     return fits and ours and same
 
 
 def _as_published(config: Mapping[str, Any], claims: Iterable[Claim]) -> Estimate | None:
-    """By the row's e2e_time for the whole published run, by its p_core for a window of steps."""
+    """By the row's e2e_time for the whole published run, by its p_core for a window of steps; a measurement says."""
     train, devices = schedule(config), config["nodes"] * config["gpus"]
+    if "seconds" in train and train["window_steps"] is not None:
+        return Estimate(train["seconds"], "the time limit of its measurements, start-up left out")
     for claim in claims:
         whole, speed = claim.metric("e2e_time"), claim.metric("p_core")
         row = f"the published row {claim.id} on {claim.conditions['device_model']}"

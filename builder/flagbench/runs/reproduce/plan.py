@@ -11,7 +11,7 @@ from typer import Option
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.lookup import resolve_image
 from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim, Scalar, Stack
-from flagbench.manifests.settings import schedule
+from flagbench.manifests.settings import preset_of, schedule
 from flagbench.options import Text
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.verdict.conditions import SEED, claim_conditions, shown
@@ -97,6 +97,7 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         differs.append(f"stack: {stack.name}, the row's is {claim.stack or 'none'}")
     seed = claim.conditions.get(SEED)
     precision = _precision(claim, stack)
+    preset = preset_of(case, options.preset, claim.run.division)
     asked = LocalOptions(
         nodes=nodes,
         gpus=count,
@@ -105,7 +106,7 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         precision=precision,
         data=options.data,
         weights=options.weights,
-        steps=options.steps or (None if options.full else schedule(case.presets[options.preset])["window_steps"]),
+        steps=options.steps or (None if options.full else schedule(preset)["window_steps"]),
         full=options.full,
         seed=None if fresh or not isinstance(seed, int) or isinstance(seed, bool) else seed,
         set_=tuple(f"{name}={shown(value)}" for name, value in settings.items()),

@@ -248,6 +248,8 @@ FROM_ELSEWHERE = {
     *("fp32-needs-an-edit", "hundred-steps", "image-dependent", "last-iteration", "loss-of-all-epochs"),
     *("memory-of-another-batch", "mfu-exact-n", "misses-its-target", "never-merged", "no-flash-in-fp32"),
     *("of-another-vendor", "other-megatron-options", "software-versions", "stop-in-steps", "target-reached"),
+    *("warm", "not-an-a100", "two-models", "counted-twice", "factor-of-a-node", "two-chips", "few-iterations"),
+    *("share", "two-devices", "no-unit"),
 }
 # What the manifests state beside the row, not as an anomaly.
 STATED = {"missing-condition", "not-published", "precision-label", "cannot-converge"}

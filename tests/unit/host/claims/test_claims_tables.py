@@ -141,6 +141,74 @@ a100-1x1-fp16-bs4 | A100单机单卡（1x1） | 数据精度=fp16, local_batchsi
 llama2-7b-lora training/metax/llama2_7b_finetune-pytorch/README.md 1b5a0303
 id | 配置 | fix_hp | token/p/s | loss | mem | acc(MMLU) | MFU
 c500-1x1-fp16-bs4 | C500单机单卡（1x1） | 数据精度=fp16, local_batchsize=4 | / | 1.72 | 32.0/64 | 0.41 | 36.2%
+
+roofs base/benchmarks/computation-BF16/nvidia/A100/README.md 1b5a0303
+id | 评测项 | matmul_bf16_mean
+a100-1x8-bf16 | 评测结果 | 259.2TFLOPS
+
+roofs base/benchmarks/computation-FP16/nvidia/A100/README.md 1b5a0303
+id | 评测项 | matmul_fp16_mean
+a100-1x8-fp16 | 评测结果 | 251.5TFLOPS
+
+roofs base/benchmarks/computation-FP64/nvidia/A100/README.md 1b5a0303
+id | 评测项 | matmul_fp64_mean
+a100-1x8-fp64 | 评测结果 | 17.8TFLOPS
+
+roofs base/benchmarks/computation-TF32/nvidia/A100/README.md 1b5a0303
+id | 评测项 | matmul_tf32_mean
+a800-1x8-tf32 | 评测结果 | 123.68TFLOPS
+
+roofs base/benchmarks/computation-FP32/nvidia/A100/README.md 1b5a0303
+id | 评测项 | matmul_fp32_mean
+a100-a800-2x8-fp32 | 评测结果 | 19.05TFLOPS
+
+roofs base/benchmarks/main_memory-bandwidth/nvidia/A100/README.md 1b5a0303
+id | 评测项 | memory_bandwidth_mean
+a100-1x8-memory | 评测结果 | 1328.25GB/s
+
+roofs base/benchmarks/interconnect-h2d/nvidia/A100/README.md 1b5a0303
+id | 评测项 | h2d_pageable_mean
+a100-1x8-h2d | 评测结果 | 7.19GB/s
+
+roofs base/benchmarks/interconnect-MPI_intraserver/nvidia/A100/README.md 1b5a0303
+id | 评测项 | all_reduce_mean
+a100-1x8-all-reduce | 评测结果 | 467.87GB/s
+
+roofs base/benchmarks/interconnect-MPI_interserver/nvidia/A100/README.md 1b5a0303
+id | 评测项 | all_reduce_mean
+a100-2x8-all-reduce | 评测结果 | 45.11GB/s
+
+roofs base/benchmarks/computation-BF16/iluvatar/BI150/README.md 1b5a0303
+id | 评测项 | matmul_bf16_mean
+bi150-1x8-bf16 | 评测结果 | 196.77TFLOPS
+
+roofs base/benchmarks/computation-FP16/iluvatar/BI150/README.md 1b5a0303
+id | 评测项 | matmul_fp16_mean
+bi150-1x8-fp16 | 评测结果 | 196.47TFLOPS
+
+roofs base/benchmarks/computation-FP32/iluvatar/BI150/README.md 1b5a0303
+id | 评测项 | matmul_fp32_mean
+bi150-1x8-fp32 | 评测结果 | 38.72TFLOPS
+
+roofs base/benchmarks/main_memory-bandwidth/iluvatar/BI150/README.md 1b5a0303
+id | 评测项 | memory_bandwidth_mean
+bi150-1x8-memory | 评测结果 | 590.01GB/s
+
+roofs base/benchmarks/main_memory-bandwidth/metax/C550/README.md 1b5a0303
+id | 评测项 | memory_bandwidth_mean
+c550-1x2-memory | 评测结果 | 1390.5GB/s
+
+roofs base/benchmarks/computation-BF16/ascend/README.md 1b5a0303
+id | 评测项 | matmul_bf16_mean
+ascend-1x8-bf16 | 评测结果 | 304.277
+
+roofs base/benchmarks/computation-FP16/ascend/README.md 1b5a0303
+id | 评测项 | matmul_fp16_mean
+ascend-1x8-fp16 | 评测结果 | 313.182TFLOPS
+
+roofs base/benchmarks/computation-FP32/ascend/README.md 1b5a0303
+id | 评测项 | matmul_fp32_mean
+ascend-1x8-fp32 | 评测结果 | 82.920TFLOPS
 """  # noqa: E501
 
 
@@ -165,7 +233,7 @@ NAMES = {
     "收敛精度": "acc",
     "性能(samples/s)": "p_whole",
 }
-LABELS = ("配置", "推理工具", "precision", "parallel", "fix_hp", "训练资源", "配置文件")
+LABELS = ("配置", "评测项", "推理工具", "precision", "parallel", "fix_hp", "训练资源", "配置文件")
 # Of the tables of 2023: the target is in the stop rule, the steps are in a note.
 SETTINGS = ("目标精度", "Steps数")
 
@@ -179,6 +247,7 @@ def numbers(cell: str) -> list[float]:
     """What a cell says, `36.1%` as 0.361; empty for one that says nothing."""
     if cell in ("", "/", "coming"):
         return []
+    cell = cell.removesuffix("TFLOPS").removesuffix("GB/s")
     if cell.endswith("%"):
         return [float(cell[:-1]) / 100]
     return [float(part) for part in cell.split("/")]

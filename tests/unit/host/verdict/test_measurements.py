@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from catalogs import CATALOG
 from flagbench.page import render
 from flagbench.report.record_page import record_page
 from flagbench.report.verdict_page import verdict_table
-from flagbench.verdict import Verdict, VerifyResult, verify_baseline
+from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench_core.evidence.section import digest_of
 
 from .conftest import ROWS, Raw, read
@@ -73,3 +74,14 @@ def test_a_record_is_shown_with_its_slowest_devices() -> None:
     assert "rank 0: " in page
     assert all(each["name"] in page for each in MEASURED["measurements"])
     assert all(name in page for name in MEASURED["quality"]["absent"])
+
+
+def test_a_row_is_decided_by_the_metric_that_it_has() -> None:
+    """The measured record against a published row of an all-reduce that it equals in all but its repeats."""
+    claim = CATALOG.claims["roofs/a100-1x8-all-reduce"]
+    value = next(metric["value"] for metric in MEASURED["metrics"] if metric["name"] == "all_reduce_mean")
+    same = {name: MEASURED["conditions"][name] for name in claim.conditions}
+    row = replace(claim, conditions=same, metrics=(replace(claim.metrics[0], value=value),))
+    result = verify_claim([read(MEASURED)], row, CATALOG.cases["roofs"])
+    assert (result.gate, result.verdict) == ("all_reduce_mean", Verdict.INCONCLUSIVE)
+    assert "100" in result.reason  # repeats, which --full has
