@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,9 +76,6 @@ class Answer:
         notes = [f"rows that --wide adds: {left}"] if left else []
         if isinstance(self.estimate, str):
             notes.append(f"no estimate: {self.estimate}")
-        elif self.estimate is not None and wide:
-            ratio = f"the ratio of the {self.estimate.source.row.precision} peaks is {self.estimate.factor:.3f}"
-            notes.append(f"{ratio}; tried on {self.estimate.tried} published rows, each left out once")
         if self.cases:
             notes.append(f"flagbench runs it as: {', '.join(self.cases)}")
         cells = [self._cells(entry, wide=wide) for entry in shown]
@@ -106,14 +102,15 @@ class Answer:
         if isinstance(self.estimate, Estimate):
             one = self.estimate
             each = "/device" if one.metric.endswith("_per_device") else ""
-            about = f"about {float(f'{one.value:.3g}'):g} {one.unit}{each}, median error {one.error:.0%}"
-            return f"{none}; estimated from {_described(one.source)}: {about}."
+            about = f"about {float(f'{one.value:.3g}'):g} {one.unit}{each}"
+            error = f"median error {one.error:.0%} over {one.tried} published rows"
+            return f"{none}; estimated from {_described(one.source)}: {about}, {error}."
         return f"{none}; {nearest}." if nearest else f"{none}, nor on any other device."
 
     def _cells(self, entry: Entry, *, wide: bool) -> tuple[str, ...]:
         results, row = entry.differing(self.wanted), entry.row
         differs = "; ".join(map(describe, results)) if wide else ", ".join(result.name for result in results)
-        shape = ", ".join(filter(None, (row.batch, row.sequence)))
+        shape = f"{row.batch or '-'}, {row.sequence}" if row.sequence else row.batch
         what = (entry.id, row.device, str(row.devices or ""), row.task, row.precision or "", shape)
         return *what, _speed(entry), differs
 
@@ -177,14 +174,12 @@ def _device_here(catalog: Catalog) -> DeviceModel:
 
 
 def _distance(entry: Entry, wanted: Mapping[str, Scalar], device: DeviceModel) -> tuple[object, ...]:
-    """The task and a speed first, then how many conditions differ, how many devices, how far the peak is, the id."""
+    """The task and a speed first, then how many conditions differ, how many devices, how far the peak is."""
     names = [result.name for result in entry.differing(wanted)]
     gpus, devices = wanted.get("devices"), entry.row.devices
     apart = abs(devices - gpus) if devices is not None and isinstance(gpus, int) else 0
-    by_number = re.sub(r"\d+", lambda found: found[0].zfill(6), entry.id)
     peak, its = peak_of(device, entry.row.precision), entry.row.peak
-    peaks = ratio(peak, its) if peak and its else math.inf
-    return "task" in names, entry.speed is None, len(names), apart, peaks, by_number
+    return "task" in names, entry.speed is None, len(names), apart, ratio(peak, its) if peak and its else math.inf
 
 
 def _described(entry: Entry) -> str:
