@@ -38,8 +38,10 @@ class Answer:
     wanted: Mapping[str, Scalar]
     rows: tuple[Entry, ...]
     """Of this device, the fewest differing conditions first."""
-    nearest: tuple[Entry, ...]
-    """Of the same task: all that may be of this device, then those of others that come closest."""
+    may_be: tuple[Entry, ...]
+    """Of this device or another one that has the publisher's name, and the same task."""
+    others: tuple[Entry, ...]
+    """Of other devices and the same task, those that come closest."""
     cases: tuple[str, ...]
     """Cases that run the model."""
     estimate: Estimate | str | None
@@ -52,7 +54,7 @@ class Answer:
             **{name: getattr(self, name) for name in names},
             "device": self.device.id,
             "rows": [entry.to_dict(self.wanted) for entry in self.rows],
-            "nearest": [entry.to_dict(self.wanted) for entry in self.nearest],
+            "nearest": [entry.to_dict(self.wanted) for entry in (*self.may_be, *self.others)],
             "estimate": self.estimate.to_dict() if isinstance(self.estimate, Estimate) else None,
             "no_estimate": self.estimate if isinstance(self.estimate, str) else None,
         }
@@ -62,15 +64,10 @@ class Answer:
         """Rows of this device and the task."""
         return [entry for entry in self.rows if self.task in (None, entry.row.task)]
 
-    @property
-    def may_be(self) -> list[Entry]:
-        """Rows that may be of this device, and of the task."""
-        return [entry for entry in self.nearest if self.device.id in entry.may_be]
-
     def page(self, *, wide: bool) -> list[Block]:
         """The answer in a sentence, the rows, and what can be run."""
-        near = self.nearest if wide or self.estimate is not None else self.may_be
-        found = [*self.of_task, *near, *(entry for entry in self.rows if entry not in self.of_task)]
+        others = self.others if wide or self.estimate is not None else ()
+        found = [*self.of_task, *self.may_be, *others, *(entry for entry in self.rows if entry not in self.of_task)]
         shown = found if wide else found[:_SHOWN]
         left = len(found) - len(shown)
         notes = [f"rows that --wide adds: {left}"] if left else []
@@ -91,7 +88,8 @@ class Answer:
         """The answer."""
         what = f"{self.asked}, {self.task}," if self.task else self.model
         sure, may_be = self.of_task, self.may_be
-        nearest = f"the nearest is {_described((sure or self.nearest)[0])}" if sure or self.nearest else ""
+        first = next(iter([*sure, *may_be, *self.others]), None)
+        nearest = "nor on any other device" if first is None else f"the nearest is {_described(first)}"
         if sure:
             count = f"{len(sure)} published row{'s are' if len(sure) > 1 else ' is'}"
             more = f", and {len(may_be)} more may be" if may_be else ""
@@ -105,7 +103,7 @@ class Answer:
             about = f"about {float(f'{one.value:.3g}'):g} {one.unit}{each}"
             error = f"median error {one.error:.0%} over {one.tried} published rows"
             return f"{none}; estimated from {_described(one.source)}: {about}, {error}."
-        return f"{none}; {nearest}." if nearest else f"{none}, nor on any other device."
+        return f"{none}; {nearest}."
 
     def _cells(self, entry: Entry, *, wide: bool) -> tuple[str, ...]:
         results, row = entry.differing(self.wanted), entry.row
@@ -125,16 +123,19 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
         close = near_names(asked, models)
         remedy = f"did you mean {' or '.join(close)}?" if close else f"name one of {', '.join(models)}"
         raise UnknownNameError(f"there is no case and no published row of '{asked}'", remedy=remedy)
-    device = _device_here(catalog) if on is None else find_device(on, catalog)
-    if on is None and gpus is None:
-        gpus = this_machine().visible or None
+    if on is not None:
+        device = find_device(on, catalog)
+    elif here := cards_here(this_machine(), catalog):
+        device, gpus = here[0], gpus or this_machine().visible or None
+    else:
+        what = "this machine has no accelerator that flagbench knows"
+        raise FlagbenchError(what, remedy="name a device, for example --on h100-sxm")
     wanted = wanted_conditions(case, task, device, gpus)
     of_model = sorted((e for e in entries if e.row.model == model), key=lambda e: _distance(e, wanted, device))
     same_task = [entry for entry in of_model if task in (None, entry.row.task)]
     rows = [entry for entry in of_model if entry.row.device_id == device.id]
     may_be = [entry for entry in same_task if device.id in entry.may_be]
     others = [entry for entry in same_task if entry not in rows and entry not in may_be]
-    known = may_be or any(entry in same_task for entry in rows)
     vendors = {id: each.vendor for id, each in catalog.devices.items()}
     alike = [entry for entry in others if vendors.get(entry.row.device_id or "") == device.vendor]
     return Answer(
@@ -144,9 +145,10 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
         device=device,
         wanted=wanted,
         rows=tuple(rows),
-        nearest=(*may_be, *others[:NEAREST]),
+        may_be=tuple(may_be),
+        others=tuple(others[:NEAREST]),
         cases=tuple(name for name, other in cases.items() if other.model == model),
-        estimate=None if known else estimate(alike, device, leave_one_out(same_task)),
+        estimate=None if len(others) < len(same_task) else estimate(alike, device, leave_one_out(same_task)),
     )
 
 
@@ -163,14 +165,6 @@ def find_device(name: str, catalog: Catalog) -> DeviceModel:
     exact = [device for device in devices if any(map(is_named, (device.id, device.name, *device.match)))]
     found = exact or [device for device in devices if device.id.startswith(f"{name.lower()}-")]
     return found[0] if len(found) == 1 else catalog_get(catalog.devices, name, kind="device")
-
-
-def _device_here(catalog: Catalog) -> DeviceModel:
-    found = cards_here(this_machine(), catalog)
-    if not found:
-        what = "this machine has no accelerator that flagbench knows"
-        raise FlagbenchError(what, remedy="name a device, for example --on h100-sxm")
-    return found[0]
 
 
 def _distance(entry: Entry, wanted: Mapping[str, Scalar], device: DeviceModel) -> tuple[object, ...]:

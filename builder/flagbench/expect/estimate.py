@@ -7,7 +7,6 @@ known from a row, so none is estimated there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -41,8 +40,7 @@ class LeftOut(NamedTuple):
     """|estimated / published - 1|."""
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """What a row's speed would be on another device. Never a verdict."""
 
     source: Entry
@@ -58,9 +56,7 @@ class Estimate:
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         row = self.source.row
-        names = ("metric", "value", "unit", "factor", "error", "tried")
-        own = {name: getattr(self, name) for name in names}
-        return {"source": self.source.id, "device": row.device, "precision": row.precision, **own}
+        return {**self._asdict(), "source": self.source.id, "device": row.device, "precision": row.precision}
 
 
 def leave_one_out(entries: Iterable[Entry]) -> list[LeftOut]:
@@ -100,7 +96,10 @@ def estimate(entries: Sequence[Entry], device: DeviceModel, tried: Sequence[Left
             reasons.append(f"{apart}, and the error is known for {1 / most:.2f} to {most:.2f} times")
         else:
             return Estimate(entry, metric, speed * factor, row.metrics[metric].unit, factor, error, len(same))
-    return next(iter(reasons), f"no row of a device of the same vendor can be scaled by a peak of {device.name}")
+    only = (
+        "training and matrix products are estimated, from the same vendor's devices, where both peaks are published"
+    )
+    return next(iter(reasons), f"only {only}")
 
 
 def ratio(one: float, other: float) -> float:
