@@ -55,17 +55,13 @@ class Entry:
         """Every condition asked for that the row states otherwise."""
         row = self.row
         word = "" if wanted.get("device") in self.may_be else row.device
-        axes = dict(re.findall(r"(tp|pp)\W?(\d+)", row.parallelism.lower()))
-        micro_batch = re.search(r"(?:^|mbs |micro |local |lbs=)(\d+)(?:$| )", row.batch.lower())
-        steps = re.search(r"(?:accumulated |gas?=)(\d+)", f"{row.batch} {row.parallelism}".lower())
-        names = ("task", "devices", "precision")
         published: dict[str, Any] = {
-            **{name: getattr(row, name) for name in names},
+            **{name: getattr(row, name) for name in ("task", "devices", "precision")},
             "device": row.device_id or word,
             "sequence": int(row.sequence) if row.sequence.isdecimal() else row.sequence,
-            "micro_batch": int(micro_batch[1]) if micro_batch else None,
-            "gradient_accumulation_steps": int(steps[1]) if steps else None,
-            **{name: int(axes[name]) if name in axes else None for name in ("tp", "pp")},
+            "micro_batch": _number(r"(?:^|mbs |micro |local |lbs=)(\d+)(?:$| )", row.batch),
+            "gradient_accumulation_steps": _number(r"(?:accumulated |gas?=)(\d+)", f"{row.batch} {row.parallelism}"),
+            **{name: _number(rf"{name}\W?(\d+)", row.parallelism) for name in ("tp", "pp")},
         }
         stated = {name: NOT_PUBLISHED if value in (None, "") else value for name, value in published.items()}
         results = compare_conditions(wanted, wanted, stated)
@@ -104,6 +100,11 @@ def wanted_conditions(
         found["gradient_accumulation_steps"] = reference_condition(case, "gradient_accumulation_steps")
         found.update((name, case.presets["reference"].get("layout", {}).get(name)) for name in ("tp", "pp"))
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _number(pattern: str, text: str) -> int | None:
+    found = re.search(pattern, text, re.IGNORECASE)
+    return int(found[1]) if found else None
 
 
 def _devices(word: str, catalog: Catalog) -> tuple[str, ...]:
