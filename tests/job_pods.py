@@ -22,6 +22,7 @@ JOBS = {
     "an accelerator": ("distilbert:c500", {"nodes": 2, "gpus": 8}),
     "one device": ("distilbert:a100", {}),
     "nodes of one product": ("distilbert:h100", {"nodes": 2}),
+    "nodes of one device": ("distilbert:h100-sxm", {"nodes": 2}),
     "nodes of one label": ("distilbert:h100", {"nodes": 2, "node_label": ("cloud/gpu=h100,h200",)}),
     "nodes by name": ("distilbert:h100", {"nodes": 2, "node_label": ("kubernetes.io/hostname=a,b",)}),
     # Its name says gpu, and it is not the accelerator.

@@ -30,7 +30,7 @@ def cases(incomplete: str) -> list[str]:
 
 
 def stacks(incomplete: str) -> list[str]:
-    """Every stack and alias that starts with what was typed."""
+    """Every stack, alias and device that starts with what was typed."""
     return _matching(incomplete, _stacks)
 
 
@@ -45,7 +45,8 @@ def _cases() -> list[str]:
 
 def _stacks() -> list[str]:
     aliases = ", ".join(_found("stacks", r"^aliases: \[(.+)\]"))
-    return sorted({*_found("stacks", r"^name: (\S+)"), *aliases.split(", ")} - {""})
+    names = _found("stacks", r"^name: (\S+)") + _found("devices", r"^id: (\S+)")
+    return sorted({*names, *aliases.split(", ")} - {""})
 
 
 def _found(folder: str, pattern: str) -> list[str]:

@@ -12,7 +12,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.expect.estimate import Estimate, estimate, leave_one_out, ratio
 from flagbench.expect.rows import Entry, published, wanted_conditions
 from flagbench.manifests.catalogue import peak_of, read_cases
-from flagbench.manifests.lookup import UnknownNameError, catalog_get, near_names
+from flagbench.manifests.lookup import UnknownNameError, catalog_get, devices_named, near_names
 from flagbench.manifests.model import Catalog, DeviceModel, Scalar
 from flagbench.page import Block, Lines, Table
 from flagbench.verdict.conditions import describe
@@ -163,7 +163,7 @@ def find_device(name: str, catalog: Catalog) -> DeviceModel:
 
     devices = catalog.devices.values()
     exact = [device for device in devices if any(map(is_named, (device.id, device.name, *device.match)))]
-    found = exact or [device for device in devices if device.id.startswith(f"{name.lower()}-")]
+    found = exact or devices_named(name.lower(), devices)
     return found[0] if len(found) == 1 else catalog_get(catalog.devices, name, kind="device")
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
-from flagbench.manifests.model import Base, Case, Catalog, Stack
+from flagbench.manifests.model import Base, Case, Catalog, DeviceModel, Stack
 
 T = TypeVar("T")
 
@@ -35,9 +36,26 @@ def near_names(name: str, known: Collection[str]) -> list[str]:
 
 
 def get_stack(name: str, catalog: Catalog) -> Stack:
-    """The stack of that name or alias. Raises UnknownNameError (usage)."""
-    by_name = {alias: stack for stack in catalog.stacks.values() for alias in stack.aliases}
-    return catalog_get({**by_name, **catalog.stacks}, name, kind="stack")
+    """The stack of that name or alias, or with devices of that name. If it names devices, only these are left in it.
+
+    Of several stacks with such devices, the one with an alias that the name begins with: `a100-pcie` is of the stack
+    `a100`. Raises UnknownNameError (usage).
+    """
+    stacks = catalog.stacks.values()
+    known = {each: stack for stack in stacks for each in stack.names}
+    if name not in known:
+        having = [stack for stack in stacks if devices_named(name, stack.accelerators)]
+        of_alias = [stack for stack in having if any(name.startswith(f"{alias}-") for alias in stack.aliases)]
+        known |= {device.id: stack for stack in stacks for device in stack.accelerators}
+        known |= dict(zip([name], of_alias or having, strict=False))
+    stack = catalog_get(known, name, kind="stack")
+    devices = devices_named(name, stack.accelerators)
+    return stack if devices in ((), stack.accelerators) else replace(stack, accelerators=devices, chosen=name)
+
+
+def devices_named(name: str, devices: Iterable[DeviceModel]) -> tuple[DeviceModel, ...]:
+    """The devices whose id is `name`, or begins with it up to a dash: `h100` names h100-sxm and h100-pcie."""
+    return tuple(device for device in devices if f"{device.id}-".startswith(f"{name}-"))
 
 
 def require_base(stack: Stack) -> Base:
@@ -49,7 +67,7 @@ def require_base(stack: Stack) -> Base:
 
 
 def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
-    """The case and the stack that `case:stack` names, like `distilbert:cpu`; the stack may be an alias.
+    """The case and the stack that `case:stack` names, like `distilbert:cpu`; see `get_stack`.
 
     A leading `flagbench/`, as in the image's name in a registry, is accepted.
     Raises UnknownNameError (usage) for a missing colon, an unknown name, or a stack without that case.

@@ -508,9 +508,12 @@ class KubernetesNeeds:
         Annotated[
             tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")], ...],
             Meta(min_length=1),
-        ],
+        ]
+        | None,
     ]
-    """Labels a node must carry, each with the values that will do."""
+    """Labels a node must carry, each with the values that will do.
+
+    Null: the names of the devices, with dashes for spaces."""
     tolerations: tuple[ResourceName, ...]
     memory_per_device_gib: Count
     cpus_per_device: Count
@@ -590,7 +593,14 @@ class Stack(StackManifest, Manifest):
     """The manifest as it is compiled for the image side, with what that reads of the devices as `accelerators`."""
     path: Path
     accelerators: tuple[DeviceModel, ...]
-    """The devices themselves."""
+    """The devices themselves: all of `devices`, or those that `chosen` names."""
+    chosen: str | None = None
+    """The name of some of its devices, such as h100 or h100-sxm."""
+
+    @property
+    def selector(self) -> str:
+        """What names it, and its chosen devices, in a command."""
+        return self.chosen or self.name
 
     @property
     def names(self) -> tuple[str, ...]:

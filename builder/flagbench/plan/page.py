@@ -73,7 +73,7 @@ class Plan:
         chosen = {"tp": layout.tp, "pp": layout.pp, "recompute": self.best.recompute}
         settings = [f"{name}={value}" for name, value in chosen.items() if name in case.settable]
         settings += sorted(text for text in self.options.set_ if text.partition("=")[0] not in chosen)
-        image = f"{case.name}:{self.stack.name if self.stack else 'STACK'}"
+        image = f"{case.name}:{self.stack.selector if self.stack else 'STACK'}"
         return shlex.join(["flagbench", "run", image, *replace(self.options, set_=tuple(settings)).words()])
 
     def require_fit(self) -> None:
@@ -196,7 +196,7 @@ def _case_and_stack(name: str, catalog: Catalog) -> tuple[Case, Stack | None]:
 
 
 def _memory(given: float | None, stack: Stack | None) -> float:
-    """GiB of a device: as given, else that of all the stack's devices. Raises FlagbenchError (usage)."""
+    """GiB of a device: as given, else that of all the stack's chosen devices. Raises FlagbenchError (usage)."""
     if given is not None:
         if not 0 < given <= 2**20:
             raise FlagbenchError(f"--mem {given:g} is out of range", remedy="give the memory of a device in GiB")
@@ -205,11 +205,11 @@ def _memory(given: float | None, stack: Stack | None) -> float:
         raise FlagbenchError(
             "the memory of a device is not known", remedy="add --mem GIB, or name a stack: CASE:STACK"
         )
-    sizes = {device.name: device.memory_gib for device in stack.accelerators}
+    sizes = {device.id: device.memory_gib for device in stack.accelerators}
     if len(set(sizes.values())) != 1:
         named = ", ".join(f"{name} {size} GiB" for name, size in sizes.items())
         raise FlagbenchError(
-            f"the devices of {stack.name} {'do not have one size of memory' if sizes else 'are not known'}",
-            remedy=f"add --mem GIB{': ' + named if named else ''}",
+            f"the devices of {stack.selector} {'do not have one size of memory' if sizes else 'are not known'}",
+            remedy=f"add --mem GIB{', or name devices of one size: ' + named if named else ''}",
         )
     return float(next(iter(sizes.values())))

@@ -252,7 +252,12 @@ class JobRequest:
     def node_labels(self) -> Mapping[str, tuple[str, ...]]:
         """Labels that a node must have, each with the values allowed."""
         given = _pairs("--node-label", self.job.node_label)
-        return {key: tuple(text.split(",")) for key, text in given.items()} or self.stack.kubernetes.node_labels
+        if given:
+            return {key: tuple(text.split(",")) for key, text in given.items()}
+        # As NVIDIA's GPU feature discovery writes the driver's name of a device.
+        products = tuple(device.name.replace(" ", "-") for device in self.stack.accelerators)
+        own = self.stack.kubernetes.node_labels
+        return {key: values or products for key, values in own.items() if values or products}
 
     def arguments(self) -> list[str]:
         """What the image is told; which node it is, the cluster says."""
@@ -263,7 +268,7 @@ class JobRequest:
 
     def command(self) -> list[str]:
         """The words of the command that makes this job again, byte for byte."""
-        name = f"{self.case.name}:{self.stack.name}"
+        name = f"{self.case.name}:{self.stack.selector}"
         run = replace(self.run, run_id=self.run_id)
         env = tuple(f"{key}={value}" for key, value in self.environment.items() if key != GIVEN)
         job = replace(self.job, env=env)

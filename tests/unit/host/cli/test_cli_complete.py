@@ -58,9 +58,11 @@ def test_a_broken_setup_completes_nothing(
 
 
 def test_completion_knows_every_image_and_stack(completed: Completed) -> None:
-    assert {*completed("build ")} == {*image_names(CATALOG)}
+    by_device = {f"{case}:{device}" for case in CATALOG.cases for device in CATALOG.devices}
+    assert {*completed("build ")} == {*image_names(CATALOG), *by_device}
     assert {*completed("reproduce x --on ")} == {
         *CATALOG.stacks,
+        *CATALOG.devices,
         *(a for s in CATALOG.stacks.values() for a in s.aliases),
     }
 

@@ -54,9 +54,13 @@ def test_the_command_of_a_plan_is_accepted(flagbench: Flagbench) -> None:
 def test_memory_of_the_devices_of_a_stack(flagbench: Flagbench) -> None:
     told = flagbench("plan llama2-70b:c500-maca3 --gpus 32 --json").json
     assert (told["stack"], told["memory_gib"]) == ("c500-maca3", 64)
-    several = flagbench("plan llama2-70b:cuda13 --gpus 32")
+    of_devices = flagbench("plan llama2-70b:h200 --gpus 32 --json").json
+    assert (of_devices["stack"], of_devices["memory_gib"]) == ("cuda13", 141)
+    assert "llama2-70b:h200" in of_devices["command"]
+    several = flagbench("plan llama2-70b:h100 --gpus 32")
     assert several.code == ExitCode.USAGE
-    assert "NVIDIA H200 141 GiB" in several.err
+    assert "h100-nvl 94 GiB" in several.err
+    assert "h200" not in several.err
     unknown = flagbench("plan llama2-70b --gpus 32")
     assert (unknown.code, "--mem" in unknown.err) == (ExitCode.USAGE, True)
 

@@ -58,12 +58,39 @@ def test_images_resolve_by_name_and_alias() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "stack", "devices"),
+    [
+        ("h100", "cuda13", ["h100-sxm", "h100-pcie", "h100-nvl"]),
+        ("h800", "cuda13", ["h800-sxm"]),
+        ("l40s", "cuda13", ["l40s"]),
+        ("rtx-pro-6000", "cuda13", ["rtx-pro-6000-workstation", "rtx-pro-6000-server"]),
+        ("a100-sxm-80gb", "a100-cuda11.6", ["a100-sxm-80gb"]),
+        ("c500-oam", "c500-maca2.18", ["c500-oam"]),
+        ("mi300x", "rocm", ["mi300x"]),
+    ],
+)
+def test_a_device_names_its_stack(name: str, stack: str, devices: list[str]) -> None:
+    found = get_stack(name, load_catalog(claims=False))
+    assert (found.name, found.selector) == (stack, name)
+    assert [device.id for device in found.accelerators] == devices
+
+
+@pytest.mark.parametrize("name", ["a100", "a100-cuda11.8", "hopper-cuda13", "c500", "cpu"])
+def test_all_devices_of_a_stack(name: str) -> None:
+    catalog = load_catalog(claims=False)
+    found = get_stack(name, catalog)
+    assert found is catalog.stacks[found.selector]
+
+
+@pytest.mark.parametrize(
     ("image", "named", "remedy"),
     [
         ("distilbert", "'distilbert'", "case:stack"),
         ("distilbert:", "'distilbert:'", "case:stack"),
         ("distilbrt:cpu", "'distilbrt'", "distilbert?"),
         ("distilbert:a10", "'a10'", "a100"),
+        ("distilbert:h80", "'h80'", "h800-sxm"),
+        ("distilbert:h100-sx", "'h100-sx'", "h100-sxm"),
     ],
 )
 def test_names_that_do_not_resolve_are_answered_with_the_nearest(image: str, named: str, remedy: str) -> None:

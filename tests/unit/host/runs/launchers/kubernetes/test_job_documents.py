@@ -82,6 +82,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "nodes of one product": {
         ALIKE: together("nvidia.com/gpu.product"),
+        TERMS: nodes_with("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-PCIe", "NVIDIA-H100-NVL"),
+    },
+    "nodes of one device": {
+        ALIKE: None,
+        TERMS: nodes_with("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"),
     },
     "nodes of one label": {
         ALIKE: together("cloud/gpu"),
