@@ -248,6 +248,8 @@ class Operation(NamedTuple):
     prepare: Callable[[], Callable[[], Any]]
     """Allocates what it works on; what that returns starts one operation. Either raises a RuntimeError where this
     device or this torch has no such operation."""
+    probe: Optional["Operation"] = None
+    """A small one of the same kind, by whose time it is judged whether there is time for this one."""
 
 
 class Measurement(NamedTuple):

@@ -13,6 +13,7 @@ from flagbench_core.evidence.roofs import amount
 NAN = float("nan")
 FULL_REPEATS = 100
 """With as many, a mean has an interval within the run."""
+TOO_LONG = "one operation takes %.2g s, too long for its share of the time"
 SEARCH_SHARE = 0.5
 """The share of a measurement's time in which the fastest of its candidates is looked for."""
 
@@ -102,6 +103,13 @@ class MeasureLoop:
 
     def _prepare(self, operation: Operation, seconds: float) -> Tuple[Optional[Ready], Optional[str]]:
         """An operation that can be repeated on all ranks within so many seconds, or why it cannot."""
+        if operation.probe is not None:
+            small, why = self._prepare(operation.probe, seconds)
+            if small is None:
+                return None, why
+            expected = amount(operation.measured) / _speed(small)
+            if expected > seconds / 2:
+                return None, TOO_LONG % expected
         start, why = self._attempt(operation.prepare)
         if start is None:
             return None, why
@@ -110,7 +118,7 @@ class MeasureLoop:
             return None, why
         first = max(self.repeater.all_gather(first))
         if first > seconds / 2:
-            return None, "one operation takes %.2g s, too long for its share of the time" % first
+            return None, TOO_LONG % first
         return Ready(operation, start, self.repeater.pace(start)), None
 
     def _attempt(self, run: Callable[[], Any]) -> Tuple[Any, Optional[str]]:

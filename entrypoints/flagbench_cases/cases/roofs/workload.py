@@ -12,8 +12,10 @@ from flagbench_cases.engines.products import product
 from flagbench_cases.shared.errors import DataError
 from flagbench_core.evidence.roofs import COLLECTIVES, PRODUCT
 
-MEMORY_SHARE = 16
+MEMORY_SHARE = 8
 """No tensor is larger than that part of a rank's memory: an operation has up to three."""
+PROBE = 1024
+"""Rows and columns of a product that takes little time, and more than its launch on a device."""
 PROVEN = ("fp32", "tf32", "fp16", "bf16")
 """Precisions whose products can be told apart by their error."""
 
@@ -51,7 +53,7 @@ class RoofsWorkload(MeasureWorkload):
         for name in COLLECTIVES:
             for size in sizes["smaller"]:
                 found.append(Measurement("%s_%d" % (name, size), [self._collective(name, size)]))
-            found.append(Measurement(name, [self._collective(name, sizes["largest"])]))
+            found.append(Measurement(name, [self._collective(name, self._fitting(sizes["largest"]))]))
         return found
 
     def describe(self) -> Dict[str, Any]:
@@ -59,14 +61,15 @@ class RoofsWorkload(MeasureWorkload):
         products = self.config["products"]
         conditions = {
             "shape": "%d x %d x %d" % (products["m"], products["n"], products["k"]),
-            "copy_bytes": self.config["copies"]["bytes"],
-            "largest_collective": self.config["collectives"]["largest"],
+            "copy_bytes": self._fitting(self.config["copies"]["bytes"]),
+            "largest_collective": self._fitting(self.config["collectives"]["largest"]),
         }
         return {"conditions": conditions}
 
     def _product(self, name: str, shape: List[int], transposed: bool) -> Operation:
+        probe = self._product(name, [PROBE] * 3, transposed) if min(shape) > PROBE else None
         measured = {"operation": PRODUCT, "precision": name, "shape": list(shape), "transposed": transposed}
-        return Operation(measured, functools.partial(self._multiply, name, shape, transposed))
+        return Operation(measured, functools.partial(self._multiply, name, shape, transposed), probe)
 
     def _multiply(self, name: str, shape: List[int], transposed: bool) -> Callable[[], Any]:
         if name in PROVEN:
@@ -77,18 +80,23 @@ class RoofsWorkload(MeasureWorkload):
         return product(self.device, name, shape[0], shape[1], shape[2], transposed)
 
     def _copy(self, way: str, size: int, pinned: bool) -> Operation:
-        size = min(size, self.most) // 4 * 4
+        size = self._fitting(size)
         measured = {"operation": way, "bytes": size, **({} if way == "copy" else {"pinned": pinned})}
         return Operation(measured, functools.partial(self._copying, way, size, pinned))
+
+    def _fitting(self, size: int) -> int:
+        """The bytes of a copy, or of the largest collective, which are fewer where memory is small."""
+        return min(size, self.most) // 4 * 4
 
     def _copying(self, way: str, size: int, pinned: bool) -> Callable[[], Any]:
         if way != "copy" and self.device.type == "cpu":
             raise RuntimeError("a processor has no memory apart from the host's")
-        source, target = (torch.randn(size // 4, device=self.device) for _ in range(2))
-        if way != "copy":
-            host = torch.randn(size // 4)
-            host = host.pin_memory() if pinned else host
-            source, target = (host, target) if way == "h2d" else (source, host)
+        own = torch.randn(size // 4, device=self.device)
+        if way == "copy":
+            other = torch.empty_like(own)
+            return lambda: other.copy_(own)
+        host = torch.empty(size // 4, pin_memory=pinned).copy_(own)
+        source, target = (host, own) if way == "h2d" else (own, host)
         return lambda: target.copy_(source, non_blocking=pinned)
 
     def _collective(self, name: str, size: int) -> Operation:

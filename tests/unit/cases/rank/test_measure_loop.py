@@ -102,6 +102,14 @@ def test_what_fails_or_takes_too_long_is_absent(tmp_path: Path, clock: Time) -> 
     assert not reader.steps()
 
 
+def test_what_would_take_too_long_is_not_begun(tmp_path: Path, clock: Time) -> None:
+    probe = operation(clock, 0.01, 1000)
+    long = operation(clock, 1000.0, 100_000_000)._replace(probe=probe)
+    timing, reader = measure(tmp_path, Measurement("a", [long]), seconds=20.0)
+    assert "1e+03" in facts_of(reader, "absent")[0]["reason"]
+    assert timing["measure"] < 1
+
+
 def test_an_operation_that_another_rank_lacks_is_absent(tmp_path: Path, clock: Time) -> None:
     def gather(value: Any) -> list[Any]:
         return [value, "no such kernel"] if value is None else [value, value]

@@ -104,7 +104,7 @@ def test_every_condition_of_a_configuration_is_compared(name: str) -> None:
     known = {condition: value for condition, value in derived.items() if not isinstance(value, Unknown)}
     assert {condition: record.conditions[condition] for condition in known} == known
     names = {each for group in CATALOG.cases[record.case].condition_groups.values() for each in group}
-    follow = {"model", "batch_size", "sequence_length", "stop_rule", "seed", "data", "weights", "shape", "copy_bytes"}
+    follow = {"model", "batch_size", "sequence_length", "stop_rule", "seed", "data", "weights", "shape"}
     assert follow & names <= set(known)
     for condition in known:
         assert "condition-config" in found(changed(name, {f"conditions.{condition}": "another"}))

@@ -1,0 +1,69 @@
+"""Products and the operations of the roofs case on a processor: what they compute, and what is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from flagbench_cases.cases.roofs import workload
+from flagbench_cases.contract import Measurement
+from flagbench_cases.engines.products import product
+from flagbench_cases.shared.config import load_case, load_stack, resolve
+from flagbench_cases.shared.errors import DataError
+from workloads import set_up
+
+pytestmark = pytest.mark.image
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "bf16"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_product_has_its_shape_and_type(precision: str, transposed: bool) -> None:
+    found = product(CPU, precision, 4, 6, 8, transposed)()
+    assert found.shape == (4, 6)
+    assert found.dtype == {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    assert float(found.double().abs().sum()) > 0
+
+
+def test_a_processor_has_no_fp8() -> None:
+    with pytest.raises(RuntimeError):
+        product(CPU, "fp8", 16, 16, 16)
+
+
+def measurements(folder: Path) -> dict[str, Measurement]:
+    options = {
+        "nodes": 1,
+        "gpus": 1,
+        "preset": "reference",
+        "division": "faithful",
+        "source": "synthetic",
+        "steps": 9,
+    }
+    unset = dict.fromkeys(("precision", "seed", "max_samples", "steps"))
+    settings = ["m=4096", "n=64", "copy_bytes=4000"]
+    config = resolve(
+        load_case("roofs"), load_stack("cpu"), weights=False, full=False, settings=settings, **options, **unset
+    )
+    return {each.name: each for each in set_up(workload.build, config, folder).measurements()}
+
+
+def test_what_is_measured_at_the_published_size(tmp_path: Path) -> None:
+    found = measurements(tmp_path)
+    assert len(found) == 2 * 6 + 1 + 4 + 3 * 5
+    own = found["matmul_fp32"].candidates[0]
+    assert own.measured["shape"] == [4096, 64, 8192]
+    assert len(found["matmul_bf16_best"].candidates) == 24
+    assert all(each.probe is not None for each in found["matmul_bf16_best"].candidates[1:8])
+    copy = found["memory_bandwidth"].candidates[0]
+    assert copy.measured == {"operation": "copy", "bytes": 4000}
+    assert copy.prepare()().numel() == 1000
+    for name in ("h2d_pinned", "d2h_pageable", "all_reduce", "matmul_tf32"):
+        with pytest.raises(RuntimeError):
+            found[name].candidates[0].prepare()
+
+
+def test_data_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError):
+        workload.RoofsWorkload(type("Given", (), {"data": str(tmp_path), "weights": None})())
