@@ -39,7 +39,6 @@ def measurements(folder: Path) -> dict[str, Measurement]:
         "preset": "reference",
         "division": "faithful",
         "source": "synthetic",
-        "steps": 9,
     }
     unset = dict.fromkeys(("precision", "seed", "max_samples", "steps"))
     settings = ["m=4096", "n=64", "copy_bytes=4000"]
