@@ -186,5 +186,5 @@ def _speed(entry: Entry) -> str:
     metric = entry.speed or next(iter(entry.row.metrics))
     value, unit = entry.row.metrics[metric]
     number = f"{float(value):.4g}" if len(value) > 9 else value
-    name = "" if "/s" in unit else f"{metric} "
+    name = f"{metric} " if entry.speed is None else ""
     return f"{name}{number} {unit}{'/device' if metric.endswith('_per_device') else ''}"

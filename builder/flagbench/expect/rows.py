@@ -124,7 +124,7 @@ def _of_claim(claim: Claim, of: CaseOfModel, catalog: Catalog) -> Entry:
         task=of.task,
         device=word,
         device_id=None if device is None else device.id,
-        precision=claim.precision.executed,
+        precision=stated.get("precision"),
         devices=stated.get("devices"),
         nodes=stated.get("nodes"),
         batch=" / accumulated ".join(str(stated[name]) for name in _BATCH if name in stated),
@@ -133,6 +133,6 @@ def _of_claim(claim: Claim, of: CaseOfModel, catalog: Catalog) -> Entry:
         software=", ".join(f"{name} {stated[name]}" for name in _SOFTWARE if name in stated),
         conditions="; ".join(f"{name} {value}" for name, value in stated.items() if name not in _OF_CLAIM),
         metrics={metric.name: Printed(str(metric.value), metric.unit) for metric in claim.metrics},
-        peak=peak_of(device, claim.precision.executed),
+        peak=peak_of(device, stated.get("precision")),
     )
     return Entry(claim.id, row, f"{claim.source.project}, {claim.source.file}, {claim.source.commit}", claim.case)

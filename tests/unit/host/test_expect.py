@@ -191,6 +191,13 @@ def test_a_narrow_terminal_shows_what_a_number_is_of(flagbench: Flagbench, monke
     assert all(len(line) <= 80 for line in shown[2:10])
 
 
+def test_a_rate_of_its_own_definition_is_named(flagbench: Flagbench) -> None:
+    rows = {row["id"]: row for row in ask("roofs", "a100-sxm-40gb", 8)["rows"]}
+    assert rows["roofs/a100-1x8-fp64"]["precision"] is None  # that of the run is not that of its product
+    shown = flagbench("expect roofs --on a100-sxm-40gb --gpus 8").out
+    assert {"matmul_fp64_mean", "memory_bandwidth_mean", "all_reduce_mean"} <= set(shown.split())
+
+
 def test_speed_of_all_devices_is_a_speed() -> None:
     assert {entry.id: entry.speed for entry in ENTRIES}["torchtune/1"] == "tokens_per_second"
 
