@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import typer
@@ -71,9 +72,9 @@ def with_data(target: Target) -> Target:
 
 
 def choose_via(via: Via | None, stack: Stack, only_docker: Sequence[str]) -> Via:
-    """How to run: as asked, else in a container, or in this Python for a processor and where there is no `docker`.
+    """How to run: as asked, else in this Python for a processor, or where it has torch and no `docker` is there.
 
-    Raises FlagbenchError (usage) for a contradiction.
+    Everything else runs in a container. Raises FlagbenchError (usage) for a contradiction.
     """
     if via == "native" and only_docker:
         raise FlagbenchError(
@@ -83,7 +84,8 @@ def choose_via(via: Via | None, stack: Stack, only_docker: Sequence[str]) -> Via
         require_base(stack)
     if via is not None:
         return via
-    native = stack.device_kind == "cpu" or stack.base is None or shutil.which("docker") is None
+    native = stack.device_kind == "cpu" or stack.base is None
+    native = native or (shutil.which("docker") is None and find_spec("torch") is not None)
     return "native" if native and not only_docker else "docker"
 
 

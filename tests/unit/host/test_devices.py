@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ H800 = "NVIDIA H800, 81559 MiB, GPU-0c1d2e3f-1111-2222-3333-444455556666"
 L4 = "NVIDIA L4, 23034 MiB, GPU-11111111-8c1f-d04c-98b6-0b2a5f1de2e4"
 
 Tool = Callable[..., None]
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="a native run imports it")
 
 
 @pytest.fixture
@@ -82,6 +85,7 @@ def test_what_mx_smi_prints(tool: Tool, version: str, names: list[str]) -> None:
     }
 
 
+@needs_torch
 def test_what_amd_smi_prints(tool: Tool, flagbench: Flagbench) -> None:
     tool("docker", script="#!/bin/sh\n")
     tool("amd-smi", *(MXSMI.parent / "amdsmi" / "static.json").read_text().splitlines())
@@ -267,6 +271,7 @@ def test_an_unknown_device_runs_by_its_architecture(
     assert ("has no mfu" in flagbench("run distilbert --dry-run").err) == bool(stacks)
 
 
+@needs_torch
 def test_a_machine_without_docker_runs_in_this_python(tool: Tool, flagbench: Flagbench) -> None:
     tool("nvidia-smi", A100)
     assert flagbench("run distilbert:a100 --dry-run --json").json["via"] == "native"
