@@ -28,7 +28,7 @@ LEAST_SLOW = 0.05
 """A device that is slower than the others by less is not called slow: equal chips differ by their power."""
 SPREADS = 2.0
 """So many times the spread of the repeats, its own and that of the others together, is it slower in a measurement."""
-ERRORS = 4.0
+ERRORS = 3.0
 """So many standard errors, of the median of its measurements, is it slower in all of them together."""
 MOST_LISTED = 64
 """Devices that a record lists one by one."""

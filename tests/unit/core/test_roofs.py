@@ -72,7 +72,7 @@ def test_a_slow_device_is_slower_than_its_noise() -> None:
 def made_up(seed: int, slower: float) -> list[dict[str, Any]]:
     """Nine measurements of four devices that others disturb by some percent, the last device slower by a factor."""
     drawn = random.Random(seed)
-    rates = [[drawn.gauss(1, 0.04) for _ in range(4)] for _ in range(9)]
+    rates = [[drawn.gauss(1, 0.03) for _ in range(4)] for _ in range(9)]
     return [{"devices": [*own[:3], own[3] * slower]} for own in rates]
 
 
@@ -134,6 +134,15 @@ def test_between_nodes_the_factor_of_one_node_is_published() -> None:
     named = {entry["name"]: entry["value"] for entry in derive(section, FACTS._replace(nodes=2)).metrics}
     assert named["all_reduce_busbw"] == pytest.approx(1.5 * named["all_reduce_algbw"])
     assert named["all_reduce_mean"] == pytest.approx(1.0 * named["all_reduce_algbw"])
+
+
+def test_a_large_job_has_the_sums_of_its_repeats() -> None:
+    times = [[1000 + rank % 7] for rank in range(300)]
+    span = span_of("matmul_bf16", 0, times, 60, PRODUCT)._replace(steps=20)
+    whole = Section(300, 20, [span], {}, {}, {}, [], []).to_json(packed=True)
+    (found,) = derive(read_section(whole), FACTS).measurements
+    assert found["rate"] == pytest.approx(2 * 8192 * 4096 * 2048 * 60 / 1003e-6, rel=1e-3)
+    assert (found["steady"], found["ci95"], found["devices"], found["slow"]) == (True, None, [], [])
 
 
 def test_unsteady_repeats_have_no_interval() -> None:

@@ -409,7 +409,7 @@ def _unsteady(subjects: Sequence[Subject]) -> Iterator[str]:
 @_qualifier(
     "slow-device",
     "A device is hotter than the others, throttled, or shared.",
-    "5 %, and four standard errors of the median over its measurements",
+    "5 %, and three standard errors of the median over its measurements",
 )
 @_each_side
 def _slow_device(subjects: Sequence[Subject]) -> Iterator[str]:
