@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from catalogs import CATALOG
-from flagbench.manifests.model import NOT_PUBLISHED, Claim
+from flagbench.manifests.fields import NOT_PUBLISHED
+from flagbench.manifests.model import Claim
 from flagbench.verdict.derivation import Unknown, derived_conditions
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, Evidence

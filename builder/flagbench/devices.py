@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from flagbench.manifests.model import Case, Catalog, Claim, DeviceModel, Stack
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.model import Case, Catalog, Claim
+from flagbench.manifests.stack import Stack
 from flagbench.vendors import Device, Usage, vendors
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"

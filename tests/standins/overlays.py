@@ -24,7 +24,7 @@ import yaml
 
 from flagbench.images.lockfile import canonical, lock_path, read_lock, requirements_file
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.model import Stack
+from flagbench.manifests.stack import Stack
 from flagbench_core.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]

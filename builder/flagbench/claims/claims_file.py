@@ -9,8 +9,9 @@ from flagbench.claims.device_names import find_cards
 from flagbench.claims.numbers import Cell, read_count, read_number
 from flagbench.claims.rows import Row, TableError
 from flagbench.manifests.documents import Document
+from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.load import build_claim, read_manifest
-from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim, ClaimsManifest
+from flagbench.manifests.model import Case, Catalog, Claim, ClaimsManifest
 
 
 def read_claims(path: Path, catalog: Catalog) -> list[Row]:

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Collection
 
-from flagbench.manifests.model import DeviceModel
+from flagbench.manifests.device import DeviceModel
 
 _NOISE = frozenset(
     (

@@ -12,7 +12,8 @@ from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from enum import Enum
 from typing import Any
 
-from flagbench.manifests.model import Case, Catalog, Claim, ClaimMetric, Number, PublishedFormula
+from flagbench.manifests.fields import Number
+from flagbench.manifests.model import Case, Catalog, Claim, ClaimMetric, PublishedFormula
 from flagbench.manifests.printed import printed_number
 
 UTILISATION = "mfu"

@@ -9,7 +9,8 @@ from typing import Any
 from flagbench.claims.numbers import Cell, read_number
 from flagbench.claims.work import UnitWork, unit_work
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Case, DeviceModel
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.model import Case
 from flagbench.manifests.settings import schedule
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode

@@ -16,7 +16,8 @@ from flagbench.images.lockfile import SHA256, Lock, lock_path, read_lock
 from flagbench.images.render.templates import images_root
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import get_stack, require_base
-from flagbench.manifests.model import Catalog, Stack
+from flagbench.manifests.model import Catalog
+from flagbench.manifests.stack import Stack
 from flagbench.output import echo_json
 from flagbench_core.exit_codes import ExitCode
 

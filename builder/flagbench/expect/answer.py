@@ -12,8 +12,10 @@ from flagbench.errors import FlagbenchError
 from flagbench.expect.estimate import Estimate, estimate, leave_one_out, ratio
 from flagbench.expect.rows import Entry, published, wanted_conditions
 from flagbench.manifests.catalogue import peak_of, read_cases
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, devices_named, near_names
-from flagbench.manifests.model import Catalog, DeviceModel, Scalar
+from flagbench.manifests.model import Catalog
 from flagbench.page import Block, Lines, Table
 from flagbench.verdict.conditions import describe
 

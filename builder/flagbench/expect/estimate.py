@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from flagbench.expect.rows import Entry
 from flagbench.manifests.catalogue import peak_of
-from flagbench.manifests.model import DeviceModel
+from flagbench.manifests.device import DeviceModel
 
 LEAST_ROWS = 8
 """An estimate needs as many rows that it can be tried on."""

@@ -10,7 +10,9 @@ from typing import Any
 from flagbench.claims.device_names import find_cards
 from flagbench.claims.rows import reference_condition
 from flagbench.manifests.catalogue import CaseOfModel, Printed, PublishedRow, peak_of, read_cases, read_catalogue
-from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim, DeviceModel, Scalar
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
+from flagbench.manifests.model import Case, Catalog, Claim
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
 
 SPEEDS = (

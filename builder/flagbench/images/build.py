@@ -22,7 +22,8 @@ from flagbench.images.render.stack import interpreter
 from flagbench.images.sbom import is_sbom_of, read_contents, sbom_json, sbom_path, write_sbom
 from flagbench.images.tags import CREATED_LABEL, REVISION_LABEL, Base, Tier, case_tier, stack_tier
 from flagbench.manifests.lookup import require_base
-from flagbench.manifests.model import Catalog, Stack
+from flagbench.manifests.model import Catalog
+from flagbench.manifests.stack import Stack
 from flagbench.progress import Progress
 
 JOB_BYTES = 9 * 2**30

@@ -39,7 +39,7 @@ from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
 
 if TYPE_CHECKING:
-    from flagbench.manifests.model import Stack
+    from flagbench.manifests.stack import Stack
 
 
 _SECONDS = 120

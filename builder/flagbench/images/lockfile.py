@@ -23,7 +23,7 @@ from flagbench.files import read_text, reason, write_atomically
 from flagbench.image_reference import DIGEST, find_reference
 
 if TYPE_CHECKING:
-    from flagbench.manifests.model import Stack
+    from flagbench.manifests.stack import Stack
 
 
 NO_BASE = "none"

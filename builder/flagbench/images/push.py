@@ -15,7 +15,7 @@ from flagbench.images.docker import Engine, ImageInfo
 from flagbench.images.docker_archive import Blob, digest_of, read_archive
 from flagbench.images.tags import BASE_NAME_LABEL
 from flagbench.manifests.lookup import require_base
-from flagbench.manifests.model import Stack
+from flagbench.manifests.stack import Stack
 from flagbench.progress import Progress
 
 

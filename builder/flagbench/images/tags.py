@@ -12,7 +12,8 @@ from flagbench.images.docker import ImageInfo
 from flagbench.images.lockfile import Lock, select_packages
 from flagbench.images.render.directory import Rendered
 from flagbench.images.render.steps import case_packages, needed_to_compile, stack_packages
-from flagbench.manifests.model import Case, Stack
+from flagbench.manifests.model import Case
+from flagbench.manifests.stack import Stack
 from flagbench_core import __version__
 
 CONTEXT_LABEL = "dev.flagbench.context"

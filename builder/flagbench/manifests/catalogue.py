@@ -17,9 +17,11 @@ import msgspec
 from msgspec import Meta
 
 from flagbench.files import read_text
+from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import ManifestError, Problem
+from flagbench.manifests.fields import Count, Identifier, Name, Word
 from flagbench.manifests.load import read_manifest
-from flagbench.manifests.model import Catalog, Count, DeviceModel, Identifier, Name, Word
+from flagbench.manifests.model import Catalog
 
 FOLDER = "catalogue"
 Task = Literal["pretraining", "finetuning", "lora", "inference", "matmul", "other"]

@@ -10,8 +10,9 @@ from typing import Any, get_args
 
 from packaging.utils import canonicalize_name
 
+from flagbench.manifests.device import Limits
 from flagbench.manifests.documents import Document
-from flagbench.manifests.model import Limits, PeakPrecision
+from flagbench.manifests.fields import PeakPrecision
 from flagbench.manifests.printed import printed_number
 from flagbench.manifests.settings import setting_fault
 from flagbench.schema import FieldPath

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 from flagbench.files import write_atomically
-from flagbench.manifests.model import Case, Catalog, Stack
+from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.stack import Stack
 
 
 def compiled_files(cases: Iterable[Case], stacks: Iterable[Stack]) -> dict[str, str]:

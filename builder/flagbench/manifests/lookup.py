@@ -9,7 +9,9 @@ from typing import TypeVar
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
-from flagbench.manifests.model import Base, Case, Catalog, DeviceModel, Stack
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.stack import Base, Stack
 
 T = TypeVar("T")
 

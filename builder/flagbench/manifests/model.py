@@ -1,68 +1,41 @@
-"""Manifests as typed data, from which their JSON Schemas follow: Case, DeviceModel, Stack and Claim.
+"""Cases and claims as typed data, from which their JSON Schemas follow; `stack` and `device` have the other two.
 
 A limit of a value stands with its field's type; what connects fields, or files, is in `checks`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypedDict, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from msgspec import Meta
 
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.fields import (
+    Axis,
+    ConfigPath,
+    Count,
+    Division,
+    Environment,
+    Identifier,
+    Manifest,
+    Name,
+    Number,
+    Positive,
+    Precision,
+    Preset,
+    Reason,
+    Scalar,
+    Scope,
+    SourceText,
+    Unit,
+    Word,
+    keys,
+)
+from flagbench.manifests.stack import Stack
 from flagbench_core.flops import FORMULAS, Formula
-
-NOT_PUBLISHED = "not published"
-"""The value of a condition that the publisher did not state."""
-
-Number = int | float
-"""As it is written: `361` stays an integer."""
-Scalar = str | int | float | bool
-Positive = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=1)]
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*\Z")]
-Identifier = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
-ConfigPath = Annotated[str, Meta(pattern=r"^[a-z_0-9]+(\.[a-z_0-9]+)*\Z")]
-"""A path in the resolved configuration."""
-Reason = Annotated[str, Meta(min_length=10)]
-SourceText = Annotated[str, Meta(min_length=3)]
-Word = Annotated[str, Meta(min_length=1)]
-HttpsUrl = Annotated[str, Meta(pattern=r"^https://[^\s]+\Z")]
-PackageName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
-PackageVersion = Annotated[str, Meta(pattern=r"^[^\s;]+\Z")]
-PythonVersion = Annotated[str, Meta(pattern=r"^3\.[0-9]+\Z")]
-DevicePath = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9._/-]+\Z")]
-Architecture = Annotated[str, Meta(pattern=r"^[a-z]+_?[0-9]+[a-z]*\Z")]
-ResourceName = Annotated[str, Meta(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+\Z")]
-_PINNED = "of the form name==version"
-Requirement = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,-]+\])?==[^\s;]+\Z", description=_PINNED)
-]
-PlainRequirement = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[^\s;]+\Z", description=_PINNED)]
-Monitor = Literal["cpu", "amd-smi", "mx-smi", "nvml"]
-Environment = Mapping[
-    Annotated[str, Meta(pattern=r"^[A-Z_][A-Z0-9_]*\Z")], Annotated[str, Meta(pattern=r"^[^\n\r]*\Z")]
-]
-Capability = Literal["IPC_LOCK", "SYS_NICE", "SYS_PTRACE"]
-Division = Literal["faithful", "tuned"]
-Precision = Literal["fp32", "tf32", "fp16", "bf16"]
-PeakPrecision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
-DeviceNumber = PeakPrecision | Literal["power_watts", "memory_bandwidth", "sm_clock_mhz"]
-"""A peak or a limit of a device, which its manifest states or says why not."""
-Preset = Literal["reference", "tiny"]
-Axis = Literal["dp", "tp", "pp"]
-Unit = Literal["samples/s", "tokens/s", "TFLOP/s", "GB/s", "s", "fraction", "GiB", "nats"]
-Scope = Literal["job", "node", "device"]
-
-
-def _keys(names: Any, *required: str) -> Meta:
-    """That a mapping has no other keys than those of a Literal, and has those that are required."""
-    rules: dict[str, Any] = {"propertyNames": {"enum": list(get_args(names))}}
-    return Meta(extra_json_schema={**rules, "required": list(required)} if required else rules)
 
 
 @dataclass(frozen=True)
@@ -80,7 +53,7 @@ class Engine:
 
     layout: tuple[Axis, ...]
     """The axes along which it can have more than one rank."""
-    divides: Annotated[Mapping[str, Annotated[tuple[ConfigPath, ...], Meta(min_length=1)]], _keys(Axis)] = field(
+    divides: Annotated[Mapping[str, Annotated[tuple[ConfigPath, ...], Meta(min_length=1)]], keys(Axis)] = field(
         default_factory=dict
     )
     """Values of a preset that the size of an axis must divide, by their path in it."""
@@ -196,7 +169,7 @@ class PublishedFormula:
     flops_per_unit: Positive
     peak: Positive
     source: str
-    peaks: Annotated[Mapping[str, Positive], _keys(Precision)] = field(default_factory=dict)
+    peaks: Annotated[Mapping[str, Positive], keys(Precision)] = field(default_factory=dict)
     """Other peaks that the publisher divides by, by the executed precision."""
 
     def peak_of(self, precision: str) -> Number:
@@ -243,7 +216,7 @@ class CaseManifest:
     published: Published
     divisions: Annotated[tuple[Division, ...], Meta(min_length=1)]
     division_presets: Annotated[
-        Mapping[str, Annotated[Mapping[str, Mapping[str, Any]], _keys(Preset)]], _keys(Literal["tuned"])
+        Mapping[str, Annotated[Mapping[str, Mapping[str, Any]], keys(Preset)]], keys(Literal["tuned"])
     ] = field(default_factory=dict)
     """What a division changes of the presets: of `reference`, and of `tiny` on top of it."""
     precisions: Annotated[tuple[Precision, ...], Meta(min_length=1)]
@@ -254,12 +227,12 @@ class CaseManifest:
     """How ranks compute together. Where there are several, presets.reference.engine.name names one."""
     checks: Annotated[tuple[Identifier, ...], Meta(min_length=1)]
     """The checks that the record of a run must contain, each where it applies, for the run to be a success."""
-    presets: Annotated[Mapping[str, Mapping[str, Any]], _keys(Preset, "reference", "tiny")]
+    presets: Annotated[Mapping[str, Mapping[str, Any]], keys(Preset, "reference", "tiny")]
     settable: Mapping[str, Setting]
     condition_groups: Mapping[str, Annotated[tuple[str, ...], Meta(min_length=1)]]
     conditions: Mapping[str, Derivation] = field(default_factory=dict)
     """How a condition follows from the resolved configuration, by its name; left out if only a run knows it."""
-    counts: Annotated[Mapping[str, Derivation], _keys(Literal["samples_per_step", "tokens_per_sample"])] = field(
+    counts: Annotated[Mapping[str, Derivation], keys(Literal["samples_per_step", "tokens_per_sample"])] = field(
         default_factory=dict
     )
     """How the work of a run follows from its configuration and its steps, where it does: samples that a replica
@@ -281,24 +254,6 @@ class CaseManifest:
     `other_python`; a stack that leaves one out does without."""
     shapes: Annotated[tuple[str, ...], Meta(min_length=1)] = ("model", "sequence_length")
     """Conditions without which two speeds measure different work, so that their ratio means nothing."""
-
-
-class Manifest:
-    """What Case, DeviceModel and Stack have in common: the image side gets a copy."""
-
-    raw: Mapping[str, Any]
-    HOST_ALONE: ClassVar[frozenset[str]] = frozenset()
-    """Keys of the manifest that no image reads."""
-
-    @property
-    def read_by_images(self) -> dict[str, Any]:
-        """What the image side reads of it. What only the host reads would make new images when it changes."""
-        return {key: value for key, value in self.raw.items() if key not in self.HOST_ALONE}
-
-    @cached_property
-    def compiled(self) -> str:
-        """The same as case.json or stacks/NAME.json: keys sorted, indented by one."""
-        return json.dumps(self.read_by_images, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,278 +303,6 @@ class Case(CaseManifest, Manifest):
     def work_conditions(self) -> tuple[str, ...]:
         """Conditions that say what was computed."""
         return self.condition_groups.get("work", ())
-
-
-@dataclass(frozen=True)
-class Peak:
-    """A device's peak throughput at one precision, with its source."""
-
-    flops: Annotated[int, Meta(ge=10**9)] | Annotated[float, Meta(ge=10**9)]
-    """FLOP/s, as in 312.0e+12; who writes TFLOP/s writes less than the limit."""
-    source: SourceText
-
-
-@dataclass(frozen=True)
-class Limit:
-    """What a device cannot exceed, with its source."""
-
-    value: Positive
-    source: SourceText
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a device cannot exceed; None where no source gives it."""
-
-    power_watts: Limit | None = None
-    """Power limit of the board, W."""
-    memory_bandwidth: Limit | None = None
-    """Bytes per second."""
-    sm_clock_mhz: Limit | None = None
-    """Highest clock of the processors, MHz."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceModel(Manifest):
-    """A model of device in one form factor: what it is capable of, as its datasheet says."""
-
-    VERSION: ClassVar[str] = "device/v1"
-    HOST_ALONE: ClassVar[frozenset[str]] = frozenset(
-        ("schema", "vendor", "form_factor", "datasheet", "runs_above_boost", "not_published", "not_found")
-    )
-
-    id: Name
-    """The name of its file, by which stacks list it."""
-    name: str
-    """The name that records and claims have for it."""
-    match: tuple[SourceText, ...]
-    """Whole names of the device as its driver reports them, in every spelling; any other name is another device."""
-    vendor: Name
-    form_factor: Word
-    """Such as SXM, PCIe, NVL or OAM."""
-    architecture: Architecture | None
-    """As its compiler calls it, such as sm_90 or gfx942."""
-    memory_gib: Positive
-    """As it is sold: the datasheet's GB."""
-    datasheet: HttpsUrl
-    """Where its numbers are published; a source names another document where one of them is not."""
-    peaks: Annotated[Mapping[str, Peak], _keys(PeakPrecision)]
-    """Dense, by precision; matrix units where the device has them for it. int8 in operations per second."""
-    limits: Limits = Limits()
-    runs_above_boost: bool = False
-    """Whether its peaks hold at a boost clock above which it runs: then a run may exceed them."""
-    not_published: tuple[DeviceNumber, ...] = ()
-    """Peaks and limits that the vendor does not print; also those of a precision that the device does not have."""
-    not_found: tuple[DeviceNumber, ...] = ()
-    """Those that are in no document that could be read."""
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    def has_name(self, reported: str) -> bool:
-        """Whether a driver, or a claim, calls it so; the whole name must match."""
-        return reported == self.name or reported in self.match
-
-    @property
-    def flops(self) -> Mapping[str, float]:
-        """Its peaks, FLOP/s, by precision."""
-        return {precision: float(peak.flops) for precision, peak in self.peaks.items()}
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A package compiled from source in a stage of its own, with the reason for its version."""
-
-    name: PackageName
-    version: PackageVersion
-    env: Environment
-    reason: Reason
-    apt: tuple[Word, ...] = ()
-    """Debian packages that its setup runs, in that stage alone."""
-
-
-@dataclass(frozen=True)
-class OtherPython:
-    """A package taken as a wheel for another Python, with the reason. It replaces what the base has of it."""
-
-    name: PackageName
-    version: PackageVersion
-    python: PythonVersion
-    """Minor version, such as 3.10."""
-    reason: Reason
-
-
-@dataclass(frozen=True)
-class StackBuild:
-    """How the image of a stack is made on its base."""
-
-    interpreter: Annotated[str, Meta(pattern=r"^/[^\s]+\Z")] | None
-    """The base's Python; null: Debian's, in a virtual environment of ours."""
-    apt: tuple[Word, ...]
-    from_base: tuple[PackageName, ...]
-    """Packages that the base brings and that are never installed over."""
-    packages: tuple[Requirement, ...]
-    """Direct requirements, `name==version`; the lock holds what they need in turn."""
-    indexes: tuple[HttpsUrl, ...]
-    """URLs of package indexes beside the default one."""
-    compiled: tuple[Compiled, ...]
-    """Only in images of cases that need them, like `optional`."""
-    left_out: Mapping[Name, Reason]
-    """Packages a reader would look for, and why they are not here."""
-    env: Environment
-    """Environment of the image."""
-    optional: tuple[PlainRequirement, ...] = ()
-    """Requirements like `packages`, installed only in images of cases that need them."""
-    other_python: tuple[OtherPython, ...] = ()
-    """The same, without what they need in turn."""
-
-
-@dataclass(frozen=True)
-class MultiNodeNeeds:
-    """What `docker run` has to grant besides in a run of several nodes."""
-
-    devices: tuple[DevicePath, ...]
-    capabilities: tuple[Capability, ...]
-
-
-@dataclass(frozen=True)
-class DockerNeeds:
-    """What `docker run` has to grant a container of a stack."""
-
-    gpus: Literal["all", None]
-    devices: tuple[DevicePath, ...]
-    groups: tuple[Annotated[str, Meta(pattern=r"^[a-z0-9_-]+\Z")], ...]
-    capabilities: tuple[Capability, ...]
-    shm_size: Annotated[str, Meta(pattern=r"^[1-9][0-9]*[mg]\Z")]
-    """As docker writes it: a number and `m` or `g`."""
-    ulimits: Annotated[Mapping[str, Annotated[int, Meta(ge=-1)]], _keys(Literal["memlock", "stack", "nofile"])]
-    """Soft and hard limit alike; -1 is unlimited, `memlock` and `stack` are in bytes."""
-    root: bool
-    """Whether a device demands uid 0."""
-    multi_node: MultiNodeNeeds
-
-
-@dataclass(frozen=True)
-class KubernetesNeeds:
-    """What a pod of a stack asks its cluster for, per device where it says so."""
-
-    resource: ResourceName | None
-    """The extended resource of one device; null on processors."""
-    node_labels: Mapping[
-        str,
-        Annotated[
-            tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")], ...],
-            Meta(min_length=1),
-        ]
-        | None,
-    ]
-    """Labels a node must carry, each with the values that will do.
-
-    Null: the names of the devices, with dashes for spaces."""
-    tolerations: tuple[ResourceName, ...]
-    memory_per_device_gib: Count
-    cpus_per_device: Count
-    shm_per_device_gib: Count
-
-
-@dataclass(frozen=True)
-class Redistribution:
-    """Whether a base's layers may be given to others; `flagbench push` sends them only then, or when told to."""
-
-    status: Literal["allowed", "restricted", "unknown"]
-    """`restricted`: on conditions of the licence that a person has to judge. `unknown` counts as not allowed."""
-    reason: Reason
-    source: HttpsUrl | None
-    """Where the licence can be read."""
-
-
-@dataclass(frozen=True)
-class Base:
-    """The image that a stack's images are made on."""
-
-    image: Annotated[str, Meta(pattern=r"^[^\s]+\Z")] | None
-    obtain: Reason | None
-    """How a person gets the base, where no public one exists."""
-    redistribution: Redistribution
-
-
-@dataclass(frozen=True)
-class DeviceSupport:
-    """How a process of a stack finds its devices, and how ranks reach each other."""
-
-    kind: Literal["cpu", "cuda"]
-    """What torch calls them."""
-    visibility_variable: str | None
-    driver_floor: str | None
-    backend: Literal["gloo", "nccl", "mccl"]
-    architectures: tuple[Architecture, ...] = ()
-    """Those on which it also runs where no manifest has the device."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StackManifest:
-    """One vendor software stack on a family of devices."""
-
-    VERSION: ClassVar[str] = "stack/v1"
-
-    name: Name
-    title: str
-    vendor: Name
-    aliases: tuple[Name, ...]
-    base: Base | None
-    """Null: there is no image of it, and a run is native."""
-    platform: Literal["linux/amd64", "linux/arm64"]
-    python: PythonVersion
-    expects: Annotated[Mapping[str, Word], Meta(min_length=1)]
-    """Versions that the image must show when it is built and when it starts, by package; a prefix that ends at a dot
-    will do. torch where the image has one."""
-    device: DeviceSupport
-    monitor: Monitor
-    """The parser of what its devices say of themselves: a module of telemetry/monitors on the image side, or cpu."""
-    devices: tuple[Name, ...]
-    """Device models that it supports: names of files in devices/."""
-    does_not_run: Mapping[Name, Reason]
-    """Cases this stack cannot run, each with the reason; every other case it runs."""
-    build: StackBuild
-    docker: DockerNeeds
-    kubernetes: KubernetesNeeds
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stack(StackManifest, Manifest):
-    """A stack of the catalog."""
-
-    runs: tuple[str, ...]
-    """Every other case of the catalog that does not refuse this stack, sorted."""
-    raw: Mapping[str, Any]
-    """The manifest as it is compiled for the image side, with what that reads of the devices as `accelerators`."""
-    path: Path
-    accelerators: tuple[DeviceModel, ...]
-    """The devices themselves: all of `devices`, or those that `chosen` names."""
-    chosen: str | None = None
-    """The name of some of its devices, such as h100 or h100-sxm."""
-
-    @property
-    def selector(self) -> str:
-        """What names it, and its chosen devices, in a command."""
-        return self.chosen or self.name
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Its name, and those that it can also be given by."""
-        return (self.name, *self.aliases)
-
-    @property
-    def base_image(self) -> str | None:
-        """The base's reference; None where no public one exists."""
-        return self.base.image if self.base else None
-
-    @property
-    def device_kind(self) -> str:
-        """`cpu`, or `cuda` for all that torch calls so."""
-        return self.device.kind
-
-    def accelerator(self, reported: str) -> DeviceModel | None:
-        """The device model that a driver reports by this name; the whole name must match."""
-        return next((entry for entry in self.accelerators if entry.has_name(reported)), None)
 
 
 @dataclass(frozen=True)

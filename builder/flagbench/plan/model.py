@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from flagbench.manifests.model import Stack
+from flagbench.manifests.stack import Stack
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4}
 """Of a weight or an activation, by precision."""

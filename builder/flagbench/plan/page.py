@@ -10,7 +10,8 @@ from typing import Any
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
 from flagbench.manifests.lookup import catalog_get, resolve_image
-from flagbench.manifests.model import Case, Catalog, Stack
+from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.stack import Stack
 from flagbench.page import Block, Lines, Table
 from flagbench.plan.layouts import GIB, UNCERTAINTY, Planned, Row, planned, rows, splits
 from flagbench.plan.model import GPU, Step, software_of

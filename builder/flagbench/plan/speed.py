@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from flagbench.manifests.model import NOT_PUBLISHED, Case, Claim
+from flagbench.manifests.fields import NOT_PUBLISHED
+from flagbench.manifests.model import Case, Claim
 from flagbench.plan.model import bubble
 
 _LAYOUT = re.compile(r"dp(\d+) tp(\d+) pp(\d+)")

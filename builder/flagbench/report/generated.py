@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Case, Catalog, Stack
+from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.stack import Stack
 from flagbench.records.read import read_record
 from flagbench.report.architecture import layers
 from flagbench.report.export import table

@@ -6,16 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from flagbench.claims.published import reproductions
-from flagbench.manifests.model import (
-    NOT_PUBLISHED,
-    Case,
-    Catalog,
-    ClaimMetric,
-    DeviceModel,
-    PeakPrecision,
-    Quirk,
-    Stack,
-)
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.fields import NOT_PUBLISHED, PeakPrecision
+from flagbench.manifests.model import Case, Catalog, ClaimMetric, Quirk
+from flagbench.manifests.stack import Stack
 from flagbench.report.export import cell, table
 from flagbench.verdict.rules import RULES, Needs
 

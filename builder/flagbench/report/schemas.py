@@ -10,7 +10,9 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
-from flagbench.manifests.model import CaseManifest, ClaimsManifest, DeviceModel, StackManifest
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.model import CaseManifest, ClaimsManifest
+from flagbench.manifests.stack import StackManifest
 from flagbench.records.model import Record
 from flagbench.records.series_document import SeriesDocument
 from flagbench.schema import json_schema

@@ -15,8 +15,10 @@ from typer import Option
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
-from flagbench.manifests.model import Case, Engine, Scalar, Stack
+from flagbench.manifests.fields import Scalar
+from flagbench.manifests.model import Case, Engine
 from flagbench.manifests.settings import setting_fault
+from flagbench.manifests.stack import Stack
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.records.scalars import RUN_ID
 from flagbench.schema import hint

@@ -14,7 +14,8 @@ import typer
 
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.lookup import UnknownNameError, require_base, resolve_image
-from flagbench.manifests.model import Catalog, Stack
+from flagbench.manifests.model import Catalog
+from flagbench.manifests.stack import Stack
 from flagbench.options import words
 from flagbench.progress import Progress
 from flagbench.runs.launchers import Launcher

@@ -21,7 +21,8 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Case, Scalar
+from flagbench.manifests.fields import Scalar
+from flagbench.manifests.model import Case
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.terminal import brief

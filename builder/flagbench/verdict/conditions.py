@@ -9,7 +9,8 @@ from typing import TypeGuard
 
 from msgspec import Struct
 
-from flagbench.manifests.model import NOT_PUBLISHED, Case, MetricSpec, Scalar
+from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
+from flagbench.manifests.model import Case, MetricSpec
 from flagbench.records.model import Record
 
 _RELATIVE_TOLERANCE = 1e-9

@@ -14,7 +14,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from flagbench.manifests.model import NOT_PUBLISHED, Case, Claim, Scalar
+from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
+from flagbench.manifests.model import Case, Claim
 from flagbench.manifests.settings import preset_of
 from flagbench_core.evidence.section import KINDS, kind_of
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from flagbench.manifests.model import Case, DeviceModel, Stack
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.model import Case
 from flagbench.manifests.settings import completed, preset_of
+from flagbench.manifests.stack import Stack
 from flagbench.records.digest import config_digest
 from flagbench.records.model import DeviceTelemetry, Record
 from flagbench.terminal import brief

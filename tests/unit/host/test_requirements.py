@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from catalogs import CATALOG
 from flagbench.images.lockfile import canonical, read_lock
 from flagbench.images.render.templates import images_root
-from flagbench.manifests.model import Stack
+from flagbench.manifests.stack import Stack
 
 ROOT = Path(__file__).parents[3]
 # Sources that only `prepare` reads, and what every case imports.

@@ -16,7 +16,8 @@ from flagbench.images.render.quoting import apt_name, index_url, plain_name, var
 from flagbench.images.render.stack import HOME, TINI, interpreter
 from flagbench.images.render.steps import COMPILE, Step, case_steps, needed_to_compile, step_files, wheel_key
 from flagbench.images.render.templates import Templates
-from flagbench.manifests.model import Case, Compiled, Stack
+from flagbench.manifests.model import Case
+from flagbench.manifests.stack import Compiled, Stack
 
 PACKAGE = "flagbench_cases"
 CASE_MANIFEST = re.compile(rf"{PACKAGE}/cases/[^/]+/case\.json")

@@ -15,7 +15,8 @@ from flagbench.images.render.stack import render_stack
 from flagbench.images.render.templates import Templates, image_packages, images_root
 from flagbench.manifests.compile import committed_text, find_stale, write_stale
 from flagbench.manifests.lookup import get_stack, require_base, resolve_image
-from flagbench.manifests.model import Case, Catalog, Stack
+from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.stack import Stack
 
 _FILES = ("rendered/*/requirements.txt", "rendered/*/*/Dockerfile")
 

@@ -12,7 +12,7 @@ from flagbench.images.render import quoting
 from flagbench.images.render.directory import Rendered, rendered
 from flagbench.images.render.steps import stack_steps, step_files
 from flagbench.images.render.templates import Templates
-from flagbench.manifests.model import Stack
+from flagbench.manifests.stack import Stack
 
 HOME = "/opt/flagbench"
 """What belongs to flagbench in an image."""

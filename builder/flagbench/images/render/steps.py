@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from flagbench.errors import FlagbenchError
 from flagbench.images.lockfile import Lock, canonical, select_packages
 from flagbench.images.render.quoting import plain_name, python_version
-from flagbench.manifests.model import Case, Compiled, Stack, StackBuild
+from flagbench.manifests.model import Case
+from flagbench.manifests.stack import Compiled, Stack, StackBuild
 
 # What `import torch` needs beside NVIDIA's libraries (Requires-Dist of its wheels): installed together with torch, so
 # that what is compiled against it finds it whole.

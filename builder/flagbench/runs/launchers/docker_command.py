@@ -18,7 +18,7 @@ from typer import Option
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import find_reference
 from flagbench.images.bucket import is_in_bucket, parse_bucket_image
-from flagbench.manifests.model import DockerNeeds, Stack
+from flagbench.manifests.stack import DockerNeeds, Stack
 from flagbench.options import Text
 from flagbench.runs.launchers.folders import BUNDLE, SOURCE_VARIABLES, Folder, mount_folders
 from flagbench.runs.request import RunRequest, new_run_id

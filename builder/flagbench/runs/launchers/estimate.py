@@ -9,8 +9,9 @@ from typing import Any
 
 from flagbench.devices import this_machine
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Claim, Stack
+from flagbench.manifests.model import Claim
 from flagbench.manifests.settings import schedule
+from flagbench.manifests.stack import Stack
 from flagbench.records.digest import unseeded
 from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import Described

@@ -20,7 +20,8 @@ from typer import Option
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import find_reference, image_of
 from flagbench.images.bucket import is_in_bucket
-from flagbench.manifests.model import Case, Stack
+from flagbench.manifests.model import Case
+from flagbench.manifests.stack import Stack
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.runs.launchers import Health
 from flagbench.runs.request import (

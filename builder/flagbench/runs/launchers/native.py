@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 from flagbench.checkout import commit
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Stack
+from flagbench.manifests.stack import Stack
 from flagbench.runs.launchers import Health, LaunchResult
 from flagbench.runs.launchers.container_exit import Ended, exit_code, record_in, record_of_killed
 from flagbench.runs.launchers.folders import output_folder

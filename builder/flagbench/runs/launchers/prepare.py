@@ -12,7 +12,7 @@ from typing import TypeAlias
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
 from flagbench.images.bucket import is_in_bucket
-from flagbench.manifests.model import DockerNeeds, MultiNodeNeeds
+from flagbench.manifests.stack import DockerNeeds, MultiNodeNeeds
 from flagbench.options import words
 from flagbench.progress import Progress
 from flagbench.runs.launchers import native

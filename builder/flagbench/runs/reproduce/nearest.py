@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from flagbench.devices import Machine, cards_here, this_machine
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import catalog_get
-from flagbench.manifests.model import Catalog, Claim, Scalar
+from flagbench.manifests.model import Catalog, Claim
 from flagbench.verdict.conditions import DEVICE, ConditionResult, compare_conditions, describe
 
 SHOWN = 3

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal, cast
 from typer import Option
 
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.lookup import resolve_image
-from flagbench.manifests.model import NOT_PUBLISHED, Case, Catalog, Claim, Scalar, Stack
+from flagbench.manifests.model import Case, Catalog, Claim
 from flagbench.manifests.settings import preset_of, schedule
+from flagbench.manifests.stack import Stack
 from flagbench.options import Text
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.verdict.conditions import SEED, claim_conditions, shown

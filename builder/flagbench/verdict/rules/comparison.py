@@ -9,7 +9,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from flagbench.manifests.model import NOT_PUBLISHED, Limits, Range
+from flagbench.manifests.device import Limits
+from flagbench.manifests.fields import NOT_PUBLISHED
+from flagbench.manifests.model import Range
 from flagbench.records.model import DeviceTelemetry, Timing
 from flagbench.terminal import brief
 from flagbench.verdict.conditions import Agreement, depends_on, gate_conditions

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flagbench.manifests.model import NOT_PUBLISHED
+from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.settings import preset_of
 from flagbench.terminal import brief
 from flagbench.verdict import checks

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
-from flagbench.manifests.model import NOT_PUBLISHED, Claim
+from flagbench.manifests.fields import NOT_PUBLISHED
+from flagbench.manifests.model import Claim
 from flagbench.verdict.derivation import contradicted
 
 CLAIMS = {claim.id: claim for claim in CATALOG.claims.values() if claim.source.project == "FlagPerf"}

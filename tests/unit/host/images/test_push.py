@@ -10,7 +10,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.docker import ImageInfo
 from flagbench.images.push import require_redistributable
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.model import Redistribution
+from flagbench.manifests.stack import Redistribution
 from flagbench_core.exit_codes import ExitCode
 
 STACK = load_catalog(claims=False).stacks["cpu"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import UnknownNameError, get_stack, image_names, resolve_image
-from flagbench.manifests.model import DeviceModel
 from unit.host.conftest import Edit
 
 

@@ -9,7 +9,8 @@ import pytest
 from msgspec import structs
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import NOT_PUBLISHED, Claim
+from flagbench.manifests.fields import NOT_PUBLISHED
+from flagbench.manifests.model import Claim
 from flagbench.records.model import Record
 from flagbench.verdict import choose_claim
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from flagbench.manifests.model import NOT_PUBLISHED, Claim, Range
+from flagbench.manifests.fields import NOT_PUBLISHED
+from flagbench.manifests.model import Claim, Range
 from flagbench.records.model import Ceiling, Cpu, DeviceTelemetry, Flops, Record, Telemetry, Window, Work
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench.verdict.rules import RULES

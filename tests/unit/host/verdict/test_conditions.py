@@ -9,7 +9,8 @@ import pytest
 from msgspec import structs
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import NOT_PUBLISHED, Claim
+from flagbench.manifests.fields import NOT_PUBLISHED
+from flagbench.manifests.model import Claim
 from flagbench.verdict import Agreement, Verdict, verify_baseline, verify_claim
 from flagbench.verdict.conditions import agreement, gate_spec
 from flagbench_core.exit_codes import ExitCode

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalogs import CATALOG
-from flagbench.manifests.model import NOT_PUBLISHED
+from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.verdict import Verdict, verify_baseline
 from flagbench.verdict.recompute import recompute
 from flagbench_cases.record import measured

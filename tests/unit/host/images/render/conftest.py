@@ -16,7 +16,8 @@ from flagbench.images.render.directory import Rendered
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.templates import Templates, shipped_images
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.model import Catalog, Stack
+from flagbench.manifests.model import Catalog
+from flagbench.manifests.stack import Stack
 
 Render = Callable[..., Rendered]
 HASH = "sha256:" + "a" * 64

@@ -15,7 +15,8 @@ from flagbench.images.render.directory import Rendered
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.steps import wheel_key
 from flagbench.images.render.templates import Templates
-from flagbench.manifests.model import Case, Catalog, OtherPython, Stack
+from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.stack import OtherPython, Stack
 
 from .conftest import Render, in_build, instructions, lock_of
 

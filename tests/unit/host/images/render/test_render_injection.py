@@ -14,7 +14,8 @@ from flagbench.images.lockfile import canonical
 from flagbench.images.render.case import render_case
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.templates import Templates
-from flagbench.manifests.model import Case, Catalog, OtherPython, Stack
+from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.stack import OtherPython, Stack
 
 from .conftest import Instruction, in_build, instructions, lock_of
 

@@ -12,7 +12,8 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.render.image import ImageRenderer
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.templates import Templates
-from flagbench.manifests.model import Catalog, Stack
+from flagbench.manifests.model import Catalog
+from flagbench.manifests.stack import Stack
 
 from .conftest import Render, in_build, instructions, lock_of
 

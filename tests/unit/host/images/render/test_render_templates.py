@@ -11,7 +11,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.render.stack import render_stack
 from flagbench.images.render.templates import Templates, image_packages, images_root, shipped_images
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.model import Stack
+from flagbench.manifests.stack import Stack
 from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Render, lock_of

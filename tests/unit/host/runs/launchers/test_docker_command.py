@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from catalogs import CATALOG
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import DockerNeeds, MultiNodeNeeds
+from flagbench.manifests.stack import DockerNeeds, MultiNodeNeeds
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.docker_command import (
     Container,

@@ -1,0 +1,76 @@
+"""What the types of manifests have in common: the types of their fields, and what is compiled for images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from msgspec import Meta
+
+NOT_PUBLISHED = "not published"
+"""The value of a condition that the publisher did not state."""
+
+Number = int | float
+"""As it is written: `361` stays an integer."""
+Scalar = str | int | float | bool
+Positive = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1)]
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*\Z")]
+Identifier = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
+ConfigPath = Annotated[str, Meta(pattern=r"^[a-z_0-9]+(\.[a-z_0-9]+)*\Z")]
+"""A path in the resolved configuration."""
+Reason = Annotated[str, Meta(min_length=10)]
+SourceText = Annotated[str, Meta(min_length=3)]
+Word = Annotated[str, Meta(min_length=1)]
+HttpsUrl = Annotated[str, Meta(pattern=r"^https://[^\s]+\Z")]
+PackageName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+PackageVersion = Annotated[str, Meta(pattern=r"^[^\s;]+\Z")]
+PythonVersion = Annotated[str, Meta(pattern=r"^3\.[0-9]+\Z")]
+DevicePath = Annotated[str, Meta(pattern=r"^/dev/[A-Za-z0-9._/-]+\Z")]
+Architecture = Annotated[str, Meta(pattern=r"^[a-z]+_?[0-9]+[a-z]*\Z")]
+ResourceName = Annotated[str, Meta(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+\Z")]
+_PINNED = "of the form name==version"
+Requirement = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,-]+\])?==[^\s;]+\Z", description=_PINNED)
+]
+PlainRequirement = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[^\s;]+\Z", description=_PINNED)]
+Monitor = Literal["cpu", "amd-smi", "mx-smi", "nvml"]
+Environment = Mapping[
+    Annotated[str, Meta(pattern=r"^[A-Z_][A-Z0-9_]*\Z")], Annotated[str, Meta(pattern=r"^[^\n\r]*\Z")]
+]
+Capability = Literal["IPC_LOCK", "SYS_NICE", "SYS_PTRACE"]
+Division = Literal["faithful", "tuned"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+PeakPrecision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
+DeviceNumber = PeakPrecision | Literal["power_watts", "memory_bandwidth", "sm_clock_mhz"]
+"""A peak or a limit of a device, which its manifest states or says why not."""
+Preset = Literal["reference", "tiny"]
+Axis = Literal["dp", "tp", "pp"]
+Unit = Literal["samples/s", "tokens/s", "TFLOP/s", "GB/s", "s", "fraction", "GiB", "nats"]
+Scope = Literal["job", "node", "device"]
+
+
+def keys(names: Any, *required: str) -> Meta:
+    """That a mapping has no other keys than those of a Literal, and has those that are required."""
+    rules: dict[str, Any] = {"propertyNames": {"enum": list(get_args(names))}}
+    return Meta(extra_json_schema={**rules, "required": list(required)} if required else rules)
+
+
+class Manifest:
+    """What Case, DeviceModel and Stack have in common: the image side gets a copy."""
+
+    raw: Mapping[str, Any]
+    HOST_ALONE: ClassVar[frozenset[str]] = frozenset()
+    """Keys of the manifest that no image reads."""
+
+    @property
+    def read_by_images(self) -> dict[str, Any]:
+        """What the image side reads of it. What only the host reads would make new images when it changes."""
+        return {key: value for key, value in self.raw.items() if key not in self.HOST_ALONE}
+
+    @cached_property
+    def compiled(self) -> str:
+        """The same as case.json or stacks/NAME.json: keys sorted, indented by one."""
+        return json.dumps(self.read_by_images, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
