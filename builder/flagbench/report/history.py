@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from flagbench.manifests.load import load_catalog
 from flagbench.records.digest import machine_digest, unseeded_digest
 from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
@@ -64,7 +65,9 @@ def _earlier(store: Store, record: Record, known: Sequence[Record]) -> Iterator[
     """
     digest, summaries = unseeded_digest(record), map(summary_of, known)
     seen: set[object] = {key for summary in summaries for key in _identities(summary)}
-    for entry in store.list(record.case, record.stack):
+    stacks = load_catalog(claims=False).stacks.values()
+    names = next((stack.names for stack in stacks if record.stack in stack.names), (record.stack,))
+    for entry in store.list(record.case, *names):
         summary = entry.summary
         if summary is None or summary.state != "ok" or summary.unseeded_digest != digest:
             continue

@@ -53,6 +53,12 @@ def test_earlier_runs_of_the_same_configuration_count(method: Any, store: Store)
     assert "1.6% (4 deviations of earlier runs), between sessions 1.6% (5 earlier sessions)" in method()
 
 
+def test_runs_under_another_name_of_their_stack_count(method: Any, store: Store) -> None:
+    for number, factor in ((1, 0.98), (2, 0.99), (3, 1.0), (4, 1.01), (5, 1.02)):
+        put(store, number, factor, stack="a100")
+    assert "4 deviations of earlier runs" in method()
+
+
 def test_earlier_runs_of_one_session_say_nothing_of_others(method: Any, store: Store) -> None:
     for number, factor in ((1, 0.98), (2, 0.99), (3, 1.0), (4, 1.01), (5, 1.02)):
         put(store, number, factor, created_at=f"2026-01-01T12:{10 * number}:00Z")
