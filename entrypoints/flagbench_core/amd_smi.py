@@ -46,6 +46,8 @@ def parse(text: str) -> List[Dict[str, Any]]:
             for name, (path, factor) in _NUMBERS.items():
                 number = _number(_at(entry, path))
                 values[name] = None if number is None else number * factor
+            if values["power_limit_w"] is None:  # later releases print a limit of each kind of power tracking
+                values["power_limit_w"] = _number(_at(entry, ("limit", "ppt0", "socket_power_limit")))
             values["sm_clock_mhz"] = _fastest(entry, "clk")
             values["sm_clock_max_mhz"] = _fastest(entry, "max_clk")
             found.append({"index": entry["gpu"], **{k: v for k, v in values.items() if v is not None}})

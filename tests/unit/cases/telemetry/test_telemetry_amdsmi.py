@@ -97,3 +97,8 @@ def test_a_value_that_is_not_printed_is_absent(tool: Path) -> None:
     reading = monitor.sample()
     assert set(reading.devices[0]) == {"index", "temperature_c", "util", "mem_used_bytes"}
     assert [error["device"] for error in reading.errors] == [1]
+
+
+def test_a_power_limit_is_also_read_as_later_releases_print_it() -> None:
+    printed = '[{"gpu": 0, "limit": {"ppt0": {"socket_power_limit": {"value": 750, "unit": "W"}}, "ppt1": "N/A"}}]'
+    assert amd_smi.parse(printed) == [{"index": 0, "power_limit_w": 750}]
