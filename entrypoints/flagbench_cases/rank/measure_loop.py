@@ -126,7 +126,7 @@ class MeasureLoop:
         found, why = None, None
         try:
             found = run()
-        except (RuntimeError, TypeError) as error:  # what torch raises for an operation that it lacks
+        except (RuntimeError, TypeError, ValueError) as error:  # what torch raises for an operation that it lacks
             why = (str(error).strip().split("\n")[0] or type(error).__name__)[:200]
         whys = [each for each in self.repeater.all_gather(why) if each]
         return (None, whys[0]) if whys else (found, None)

@@ -9,11 +9,12 @@ import torch.distributed as dist
 from flagbench_cases.contract import Context, Measurement, MeasureWorkload, Operation
 from flagbench_cases.engines import precision as precisions
 from flagbench_cases.engines.products import product
+from flagbench_cases.shared import system
 from flagbench_cases.shared.errors import DataError
 from flagbench_core.evidence.roofs import COLLECTIVES, PRODUCT
 
 MEMORY_SHARE = 8
-"""No tensor is larger than that part of a rank's memory: an operation has up to three."""
+"""No copy or collective is larger than that part of the memory of a rank, of its device and of its host."""
 PROBE = 1024
 """Rows and columns of a product that takes little time, and more than its launch on a device."""
 PROVEN = ("fp32", "tf32", "fp16", "bf16")
@@ -29,10 +30,13 @@ class RoofsWorkload(MeasureWorkload):
         self.context = context
         self.config = context.config
         self.device = context.device.torch
-        memory = context.device.describe(context.local_rank)["memory_bytes"]
-        if context.device.kind == "cpu":  # the ranks of a node share it
-            memory //= self.config["gpus"]
-        self.most = memory // MEMORY_SHARE
+        # A copy from the host takes as much there, where the ranks of a node share the memory.
+        host = system.memory_bytes() // self.config["gpus"]
+        memory = min(context.device.describe(context.local_rank)["memory_bytes"], host)
+        most = torch.tensor(memory // MEMORY_SHARE, device=self.device)
+        if context.world > 1:  # a collective of different sizes hangs
+            dist.all_reduce(most, op=dist.ReduceOp.MIN)
+        self.most = int(most)
 
     def measurements(self) -> List[Measurement]:
         """Products, then copies, then collectives."""
@@ -112,8 +116,8 @@ class RoofsWorkload(MeasureWorkload):
         whole, device = size // 4, self.device
         if name == "all_reduce":
             values = torch.randn(whole, device=device)
-            # The maximum, since the sum of a sum of a sum is infinite; the bytes are the same.
-            return lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX)
+            # The sum, although that of sums soon is infinite: NVLink SHARP has no other for fp32 (NCCL, device.h).
+            return lambda: dist.all_reduce(values)
         if name == "all_gather":
             # Its names in torch 2.13, from 1.13 on, and before.
             names = ("all_gather_single", "all_gather_into_tensor", "_all_gather_base")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from flagbench_cases.cases.roofs import workload
-from flagbench_cases.contract import Measurement
+from flagbench_cases.contract import Context, Measurement
 from flagbench_cases.engines.products import product
+from flagbench_cases.shared import system
 from flagbench_cases.shared.config import load_case, load_stack, resolve
 from flagbench_cases.shared.errors import DataError
 from workloads import set_up
@@ -61,6 +64,19 @@ def test_what_is_measured_at_the_published_size(tmp_path: Path) -> None:
     for name in ("h2d_pinned", "d2h_pageable", "all_reduce", "matmul_tf32"):
         with pytest.raises(RuntimeError):
             found[name].candidates[0].prepare()
+
+
+def test_where_the_host_has_little_memory_sizes_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "memory_bytes", lambda: 16_000)
+    assert measurements(tmp_path)["memory_bandwidth"].candidates[0].measured["bytes"] == 2000
+
+
+def test_an_all_reduce_is_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[dict[str, Any]] = []
+    monkeypatch.setattr(dist, "all_reduce", lambda values, **options: called.append(options))
+    monkeypatch.setattr(Context, "world", 2)
+    measurements(tmp_path)["all_reduce_65536"].candidates[0].prepare()()
+    assert called == [{"op": dist.ReduceOp.MIN}, {}]  # the sizes that all ranks can hold, then the sum
 
 
 def test_data_are_refused(tmp_path: Path) -> None:

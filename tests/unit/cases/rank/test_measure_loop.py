@@ -26,13 +26,15 @@ def clock(time: Time, monkeypatch: pytest.MonkeyPatch) -> Time:
     return time
 
 
-def operation(time: Time, seconds: float, size: int = 1000, drift: float = 0.0, error: str = "") -> Operation:
+def operation(
+    time: Time, seconds: float, size: int = 1000, drift: float = 0.0, error: str = "", kind: type = RuntimeError
+) -> Operation:
     """An operation that takes so long, and each time by a share longer."""
     last = [seconds]
 
     def start() -> None:
         if error:
-            raise RuntimeError(error + "\nand a stack")
+            raise kind(error + "\nand a stack")
         time.seconds += last[0]
         last[0] *= 1 + drift
 
@@ -93,8 +95,9 @@ def test_published_iterations_are_made_in_full(tmp_path: Path, clock: Time) -> N
     assert 500 * 0.05 < timing["measure"] < 510 * 0.05 + 5
 
 
-def test_what_fails_or_takes_too_long_is_absent(tmp_path: Path, clock: Time) -> None:
-    lacking, slow = operation(clock, 1.0, error="no such kernel"), operation(clock, 30.0)
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_what_fails_or_takes_too_long_is_absent(tmp_path: Path, clock: Time, kind: type) -> None:
+    lacking, slow = operation(clock, 1.0, error="no such kernel", kind=kind), operation(clock, 30.0)
     _, reader = measure(tmp_path, Measurement("a", [lacking]), Measurement("b", [slow]), seconds=20.0)
     absent = {fact["name"]: fact["reason"] for fact in facts_of(reader, "absent")}
     assert absent["a"] == "no such kernel"
