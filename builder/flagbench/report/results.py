@@ -22,7 +22,7 @@ from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.records.store import Store, StoredRecord
-from flagbench.verdict import Verdict, choose_claim, verify_claim
+from flagbench.verdict import Verdict, choose_claim, claims_for, verify_claim
 from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.interval import candidates
 from flagbench.verdict.recompute import recompute
@@ -133,7 +133,7 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
 def _judged(record: Record, catalog: Catalog) -> Summary:
     summary = summary_of(record)
     case = catalog.cases.get(record.case)
-    claims = [claim for claim in catalog.claims.values() if claim.case == record.case]
+    claims = [] if case is None else claims_for(record, case, catalog.claims.values())
     verdict = claim_id = sound = None
     gate = None if case is None else case.gate
     if case is not None and not claims:

@@ -135,7 +135,9 @@ def _held(result: VerifyResult) -> tuple[str, ...]:
 
 
 def _elsewhere(records: Sequence[Record], result: VerifyResult, uncompared: Sequence[str]) -> tuple[str, ...]:
-    """Where to look when no published row is of this device."""
+    """Where to look when no published row is of this device, or rows are of other metrics."""
+    if result.against.chosen and any(record.measurements for record in records):
+        return (f"each metric has a row of its own: `flagbench expect {records[0].case}`, then --claim ROW",)
     if result.verdict is not Verdict.NOT_COMPARABLE or result.against.kind != "claim" or DEVICE not in uncompared:
         return ()
     case = records[0].case

@@ -17,7 +17,7 @@ from flagbench.records.series import Series
 from flagbench.report import verdict_table
 from flagbench.runs.series import Side
 from flagbench.stdio import NotPrinted
-from flagbench.verdict import choose_claim, verify_claim
+from flagbench.verdict import choose_claim, claims_for, verify_claim
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.series import look_level, with_provenance
 
@@ -100,6 +100,8 @@ def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, w
         records = runs.to_verify()
         if not claims or not records or any(record.status.state != "ok" for record in records):
             return verdict_table(records, None, wide=wide)
+        if claim is None and not claims_for(records[0], case, claims):
+            return f"{verdict_table(records, None, wide=wide)}no verdict: no published row is of this device\n"
         against = choose_claim(records[0], case, claims) if claim is None else catalog.claims[claim]
         terms = Terms(level=look_level(runs.summaries("runs"), len(records)))
         result = verify_claim(records, against, case, chosen=claim is None, terms=terms)

@@ -3,7 +3,7 @@
 from flagbench.verdict.compare import Comparison, compare_records
 from flagbench.verdict.conditions import Agreement
 from flagbench.verdict.result import Verdict, VerifyResult
-from flagbench.verdict.verify import choose_claim, verify_baseline, verify_claim
+from flagbench.verdict.verify import choose_claim, claims_for, verify_baseline, verify_claim
 
 __all__ = [
     "Agreement",
@@ -11,6 +11,7 @@ __all__ = [
     "Verdict",
     "VerifyResult",
     "choose_claim",
+    "claims_for",
     "compare_records",
     "verify_baseline",
     "verify_claim",

@@ -131,6 +131,15 @@ def verify_baseline(
     return judge(verification, findings, terms)
 
 
+def claims_for(record: Record, case: Case, claims: Iterable[Claim]) -> list[Claim]:
+    """The claims that a record of the case can be held against."""
+    own = [c for c in claims if c.case == record.case]
+    if case.kind != MEASURE:
+        return own
+    # What another device reaches says nothing of this one.
+    return [c for c in own if c.conditions.get(DEVICE) == record.conditions.get(DEVICE)]
+
+
 def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
     """The claim of the record's case with the fewest conditions that differ; the first of equals.
 
@@ -139,10 +148,7 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
     Raises:
         FlagbenchError: the case has no claim.
     """
-    own = [c for c in claims if c.case == record.case]
-    if case.kind == MEASURE:  # what another device reaches says nothing of this one
-        own = [c for c in own if c.conditions.get(DEVICE) == record.conditions.get(DEVICE)]
-    if not own:
+    if not (own := claims_for(record, case, claims)):
         raise FlagbenchError(
             f"there is no claim of the case {record.case}{' on this device' if case.kind == MEASURE else ''}",
             remedy="compare the record with another one: `flagbench verify RECORD --baseline RECORD`",

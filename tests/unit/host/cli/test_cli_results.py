@@ -12,6 +12,7 @@ from flagbench.records.store import Store, StoredRecord
 from flagbench.report.results import with_verdicts
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import REPLAY, Flagbench, MakeRecord
+from unit.host.verdict.conftest import ROWS
 
 
 @pytest.fixture
@@ -53,6 +54,12 @@ def test_an_interrupted_listing_keeps_its_verdicts(filled: Store, monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         with_verdicts(filled, filled.list())
     assert [entry.summary.verdict for entry in filled.list()] == ["INVALID", None]
+
+
+def test_what_no_row_of_this_device_is_of_has_no_verdict(store: Store, flagbench: Flagbench) -> None:
+    store.put((ROWS / "run-roofs-2.json").read_bytes())
+    (listed,) = flagbench("results ls --json").json["records"]
+    assert (listed["state"], listed["verdict"]) == ("ok", None)
 
 
 @pytest.mark.parametrize(

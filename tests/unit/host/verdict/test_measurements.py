@@ -12,8 +12,10 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.page import render
+from flagbench.records.named import Runs
 from flagbench.report.record_page import record_page
 from flagbench.report.verdict_page import verdict_table
+from flagbench.runs.series_page import verdict_of
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench_core.evidence.section import digest_of
 
@@ -67,6 +69,18 @@ def test_a_slow_device_is_named() -> None:
     slow(raw)
     assert "rank 1" in verdict_table([read(raw)], None)
     assert "rank" not in verdict_table([read(MEASURED)], None)
+
+
+def test_a_run_ends_with_its_metrics_where_no_row_is_of_its_device() -> None:
+    page = verdict_of(Runs([read(MEASURED)]), CATALOG.cases["roofs"], CATALOG, None, wide=False)
+    assert "matmul_fp32" in page
+
+
+def test_a_row_that_was_chosen_is_said_to_be_one_of_several() -> None:
+    case, claim = CATALOG.cases["roofs"], CATALOG.claims["roofs/a100-1x8-bf16"]
+    for chosen in (True, False):
+        page = verdict_table([read(MEASURED)], verify_claim([read(MEASURED)], claim, case, chosen=chosen))
+        assert ("expect roofs" in page and "--claim" in page) is chosen
 
 
 def test_a_record_is_shown_with_its_slowest_devices() -> None:
