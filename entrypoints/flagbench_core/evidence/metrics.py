@@ -319,7 +319,7 @@ def published_rates(run: Run) -> Iterator[Entry]:
     """Means over all repeats and devices, as FlagPerf's base/ counts them, of all-reduce at its largest size.
 
     Of an all-reduce within a node, its bus bandwidth counted twice, for both directions; between nodes, counted once,
-    with the factor of the devices of one node.
+    with the factor of the devices of one node; none for one device a node, whose factor is 0.
     """
     world, section, nodes = run.section.world, run.section, run.facts.nodes
     for span in section.spans:
@@ -333,6 +333,8 @@ def published_rates(run: Run) -> Iterator[Entry]:
         micro = add([stretch.time(DEVICE, rank) for rank in range(world)])
         if kind == "all_reduce":
             size *= 2 * roofs.bus_factor(kind, world) if nodes == 1 else roofs.bus_factor(kind, world // nodes)
+        if not size:
+            continue
         note = f"{PUBLISHER}mean over all repeats and devices"
         found = rate(
             f"{span.phase}_mean", unit, [size * n for n in stretch.amount("samples")], micro, span.steps, note

@@ -134,6 +134,8 @@ def test_between_nodes_the_factor_of_one_node_is_published() -> None:
     named = {entry["name"]: entry["value"] for entry in derive(section, FACTS._replace(nodes=2)).metrics}
     assert named["all_reduce_busbw"] == pytest.approx(1.5 * named["all_reduce_algbw"])
     assert named["all_reduce_mean"] == pytest.approx(1.0 * named["all_reduce_algbw"])
+    single = derive(section, FACTS._replace(nodes=4)).metrics  # whose factor is 0
+    assert {entry["name"] for entry in single} == {"all_reduce_algbw", "all_reduce_busbw"}
 
 
 def test_a_large_job_has_the_sums_of_its_repeats() -> None:

@@ -34,7 +34,7 @@ class RoofsWorkload(MeasureWorkload):
         host = system.memory_bytes() // self.config["gpus"]
         memory = min(context.device.describe(context.local_rank)["memory_bytes"], host)
         most = torch.tensor(memory // MEMORY_SHARE, device=self.device)
-        if context.world > 1:  # a collective of different sizes hangs
+        if context.world > 1:  # a collective of different sizes hangs; and the first one, which starts NCCL, is slow
             dist.all_reduce(most, op=dist.ReduceOp.MIN)
         self.most = int(most)
 
