@@ -22,7 +22,7 @@ pytest.importorskip("transformers", reason="the publisher's models")
 pytest.importorskip("peft", reason="the publisher's adapters")
 
 from flagbench_cases.contract import INFER
-from flagbench_cases.shared.config import load_case, load_stack, merge, resolve
+from flagbench_cases.shared.config import load_case, load_stack, merge, package_of, resolve
 from reenact import pairs, verdict
 from reenact.__main__ import parse, resolved
 from running import need_megatron
@@ -76,7 +76,7 @@ def configured(case: str, precision: str) -> dict[str, Any]:
 
 def run(case: str, precision: str) -> tuple[dict[str, Any], list[float]]:
     """The initial weights of the case's own workload, and its losses from there."""
-    module = importlib.import_module("flagbench_cases.cases.%s.workload" % case.replace("-", "_"))
+    module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(case))
     with tempfile.TemporaryDirectory() as folder:
         work = set_up(module.build, configured(case, precision), Path(folder))
         infers = not hasattr(work, "step")

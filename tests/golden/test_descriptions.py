@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.shared.config import case_names, load_case, load_stack, resolve
+from flagbench_cases.shared.config import case_names, load_case, load_stack, package_of, resolve
 from running import need_imports
 from workloads import on_ranks, set_up
 
@@ -37,7 +37,7 @@ def describe(case: str, folder: Path, rank: int, world: int) -> dict[str, Any]:
     options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "source": "synthetic", "steps": 9}
     unset = dict.fromkeys(("precision", "seed", "max_samples"))
     config = resolve(load_case(case), load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
-    module = importlib.import_module("flagbench_cases.cases.%s.workload" % case.replace("-", "_"))
+    module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(case))
     return json.loads(json.dumps(set_up(module.build, config, folder).describe()))
 
 

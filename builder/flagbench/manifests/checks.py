@@ -39,6 +39,7 @@ def check(
     """
     case_names, stack_names = {doc.path.stem for doc in cases}, {doc.path.stem for doc in stacks}
     for doc in _valid(cases):
+        doc.require_known("family", "case", case_names)
         _check_case(doc, stack_names)
     _check_devices(_valid(devices))
     _check_stacks(_valid(stacks), case_names, {doc.path.stem for doc in devices})

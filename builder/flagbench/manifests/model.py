@@ -204,6 +204,8 @@ class CaseManifest:
     VERSION: ClassVar[str] = "case/v1"
 
     name: Name
+    family: Name | None = None
+    """The case whose folder has the code of this one, a model of other sizes; its own where absent."""
     title: str
     task: str
     kind: Literal["train", "infer", "measure"] = "train"

@@ -13,7 +13,7 @@ from flagbench_cases.prepare.prepared_folder import is_prepared, open_folder
 from flagbench_cases.prepare.progress import Progress
 from flagbench_cases.prepare.writer import check_target, writing
 from flagbench_cases.shared import processes
-from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.config import load_case, package_of
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from flagbench_cases.shared.files import KINDS
 from flagbench_core.exit_codes import ExitCode
@@ -107,7 +107,7 @@ def check_prepares(case: str) -> None:
 
 
 def _module_name(case: str) -> str:
-    return "flagbench_cases.cases.%s.prepare" % case.replace("-", "_")
+    return "flagbench_cases.cases.%s.prepare" % package_of(case)
 
 
 def check_sources(case: str, module: Any, plan: Dict[str, Any]) -> None:

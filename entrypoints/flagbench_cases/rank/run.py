@@ -23,6 +23,7 @@ from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.rank.waiting import ProcessorTime
 from flagbench_cases.shared import interpreter
+from flagbench_cases.shared.config import package_of
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.layout import layout_of
 from flagbench_cases.shared.spool import RankSpool
@@ -94,8 +95,7 @@ class RankRun:
     def _load(self) -> Any:
         """Build and set up the case's workload for this rank."""
         plan, spool = self.plan, self.spool
-        name = self.config["case"].replace("-", "_")
-        module = importlib.import_module("flagbench_cases.cases.%s.workload" % name)
+        module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(self.config["case"]))
         context = Context(
             self.config,
             self.device,

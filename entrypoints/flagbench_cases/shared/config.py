@@ -18,7 +18,7 @@ TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
 
 
 def case_names() -> List[str]:
-    """The cases in this image: every folder with a compiled case.json."""
+    """The cases in this image: every folder with a compiled case.json; some have no code of their own."""
     return sorted(
         name.replace("_", "-") for name in os.listdir(CASES) if os.path.isfile(os.path.join(CASES, name, "case.json"))
     )
@@ -29,6 +29,11 @@ def load_case(name: str) -> Dict[str, Any]:
     if name not in case_names():
         raise UsageError("unknown case %r" % name, "choose one of: %s" % (", ".join(case_names()) or "none"))
     return _read_json(os.path.join(CASES, name.replace("-", "_"), "case.json"))
+
+
+def package_of(name: str) -> str:
+    """The package below `cases` with the code of a case: that of its family, or its own."""
+    return load_case(name).get("family", name).replace("-", "_")
 
 
 def load_stack(name: str) -> Dict[str, Any]:

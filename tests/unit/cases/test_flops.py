@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flagbench_cases.contract import INFER, Work
-from flagbench_cases.shared.config import load_case, load_stack, merge, resolve
+from flagbench_cases.shared.config import load_case, load_stack, merge, package_of, resolve
 from flagbench_core.flops import FORMULAS, batch_of
 from running import need_imports
 from workloads import on_ranks, set_up
@@ -43,7 +43,7 @@ def counted(case: str, changes: dict[str, Any], folder: Path, rank: int, world: 
     options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "source": "synthetic", "steps": 9}
     unset = dict.fromkeys(("precision", "seed", "max_samples"))
     config = resolve(load_case(case), load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
-    module = importlib.import_module("flagbench_cases.cases.%s.workload" % case.replace("-", "_"))
+    module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(case))
     work = set_up(module.build, merge(config, changes), folder)
     infers = hasattr(work, "infer")
     batch = next(iter(work.batches(INFER if infers else 0)))

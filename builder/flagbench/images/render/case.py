@@ -114,18 +114,18 @@ def _compilation(package: Compiled, steps: Mapping[str, Step], stack: Stack, loc
 
 
 def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str, bytes]:
-    """What an image carries of the packages, by path: all but other cases' folders and other stacks' manifests.
+    """What an image carries of the packages, by path: all but the code and manifests of others.
 
     The manifests of the case and the stack are compiled from the catalog; copies in the package are ignored.
     """
-    folder = f"{PACKAGE}/cases/{case.name.replace('-', '_')}"
-    if not any(path.startswith(f"{folder}/") for path in code):
+    folder, own = (f"{PACKAGE}/cases/{name.replace('-', '_')}" for name in (case.name, case.family or case.name))
+    if not any(path.startswith(f"{own}/") for path in code):
         raise FlagbenchError(
-            f"the case {case.name} has no code: there is no {folder}",
+            f"the case {case.name} has no code: there is no {own}",
             remedy="write its workload there; docs/add-a-case.md shows how",
         )
-    others = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)} - {folder}
-    skipped = tuple(f"{other}/" for other in (*others, STACKS))
+    others = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)} - {folder, own}
+    skipped = (*(f"{other}/" for other in (*others, STACKS)), f"{own}/case.json")
     carried = {path: content for path, content in code.items() if not path.startswith(skipped)}
     carried[f"{folder}/case.json"] = case.compiled.encode()
     carried[f"{STACKS}/{stack.name}.json"] = stack.compiled.encode()

@@ -89,6 +89,16 @@ def test_it_carries_the_case_and_no_other(case: Case, cpu: Stack, render: Render
     assert json.loads(rendered.files["flagbench_cases/shared/stacks/cpu.json"])["name"] == "cpu"
 
 
+def test_a_case_of_a_family_carries_the_code_of_another(case: Case, cpu: Stack, render: Render) -> None:
+    other = replace(case, name="other", family=case.name, raw={**case.raw, "name": "other"})
+    files = render(other, cpu).files
+    assert [path for path in files if path.startswith("flagbench_cases/cases/distilbert/")] == [
+        "flagbench_cases/cases/distilbert/tiny/train.tsv",
+        "flagbench_cases/cases/distilbert/workload.py",
+    ]
+    assert json.loads(files["flagbench_cases/cases/other/case.json"])["name"] == "other"
+
+
 def test_digest_changes_with_code_manifest_and_stack(
     case: Case, cpu: Stack, stack_image: Render, render: Render, package: Path
 ) -> None:
