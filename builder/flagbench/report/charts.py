@@ -1,0 +1,370 @@
+"""Charts of a report: what each shows, as coordinates that `templates/charts.j2` draws, and as a table.
+
+A chart is 480 units wide with text of 13, so that it can be read on a phone. Everything is rounded: the same numbers
+give the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from flagbench.manifests.device import DeviceModel
+from flagbench.page import Table
+from flagbench.records.model import Record
+from flagbench.terminal import visible
+from flagbench.verdict import VerifyResult
+from flagbench.verdict.align import Curve
+from flagbench.verdict.limits import HIGH, LOW
+from flagbench.verdict.result import Ratio
+from flagbench.verdict.rules.comparison import NO_THROTTLING
+from flagbench.verdict.stats.compare import WITHIN
+
+WIDTH, HEIGHT, ROW = 480, 250, 44
+"""Of the picture, of one with two axes, and of a row."""
+_LEFT, _RIGHT, _TOP, _FOOT, _EDGE = 52, 470, 12, 40, 10
+_STRETCHES = 60
+"""Most parts in which the steps of a run are summarised."""
+_MOST_DOTS = 2000
+MOST_RUNS = 200
+"""Most runs in one chart, the newest."""
+
+
+_MOST_DIGITS, _UNITS = 1e5, ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Numbers as coordinates: `low` is drawn at `begin`, `high` at `end`."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+    label: str = ""
+    marks: tuple[tuple[float, str], ...] = ()
+    """Numbers beside the axis, each with its text."""
+
+    def at(self, value: float) -> float:
+        """The coordinate of a number; of one outside the axis, its nearer end."""
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return round(self.begin + share * (self.end - self.begin), 1)
+
+
+def axis(values: Sequence[float], begin: float, end: float, label: str = "", *, exact: bool = False) -> Axis:
+    """An axis with round numbers beside it, the first and last of which it reaches unless it is to be `exact`."""
+    low, high = min(values), max(values)
+    spread = (high - low) or abs(high) or 1.0
+    power = 10.0 ** math.floor(math.log10(spread / 4))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if spread / (power * factor) <= 5)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    last += first == last
+    most = max(abs(low), abs(high))
+    unit, suffix = next(((u, s) for u, s in _UNITS if most >= max(u, _MOST_DIGITS)), (1.0, ""))
+    digits = max(0, -math.floor(math.log10(step / unit)) + (step / power == 2.5))
+    ends = (low, low + spread) if exact else (first * step, last * step)
+    marks = ((n * step, f"{n * step / unit:,.{digits}f}{suffix}") for n in range(first, last + 1))
+    inside = tuple(mark for mark in marks if ends[0] <= mark[0] <= ends[1])
+    return Axis(*ends, begin, end, label, inside)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A value of a chart of rows, with its interval; `tone` is a class of the style sheet."""
+
+    label: str
+    value: float
+    text: str
+    """The value as it is written beside the row."""
+    ends: tuple[float, float] | None = None
+    """Of its interval."""
+    tone: str = "plain"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line or dots over the steps or runs of a chart: (x, y) in the units of its axes."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    tone: str
+    dots: bool = False
+    intervals: tuple[tuple[float, float, float], ...] = ()
+    """(x, low, high) of the dots that have one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One chart. `band` is shaded and `target` a line: across the x axis where there are `rows`, else the y axis."""
+
+    id: str
+    title: str
+    description: str
+    table: Table
+    x: Axis
+    rows: tuple[Row, ...] = ()
+    y: Axis | None = None
+    lines: tuple[Line, ...] = ()
+    band: tuple[float, float] | None = None
+    target: float | None = None
+
+    @property
+    def height(self) -> int:
+        """Of the picture."""
+        return HEIGHT if self.y else ROW * len(self.rows) + _TOP + _FOOT
+
+    def path(self, line: Line) -> str:
+        """The path of a line, or of its dots: strokes without length, which round caps make visible."""
+        assert self.y is not None
+        points = [f"{self.x.at(x):g},{self.y.at(y):g}" for x, y in line.points]
+        return "".join(f"M{point}h0" for point in points) if line.dots else "M" + "L".join(points)
+
+
+def row_chart(
+    id: str,
+    title: str,
+    description: str,
+    rows: Sequence[Row],
+    table: Table,
+    *,
+    label: str,
+    band: tuple[float, float] | None = None,
+    target: float | None = None,
+    shown: Sequence[float] = (),
+) -> Chart:
+    """A chart of rows, each a value with its interval. `shown`: numbers that the axis has to reach."""
+    ends = [end for row in rows for end in (row.value, *(row.ends or ()))]
+    x = axis([*ends, *(band or ()), *shown], _EDGE + 10, WIDTH - _EDGE - 10, label)
+    return Chart(
+        id=id, title=title, description=description, table=table, x=x, rows=tuple(rows), band=band, target=target
+    )
+
+
+TONES = {
+    "REPRODUCED": "good",
+    "ABOVE": "good",
+    "FASTER": "good",
+    "SAME": "good",
+    "BELOW": "bad",
+    "SLOWER": "bad",
+    "INVALID": "bad",
+    "INCONCLUSIVE": "doubt",
+    "NOT_COMPARABLE": "doubt",
+}
+"""The class of the style sheet by verdict."""
+
+
+def ratio_chart(
+    ratios: Mapping[str, tuple[Ratio, str]],
+    *,
+    title: str = "Speed against the published row",
+    band: tuple[float, float] = (LOW, HIGH),
+    id: str = "ratio",
+    of: str = "the published value",
+) -> Chart | None:
+    """Ratios with their intervals in the band of a verdict; None without any. By label: the ratio and its verdict."""
+    if not ratios:
+        return None
+    rows = [
+        Row(label, ratio.value, f"{ratio.value:.3f} {verdict}", ratio.ci95, TONES.get(verdict, "plain"))
+        for label, (ratio, verdict) in ratios.items()
+    ]
+    cells = [(row.label, f"{row.value:.3f}", interval(row.ends, "{:.3f}"), ratios[row.label][1]) for row in rows]
+    told = (
+        f"1 is {of}. A line is a 95 % interval, the shaded band {band[0]:.2f} to {band[1]:.2f}: "
+        "the verdict is decided where a whole line lies inside the band or outside it."
+    )
+    table = Table(("measured", "ratio", "95 % interval", "verdict"), cells, frozenset({"ratio", "95 % interval"}))
+    shown = (1.5 * band[0] - 0.5, 1.5 * band[1] - 0.5)
+    return row_chart(id, title, told, rows, table, label=f"ratio to {of}", band=band, target=1.0, shown=shown)
+
+
+def verdict_chart(result: VerifyResult, within: float = WITHIN) -> Chart | None:
+    """The ratios of a verdict that are of comparable metrics, that which decides first; None without any.
+
+    `within`: the tolerance of a comparison with a baseline.
+    """
+    compared = sorted((m for m in result.metrics if m.ratio and m.comparable), key=lambda m: m.name != result.gate)
+    ratios = {m.name: (m.ratio, m.verdict.value if m.verdict else "") for m in compared if m.ratio}
+    if result.against.kind == "claim":
+        return ratio_chart(ratios)
+    return ratio_chart(ratios, title="Speed against the baseline", of="the baseline", band=(1 - within, 1 + within))
+
+
+def interval(ends: tuple[float, float] | None, form: str = "{:.4g}") -> str:
+    """An interval as text; `-` for none."""
+    return "-" if ends is None else f"{form.format(ends[0])} to {form.format(ends[1])}"
+
+
+def _stretches(values: Mapping[int, float]) -> Iterator[tuple[int, int, float, float, float]]:
+    """Steps in at most _STRETCHES parts: first and last step, lowest, median and highest value."""
+    steps = sorted(values)
+    size = max(1, math.ceil(len(steps) / _STRETCHES))
+    for start in range(0, len(steps), size):
+        part = steps[start : start + size]
+        found = [values[step] for step in part]
+        yield part[0], part[-1], min(found), median(found), max(found)
+
+
+def _curve(
+    id: str, title: str, description: str, curves: Mapping[str, Mapping[int, float]], label: str, scale: float = 1.0
+) -> Chart | None:
+    """Values by step: of one run every value as a dot below the line of medians, of several their lines."""
+    curves = {
+        name: {step: value * scale for step, value in values.items()} for name, values in curves.items() if values
+    }
+    if not curves:
+        return None
+    alone = len(curves) == 1
+    parts = {name: [*_stretches(values)] for name, values in curves.items()}
+    lines = [
+        Line(name or "median", tuple(((first + last) / 2, mid) for first, last, _, mid, _ in found), f"s{number % 4}")
+        for number, (name, found) in enumerate(parts.items())
+    ]
+    if alone and len(values := next(iter(curves.values()))) <= _MOST_DOTS:
+        lines.insert(0, Line("each step", tuple(values.items()), "faint", dots=True))
+    seen = [y for line in lines for _, y in line.points]
+    steps = [step for values in curves.values() for step in (min(values), max(values))]
+    cells = [
+        (name, f"{first} to {last}" if last > first else f"{first}", *(f"{number:.5g}" for number in numbers))
+        for name, found in parts.items()
+        for first, last, *numbers in found
+    ]
+    columns = ("run", "steps", "lowest", "median", "highest")
+    table = Table(columns[alone:], [cell[alone:] for cell in cells], frozenset(columns[1:]))
+    x, y = axis(steps, _LEFT, _RIGHT, "step", exact=True), axis(seen, HEIGHT - _FOOT, _TOP + 14, label)
+    return Chart(id=id, title=title, description=description, table=table, x=x, y=y, lines=tuple(lines))
+
+
+def step_chart(record: Record) -> Chart | None:
+    """The device time of each step of the window; None for a record without any."""
+    window = record.window
+    if window is None or len(window.step_seconds) < 2:
+        return None
+    skipped = window.steps / len(window.step_seconds)
+    values = {window.first_step + int(n * skipped): seconds for n, seconds in enumerate(window.step_seconds)}
+    told = f"Device time of the steps that the speed is computed from, on rank {window.rank or 0}, the slowest."
+    if window.step_median is not None:
+        told += f" Median {1000 * window.step_median:.4g} ms."
+    if window.drift is not None:
+        told += f" The second half takes {1 + window.drift:.3f} times as long as the first."
+    return _curve("steps", "Step times over the window", told, {"": values}, "ms", 1000)
+
+
+def clock_chart(record: Record) -> Chart | None:
+    """The clock of each device during the window, and how long it was throttled; None without clocks."""
+    devices = record.telemetry.devices if record.telemetry is not None else ()
+    rows, cells = [], []
+    for device in devices:
+        busy = device.sm_clock_mean_mhz if device.sm_clock_busy_mhz is None else device.sm_clock_busy_mhz
+        if busy is None:
+            continue
+        lowest, highest = device.sm_clock_min_mhz or busy, device.sm_clock_max_mhz or busy
+        ends = (min(busy, lowest), max(busy, highest))
+        reasons = {why: seconds for why, seconds in device.throttle_seconds.items() if why not in NO_THROTTLING}
+        longest = f", throttled {max(reasons.values()):.1f} s" if reasons else ""
+        rows.append(Row(f"device {device.index}", busy, f"{busy:.0f} MHz{longest}", ends, "bad" if reasons else "s0"))
+        throttled = ", ".join(f"{why} {seconds:.1f} s" for why, seconds in reasons.items())
+        cells.append((f"{device.index}", f"{busy:.0f}", interval(ends, "{:.0f}"), throttled or "no"))
+    if not rows:
+        return None
+    told = (
+        "A dot is the mean while the device was busy; the line reaches from the lowest sample to the highest allowed."
+    )
+    table = Table(("device", "MHz", "lowest to allowed", "throttled"), cells, frozenset({"MHz", "lowest to allowed"}))
+    return row_chart("clocks", "Clocks and throttling", told, rows, table, label="MHz")
+
+
+def loss_chart(curves: Sequence[Curve]) -> Chart | None:
+    """The losses of runs by step; None without any."""
+    losses = {
+        visible(curve.name): {step: loss for step, loss in curve.losses.items() if loss is not None}
+        for curve in curves
+    }
+    told = "The line is the median of each stretch of steps."
+    return _curve("losses", "Loss by step", told, losses, "loss")
+
+
+def roof_chart(record: Record, device: DeviceModel | None) -> Chart | None:
+    """What a device reached of its published peaks; None where it has none of what was measured."""
+    peaks = {} if device is None else dict(device.flops)
+    bandwidth = device.limits.memory_bandwidth if device is not None else None
+    rows, cells = [], []
+    for one in record.measurements:
+        peak = peaks.get(one.precision or "")
+        if one.name == "memory_bandwidth" and bandwidth is not None:
+            peak = float(bandwidth.value)
+        if not peak:
+            continue
+        scale, unit = (1e12, "TFLOP/s") if one.unit == "FLOP/s" else (1e9, "GB/s")
+        rates = one.devices or (one.rate,)
+        share = one.rate / peak
+        rows.append(
+            Row(one.name, share, f"{share:.0%} of {peak / scale:,.4g} {unit}", (min(rates) / peak, max(rates) / peak))
+        )
+        cells.append((one.name, f"{one.rate / scale:,.4g}", f"{peak / scale:,.4g}", unit, f"{share:.1%}"))
+    if not rows:
+        return None
+    told = "1 is the peak of the datasheet. A line reaches from the slowest device to the fastest."
+    table = Table(("measured", "rate", "peak", "unit", "share"), cells, frozenset({"rate", "peak", "share"}))
+    return row_chart(
+        "roofs", "Roofs against peaks", told, rows, table, label="share of the peak", target=1.0, shown=(0.0, 1.0)
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a chart of runs."""
+
+    created_at: str
+    name: str
+    value: float
+    ci95: tuple[float, float] | None = None
+
+
+def run_chart(
+    runs: Sequence[Run], title: str, label: str, *, band: tuple[float, float] | None = None, id: str = "runs"
+) -> Chart | None:
+    """All runs from the oldest to the newest, which is marked; None without any."""
+    newest = sorted(runs, key=lambda run: (run.created_at, run.name))[-MOST_RUNS:]
+    if not newest:
+        return None
+    points = [(float(number), run.value) for number, run in enumerate(newest, 1)]
+    intervals = tuple((float(number), *run.ci95) for number, run in enumerate(newest, 1) if run.ci95)
+    lines = (
+        Line("earlier runs", tuple(points[:-1]), "s0", True, intervals[: -1 if newest[-1].ci95 else None]),
+        Line("newest run", tuple(points[-1:]), "new", True, intervals[-1:] if newest[-1].ci95 else ()),
+    )
+    seen = [run.value for run in newest] + [end for run in newest for end in run.ci95 or ()] + [*(band or ())]
+    seen += [1.5 * band[0] - 0.5, 1.5 * band[1] - 0.5] if band else []
+    y = axis(seen, HEIGHT - _FOOT, _TOP + 14, label)
+    days = f"{newest[0].created_at[:10]} to {newest[-1].created_at[:10]}"
+    x = Axis(
+        0.0, len(newest) + 1.0, _LEFT, _RIGHT, f"runs, {days}", ((1.0, "1"), (float(len(newest)), f"{len(newest)}"))
+    )
+    told = f"{len(newest)} runs of {days}, the oldest on the left. The newest has {newest[-1].value:.4g}."
+    if len(runs) > len(newest):
+        told = f"The newest {len(newest)} of {len(runs)} runs. {told}"
+    cells = [
+        (
+            run.created_at,
+            run.name,
+            f"{run.value:.4g}",
+            "-" if run.ci95 is None else "{:.4g} to {:.4g}".format(*run.ci95),
+        )
+        for run in reversed(newest)
+    ]
+    table = Table(("created", "record", label, "95 % interval"), cells, frozenset({label, "95 % interval"}))
+    return Chart(
+        id=id,
+        title=title,
+        description=told,
+        table=table,
+        x=x,
+        y=y,
+        lines=lines,
+        band=band,
+        target=1.0 if band else None,
+    )

@@ -1,0 +1,37 @@
+"""Pages of HTML in one frame, `templates/frame.j2`, and charts as files: without a server, a network or a script."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from flagbench.report.charts import TONES, Chart
+from flagbench_core import __version__
+
+
+def page(template: str, title: str, **values: Any) -> str:
+    """A page of a template that extends the frame. `home`: the address of the page above it, if there is one."""
+    return _templates().get_template(template).render(title=title, **values)
+
+
+def picture(chart: Chart) -> str:
+    """A chart as a file of its own, an SVG that is readable on light and dark pages."""
+    return str(_templates().get_template("charts.j2").module.drawing(chart, alone=True))  # type: ignore[attr-defined]
+
+
+@cache
+def _templates() -> Environment:
+    found = Environment(
+        loader=PackageLoader("flagbench.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = (files("flagbench.report") / "templates" / "charts.css").read_text(encoding="utf-8")
+    found.globals |= {"version": __version__, "tones": TONES, "style": Markup(style), "home": ""}
+    return found

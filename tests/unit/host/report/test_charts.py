@@ -1,0 +1,113 @@
+"""What charts draw, from numbers alone; how they look is tests/browser's part."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from msgspec.structs import replace
+
+from catalogs import CATALOG
+from flagbench.records.model import DeviceTelemetry, Telemetry
+from flagbench.records.read import read_record
+from flagbench.report.charts import Run, axis, clock_chart, loss_chart, ratio_chart, roof_chart, run_chart, step_chart
+from flagbench.report.html import picture
+from flagbench.verdict.align import Curve
+from flagbench.verdict.result import Ratio
+from unit.host.conftest import ROOT
+
+DOCS = ROOT / "docs"
+
+
+def test_ratio_chart_draws_the_interval_in_the_band() -> None:
+    chart = ratio_chart({"p_core": (Ratio(0.978, (0.962, 0.994)), "REPRODUCED")})
+    assert chart is not None
+    assert chart.band is not None
+    assert chart.rows[0].ends is not None
+    low, high, left, right = (*map(chart.x.at, chart.band), *map(chart.x.at, chart.rows[0].ends))
+    assert 10 < low < left < chart.x.at(0.978) < right < high < 470
+    assert chart.table.rows == [("p_core", "0.978", "0.962 to 0.994", "REPRODUCED")]
+    assert ratio_chart({}) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ((0.93, 1.1), ["0.90", "0.95", "1.00", "1.05", "1.10"]),
+        ((0, 1234), ["0", "250", "500", "750", "1,000", "1,250"]),
+        ((3, 3), ["3", "4"]),
+        ((0, 1.9e6), ["0.0M", "0.5M", "1.0M", "1.5M", "2.0M"]),
+        ((-1, 2), ["-1", "0", "1", "2"]),
+    ],
+)
+def test_an_axis_has_round_numbers(values: tuple[float, float], texts: list[str]) -> None:
+    found = axis(values, 0, 100)
+    assert [text for _, text in found.marks] == texts
+    assert (found.at(found.low), found.at(found.high), found.at(1e9)) == (0, 100, 100)
+
+
+def test_record_charts_have_every_step_and_a_table() -> None:
+    record = read_record(DOCS / "verdict" / "record.json")
+    steps = step_chart(record)
+    assert record.window is not None
+    assert steps is not None
+    assert steps.y is not None
+    assert len(steps.lines[0].points) == record.window.steps == 1115
+    assert (steps.lines[0].points[0], steps.x.label) == ((10, pytest.approx(29.784)), "step")
+    assert 0 < len(steps.table.rows) <= 60
+    assert steps.table.rows[0][0] == "10 to 28"
+    losses = record.quality and record.quality.losses
+    assert losses is not None
+    curve = Curve("a", dict(enumerate(losses.values, 1)))
+    both = loss_chart([curve, Curve("b", {1: 2.0, 2: None, 3: 1.0})])
+    assert both is not None
+    assert [line.name for line in both.lines] == ["a", "b"]
+    assert both.table.columns[0] == "run"
+    assert both.table.rows[-1] == ("b", "3", "1", "1", "1")
+
+
+def test_clock_chart_shows_what_throttled() -> None:
+    record = read_record(DOCS / "verdict" / "record.json")
+    device = DeviceTelemetry(
+        index=1,
+        sm_clock_busy_mhz=1410,
+        sm_clock_min_mhz=345,
+        sm_clock_max_mhz=1980,
+        throttle_seconds={"sw_thermal_slowdown": 7, "gpu_idle": 3},
+    )
+    chart = clock_chart(replace(record, telemetry=Telemetry(devices=(device, DeviceTelemetry(index=2)))))
+    assert chart is not None
+    assert chart.table.rows == [("1", "1410", "345 to 1980", "sw_thermal_slowdown 7.0 s")]
+    assert clock_chart(record) is None
+
+
+def test_roof_chart_divides_by_the_peaks_of_the_device() -> None:
+    record = read_record(ROOT / "tests/replay/records" / "run-roofs-2.json")
+    device = CATALOG.devices["h100-sxm"]
+    chart = roof_chart(record, device)
+    assert chart is not None
+    shares = {row.label: row.value for row in chart.rows}
+    rates = {one.name: one.rate for one in record.measurements}
+    assert shares["matmul_bf16"] == rates["matmul_bf16"] / device.flops["bf16"]
+    assert "memory_bandwidth" in shares
+    assert "all_reduce" not in shares
+    assert roof_chart(record, None) is None
+
+
+def test_run_chart_keeps_the_newest_runs() -> None:
+    runs = [Run(f"2026-01-01T{n // 60:02}:{n % 60:02}:00Z", f"r{n}", 1.0 + n / 1000) for n in range(250)]
+    chart = run_chart(list(reversed(runs)), "All runs", "ratio", band=(0.95, 1.10))
+    assert chart is not None
+    assert [len(line.points) for line in chart.lines] == [199, 1]
+    assert chart.lines[1].points == ((200, 1.249),)
+    assert chart.table.rows[0][1] == "r249"
+
+
+def test_a_picture_is_well_formed_and_the_same_twice() -> None:
+    chart = ratio_chart({"<b>&": (Ratio(0.5), "BELOW")})
+    assert chart is not None
+    first = picture(chart)
+    root = ElementTree.fromstring(first)
+    assert first == picture(chart)
+    assert root.get("role") == "img"
+    assert "<b>&" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
