@@ -9,6 +9,7 @@ from flagbench_cases.rank.repeats import Repeater, Times
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.shared.spool import RankSpool, Step
 from flagbench_core.evidence.roofs import amount
+from flagbench_core.stats.summary import median
 
 NAN = float("nan")
 FULL_REPEATS = 100
@@ -71,23 +72,33 @@ class MeasureLoop:
     def _measure(self, each: Measurement, seconds: float) -> Optional[str]:
         """Measure one operation in about so many seconds. Returns why it could not be measured, if it could not."""
         start = now()
-        best, tried, reason = self._fastest(each, seconds)
-        if best is None:
+        finalists, tried, reason = self._finalists(each, seconds)
+        if not finalists:
             return reason
-        measured = dict(best.operation.measured, **({"tried": tried} if len(each.candidates) > 1 else {}))
         iterations = self.plan.iterations.get(each.name)
         if iterations is not None:
             operations = max(1, iterations // FULL_REPEATS)
-            self._write(each.name, self.repeater.all_of(best.start, operations, FULL_REPEATS), operations, measured)
+            times = self.repeater.all_of(finalists[0].start, operations, FULL_REPEATS)
+            self._write(each.name, times, operations, finalists[0].operation.measured)
             return None
         limit, keep = max(seconds - (now() - start), seconds * (1 - SEARCH_SHARE)), self.plan.repeats
-        times = self.repeater.until_steady(best.start, best.seconds, limit, keep, warmup=keep)
-        self._write(each.name, times, self.repeater.operations(best.seconds), measured)
+        measured = []
+        for ready in finalists:
+            times = self.repeater.until_steady(ready.start, ready.seconds, limit, keep, warmup=keep)
+            taken = median([one.device for one in times]) / self.repeater.operations(ready.seconds)
+            measured.append((_speed(ready.operation, max(self.repeater.all_gather(taken))), ready, times))
+        _, best, times = max(measured, key=lambda one: one[0])
+        what = dict(best.operation.measured, **({"tried": tried} if len(each.candidates) > 1 else {}))
+        self._write(each.name, times, self.repeater.operations(best.seconds), what)
         return None
 
-    def _fastest(self, each: Measurement, seconds: float) -> Tuple[Optional[Ready], int, Optional[str]]:
-        """The fastest candidate, how many were tried, and why the last one that failed did."""
-        best: Optional[Ready] = None
+    def _finalists(self, each: Measurement, seconds: float) -> Tuple[List[Ready], int, Optional[str]]:
+        """The first candidate and the fastest other one, how many were tried, and why the last one that failed did.
+
+        A device that was idle is fast for a moment, until its power is limited: the two are measured to the end.
+        """
+        first: Optional[Ready] = None
+        other: Optional[Ready] = None
         start, tried, reason = now(), 0, None
         for operation in each.candidates:
             if tried and not all(self.repeater.all_gather(now() - start < seconds * SEARCH_SHARE)):
@@ -97,9 +108,11 @@ class MeasureLoop:
             if ready is None:
                 continue
             tried += 1
-            if best is None or _speed(ready) > _speed(best):
-                best = ready
-        return best, tried, reason
+            if first is None:
+                first = ready
+            elif other is None or _speed(operation, ready.seconds) > _speed(other.operation, other.seconds):
+                other = ready
+        return [one for one in (first, other) if one is not None], tried, reason
 
     def _prepare(self, operation: Operation, seconds: float) -> Tuple[Optional[Ready], Optional[str]]:
         """An operation that can be repeated on all ranks within so many seconds, or why it cannot."""
@@ -107,7 +120,7 @@ class MeasureLoop:
             small, why = self._prepare(operation.probe, seconds)
             if small is None:
                 return None, why
-            expected = amount(operation.measured) / _speed(small)
+            expected = amount(operation.measured) / _speed(small.operation, small.seconds)
             if expected > seconds / 2:
                 return None, TOO_LONG % expected
         start, why = self._attempt(operation.prepare)
@@ -143,5 +156,6 @@ class MeasureLoop:
         self.steps += len(times)
 
 
-def _speed(ready: Ready) -> float:
-    return amount(ready.operation.measured) / max(ready.seconds, 1e-9)
+def _speed(operation: Operation, seconds: float) -> float:
+    """FLOP/s or B/s of an operation that takes so long."""
+    return amount(operation.measured) / max(seconds, 1e-9)

@@ -39,25 +39,24 @@ class RoofsWorkload(MeasureWorkload):
         self.most = int(most)
 
     def measurements(self) -> List[Measurement]:
-        """Products, then copies, then collectives."""
+        """Products, copies, collectives."""
         products = self.config["products"]
         own = [products["m"], products["n"], products["k"]]
         found = []
         for name in products["precisions"]:
             found.append(Measurement("matmul_" + name, [self._product(name, own, False)]))
             shapes = [self._product(name, shape, True) for shape in products["shapes"]]
-            found.append(Measurement("matmul_%s_best" % name, shapes))
+            found.append(Measurement("matmul_%s_best" % name, [self._product(name, own, False), *shapes]))
         size = self.config["copies"]["bytes"]
         found.append(Measurement("memory_bandwidth", [self._copy("copy", size, pinned=False)]))
-        for pinned in (True, False):
-            for way in ("h2d", "d2h"):
-                name = "%s_%s" % (way, "pinned" if pinned else "pageable")
-                found.append(Measurement(name, [self._copy(way, size, pinned)]))
+        found += [Measurement(way + "_pinned", [self._copy(way, size, pinned=True)]) for way in ("h2d", "d2h")]
         sizes = self.config["collectives"]
         for name in COLLECTIVES:
             for size in sizes["smaller"]:
                 found.append(Measurement("%s_%d" % (name, size), [self._collective(name, size)]))
             found.append(Measurement(name, [self._collective(name, self._fitting(sizes["largest"]))]))
+        # Last, since they are slow and scatter: they take the time that is left.
+        found += [Measurement(way + "_pageable", [self._copy(way, size, pinned=False)]) for way in ("h2d", "d2h")]
         return found
 
     def describe(self) -> Dict[str, Any]:

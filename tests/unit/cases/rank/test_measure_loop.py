@@ -128,6 +128,12 @@ def test_the_fastest_candidate_is_measured(tmp_path: Path, clock: Time) -> None:
     assert one["measured"] == {"operation": "copy", "bytes": 2000, "tried": 3}
 
 
+def test_a_candidate_that_slows_down_is_not_the_fastest(tmp_path: Path, clock: Time) -> None:
+    sizes = [operation(clock, 0.02, 1000), operation(clock, 0.02, 1010, drift=0.001)]
+    _, reader = measure(tmp_path, Measurement("best", sizes))
+    assert facts_of(reader, "pass")[0]["measured"]["bytes"] == 1000
+
+
 def test_a_ceiling_says_whether_it_was_steady(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "now", time)
 
