@@ -269,6 +269,10 @@ class MeasureWorkload(abc.ABC):
     def measurements(self) -> Sequence[Measurement]:
         """What to measure, the same on all ranks."""
 
+    def results(self) -> Dict[str, str]:
+        """A digest of the result of fixed operations by name, to the last bit: equal each time on a sound device."""
+        return {}
+
     @abc.abstractmethod
     def describe(self) -> Dict[str, Any]:
         """Facts for the record: `conditions` to compare with a claim's."""

@@ -14,6 +14,7 @@ from flagbench_core import __version__
 GROUPS = {
     "Measure and judge": {
         "run": "Run a case, keep its record in the store, and show it beside the published row.",
+        "accept": "Say whether this machine is what it should be: preflight, roofs and one case within minutes.",
         "verify": "Say whether a record reproduces a published number, and why not.",
         "reproduce": "Run what a published row says until the verdict is decided, and bundle all evidence of it.",
         "list": "Show the cases, stacks, devices and claims there are.",
@@ -24,7 +25,7 @@ GROUPS = {
         "compare": "Show what differs between two records of a case, and the ratio B/A of every metric.",
         "align": "Say whether two loss curves are aligned by the published rule, and where they diverge.",
         "store": "Test a store; create and collect upload tickets.",
-        "bundle": "Check the bundle of a reproduction, without a network.",
+        "bundle": "Check the bundle of a reproduction or an acceptance, without a network.",
     },
     "Before a run": {
         "build": "Build images, each on its stack's image.",

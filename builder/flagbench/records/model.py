@@ -320,6 +320,18 @@ class Measurement(Struct, frozen=True):
     """Whether the memory of the host is pinned."""
 
 
+class Result(Struct, frozen=True):
+    """A fixed operation, computed twice on every device and compared bit by bit."""
+
+    name: str
+    digests: dict[str, tuple[Count, ...]]
+    """The ranks by the digest of their result."""
+    changed: tuple[Count, ...] = ()
+    """Ranks whose two results differ."""
+    apart: tuple[Count, ...] = ()
+    """Ranks whose result is not that of most devices of their model and driver, or all where none is."""
+
+
 class Rank(Struct, frozen=True):
     """One rank of the run; seconds."""
 
@@ -482,6 +494,8 @@ class Record(Struct, frozen=True):
     """Of a case that measures the device."""
     slow_devices: tuple[SlowDevice, ...] = ()
     """In all measurements together: the median share of the others' rate."""
+    results: tuple[Result, ...] = ()
+    """Of fixed operations on these devices."""
     rank_columns: RankColumns | None = None
     """Of more than some hundred ranks; `ranks` has an entry for each all the same."""
     evidence: Evidence | None = None

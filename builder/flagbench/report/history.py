@@ -32,7 +32,7 @@ def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record
     """
     if records[0].config_digest is None:
         return {}
-    earlier = islice(_earlier(store, records[0], known), MOST_RUNS)
+    earlier = islice(earlier_runs(store, records[0], known), MOST_RUNS)
     machines: dict[str | None, list[Summary]] = {}
     for entry in with_verdicts(store, earlier):
         if entry.summary is not None and entry.summary.sound:
@@ -58,7 +58,7 @@ def _values(runs: Sequence[Summary], name: str) -> list[float]:
     return [value for value in (run.metrics.get(name, 0.0) for run in runs) if value > 0]
 
 
-def _earlier(store: Store, record: Record, known: Sequence[Record]) -> Iterator[StoredRecord]:
+def earlier_runs(store: Store, record: Record, known: Sequence[Record]) -> Iterator[StoredRecord]:
     """Other runs of the record's configuration that ended well, each once, newest first.
 
     Times are measured in microseconds: records with an equal rate are copies of a run, whatever their ids.

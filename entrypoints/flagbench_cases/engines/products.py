@@ -1,6 +1,9 @@
 """Matrix products of random numbers in a precision, as the roofs case and the ceiling of every run measure them."""
 
-from typing import Any, Callable
+import contextlib
+import hashlib
+import os
+from typing import Any, Callable, Dict, Iterator, Sequence
 
 import torch
 
@@ -9,6 +12,9 @@ from flagbench_cases.engines.precision import set_switches
 DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 FP8 = "fp8"
 """E4M3 with a scale of 1 for each operand, and a product in bf16."""
+SEED = 20260101
+"""Of the matrices whose product is fixed."""
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def product(
@@ -30,9 +36,61 @@ def product(
 
 
 def _fp8(device: torch.device, m: int, n: int, k: int) -> Callable[[], Any]:
+    a, b = (torch.randn(shape, device=device) for shape in ((m, k), (n, k)))
+    return _scaled_product(a, b)
+
+
+def _scaled_product(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
+    """A product in fp8 of (m, k) by (n, k), transposed."""
+    device = a.device
     dtype, multiply = getattr(torch, "float8_e4m3fn", None), getattr(torch, "_scaled_mm", None)
     if dtype is None or multiply is None or device.type == "cpu":
         raise RuntimeError("this torch has no matrix product in fp8 for %s" % device.type)
-    a, b = (torch.randn(shape, device=device).to(dtype) for shape in ((m, k), (n, k)))
+    a, b = a.to(dtype), b.to(dtype)
     one = torch.ones((), device=device)
     return lambda: multiply(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+
+def fixed_results(device: torch.device, precisions: Sequence[str], size: int) -> Dict[str, str]:
+    """A digest of a product of fixed random matrices in each precision that the device has, and of a sum of one.
+
+    The matrices are drawn on the host, and the operations are torch's deterministic ones: devices of one model with
+    one driver and one torch give the same bits (cuBLAS documentation, Results reproducibility).
+    """
+    generator = torch.Generator().manual_seed(SEED)
+    host = [torch.randn(size, size, generator=generator) for _ in range(2)]
+    found = {}
+    with torch.no_grad(), _deterministic():
+        for name in precisions:
+            with contextlib.suppress(RuntimeError):  # the device or its torch has no such product
+                found["matmul_" + name] = _digest(_fixed_product(device, name, host[0], host[1]))
+        found["sum"] = _digest(host[0].to(device).sum(0))
+    return found
+
+
+def _fixed_product(device: torch.device, precision: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if precision == FP8:
+        return _scaled_product(a.to(device), b.to(device))()
+    set_switches(precision)
+    dtype = getattr(torch, DTYPES[precision])
+    return torch.mm(a.to(dtype).to(device), b.to(dtype).to(device))
+
+
+def _digest(result: torch.Tensor) -> str:
+    """Of its bits, 16 hexadecimal digits."""
+    return hashlib.sha256(result.contiguous().cpu().view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    """torch's deterministic algorithms, for which it asks for a setting of cuBLAS."""
+    before = torch.are_deterministic_algorithms_enabled(), os.environ.get(_WORKSPACE)
+    os.environ[_WORKSPACE] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        os.environ.pop(_WORKSPACE)
+        if before[1] is not None:
+            os.environ[_WORKSPACE] = before[1]

@@ -161,9 +161,11 @@ class RankRun:
         )
         loop = MeasureLoop(workload, plan, self.spool, repeater)
         init = self._begin(loop.capacity, measurements=len(loop.measurements))
+        first = workload.results()
         processor = ProcessorTime()
         timing = loop.run()
         self.spool.fact("processor", **processor.used())
+        self.spool.fact("results", first=first, second=workload.results())  # of a cold device, and of a warm one
         self._end(None, timing, init)
 
     def _begin(self, steps: int, **planned: int) -> float:

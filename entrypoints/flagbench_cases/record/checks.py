@@ -3,6 +3,7 @@
 import math
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from flagbench_cases.record import measured
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.config import schedule
@@ -202,6 +203,17 @@ def _measured(subject: Subject) -> Answer:
     return complete and len(found) + absent == planned, words % (len(found), planned, absent, shown), {}
 
 
+def _same_results(subject: Subject) -> Answer:
+    """Fixed operations give the same bits each time, and on all devices of one model with one driver."""
+    found = measured.results(subject.evidence)
+    if len(subject.evidence.all("results")) < subject.world:
+        return None
+    wrong = [(one["name"], rank) for one in found for rank in dict.fromkeys((*one["changed"], *one["apart"]))]
+    words = ", ".join("%s on rank %d" % each for each in wrong[:8])
+    detail = "other bits: " + words if wrong else "%d operations, the same bits each time" % len(found)
+    return not wrong, detail, {"operations": len(found), "other": len(wrong)}
+
+
 def _updated(subject: Subject) -> Answer:
     """The measured steps updated the parameters, but for a few that the loss scaler skipped."""
     first, count = subject.config["train"]["warmup_steps"], len(subject.curve)
@@ -249,6 +261,7 @@ CHECKS = (
     Check("rates_in_order", _passes_in_order, kinds=(INFER,)),
     Check("steps", _steps),
     Check("steps", _measured, kinds=(MEASURE,)),
+    Check("same_results", _same_results, kinds=(MEASURE,)),
     Check("updated", _updated, kinds=(TRAIN,)),
     Check("evaluated", _evaluated),
     Check("learned", _learned, kinds=(TRAIN,)),

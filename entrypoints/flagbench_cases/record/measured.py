@@ -7,6 +7,7 @@ from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
+from flagbench_core.evidence import roofs
 from flagbench_core.evidence.columns import (
     FLOPS,
     PASSES,
@@ -241,6 +242,13 @@ def memory_of(evidence: Evidence, world: int) -> Dict[str, List[Any]]:
         if any(by_rank):
             found[name] = by_rank
     return found
+
+
+def results(evidence: Evidence) -> List[Dict[str, Any]]:
+    """The record's `results`: of fixed operations, compared bit by bit within and between devices."""
+    drivers = {fact["rank"]: (fact["device"]["name"], fact["driver"]) for fact in evidence.all("rank")}
+    found = {fact["rank"]: dict(fact, alike=drivers.get(fact["rank"])) for fact in evidence.all("results")}
+    return roofs.compare_results(found)
 
 
 def losses(curve: List[float], first_step: int) -> Dict[str, Any]:

@@ -60,6 +60,7 @@ def fill(
     record["quality"] = quality(subject, evaluations, finished)
     if request.kind == MEASURE:
         record.update(measurements=found.measurements, slow_devices=found.slow_devices)
+        record["results"] = measured.results(evidence)
         record["quality"]["absent"] = {fact["name"]: fact["reason"] for fact in evidence.all("absent")}
     if request.kind == TRAIN:
         record["quality"].update(training_quality(subject, found.pipeline))

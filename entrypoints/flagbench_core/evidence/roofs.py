@@ -176,3 +176,30 @@ def listed(measurement: Mapping[str, Any]) -> dict[str, Any]:
     """A measurement as a record has it: without the rates of many devices."""
     many = len(measurement.get("devices", ())) > MOST_LISTED
     return {**measurement, "devices": []} if many else dict(measurement)
+
+
+def compare_results(ranks: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The record's `results`: the digests of each fixed operation, and the ranks that computed other bits.
+
+    Args:
+        ranks: of each rank the digests by operation, `first` and `second`, and `alike`, which is equal for devices
+            of one model with one driver.
+
+    `changed` are ranks whose two results differ, `apart` those whose result is not that of most devices alike, or
+    all of these where no result is that of most.
+    """
+    found = []
+    for name in dict.fromkeys(name for rank in ranks.values() for name in (*rank["first"], *rank["second"])):
+        digests: dict[str, list[int]] = {}
+        groups: dict[Any, dict[str, list[int]]] = {}
+        for rank, own in sorted(ranks.items()):
+            digest = str(own["first"].get(name))
+            digests.setdefault(digest, []).append(rank)
+            groups.setdefault(own["alike"], {}).setdefault(digest, []).append(rank)
+        changed = [rank for rank, own in sorted(ranks.items()) if own["first"].get(name) != own["second"].get(name)]
+        apart: list[int] = []
+        for group in groups.values():
+            count = sum(map(len, group.values()))
+            apart += [rank for same in group.values() if len(group) > 1 and 2 * len(same) <= count for rank in same]
+        found.append({"name": name, "digests": digests, "changed": changed, "apart": sorted(apart)})
+    return found

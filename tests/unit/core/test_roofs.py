@@ -13,6 +13,7 @@ from flagbench_core.evidence.columns import COLUMNS, FLOPS
 from flagbench_core.evidence.roofs import (
     amount,
     bus_factor,
+    compare_results,
     interval,
     is_steady,
     measurements,
@@ -153,3 +154,23 @@ def test_unsteady_repeats_have_no_interval() -> None:
     assert "ci95" not in found.metrics[0]
     assert found.metrics[0]["ci_reason"]
     assert not measurements(section_of(span_of("copy", 0, [rising[:5]] * 2, 1, PRODUCT)))[0]["steady"]
+
+
+def same(digest: str, **more: Any) -> dict[str, Any]:
+    return {"first": {"sum": digest}, "second": {"sum": digest}, "alike": ("a", "1"), **more}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changed", "apart"),
+    [
+        ([same("x"), same("x")], [], []),
+        ([same("x"), same("x", second={"sum": "y"})], [1], []),
+        ([same("x"), same("y"), same("x")], [], [1]),
+        ([same("x"), same("y")], [], [0, 1]),
+        ([same("x"), same("y", alike=("b", "1"))], [], []),
+        ([same("x"), same("x", second={})], [1], []),
+    ],
+)
+def test_which_devices_compute_other_bits(ranks: list[Any], changed: list[int], apart: list[int]) -> None:
+    (found,) = compare_results(dict(enumerate(ranks)))
+    assert (found["changed"], found["apart"]) == (changed, apart)

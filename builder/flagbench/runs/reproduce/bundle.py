@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,18 +97,19 @@ class Contents:
         return str(author.get("version")) if isinstance(author, dict) else "unknown"
 
 
-def read_bundle(path: Path) -> Contents:
-    """The contents of a bundle, every file checked.
+@contextmanager
+def opened(path: Path) -> Iterator[Mapping[str, Path]]:
+    """The files of a bundle by their paths in it, each checked.
 
     Raises FlagbenchError (data) for anything that is not a whole bundle, or cannot be read or unpacked.
     """
     try:
         with unpacked(path) as files:
-            return _read_contents(files)
+            yield files
     except BundleError as error:
         raise FlagbenchError(
             f"the bundle {brief(str(path))} is damaged: {error}",
-            remedy="name the .tar.gz of `flagbench reproduce`, or get it again from its author; compare its sha256",
+            remedy="name the .tar.gz of `reproduce` or `accept`, or get it again from its author; compare its sha256",
             code=ExitCode.DATA,
         ) from error
     except (OSError, ValueError) as error:
@@ -115,13 +117,13 @@ def read_bundle(path: Path) -> Contents:
         room = "" if isinstance(error, FileNotFoundError) else "; TMPDIR needs room for what is in it"
         raise FlagbenchError(
             f"the bundle {brief(str(path))} cannot be read: {why}",
-            remedy=f"name a file that `flagbench reproduce` wrote{room}",
+            remedy=f"name a file that `flagbench reproduce` or `accept` wrote{room}",
             code=ExitCode.DATA,
         ) from error
 
 
-def _read_contents(files: Mapping[str, Path]) -> Contents:
-    """The contents by the files' paths in the bundle.
+def read_contents(files: Mapping[str, Path]) -> Contents:
+    """The contents of the bundle of a reproduction, by the files' paths in it.
 
     Raises BundleError for documents that are missing, are not what they should be, or do not belong together.
     """

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from flagbench_cases.contract import Context, Measurement, MeasureWorkload, Operation
 from flagbench_cases.engines import precision as precisions
-from flagbench_cases.engines.products import product
+from flagbench_cases.engines.products import fixed_results, product
 from flagbench_cases.shared import system
 from flagbench_cases.shared.errors import DataError
 from flagbench_core.evidence.roofs import COLLECTIVES, PRODUCT
@@ -17,6 +17,8 @@ MEMORY_SHARE = 8
 """No copy or collective is larger than that part of the memory of a rank, of its device and of its host."""
 PROBE = 1024
 """Rows and columns of a product that takes little time, and more than its launch on a device."""
+FIXED = {"cuda": 4096, "cpu": 512}
+"""Rows and columns of the product that is compared bit by bit, at most: work for all of a device."""
 PROVEN = ("fp32", "tf32", "fp16", "bf16")
 """Precisions whose products can be told apart by their error."""
 
@@ -58,6 +60,18 @@ class RoofsWorkload(MeasureWorkload):
         # Last, since they are slow and scatter: they take the time that is left.
         found += [Measurement(way + "_pageable", [self._copy(way, size, pinned=False)]) for way in ("h2d", "d2h")]
         return found
+
+    def results(self) -> Dict[str, str]:
+        """Fixed products in each precision, and a sum; on a processor smaller ones, some precisions being slow."""
+        products = self.config["products"]
+        most = FIXED[self.device.type]
+        size = min(most, products["m"], products["n"], products["k"]) // 16 * 16 or 16  # fp8 takes multiples of 16
+        names = [name for name in products["precisions"] if name not in PROVEN or self._executes(name)]
+        return fixed_results(self.device, names, size)
+
+    def _executes(self, name: str) -> bool:
+        precisions.set_switches(name)
+        return bool(precisions.prove(self.device, name)["executed"] == name)
 
     def describe(self) -> Dict[str, Any]:
         """The sizes that are compared with those of a claim."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from flagbench_cases.cases.roofs import workload
 from flagbench_cases.contract import Context, Measurement
-from flagbench_cases.engines.products import product
+from flagbench_cases.engines.products import fixed_results, product
 from flagbench_cases.shared import system
 from flagbench_cases.shared.config import load_case, load_stack, resolve
 from flagbench_cases.shared.errors import DataError
@@ -33,6 +33,14 @@ def test_a_product_has_its_shape_and_type(precision: str, transposed: bool) -> N
 def test_a_processor_has_no_fp8() -> None:
     with pytest.raises(RuntimeError):
         product(CPU, "fp8", 16, 16, 16)
+
+
+def test_fixed_operations_give_the_same_bits() -> None:
+    first = fixed_results(CPU, ["fp64", "fp32", "bf16", "fp8"], 64)
+    assert set(first) == {"matmul_fp64", "matmul_fp32", "matmul_bf16", "sum"}
+    torch.rand(1)  # the seed is their own
+    assert fixed_results(CPU, ["fp64", "fp32", "bf16", "fp8"], 64) == first
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def measurements(folder: Path) -> dict[str, Measurement]:

@@ -1,0 +1,193 @@
+"""The certificate of an acceptance: a document and its page in a bundle with the records that they rest on; read back
+with every check computed again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flagbench.accept import page
+from flagbench.accept.checks import checks_of, conclude
+from flagbench.accept.run import Accepted
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.model import Catalog
+from flagbench.records.bundle_archive import BundleError
+from flagbench.records.model import Record
+from flagbench.records.read import MAX_BYTES, read_record
+from flagbench.report.junit import Case, Kind, junit_xml
+from flagbench.runs.launchers.launch_time import utc_now
+from flagbench.runs.reproduce.bundle import RECORDS, record_path, this_flagbench, to_json, unlike
+from flagbench.runs.reproduce.bundle_files import environment, packages
+
+CERTIFICATE, PAGE, JUNIT = "certificate.json", "certificate.html", "junit.xml"
+VERSION = "certificate/v1"
+_MOST_BYTES = 4 * 2**20
+
+
+def certificate_of(
+    accepted: Accepted, catalog: Catalog, seconds: float, created_at: str | None = None
+) -> dict[str, Any]:
+    """The document: the outcome and what to do, every check, the numbers, the machine and its software."""
+    facts, records = accepted.facts, {name: read_record(content) for name, content in accepted.records.items()}
+    checks = checks_of(facts, records, catalog)
+    own = [records[part["record_id"]] for part in facts["parts"] if part["record_id"] in records]
+    price = facts["asked"]["price_per_hour"]
+    return {
+        "schema": VERSION,
+        **conclude(checks, facts, records),
+        "created_at": created_at or utc_now(),
+        "flagbench": this_flagbench(),
+        "seconds": round(seconds, 1),
+        "cost": None if price is None else round(price * seconds / 3600, 4),
+        "vouched_by": "self-reported: nothing but the SHA256SUMS of this bundle speaks for it",
+        "checks": [msgspec.to_builtins(check) for check in checks],
+        "numbers": [number for record in own for number in _numbers(record)],
+        "efficiency": [found for record in own if (found := _efficiency(record, price))],
+        "software": _software(own),
+        "facts": facts,
+    }
+
+
+def _numbers(record: Record) -> Iterable[dict[str, Any]]:
+    """Every metric of a run."""
+    for metric in record.metrics:
+        yield {
+            "part": record.case,
+            "name": metric.name,
+            "value": metric.value,
+            "unit": metric.unit,
+            "ci95": metric.ci95,
+            "scope": metric.scope,
+        }
+
+
+def _efficiency(record: Record, price: float | None) -> dict[str, Any] | None:
+    """Joules and the price of a million tokens or samples, of the steps of the window; None for what has no model.
+
+    Power is the mean of the devices over the run, as their driver reports it.
+    """
+    window, work = record.window, record.work
+    if window is None or work is None or not window.seconds or not work.samples_executed or not window.samples:
+        return None
+    tokens = work.tokens_executed
+    per_second = window.samples / window.seconds * (tokens / work.samples_executed if tokens else 1)
+    powers = [device.power_mean_w for device in record.telemetry.devices] if record.telemetry else []
+    known = [float(power) for power in powers if power is not None]
+    watts = math.fsum(known) if known and len(known) == len(powers) else None
+    return {
+        "part": record.case,
+        "unit": "tokens" if tokens else "samples",
+        "per_second": per_second,
+        "joules_per_million": None if watts is None else 1e6 * watts / per_second,
+        "price_per_million": None if price is None else 1e6 * price / 3600 / per_second,
+    }
+
+
+def _software(records: Iterable[Record]) -> dict[str, Any]:
+    """Of the last run that says it."""
+    found: dict[str, Any] = {}
+    for record in records:
+        software = record.software
+        names = ("python", "torch", "cuda", "hip", "cudnn", "nccl")
+        found.update({name: getattr(software, name) for name in names if getattr(software, name)})
+        found.update({"driver": record.system.driver} if record.system.driver else {})
+        found.update({"image": record.system.image.digest} if record.system.image.digest else {})
+    return found
+
+
+def junit_of(certificate: Mapping[str, Any]) -> bytes:
+    """The checks as JUnit XML: one that is inconclusive is an error, not a failure."""
+    kinds: dict[str, Kind | None] = {"PASS": None, "FAIL": "failure", "INCONCLUSIVE": "error"}
+    cases = [
+        Case(
+            f"{each['part']}: {each['name']}",
+            f"{each['measured']}, against {each['against']}; limit: {each['limit']}",
+            kinds[each["outcome"]],
+            each["reason"],
+        )
+        for each in certificate["checks"]
+    ]
+    return junit_xml("flagbench accept", cases, certificate["seconds"])
+
+
+def files_of(
+    certificate: Mapping[str, Any], records: Mapping[str, bytes], variables: Mapping[str, str]
+) -> dict[str, bytes | Path]:
+    """The files of the bundle, by their paths in it."""
+    return {
+        CERTIFICATE: to_json(certificate),
+        PAGE: page.render(certificate),
+        JUNIT: junit_of(certificate),
+        "environment.json": to_json(environment(variables)),
+        "packages.json": to_json(packages()),
+        **{record_path(name): content for name, content in records.items()},
+    }
+
+
+@dataclass(frozen=True)
+class CertificateCheck:
+    """A certificate that was read, and where it contradicts its records."""
+
+    certificate: Mapping[str, Any]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
+    """The certificate among the files of a bundle, with its checks computed again from the records.
+
+    Raises BundleError where it cannot be read.
+    """
+    stated = _read(files[CERTIFICATE])
+    facts, author = stated.get("facts"), stated.get("flagbench")
+    if stated.get("schema") != VERSION or not isinstance(facts, dict):
+        raise BundleError(f"its {CERTIFICATE} is not of {VERSION}")
+    records = {}
+    for name in files:
+        if name.startswith(f"{RECORDS}/"):
+            content = files[name].read_bytes()
+            if len(content) > MAX_BYTES:
+                raise BundleError(f"its {name} is larger than {MAX_BYTES:,} bytes")
+            try:
+                records[read_record(content, name).record_id] = content
+            except FlagbenchError as error:
+                raise BundleError(error.message) from error
+    try:
+        again = certificate_of(Accepted(facts, records), catalog, stated["seconds"], stated["created_at"])
+        fresh = json.loads(to_json(again))
+        pages = {PAGE: page.render(stated), JUNIT: junit_of(stated)}
+    except (KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
+        raise BundleError(f"its {CERTIFICATE} is not whole: {type(error).__name__}: {error}") from error
+    except FlagbenchError as error:
+        raise BundleError(error.message) from error
+    differing = [name for name in unlike(stated, fresh) if not name.startswith("flagbench")]
+    changed = [name for name, content in pages.items() if name not in files or files[name].read_bytes() != content]
+    if author == this_flagbench() or stated.get("outcome") != fresh["outcome"]:
+        problems = (
+            [f"{CERTIFICATE} does not follow from its records in {', '.join(differing[:5])}"] if differing else []
+        )
+    else:
+        problems = []
+    if author == this_flagbench():
+        problems += [f"its {name} is not that of its {CERTIFICATE}" for name in changed]
+        return CertificateCheck(stated, tuple(problems), ())
+    notes = [f"computed again by this flagbench, it differs in {', '.join(differing[:5])}"] if differing else []
+    return CertificateCheck(stated, tuple(problems), tuple(notes))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > _MOST_BYTES:
+        raise BundleError(f"its {CERTIFICATE} is larger than {_MOST_BYTES:,} bytes")
+    try:
+        found = msgspec.json.decode(path.read_bytes())
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BundleError(f"its {CERTIFICATE} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise BundleError(f"its {CERTIFICATE} is not an object")
+    return found

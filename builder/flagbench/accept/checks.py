@@ -1,0 +1,393 @@
+"""The checks of an acceptance and their outcomes, computed from its facts and records alone, so by anybody again."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from msgspec import Struct, convert
+
+from flagbench.errors import FlagbenchError
+from flagbench.expect.rows import published
+from flagbench.manifests.model import Case, Catalog
+from flagbench.records.model import Metric, Record
+from flagbench.terminal import brief
+from flagbench.verdict import rules, verify_baseline, verify_claim
+from flagbench.verdict.conditions import DEVICE
+from flagbench.verdict.interval import Terms, estimate, quotient
+from flagbench.verdict.limits import LOW, is_speed
+from flagbench.verdict.recompute import recompute
+from flagbench.verdict.result import Estimate, MetricResult, Ratio, four_digits
+from flagbench.verdict.stats.between import Prior
+from flagbench.verdict.verify import claims_for
+from flagbench_core.evidence.section import MEASURE
+
+LOWER = 0.90
+"""The limit against a row of the catalogue, which other software gave on one machine, and against earlier runs of
+this store, where one run leaves an interval of 6 %. An assumption; a claim has the verdict's 0.95."""
+CEILING = 1.02
+"""A case reaches no more of what a matrix product reached in its run: the tolerance of the rule `above-ceiling`."""
+HELD = (
+    *(
+        "matmul_bf16",
+        "matmul_tf32",
+        "matmul_fp32",
+        "memory_bandwidth",
+        "h2d_pinned",
+        "d2h_pinned",
+        "all_reduce_busbw",
+    ),
+    *("matmul_bf16_best", "matmul_fp8_best"),
+)
+"""Metrics of the roofs that are compared with earlier runs; with published rows, each that a row has."""
+WRONG = ("precision", "same_results", "loss_finite", "parameters_finite", "ranks_in_step")
+"""Checks of a run that fail where a device computes wrongly."""
+OTHERS, STOLEN = 0.25, 0.05
+"""Processors that others kept busy, and the share that other virtual machines took, which disturb a run."""
+
+
+class Outcome(str, Enum):
+    """What a check, and the whole, ends with."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """One check: what was measured against what, and what bounds its outcome."""
+
+    name: str
+    part: str
+    """`preflight`, or the case whose run it is of."""
+    outcome: Outcome
+    measured: str
+    against: str
+    limit: str
+    """What it passes within."""
+    reason: str = ""
+    """Why it did not."""
+    ratio: Ratio | None = None
+    """Above 1 is better."""
+    ranks: tuple[int, ...] = ()
+    """That it is about."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether it says how fast the machine is beside something else."""
+        return self.ratio is not None or self.name == "devices alike"
+
+
+def checks_of(facts: Mapping[str, Any], records: Mapping[str, Record], catalog: Catalog) -> tuple[Check, ...]:
+    """Every check of an acceptance, in the order in which it was made.
+
+    Args:
+        facts: those of the certificate.
+        records: the records that it names, by id.
+    """
+    found = [*_preflight(facts)]
+    for part in facts["parts"]:
+        found += _of_part(part, facts, records, catalog)
+    if facts["without_case"]:
+        found.append(_undecided("ran", "case", "a run that ends well", facts["without_case"]))
+    return tuple(found)
+
+
+def _undecided(name: str, part: str, limit: str, reason: str, measured: str = "nothing") -> Check:
+    outcome = Outcome.INCONCLUSIVE
+    return Check(
+        name=name, part=part, outcome=outcome, measured=measured, against="itself", limit=limit, reason=reason
+    )
+
+
+def _decided(ok: bool | None, why: str) -> dict[str, Any]:
+    """The outcome of a check that passes, fails, or, with None, cannot be decided; and why, unless it passed."""
+    outcome = Outcome.INCONCLUSIVE if ok is None else Outcome.PASS if ok else Outcome.FAIL
+    return {"outcome": outcome, "reason": "" if ok else why}
+
+
+def _preflight(facts: Mapping[str, Any]) -> Iterator[Check]:
+    machine, gpus = facts["machine"], facts["gpus"]
+    if facts["device_kind"] == "cpu":
+        yield Check(
+            name="devices",
+            part="preflight",
+            measured=f"{machine['processors']} processors",
+            against="this machine",
+            limit=f"{gpus} for {gpus} ranks",
+            **_decided(machine["processors"] >= gpus, "there are fewer processors than ranks"),
+        )
+        return
+    visible = machine["visible"]
+    yield Check(
+        name="devices",
+        part="preflight",
+        measured=f"{visible} of {', '.join(sorted({each['name'] for each in machine['devices']})) or 'none'}",
+        against="what was asked for" if facts["asked"]["gpus"] else "what the driver shows",
+        limit=f"{gpus}",
+        **_decided(0 < visible >= gpus, machine["problem"] or f"{gpus - visible} of {gpus} devices are missing"),
+        ranks=tuple(range(visible, gpus)),
+    )
+    floor, drivers = facts["driver_floor"], machine["drivers"]
+    if floor is not None:
+        old = [driver for driver in drivers if version(driver) < version(floor)]
+        yield Check(
+            name="driver",
+            part="preflight",
+            measured=", ".join(drivers) or "unknown",
+            against=f"the stack {facts['stack']}",
+            limit=f"{floor} or newer",
+            **_decided(not old if drivers else None, "it is older" if old else "no tool says which it is"),
+        )
+    busy = [*machine["foreign"], *machine["partitions"], *machine["capped"]]
+    yield Check(
+        name="undisturbed",
+        part="preflight",
+        measured=brief("; ".join(busy)) or "nothing",
+        against="an idle machine",
+        limit="no other process, whole devices, full power",
+        **_decided(None if busy else True, "what else is on the devices, or limits them, may slow them"),
+    )
+
+
+def version(text: str) -> tuple[int, ...]:
+    """The numbers of a version."""
+    return tuple(map(int, re.findall(r"\d+", text)))
+
+
+def _of_part(
+    part: Mapping[str, Any], facts: Mapping[str, Any], records: Mapping[str, Record], catalog: Catalog
+) -> Iterator[Check]:
+    """The checks of one run."""
+    record, name = records.get(part["record_id"] or ""), part["case"]
+    case = catalog.cases[name]
+    yield _ran(part, record, case)
+    if record is None:
+        return
+    subject = recompute(record, case)
+    record = subject.record
+    if case.kind == MEASURE:
+        yield from _devices(record, facts)
+    if record.status.state != "ok":
+        return
+    disturbed = disturbance(record)
+    yield Check(
+        name="alone",
+        part=name,
+        measured=disturbed or "nothing else",
+        against="an idle machine",
+        limit=f"less than {OTHERS:g} processors, no foreign process",
+        **_decided(None if disturbed else True, "what else ran may have slowed it"),
+    )
+    history = [records[each] for each in part["history"] if each in records]
+    yield from _numbers(record, case, catalog, part, history, disturbed)
+    if case.kind != MEASURE and (ceiling := record.flops and record.flops.measured_ceiling):
+        share = subject.achieved / ceiling.flops if subject.achieved and ceiling.flops else None
+        yield Check(
+            name="flops",
+            part=name,
+            measured="unknown" if share is None else f"{share:.0%} of it",
+            against=f"a matrix product in {ceiling.precision} in the same run",
+            limit=f"at most {CEILING:.0%}",
+            **_decided(None if share is None or share > CEILING else True, "a clock or a count is wrong"),
+        )
+
+
+def _ran(part: Mapping[str, Any], record: Record | None, case: Case) -> Check:
+    """Whether a run ended well, and its record is sound."""
+    why, ok, ranks = part["reason"] or "it left no record", None, ()
+    if record is not None:
+        failed = [check for check in record.checks if not check.ok]
+        wrong = [check for check in failed if check.name in WRONG]
+        found = rules.invalid(recompute(record, case))
+        why = "; ".join(f"{check.name}: {check.detail}" for check in wrong or failed) or record.status.reason or why
+        if wrong or part["exit_code"] == 13:
+            ok = False
+        elif record.status.state == "ok":
+            ok = None if found else True
+            why = "; ".join(each.message for each in found[:2])
+    return Check(
+        name="ran",
+        part=case.name,
+        measured=part["state"],
+        against="its own checks",
+        limit="it ends well, and its record follows from its evidence",
+        **_decided(ok, brief(why, 300)),
+        ranks=ranks,
+    )
+
+
+def _devices(record: Record, facts: Mapping[str, Any]) -> Iterator[Check]:
+    """Of the roofs: whether each device computes the same bits as before and as the others, and as fast as these."""
+    world = record.system.nodes * record.system.devices_per_node
+    wrong = [(each.name, rank) for each in record.results for rank in dict.fromkeys((*each.changed, *each.apart))]
+    ranks = tuple(sorted({rank for _, rank in wrong}))
+    yield Check(
+        name="same bits",
+        part=record.case,
+        measured=f"{len(record.results)} operations, twice on {world} devices",
+        against="itself and the other devices" if world > 1 else "itself",
+        limit="no bit differs",
+        **_decided(
+            not wrong if record.results else None,
+            "; ".join(f"{name} on rank {rank}" for name, rank in wrong[:8]) or "it was not computed twice",
+        ),
+        ranks=ranks,
+    )
+    if world > 1:
+        slow = record.slow_devices
+        known = any(len(each.devices) > 1 for each in record.measurements)
+        shares = ", ".join(f"rank {one.rank} reaches {one.share:.0%} of the others" for one in slow)
+        yield Check(
+            name="devices alike",
+            part=record.case,
+            measured=shares or f"{world} devices",
+            against="the other devices",
+            limit="none slower by 5 % and three standard errors",
+            **_decided(not slow if known else None, shares or "nothing was measured on all of them"),
+            ranks=tuple(one.rank for one in slow),
+        )
+    cpu = record.telemetry.cpu if record.telemetry is not None else None
+    if facts["device_kind"] == "cpu" and cpu is not None and cpu.quota is not None:
+        yield Check(
+            name="quota",
+            part=record.case,
+            measured=f"{cpu.quota:g} processors",
+            against="the control group",
+            limit=f"{world} for {world} ranks",
+            **_decided(cpu.quota >= world, "the control group allows fewer processors than there are ranks"),
+        )
+
+
+def disturbance(record: Record) -> str:
+    """What else used the machine during a run; empty if nothing did."""
+    telemetry = record.telemetry
+    if telemetry is None:
+        return ""
+    found = []
+    others, stolen = telemetry.cpu.others_mean, telemetry.cpu.steal_mean
+    if record.software.cuda is None and record.software.hip is None:
+        if others is not None and others >= OTHERS:
+            found.append(f"{others:.1f} processors busy with other processes")
+        if stolen is not None and stolen >= STOLEN:
+            found.append(f"{stolen:.0%} taken by other virtual machines")
+    if count := sum(device.foreign_processes for device in telemetry.devices):
+        found.append(f"{count} foreign processes on the devices")
+    return ", ".join(found)
+
+
+def _numbers(
+    record: Record,
+    case: Case,
+    catalog: Catalog,
+    part: Mapping[str, Any],
+    history: Sequence[Record],
+    disturbed: str,
+) -> Iterator[Check]:
+    """What a run measured, beside claims, rows of the catalogue and earlier runs of this store."""
+    terms = Terms(priors={name: convert(prior, Prior) for name, prior in part["priors"].items()})
+    claimed = set()
+    for claim in claims_for(record, case, catalog.claims.values()):
+        if claim.conditions.get(DEVICE) != record.conditions.get(DEVICE):
+            continue
+        for result in verify_claim([record], claim, case, terms=terms).metrics:
+            if result.comparable and result.ratio is not None and _held(result, case, claim=True):
+                claimed.add(result.name)
+                yield _number(result, case, f"claim {claim.id}", LOW, disturbed)
+    for name, row_id, value, unit in _catalogued(record, case, catalog):
+        metric = record.metric(name)
+        if metric is not None and name not in claimed and metric.unit == unit:
+            here, there = estimate([metric], terms.prior(name)), Estimate(value, runs=0)
+            yield _compared(metric, case, f"catalogue {row_id}", quotient(here, there), value, LOWER, disturbed)
+    if history:
+        try:
+            compared = verify_baseline([record], history, case, any_seed=True, terms=terms)
+        except FlagbenchError as error:
+            yield _undecided("history", case.name, f"at least {LOWER:.0%}", error.message)
+            return
+        against = f"{len(history)} earlier run{'s' * (len(history) > 1)} of this store"
+        for result in compared.metrics:
+            if result.ratio is not None and result.comparable and _held(result, case, claim=False):
+                yield _number(result, case, against, LOWER, disturbed)
+
+
+def _held(result: MetricResult, case: Case, *, claim: bool) -> bool:
+    """Whether a metric decides: a speed that a row publishes, of earlier runs one of HELD or the gate."""
+    if claim:
+        spec = case.metric(result.name)
+        return spec is not None and result.unit != "s" and is_speed(spec)
+    return result.name in HELD if case.kind == MEASURE else result.name == case.gate
+
+
+def _catalogued(record: Record, case: Case, catalog: Catalog) -> Iterator[tuple[str, str, float, str]]:
+    """Rows of the catalogue of this device that a metric of the record is compared with: products of matrices."""
+    name = str(record.conditions.get(DEVICE))
+    device = next((each.id for each in catalog.devices.values() if each.has_name(name)), None)
+    for entry in published(catalog) if case.kind == MEASURE and device is not None else ():
+        row = entry.row
+        if entry.case is None and row.device_id == device and row.task == "matmul" and "matmul" in row.metrics:
+            value, unit = row.metrics["matmul"]
+            yield f"matmul_{row.precision}_best", entry.id, float(value), unit
+
+
+def _number(result: MetricResult, case: Case, against: str, limit: float, disturbed: str) -> Check:
+    assert result.measured is not None
+    metric = Metric(result.held_by, result.measured.value, result.unit, "job")
+    return _compared(metric, case, against, result.ratio, result.expected.value, limit, disturbed)
+
+
+def _compared(
+    metric: Metric, case: Case, against: str, ratio: Ratio | None, expected: float, limit: float, disturbed: str
+) -> Check:
+    """A number beside what it is held against: it fails where its whole interval is below the limit."""
+    low, high = ratio.ci95 if ratio is not None and ratio.ci95 is not None else (-math.inf, math.inf)
+    ok = None
+    why = "its interval contains the limit"
+    if low == -math.inf:
+        why = "it has no interval: it was not steady"
+    elif low >= limit:
+        ok = True
+    elif high < limit:
+        ok, why = (
+            (None, f"below the limit, while there were {disturbed}") if disturbed else (False, "below the limit")
+        )
+    return Check(
+        name=metric.name,
+        part=case.name,
+        measured=f"{four_digits(metric.value)} {metric.unit}",
+        against=f"{four_digits(expected)} of {against}",
+        limit=f"at least {limit:.0%}",
+        ratio=ratio,
+        **_decided(ok, why),
+    )
+
+
+def conclude(checks: Sequence[Check], facts: Mapping[str, Any], records: Mapping[str, Record]) -> dict[str, Any]:
+    """The outcome of the whole, why, and what to do: `use`, `run again` for so many minutes, or `drain`."""
+    failed = [check for check in checks if check.outcome is Outcome.FAIL]
+    open_ = [check for check in checks if check.outcome is Outcome.INCONCLUSIVE]
+    minutes = facts["asked"]["minutes"]
+    if failed:
+        ranks = sorted({rank for check in failed for rank in check.ranks})
+        known = {rank.rank: rank.uuid for record in records.values() for rank in record.ranks if rank.uuid}
+        uuids = [known[rank] for rank in ranks if rank in known]
+        reason = "; ".join(f"{check.name}: {check.reason}" for check in failed[:3])
+        action = {"do": "drain", "ranks": ranks, "devices": uuids, "minutes": None}
+        return {"outcome": Outcome.FAIL.value, "reason": reason, "action": action}
+    again = {"do": "run again", "ranks": [], "devices": [], "minutes": minutes}
+    if facts["ending"] == "interrupted":
+        return {"outcome": Outcome.INCONCLUSIVE.value, "reason": "interrupted", "action": again}
+    if open_:
+        named = [f"{check.part}: {check.name}: {check.reason}" for check in open_[:3]]
+        more = f"; and {len(open_) - 3} more" if len(open_) > 3 else ""
+        short = any(check.name == "ran" or "interval" in check.reason for check in open_)
+        again["minutes"] = 2 * minutes if short else minutes
+        return {"outcome": Outcome.INCONCLUSIVE.value, "reason": "; ".join(named) + more, "action": again}
+    if not any(check.compares for check in checks):
+        reason = "nothing to compare its speed with: no published row is of it, and no earlier run is in the store"
+        return {"outcome": Outcome.INCONCLUSIVE.value, "reason": reason, "action": again}
+    action = {"do": "use", "ranks": [], "devices": [], "minutes": None}
+    return {"outcome": Outcome.PASS.value, "reason": f"all {len(checks)} checks passed", "action": action}

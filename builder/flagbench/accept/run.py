@@ -1,0 +1,179 @@
+"""The runs of an acceptance: in order, each within what is left of the time, and what is known of the machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from msgspec import to_builtins
+
+from flagbench.accept.checks import Outcome, checks_of
+from flagbench.accept.plan import Clock, Part, Plan
+from flagbench.devices import this_machine, usage_now
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.model import Catalog
+from flagbench.output import print_note
+from flagbench.records.digest import machine_digest
+from flagbench.records.model import Record
+from flagbench.records.read import read_record
+from flagbench.records.store import Store
+from flagbench.report.history import earlier_runs, store_priors
+from flagbench.runs.keep import Finished, run_and_keep
+from flagbench.runs.reproduce.preflight import FULL_POWER
+from flagbench.signals import Delaying
+from flagbench_core.exit_codes import ExitCode
+
+LEAST_SECONDS = 10.0
+"""With less left, a run is not begun."""
+HISTORY = 5
+"""Earlier runs that a run is compared with, the newest ones."""
+LATE_SECONDS = 3.0
+"""After its limit, a run that did not end by itself is stopped."""
+
+
+@dataclass
+class Accepted:
+    """What an acceptance found: facts for its certificate, and the records that they name."""
+
+    facts: dict[str, Any]
+    records: dict[str, bytes] = field(default_factory=dict)
+    stored: bool = True
+
+
+def run_plan(plan: Plan, catalog: Catalog, store: Store, clock: Clock, asked: dict[str, Any]) -> Accepted:
+    """Run every part for which there is time, unless the machine is found to be another one. Never raises for what
+    ends a run; an interruption is among the facts."""
+    found = Accepted(_facts(plan, asked))
+    facts = found.facts
+    if any(check.outcome is Outcome.FAIL for check in checks_of({**facts, "without_case": None}, {}, catalog)):
+        facts["ending"], facts["without_case"] = "preflight", None
+        return found
+    try:
+        with Delaying() as delaying:
+            for part in plan.parts:
+                if delaying.signalled is not None:
+                    break
+                _run_part(part, found, store, clock)
+            if delaying.signalled is not None:
+                facts["ending"] = "interrupted"
+    except KeyboardInterrupt:
+        facts["ending"] = "interrupted"
+    return found
+
+
+def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
+    """What is known before anything runs."""
+    machine, usage = this_machine(), usage_now()
+    capped = [
+        f"{each.uuid} may draw {each.power_limit_w:.0f} W of {each.power_default_w:.0f} W"
+        for each in usage.devices
+        if each.power_limit_w and each.power_default_w and each.power_limit_w < FULL_POWER * each.power_default_w
+    ]
+    first = plan.parts[0].target
+    return {
+        "asked": asked,
+        "gpus": plan.gpus,
+        "stack": plan.stack.name,
+        "device_kind": plan.stack.device_kind,
+        "driver_floor": plan.stack.device.driver_floor,
+        "via": first.via,
+        "machine": {
+            "host": os.uname().nodename,
+            "processors": len(os.sched_getaffinity(0)),
+            "visible": machine.visible,
+            "problem": machine.problem,
+            "devices": [
+                {"index": index, "name": each.name, "uuid": each.uuid, "memory_gib": each.memory_gib}
+                for index, each in enumerate(machine.devices)
+            ],
+            "drivers": sorted({each.driver for each in usage.devices if each.driver}),
+            "foreign": [name for _, name in usage.processes[:5]],
+            "partitions": [f"{each.uuid} is a part of a device" for each in machine.devices if each.partition],
+            "capped": capped,
+        },
+        "without_case": plan.without_case,
+        "ending": "done",
+        "parts": [],
+    }
+
+
+def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> None:
+    """Run one part, and add its facts."""
+    left = clock.left
+    name = part.target.name
+    facts: dict[str, Any] = {
+        "case": part.case.name,
+        "target": name,
+        "image": part.target.image,
+        "why": part.why,
+        "arguments": part.target.request.options.words(),
+        "record_id": None,
+        "exit_code": None,
+        "state": "not run",
+        "reason": None,
+        "history": [],
+        "priors": {},
+    }
+    found.facts["parts"].append(facts)
+    if left < LEAST_SECONDS:
+        facts["reason"] = f"there was no time left: {max(left, 0):.0f} s"
+        return
+    print_note(f"flagbench: accept: {name}, about {part.seconds:.0f} s; {left:.0f} s are left")
+    target = part.target.asked(max_minutes=left / 60, timeout=max(5.0, left / 2))
+    try:
+        with _limit(left + LATE_SECONDS):
+            ended = run_and_keep(target, store, None)
+    except FlagbenchError as error:
+        facts.update(reason=f"{error.message}; {error.remedy}", exit_code=int(error.code))
+        return
+    facts.update(exit_code=ended.code, state="ended without a record")
+    found.stored = found.stored and ended.kept
+    if not ended.result.record.strip() or ended.refused:
+        return
+    record = read_record(ended.result.record)
+    facts.update(record_id=record.record_id, state=record.status.state, reason=record.status.reason)
+    found.records[record.record_id] = ended.result.record
+    _compare(record, facts, found, store, ended)
+
+
+def _compare(record: Record, facts: dict[str, Any], found: Accepted, store: Store, ended: Finished) -> None:
+    """Add the earlier runs that a run is compared with, and what is known of the spread between them."""
+    if record.status.state != "ok" or not ended.kept:
+        return
+    try:
+        same = (entry for entry in earlier_runs(store, record, [record]) if entry.summary is not None)
+        here = machine_digest(record)
+        entries = islice((entry for entry in same if entry.summary and entry.summary.machine == here), HISTORY)
+        contents = [store.read(entry) for entry in entries]
+        records = {read_record(content).record_id: content for content in contents}
+        priors = store_priors(store, [record], [record, *map(read_record, contents)])
+    except FlagbenchError as error:
+        print_note(f"flagbench: earlier runs cannot be read: {error.message}")
+        return
+    facts.update(history=[*records], priors={name: to_builtins(prior) for name, prior in priors.items()})
+    found.records.update(records)
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Stops a run that does not end at its own limit: the signal is forwarded to it, and then it is killed."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def exit_code(outcome: str, *, interrupted: bool, stored: bool) -> ExitCode:
+    """What `accept` ends with."""
+    if interrupted:
+        return ExitCode.INTERRUPTED
+    code = {"PASS": ExitCode.OK, "FAIL": ExitCode.BELOW, "INCONCLUSIVE": ExitCode.INCONCLUSIVE}[outcome]
+    return code if stored or code is not ExitCode.OK else ExitCode.NOT_STORED

@@ -1,0 +1,158 @@
+"""`flagbench accept`: is this machine what it should be, and a certificate of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flagbench import complete
+from flagbench.accept.certificate import PAGE, certificate_of, files_of, junit_of
+from flagbench.accept.page import action_text, machine_text
+from flagbench.accept.plan import Clock, Plan, plan_of
+from flagbench.accept.run import exit_code, run_plan
+from flagbench.cli.options import StoreOption, WideOption
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.load import load_catalog
+from flagbench.output import echo_json, print_error, print_note, print_page
+from flagbench.page import Lines, Table
+from flagbench.runs.keep import open_usable_store
+from flagbench.runs.launchers.launch_time import utc_now
+from flagbench.runs.reproduce.bundle import check_target, write_bundle
+from flagbench.runs.target import Via
+
+_LEAST, _MOST = 0.5, 24 * 60
+"""Minutes."""
+
+
+def command(
+    minutes: Annotated[
+        float, typer.Option(metavar="MINUTES", help=f"End after that time, from {_LEAST:g} on.")
+    ] = 10.0,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Devices there must be; on cpu, ranks. Default: all, or 2.")
+    ] = None,
+    case: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CASE[:STACK]",
+            autocompletion=complete.cases,
+            help="The case to run after the roofs. Default: the largest that fits, with rows of this device first.",
+        ),
+    ] = None,
+    price: Annotated[float | None, typer.Option(metavar="AMOUNT", help="What this machine costs per hour.")] = None,
+    via: Annotated[
+        Via | None,
+        typer.Option(help="In a container, or in this Python. Default: docker; native for cpu, or without it."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE.tar.gz", help="The certificate. Default: accept-HOST-TIME.tar.gz here."
+        ),
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the checks as JUnit XML, too.")] = None,
+    store: StoreOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; run nothing.")] = False,
+    wide: WideOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the certificate as JSON.")] = False,
+) -> None:
+    """Say whether this machine is what it should be: preflight, roofs and one case within minutes.
+
+    Devices are compared with each other, and each number with claims, rows of the catalogue and earlier runs of this
+    store, whichever exist. Fixed operations are computed twice on every device and compared bit by bit.
+
+    PASS: every check passed; use the machine. FAIL: a result is wrong, a device is missing, or a number is outside
+    its limit by more than its interval; drain the machine. INCONCLUSIVE: anything else; run it again.
+
+    Exits 0 for PASS, 9 for FAIL, 11 for INCONCLUSIVE, 7 where it was interrupted, 14 where something was not stored.
+    The certificate, a page and JSON, is a bundle that `flagbench bundle verify` checks; --json prints it.
+    """
+    clock = Clock(minutes)
+    if not _LEAST <= minutes <= _MOST:
+        raise FlagbenchError(f"--minutes {minutes:g} is out of range", remedy=f"give {_LEAST:g} to {_MOST}")
+    if price is not None and not 0 < price < 1e9:
+        raise FlagbenchError(f"--price {price:g} is out of range", remedy="give a number above 0")
+    stamp = utc_now().replace("-", "").replace(":", "")
+    target = out or Path(f"accept-{os.uname().nodename}-{stamp}.tar.gz")
+    shown = target.with_name(target.name.removesuffix(".tar.gz") + ".html")
+    check_target(target)
+    catalog = load_catalog()
+    records = open_usable_store(store)
+    plan = plan_of(catalog, minutes, gpus, case, via, records)
+    asked = {"minutes": minutes, "gpus": gpus, "case": case, "price_per_hour": price}
+    _announce(plan, minutes)
+    if dry_run:
+        return
+    accepted = run_plan(plan, catalog, records, clock, asked)
+    certificate = certificate_of(accepted, catalog, clock.seconds)
+    files = files_of(certificate, accepted.records, os.environ)
+    failure = None
+    try:
+        digest = write_bundle(target, files)
+        content = files[PAGE]
+        assert isinstance(content, bytes)
+        shown.write_bytes(content)
+        if junit is not None:
+            junit.write_bytes(junit_of(certificate))
+    except FlagbenchError as error:
+        failure = error
+    except OSError as error:
+        failure = FlagbenchError(f"the page could not be written: {error}", remedy="the certificate is in the bundle")
+    if as_json:
+        echo_json(certificate)
+    else:
+        outcome = certificate["outcome"]
+        rows = [
+            (
+                each["outcome"],
+                each["part"],
+                each["name"],
+                each["measured"],
+                each["against"],
+                each["limit"],
+                _ratio(each),
+            )
+            for each in certificate["checks"]
+        ]
+        styles = {"PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow"}
+        columns = ("OUTCOME", "RUN", "CHECK", "MEASURED", "AGAINST", "LIMIT", "RATIO")
+        print_page(
+            Lines((f"{outcome}: {machine_text(certificate)}",), styles[outcome]),
+            Lines((f"{action_text(certificate)} {certificate['reason']}",)),
+            Table(columns, rows, styles=styles, cut=("MEASURED", "AGAINST", "LIMIT"), drop=("LIMIT",)),
+            Lines(() if failure else (f"certificate {target}, sha256 {digest}", f"page {shown}")),
+            wide=wide,
+        )
+    sys.stdout.flush()
+    if failure is not None:
+        print_error(failure.message, failure.remedy)
+    interrupted = accepted.facts["ending"] == "interrupted"
+    raise typer.Exit(
+        int(exit_code(certificate["outcome"], interrupted=interrupted, stored=accepted.stored and not failure))
+    )
+
+
+def _announce(plan: Plan, minutes: float) -> None:
+    """On stderr: what will run, and what bounds each outcome."""
+    print_note(f"flagbench: accept: {plan.gpus} x {plan.stack.name}, at most {minutes:g} minutes")
+    for part in plan.parts:
+        print_note(f"  {part.target.name}, {part.target.via}, about {part.seconds:.0f} s: {part.why}")
+    if plan.without_case:
+        print_note(f"  no case: {plan.without_case}; so the outcome is FAIL or INCONCLUSIVE")
+    print_note("  FAIL: a device is missing or computes wrongly, the driver is older than the stack's, one device is")
+    print_note(
+        "        slower than the others by 5 % and three standard errors, or a number's interval is below 95 %"
+    )
+    print_note("        of a claim, 90 % of a row of the catalogue or of earlier runs of this store")
+    print_note("  PASS: none of these, and every check decided; INCONCLUSIVE: anything else")
+
+
+def _ratio(check: dict[str, object]) -> str:
+    from flagbench.verdict.result import Ratio
+
+    ratio = check["ratio"]
+    return str(Ratio(**ratio)) if isinstance(ratio, dict) else ""

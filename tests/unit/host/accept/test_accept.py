@@ -1,0 +1,141 @@
+"""An acceptance by its facts and records: the outcome of each check, what to do, and what its certificate is."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from catalogs import CATALOG
+from flagbench.accept import certificate
+from flagbench.accept.checks import Outcome, checks_of, conclude
+from flagbench.accept.run import Accepted
+from flagbench.records.bundle_archive import unpacked
+from flagbench.records.read import read_record
+from flagbench.runs.reproduce.bundle import write_bundle
+from unit.host.verdict.conftest import ROWS
+
+Raw = dict[str, Any]
+MEASURED: Raw = json.loads((ROWS / "run-roofs-2.json").read_text(encoding="utf-8"))
+RESULTS = [{"name": "matmul_fp32", "digests": {"00": [0, 1]}, "changed": [], "apart": []}]
+
+
+def accepted(change: Callable[[Raw, Raw], Any] = lambda facts, raw: None) -> Accepted:
+    """Of two ranks on an idle processor, changed by `change(facts, record)`."""
+    raw = copy.deepcopy(MEASURED)
+    raw["results"] = copy.deepcopy(RESULTS)
+    raw["telemetry"]["cpu"].update(others_mean=0.0, steal_mean=0.0)
+    machine = {"host": "here", "processors": 2, "visible": 0, "problem": None, "devices": [], "drivers": []}
+    part = {"case": "roofs", "record_id": raw["record_id"], "exit_code": 0, "state": "ok", "reason": None}
+    facts = {
+        "asked": {"minutes": 1.0, "gpus": 2, "case": None, "price_per_hour": None},
+        "gpus": 2,
+        "stack": "cpu",
+        "device_kind": "cpu",
+        "driver_floor": None,
+        "via": "native",
+        "machine": {**machine, "foreign": [], "partitions": [], "capped": []},
+        "without_case": None,
+        "ending": "done",
+        "parts": [{**part, "history": [], "priors": {}}],
+    }
+    change(facts, raw)
+    return Accepted(facts, {raw["record_id"]: json.dumps(raw).encode()})
+
+
+def concluded(change: Callable[[Raw, Raw], Any]) -> tuple[dict[str, Any], dict[str, Outcome]]:
+    found = accepted(change)
+    records = {name: read_record(content) for name, content in found.records.items()}
+    checks = checks_of(found.facts, records, CATALOG)
+    return conclude(checks, found.facts, records), {check.name: check.outcome for check in checks}
+
+
+def cuda(facts: Raw, visible: int = 2, driver: str = "580.95") -> None:
+    devices = [{"index": i, "name": "NVIDIA H100 80GB HBM3", "uuid": f"GPU-{i}"} for i in range(visible)]
+    facts.update(device_kind="cuda", driver_floor="580.65", parts=[])
+    facts["machine"].update(visible=visible, devices=devices, drivers=[driver])
+
+
+def results(**wrong: list[int]) -> Callable[[Raw, Raw], Any]:
+    return lambda facts, raw: raw["results"][0].update(wrong)
+
+
+def quota(facts: Raw, raw: Raw) -> None:
+    raw["telemetry"]["cpu"]["quota"] = 1.2
+
+
+def test_an_idle_machine_of_like_devices_passes() -> None:
+    found, checks = concluded(lambda facts, raw: None)
+    assert (found["outcome"], found["action"]["do"]) == ("PASS", "use")
+    assert set(checks.values()) == {Outcome.PASS}
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "ranks"),
+    [
+        (results(changed=[1]), "same bits", [1]),
+        (results(apart=[0, 1]), "same bits", [0, 1]),
+        (quota, "quota", []),
+        (lambda facts, raw: cuda(facts, visible=1), "devices", [1]),
+        (lambda facts, raw: cuda(facts, driver="470.1"), "driver", []),
+    ],
+)
+def test_a_fault_fails_and_names_the_rank(change: Callable[[Raw, Raw], Any], name: str, ranks: list[int]) -> None:
+    found, checks = concluded(change)
+    assert (found["outcome"], found["action"]["do"], found["action"]["ranks"]) == ("FAIL", "drain", ranks)
+    assert checks[name] is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda facts, raw: facts.update(ending="interrupted"),
+        lambda facts, raw: facts.update(without_case="none fits"),
+        lambda facts, raw: facts["parts"][0].update(record_id=None, state="not run"),
+        lambda facts, raw: raw["results"].clear(),
+        lambda facts, raw: raw["telemetry"]["cpu"].update(others_mean=1.0),
+        lambda facts, raw: cuda(facts),  # nothing that it could be compared with
+        lambda facts, raw: facts["machine"]["foreign"].append("a program") or cuda(facts),
+    ],
+)
+def test_what_is_not_decided_is_run_again(change: Callable[[Raw, Raw], Any]) -> None:
+    found, _ = concluded(change)
+    assert (found["outcome"], found["action"]["do"]) == ("INCONCLUSIVE", "run again")
+    assert found["action"]["minutes"] >= 1
+
+
+def written(folder: Path, change: Callable[[dict[str, Any]], Any] = lambda files: None) -> Path:
+    found = accepted()
+    document = certificate.certificate_of(found, CATALOG, 50.0)
+    files = certificate.files_of(document, found.records, {})
+    change(files)
+    write_bundle(folder / "bundle.tar.gz", files)
+    return folder / "bundle.tar.gz"
+
+
+def test_a_certificate_follows_from_its_records(tmp_path: Path) -> None:
+    with unpacked(written(tmp_path)) as files:
+        assert not certificate.check(files, CATALOG).problems
+
+
+@pytest.mark.parametrize("name", [certificate.CERTIFICATE, certificate.PAGE, certificate.JUNIT])
+def test_one_changed_digit_is_refused(name: str, tmp_path: Path) -> None:
+    def change(files: dict[str, Any]) -> None:
+        files[name] = files[name].replace(b"twice on 2", b"twice on 3")
+        assert b"twice on 3" in files[name]
+
+    with unpacked(written(tmp_path, change)) as files:
+        assert certificate.check(files, CATALOG).problems
+
+
+def test_junit_has_each_check(tmp_path: Path) -> None:
+    found = accepted(quota)
+    document = certificate.certificate_of(found, CATALOG, 50.0)
+    root = ElementTree.fromstring(certificate.junit_of(document))
+    assert len(root.findall(".//testcase")) == len(document["checks"])
+    assert len(root.findall(".//failure")) == 1
