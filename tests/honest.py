@@ -23,7 +23,7 @@ from flagbench_cases.record.evidence import OK, Evidence
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import config as configs
 from flagbench_cases.shared.spool import RankSpool, Step
-from flagbench_core.flops import batch_of
+from flagbench_core.flops import batch_of, padded
 
 STEPS = 120
 NAN = float("nan")
@@ -246,7 +246,7 @@ def _steps(claim: Claim, request: Request, pace: Pace, count: int) -> dict[int, 
     length = config["data"]["sequence_length"]
     case = CATALOG.cases[claim.case]
     assert case.count_flops is not None
-    needed = case.count_flops(config["model"], batch_of(1, length)).executed / (
+    needed = case.count_flops(padded(config["model"], layout.tp), batch_of(1, length)).executed / (
         length if case.unit == "tokens" else 1
     )
     # A row without a speed: a second, or as long as its devices need.

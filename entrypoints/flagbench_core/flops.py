@@ -30,6 +30,19 @@ def batch_of(sequences: int, length: int) -> Batch:
     return Batch(sequences, sequences * length, sequences * length**2, sequences * length)
 
 
+def padded_vocabulary(size: int, multiple: int, tp: int) -> int:
+    """Rows of the embeddings and of the output layer over all of `tp` tensor-parallel ranks."""
+    return -(-size // (multiple * tp)) * multiple * tp
+
+
+def padded(model: Sizes, tp: int) -> Sizes:
+    """The sizes with the rows that pad the vocabulary of `tp` tensor-parallel ranks, where the model has them."""
+    multiple = model.get("vocab_multiple")
+    if multiple is None:
+        return model
+    return {**model, "vocab_size": padded_vocabulary(model["vocab_size"], multiple, tp)}
+
+
 class Flops(NamedTuple):
     """What a model computes for a batch, and what the usual estimates of it need."""
 

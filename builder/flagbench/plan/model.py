@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flagbench.manifests.stack import Stack
+from flagbench_core.flops import padded_vocabulary
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4}
 """Of a weight or an activation, by precision."""
@@ -50,8 +51,7 @@ class Model:
 
     def padded_vocabulary(self, tp: int) -> int:
         """Rows of the embeddings over all of `tp` ranks."""
-        multiple = self.vocab_multiple * tp
-        return -(-self.vocab_size // multiple) * multiple
+        return padded_vocabulary(self.vocab_size, self.vocab_multiple, tp)
 
     def parameters(self, layout: Layout, stage: int) -> list[int]:
         """Elements of each parameter of a rank of a stage, in the order of the module."""

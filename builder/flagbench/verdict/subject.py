@@ -19,7 +19,7 @@ from flagbench.verdict.derivation import UNKNOWN, count, evaluate, look_up
 from flagbench_core import __version__
 from flagbench_core.evidence import Section
 from flagbench_core.evidence.section import MEASURE
-from flagbench_core.flops import batch_of
+from flagbench_core.flops import batch_of, padded
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,11 +137,12 @@ class Subject:
 
         None if there is none, if another version counted the record by another or by none, or if a size is not known.
         """
-        length, count = self.counted("tokens_per_sample"), self.case.count_flops
-        if length is None or count is None or self.other_formula or (self.made_elsewhere and not self.record.flops):
+        length, formula = self.counted("tokens_per_sample"), self.case.count_flops
+        if length is None or formula is None or self.other_formula or (self.made_elsewhere and not self.record.flops):
             return None
         try:
-            found = count(_numbers(look_up(self.complete, "model")), batch_of(1, length)).executed
+            model = padded(_numbers(look_up(self.complete, "model")), count(self.config, "layout.tp") or 1)
+            found = formula(model, batch_of(1, length)).executed
             return float(found / length if self.case.unit == "tokens" else found)
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             return None

@@ -164,8 +164,7 @@ class AquilaWorkload(InferWorkload):
     def work(self, batch: Batch) -> Work:
         samples, length = batch[1].shape
         lengths = batch[1].numpy().sum(axis=1)
-        rows = self.shape.padded_vocabulary(self.context.layout.tp)
-        model, tokens = {**self.config["model"], "vocab_size": rows}, int(lengths.sum())
+        model, tokens = flops.padded(self.config["model"], self.context.layout.tp), int(lengths.sum())
         own = flops.Batch(samples, tokens, int((lengths * lengths).sum()), tokens)
         done, useful = flops.llama_forward(model, flops.batch_of(samples, length)), flops.llama_forward(model, own)
         return Work(samples, samples, samples * length, tokens, float(done.executed), float(useful.executed))

@@ -117,8 +117,9 @@ class PretrainingWorkload(TrainWorkload):
     def work(self, batch: Batch) -> Work:
         samples, length = self.batch_size, batch[0].shape[1] - 1
         tokens = samples * length
-        rows = self.shape.padded_vocabulary(self.context.layout.tp)
-        found = flops.llama({**self.config["model"], "vocab_size": rows}, flops.batch_of(samples, length))
+        found = flops.llama(
+            flops.padded(self.config["model"], self.context.layout.tp), flops.batch_of(samples, length)
+        )
         again = 0.0
         if self.recompute == "full":
             again = float(found.layers)

@@ -5,6 +5,8 @@ Shapes: B sequences, T tokens, D model width, F width of the SwiGLU, V vocabular
 
 from typing import Any, Dict, NamedTuple
 
+from flagbench_core.flops import padded_vocabulary
+
 
 class Shape(NamedTuple):
     """Sizes of the model; every field is a key of the case manifest's `model` section."""
@@ -43,8 +45,7 @@ class Shape(NamedTuple):
 
     def padded_vocabulary(self, tp: int) -> int:
         """Rows of the embeddings over all of `tp` ranks."""
-        multiple = self.vocab_multiple * tp
-        return -(-self.vocab_size // multiple) * multiple
+        return padded_vocabulary(self.vocab_size, self.vocab_multiple, tp)
 
 
 def shape_of(section: Dict[str, Any]) -> Shape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from forging import column, consistent, each, losses, scale, sealed
 from .conftest import REPLAYS, ROWS, Raw, held, made, read, verified
 
 TESTED = "records"
+MEASURED = Path(__file__).parents[4] / "docs" / "measured"
 GIB = 2**30
 DELETE = "(left out)"
 CPU, LORA, GLM, PRETRAINING = "run-distilbert-2", "run-lora-1", "run-glm-2", "run-pretraining-2"
@@ -91,6 +93,12 @@ def found(record: Record) -> list[str]:
 @pytest.mark.parametrize("name", sorted(path.stem for path in ROWS.glob("*.json")))
 def test_no_rule_finds_anything_in_a_sound_record(name: str) -> None:
     assert found(changed(name, {})) == []
+
+
+@pytest.mark.parametrize("path", sorted(MEASURED.glob("*.json")), ids=lambda path: path.stem)
+def test_no_rule_finds_anything_in_a_record_of_a_device(path: Path) -> None:
+    record = read_record(path)
+    assert invalid(recompute(record, CATALOG.cases[record.case])) == ()
 
 
 def test_every_case_has_a_measured_record() -> None:
