@@ -5,6 +5,7 @@ an InferWorkload or a MeasureWorkload, as the `kind` of its manifest says.
 """
 
 import abc
+from dataclasses import dataclass
 from typing import (
     Any,
     Callable,
@@ -239,6 +240,19 @@ class InferWorkload(Workload):
     def result(self, name: str) -> Optional[Evaluation]:
         """The result of a full pass, equal on all ranks; None if it has none. Not timed."""
         return None
+
+
+@dataclass(frozen=True)
+class Isolated:
+    """An operation that is timed by itself, each time after `clear`, which is not timed."""
+
+    clear: Callable[[], Any]
+    run: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        """Both."""
+        self.clear()
+        return self.run()
 
 
 class Operation(NamedTuple):

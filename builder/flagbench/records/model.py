@@ -280,7 +280,7 @@ class Quality(Struct, frozen=True):
 
 
 class SlowDevice(Struct, frozen=True):
-    """A device that is slower than the others by more than the spread explains, of repeats or of measurements."""
+    """A device that is slower than the others by more than the spread of its measurements explains."""
 
     rank: Count
     share: Amount
@@ -307,7 +307,6 @@ class Measurement(Struct, frozen=True):
     """Of a collective: by the factors of nccl-tests."""
     devices: tuple[Amount, ...] = ()
     """Of each rank, of at most 64."""
-    slow: tuple[SlowDevice, ...] = ()
     precision: str | None = None
     shape: tuple[Positive, ...] = ()
     """m, n and k of a product of (m, k) by (k, n)."""
@@ -315,6 +314,8 @@ class Measurement(Struct, frozen=True):
     """Whether the second factor is stored as (n, k)."""
     tried: Positive | None = None
     """Shapes of which this one was the fastest."""
+    cleared_bytes: Positive | None = None
+    """Of a buffer that is zeroed before each product, so that its operands are not in a cache."""
     bytes: Positive | None = None
     pinned: bool | None = None
     """Whether the memory of the host is pinned."""

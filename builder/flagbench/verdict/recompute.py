@@ -20,6 +20,7 @@ from flagbench.verdict.subject import Subject
 from flagbench_core import __version__
 from flagbench_core.evidence import Derived, EvidenceError, Facts, Section, derive
 from flagbench_core.evidence.metrics import LOSS_TAIL
+from flagbench_core.evidence.roofs import MAMF, MAMF_REPEATS
 from flagbench_core.evidence.section import MEASURE, TRAIN, WARMUP, WINDOW, digest_of, kind_of, read_section
 
 _WHOLE = 1e-3
@@ -230,7 +231,8 @@ def _extent(record: Record, section: Section) -> Iterator[str]:
         middle = min(max(warmup, 0), steps)
         parts = ((phase, WARMUP, middle), (phase, WINDOW, steps - middle))
         expected += [part for part in parts if part[2]]
-        short = kind == MEASURE and steps <= warmup + (window or 0)  # an operation may be too slow for all repeats
+        most = MAMF_REPEATS if phase.startswith(MAMF) else window or 0
+        short = kind == MEASURE and steps <= warmup + most  # an operation may be too slow for all repeats
         if window is not None and steps != warmup + window and not short:
             yield f"its evidence has {steps} steps of {phase}, and its configuration {warmup} + {window}"
     if expected != [(span.phase, span.part, span.steps) for span in section.spans]:

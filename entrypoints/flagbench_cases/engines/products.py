@@ -7,27 +7,28 @@ from typing import Any, Callable, Dict, Iterator, Sequence
 
 import torch
 
+from flagbench_cases.contract import Isolated
 from flagbench_cases.engines.precision import set_switches
 
 DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 FP8 = "fp8"
-"""E4M3 with a scale of 1 for each operand, and a product in bf16."""
+"""E4M3 with a scale of 1 for each operand, without `use_fast_accum`: torch's default, which MAMF leaves as well."""
 SEED = 20260101
 """Of the matrices whose product is fixed."""
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def product(
-    device: torch.device, precision: str, m: int, n: int, k: int, transposed: bool = False
+    device: torch.device, precision: str, m: int, n: int, k: int, transposed: bool = False, narrow: bool = False
 ) -> Callable[[], Any]:
     """A product of (m, k) by (k, n), whose result overwrites the last one.
 
     Random numbers: zeros draw less power and run faster. `transposed`: the second factor is stored as (n, k), as the
-    weights of a linear layer are. Raises RuntimeError, here or in the first product, where there is none in this
-    precision.
+    weights of a linear layer are. `narrow`: the result of fp8 is fp8 too, else bf16.
+    Raises RuntimeError, here or in the first product, where there is none in this precision.
     """
     if precision == FP8:
-        return _fp8(device, m, n, k)
+        return _fp8(device, m, n, k, narrow)
     set_switches(precision)
     dtype = getattr(torch, DTYPES[precision])
     a, b = (torch.randn(shape, device=device).to(dtype) for shape in ((m, k), (n, k) if transposed else (k, n)))
@@ -35,20 +36,35 @@ def product(
     return lambda: torch.mm(a, b, out=out)
 
 
-def _fp8(device: torch.device, m: int, n: int, k: int) -> Callable[[], Any]:
+def mamf_product(device: torch.device, precision: str, m: int, n: int, k: int, cleared_bytes: int) -> Isolated:
+    """A product as MAMF times it (mamf-finder.py of stas00/ml-engineering at 744d01e1): alone, the second factor
+    transposed, after a buffer larger than any cache was zeroed and the last result overwritten with random numbers.
+    In fp8 its result is fp8. Raises RuntimeError where there is none in this precision.
+    """
+    multiply = product(device, precision, m, n, k, transposed=True, narrow=True)
+    out = multiply()
+    other = torch.randn(m, n, device=device).to(out.dtype)
+    buffer = torch.empty(cleared_bytes // 4, device=device, dtype=torch.int32)
+    return Isolated(lambda: (buffer.zero_(), out.copy_(other)), multiply)
+
+
+def _fp8(device: torch.device, m: int, n: int, k: int, narrow: bool) -> Callable[[], Any]:
     a, b = (torch.randn(shape, device=device) for shape in ((m, k), (n, k)))
-    return _scaled_product(a, b)
+    return _scaled_product(a, b, narrow)
 
 
-def _scaled_product(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
-    """A product in fp8 of (m, k) by (n, k), transposed."""
+def _scaled_product(a: torch.Tensor, b: torch.Tensor, narrow: bool = False) -> Callable[[], Any]:
+    """A product in fp8 of (m, k) by (n, k), transposed; `narrow`: its result is fp8, else bf16."""
     device = a.device
     dtype, multiply = getattr(torch, "float8_e4m3fn", None), getattr(torch, "_scaled_mm", None)
     if dtype is None or multiply is None or device.type == "cpu":
         raise RuntimeError("this torch has no matrix product in fp8 for %s" % device.type)
     a, b = a.to(dtype), b.to(dtype)
     one = torch.ones((), device=device)
-    return lambda: multiply(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    if not narrow:
+        return lambda: multiply(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    out = torch.empty(len(a), len(b), device=device, dtype=dtype)
+    return lambda: multiply(a, b.t(), scale_a=one, scale_b=one, out=out)
 
 
 def fixed_results(device: torch.device, precisions: Sequence[str], size: int) -> Dict[str, str]:

@@ -4,17 +4,17 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tup
 
 import torch
 
-from flagbench_cases.contract import Measurement, MeasureWorkload, Operation
+from flagbench_cases.contract import Isolated, Measurement, MeasureWorkload, Operation
 from flagbench_cases.rank.repeats import Repeater, Times
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.shared.spool import RankSpool, Step
-from flagbench_core.evidence.roofs import amount
+from flagbench_core.evidence.roofs import MAMF_REPEATS, MAMF_WARMUP, amount
 from flagbench_core.stats.summary import median
 
 NAN = float("nan")
 FULL_REPEATS = 100
 """With as many, a mean has an interval within the run."""
-TOO_LONG = "one operation takes %.2g s, too long for its share of the time"
+TOO_LONG = "it takes %.2g s, too long for its share of the time"
 SEARCH_SHARE = 0.5
 """The share of a measurement's time in which the fastest of its candidates is looked for."""
 
@@ -49,7 +49,7 @@ class MeasureLoop:
     @property
     def capacity(self) -> int:
         """The maximum number of steps."""
-        return len(self.measurements) * max(self.plan.repeats, FULL_REPEATS if self.plan.iterations else 0)
+        return len(self.measurements) * max(self.plan.repeats, FULL_REPEATS, MAMF_REPEATS)
 
     def run(self) -> Dict[str, Any]:
         """Measure everything. Returns the duration, seconds."""
@@ -75,11 +75,19 @@ class MeasureLoop:
         finalists, tried, reason = self._finalists(each, seconds)
         if not finalists:
             return reason
+        first = finalists[0]
+        if isinstance(first.start, Isolated):
+            expected = first.seconds * (MAMF_WARMUP + MAMF_REPEATS)
+            if expected > seconds:
+                return TOO_LONG % expected
+            times = self.repeater.isolated(first.start, MAMF_WARMUP, MAMF_REPEATS)
+            self._write(each.name, times, 1, first.operation.measured)
+            return None
         iterations = self.plan.iterations.get(each.name)
         if iterations is not None:
             operations = max(1, iterations // FULL_REPEATS)
-            times = self.repeater.all_of(finalists[0].start, operations, FULL_REPEATS)
-            self._write(each.name, times, operations, finalists[0].operation.measured)
+            times = self.repeater.all_of(first.start, operations, FULL_REPEATS)
+            self._write(each.name, times, operations, first.operation.measured)
             return None
         limit, keep = max(seconds - (now() - start), seconds * (1 - SEARCH_SHARE)), self.plan.repeats
         measured = []
@@ -146,9 +154,14 @@ class MeasureLoop:
 
     def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any]) -> None:
         """Write the repeats as steps, and which operation they are of."""
+        written = total = 0.0
         for each in times:
+            total += each.device
+            # In whole microseconds, as the evidence has it; what is left of one repeat counts in the next.
+            device = round(total - written, 6)
+            written += device
             work = (operations, operations, 0, 0, 0.0, 0.0, 0.0)
-            self.spool.step(Step(0.0, 0.0, each.host, each.device, NAN, NAN, each.after, NAN, *work))
+            self.spool.step(Step(0.0, 0.0, each.host, device, NAN, NAN, each.after, NAN, *work))
         seconds = sum(each.host + each.after for each in times)
         self.spool.fact(
             "pass", name=name, first_step=self.steps, steps=len(times), seconds=seconds, measured=measured

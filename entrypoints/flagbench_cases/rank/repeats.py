@@ -4,6 +4,7 @@ the clock; it is timed by marks on the device's timeline."""
 from collections import deque
 from typing import Any, Callable, Deque, List, NamedTuple
 
+from flagbench_cases.contract import Isolated
 from flagbench_cases.rank.stopwatch import now
 from flagbench_core.evidence.roofs import REPEATS, is_steady
 from flagbench_core.stats.summary import median
@@ -91,11 +92,23 @@ class Repeater:
             self.beat()
         return found[1:]
 
-    def _timed(self, operation: Callable[[], Any], operations: int, count: int) -> List[Times]:
-        """Time repeats that follow one another without a wait; the wait for the device is after the last one."""
+    def isolated(self, operation: Isolated, warmup: int, count: int) -> List[Times]:
+        """So many repeats of one operation each, after others that warm up."""
+        found = self._timed(operation.run, 1, warmup + count, operation.clear)
+        self.beat()
+        return found[warmup:]
+
+    def _timed(
+        self, operation: Callable[[], Any], operations: int, count: int, before: Callable[[], Any] = lambda: None
+    ) -> List[Times]:
+        """Time repeats that follow one another without a wait; the wait for the device is after the last one.
+
+        `before` runs before each repeat and is not timed.
+        """
         clock, marks, hosts = self.device.clock, [], []
         begun = now()
         for _ in range(count):
+            before()
             start = clock.mark()
             for _ in range(operations):
                 operation()

@@ -305,7 +305,7 @@ def device_rates(run: Run) -> Iterator[Entry]:
     size, algorithm and bus bandwidth."""
     found = roofs.measurements(run.section)
     for each in found:
-        if each["operation"] not in roofs.COLLECTIVES:
+        if each["operation"] not in roofs.COLLECTIVES and "cleared_bytes" not in each:
             yield _measured(each["name"], each, 1.0, "device", _device_note(each, run.section.world))
     for each in found:
         operation = each["operation"]
@@ -316,18 +316,17 @@ def device_rates(run: Run) -> Iterator[Entry]:
 
 
 def published_rates(run: Run) -> Iterator[Entry]:
-    """Means over all repeats and devices, as FlagPerf's base/ counts them, of all-reduce at its largest size.
+    """Means over all repeats and devices, as MAMF and FlagPerf's base/ count them, of all-reduce at its largest size.
 
     Of an all-reduce within a node, its bus bandwidth counted twice, for both directions; between nodes, counted once,
     with the factor of the devices of one node; none for one device a node, whose factor is 0.
     """
     world, section, nodes = run.section.world, run.section, run.facts.nodes
     for span in section.spans:
-        kind = span.measured["operation"] if span.measured is not None else None
-        if span.measured is None or "tried" in span.measured or kind not in (*roofs.COPIES, *roofs.PUBLISHED):
+        cleared = span.measured is not None and "cleared_bytes" in span.measured
+        if span.measured is None or not (cleared or span.phase in roofs.PUBLISHED):
             continue
-        if kind in roofs.COLLECTIVES and span.phase != kind:
-            continue
+        kind = span.measured["operation"]
         unit, scale = ("TFLOP", 1e12) if kind == roofs.PRODUCT else ("GB", 1e9)
         stretch, size = Stretch([span], section.block), roofs.amount(span.measured) / scale
         micro = add([stretch.time(DEVICE, rank) for rank in range(world)])
@@ -336,9 +335,8 @@ def published_rates(run: Run) -> Iterator[Entry]:
         if not size:
             continue
         note = f"{PUBLISHER}mean over all repeats and devices"
-        found = rate(
-            f"{span.phase}_mean", unit, [size * n for n in stretch.amount("samples")], micro, span.steps, note
-        )
+        name = span.phase if cleared else f"{span.phase}_mean"
+        found = rate(name, unit, [size * n for n in stretch.amount("samples")], micro, span.steps, note)
         yield found and dict(found, scope="device")
 
 
@@ -362,9 +360,7 @@ def _measured(name: str, each: Mapping[str, Any], factor: float, scope: str, not
 
 def _device_note(each: Mapping[str, Any], world: int) -> str:
     shape = " x ".join(map(str, each["shape"])) if "shape" in each else f"{each['bytes']} bytes"
-    note = f"{shape}; median of its repeats" + (f", of the middle one of {world} devices" if world > 1 else "")
-    worst = min(each["slow"], key=lambda one: one["share"], default=None)
-    return note if worst is None else f"{note}; rank {worst['rank']} is slow: {worst['share']:.0%} of the others"
+    return f"{shape}; median of its repeats" + (f", of the middle one of {world} devices" if world > 1 else "")
 
 
 METRICS = (

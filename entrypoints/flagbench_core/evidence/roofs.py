@@ -18,16 +18,23 @@ PRODUCT = "matmul"
 COPIES = ("copy", "h2d", "d2h")
 """Within the memory of a device; from the host to the device, and back."""
 COLLECTIVES = ("all_reduce", "all_gather", "all_to_all")
-PUBLISHED = (PRODUCT, "all_reduce")
-"""Operations besides copies of which a mean is published."""
+PUBLISHED = frozenset(
+    (
+        *("matmul_fp64", "matmul_fp32", "matmul_tf32", "matmul_fp16", "matmul_bf16"),
+        *("memory_bandwidth", "h2d_pageable", "all_reduce"),
+    )
+)
+"""Measurements of which FlagPerf's base/ publishes a mean."""
+MAMF = "mamf"
+"""Products as MAMF times them (mamf-finder.py of stas00/ml-engineering at 744d01e1): each by itself, with the caches
+cleared before it; the mean of MAMF_REPEATS after MAMF_WARMUP."""
+MAMF_WARMUP, MAMF_REPEATS = 50, 100
 REPEATS = summary.MIN_STEPS
 """The last repeats, of which a measurement is made."""
 DRIFT, SPREAD = 0.02, 0.05
 """Of steady repeats, the most by which the medians of their halves differ, and their largest `spread`."""
 LEAST_SLOW = 0.05
 """A device that is slower than the others by less is not called slow: equal chips differ by their power."""
-SPREADS = 2.0
-"""So many times the spread of the repeats, its own and that of the others together, is it slower in a measurement."""
 ERRORS = 3.0
 """So many standard errors, of the median of its measurements, is it slower in all of them together."""
 MOST_LISTED = 64
@@ -96,19 +103,6 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     return (ordered[cut - 1], ordered[n - cut]) if cut else None
 
 
-def slow_devices(rates: Sequence[float], spreads: Sequence[float]) -> dict[int, float]:
-    """The devices whose rate is below the median of the others by more than the spread of their repeats explains,
-    each with the share of that median which it reaches."""
-    found = {}
-    for rank, rate in enumerate(rates) if len(rates) > 1 else ():
-        others, noise = ([*of[:rank], *of[rank + 1 :]] for of in (rates, spreads))
-        middle = summary.median(others)
-        allowed = max(LEAST_SLOW, SPREADS * math.hypot(spreads[rank], summary.median(noise)))
-        if rate < middle * (1 - allowed):
-            found[rank] = rate / middle
-    return found
-
-
 def slow_overall(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The devices that are slow in all measurements together, each with the median share of the others' rate.
 
@@ -133,7 +127,7 @@ def measurements(section: Section) -> list[dict[str, Any]]:
 
 
 def _measurement(section: Section, span: Span) -> dict[str, Any]:
-    """One measurement: the rate of each device, of the middle device if they are many, and which ones are slow.
+    """One measurement: the rate of each device, and of the middle one.
 
     A collective has one rate, that of the rank with the longest time.
     """
@@ -164,12 +158,7 @@ def _measurement(section: Section, span: Span) -> dict[str, Any]:
     }
     if operation in COLLECTIVES:
         return dict(found, bus_rate=medians[0] * bus_factor(operation, section.world))
-    slow = slow_devices(medians, spreads)
-    return {
-        **found,
-        "devices": medians,
-        "slow": [{"rank": rank, "share": share} for rank, share in sorted(slow.items())],
-    }
+    return dict(found, devices=medians)
 
 
 def listed(measurement: Mapping[str, Any]) -> dict[str, Any]:

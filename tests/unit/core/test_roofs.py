@@ -17,7 +17,6 @@ from flagbench_core.evidence.roofs import (
     interval,
     is_steady,
     measurements,
-    slow_devices,
     slow_overall,
     spread,
 )
@@ -59,15 +58,6 @@ def test_steady_repeats_neither_drift_nor_scatter() -> None:
 def test_interval_of_the_median_of_twenty() -> None:
     assert interval(range(1, 21)) == (6, 15)  # 95.9 %; 7 to 14 is 88.5 %
     assert interval(range(5)) is None
-
-
-def test_a_slow_device_is_slower_than_its_noise() -> None:
-    quiet, loud = [0.01] * 8, [0.15] * 8
-    assert slow_devices([100, 101, 99, 80, 100, 98, 102, 100], quiet) == {3: pytest.approx(0.8)}
-    assert slow_devices([100, 101, 99, 80, 100, 98, 102, 100], loud) == {}
-    assert slow_devices([100, 96], quiet[:2]) == {}
-    assert slow_devices([80, 100], quiet[:2]) == {0: pytest.approx(0.8)}
-    assert slow_devices([100], quiet[:1]) == {}
 
 
 def made_up(seed: int, slower: float) -> list[dict[str, Any]]:
@@ -125,8 +115,25 @@ def test_metrics_follow_from_recorded_times() -> None:
     first = found.measurements[0]
     assert first["steady"]
     assert first["devices"] == pytest.approx([flops / 1000e-6, flops / 1250e-6])
-    assert first["slow"] == [{"rank": 1, "share": pytest.approx(0.8)}]
-    assert found.slow_devices == first["slow"]
+    assert found.slow_devices == [{"rank": 1, "share": pytest.approx(0.8)}]
+
+
+def test_mamf_is_a_mean_of_single_products_and_no_median() -> None:
+    times = [100] * 99 + [1100]  # 110 in the mean
+    span = span_of("mamf_bf16", 0, [times, times], 1, {**PRODUCT, "cleared_bytes": 2**28})
+    named = {entry["name"]: entry for entry in derive(section_of(span), FACTS).metrics}
+    assert named.keys() == {"mamf_bf16", "memory_capacity"}
+    assert named["mamf_bf16"]["value"] == pytest.approx(2 * 8192 * 4096 * 2048 / 110e-6 / 1e12)
+    assert (named["mamf_bf16"]["n"], named["mamf_bf16"]["scope"]) == (100, "device")
+
+
+def test_means_are_of_what_is_published() -> None:
+    spans = [
+        span_of(name, 20 * at, [[100] * 20] * 2, 1, dict(PRODUCT))
+        for at, name in enumerate(("matmul_fp8", "matmul_fp16"))
+    ]
+    found = {entry["name"] for entry in derive(section_of(*spans), FACTS).metrics}
+    assert {name for name in found if name.endswith("_mean")} == {"matmul_fp16_mean"}
 
 
 def test_between_nodes_the_factor_of_one_node_is_published() -> None:
@@ -145,7 +152,7 @@ def test_a_large_job_has_the_sums_of_its_repeats() -> None:
     whole = Section(300, 20, [span], {}, {}, {}, [], []).to_json(packed=True)
     (found,) = derive(read_section(whole), FACTS).measurements
     assert found["rate"] == pytest.approx(2 * 8192 * 4096 * 2048 * 60 / 1003e-6, rel=1e-3)
-    assert (found["steady"], found["ci95"], found["devices"], found["slow"]) == (True, None, [], [])
+    assert (found["steady"], found["ci95"], found["devices"]) == (True, None, [])
 
 
 def test_unsteady_repeats_have_no_interval() -> None:

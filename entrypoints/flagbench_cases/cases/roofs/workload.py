@@ -8,10 +8,10 @@ import torch.distributed as dist
 
 from flagbench_cases.contract import Context, Measurement, MeasureWorkload, Operation
 from flagbench_cases.engines import precision as precisions
-from flagbench_cases.engines.products import fixed_results, product
+from flagbench_cases.engines.products import fixed_results, mamf_product, product
 from flagbench_cases.shared import system
 from flagbench_cases.shared.errors import DataError
-from flagbench_core.evidence.roofs import COLLECTIVES, PRODUCT
+from flagbench_core.evidence.roofs import COLLECTIVES, MAMF, PRODUCT
 
 MEMORY_SHARE = 8
 """No copy or collective is larger than that part of the memory of a rank, of its device and of its host."""
@@ -49,6 +49,8 @@ class RoofsWorkload(MeasureWorkload):
             found.append(Measurement("matmul_" + name, [self._product(name, own, False)]))
             shapes = [self._product(name, shape, True) for shape in products["shapes"]]
             found.append(Measurement("matmul_%s_best" % name, [self._product(name, own, False), *shapes]))
+            if name in self.config["mamf"]["precisions"]:
+                found.append(Measurement("%s_%s" % (MAMF, name), [self._mamf(name, own)]))
         size = self.config["copies"]["bytes"]
         found.append(Measurement("memory_bandwidth", [self._copy("copy", size, pinned=False)]))
         found += [Measurement(way + "_pinned", [self._copy(way, size, pinned=True)]) for way in ("h2d", "d2h")]
@@ -86,15 +88,28 @@ class RoofsWorkload(MeasureWorkload):
     def _product(self, name: str, shape: List[int], transposed: bool) -> Operation:
         probe = self._product(name, [PROBE] * 3, transposed) if min(shape) > PROBE else None
         measured = {"operation": PRODUCT, "precision": name, "shape": list(shape), "transposed": transposed}
-        return Operation(measured, functools.partial(self._multiply, name, shape, transposed), probe)
+        m, n, k = shape
+        return Operation(
+            measured, lambda: self._proven(name, lambda: product(self.device, name, m, n, k, transposed)), probe
+        )
 
-    def _multiply(self, name: str, shape: List[int], transposed: bool) -> Callable[[], Any]:
+    def _mamf(self, name: str, shape: List[int]) -> Operation:
+        m, n, k = shape
+        size, usual = self._fitting(self.config["mamf"]["cleared_bytes"]), self._product(name, shape, True)
+        return Operation(
+            dict(usual.measured, cleared_bytes=size),
+            lambda: self._proven(name, lambda: mamf_product(self.device, name, m, n, k, size)),
+            usual.probe,
+        )
+
+    def _proven(self, name: str, make: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
+        """What starts a product, where products run in that precision."""
         if name in PROVEN:
             precisions.set_switches(name)
             executed = precisions.prove(self.device, name)["executed"]
             if executed != name:
                 raise RuntimeError("a product in %s ran in %s" % (name, executed))
-        return product(self.device, name, shape[0], shape[1], shape[2], transposed)
+        return make()
 
     def _copy(self, way: str, size: int, pinned: bool) -> Operation:
         size = self._fitting(size)

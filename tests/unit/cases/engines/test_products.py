@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from flagbench_cases.cases.roofs import workload
 from flagbench_cases.contract import Context, Measurement
-from flagbench_cases.engines.products import fixed_results, product
+from flagbench_cases.engines.products import fixed_results, mamf_product, product
 from flagbench_cases.shared import system
 from flagbench_cases.shared.config import load_case, load_stack, resolve
 from flagbench_cases.shared.errors import DataError
@@ -28,6 +28,15 @@ def test_a_product_has_its_shape_and_type(precision: str, transposed: bool) -> N
     assert found.shape == (4, 6)
     assert found.dtype == {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     assert float(found.double().abs().sum()) > 0
+
+
+def test_a_product_of_mamf_follows_a_cleared_cache() -> None:
+    one = mamf_product(CPU, "bf16", 4, 6, 8, 64)
+    out = one.run()
+    exact = out.clone()
+    one.clear()
+    assert not torch.equal(out, exact)
+    assert torch.equal(one(), exact)
 
 
 def test_a_processor_has_no_fp8() -> None:
@@ -61,7 +70,8 @@ def measurements(folder: Path) -> dict[str, Measurement]:
 
 def test_what_is_measured_at_the_published_size(tmp_path: Path) -> None:
     found = measurements(tmp_path)
-    assert len(found) == 2 * 6 + 1 + 4 + 3 * 5
+    assert len(found) == 2 * 6 + 2 + 1 + 4 + 3 * 5
+    assert found["mamf_bf16"].candidates[0].measured["cleared_bytes"] == 2**28
     own = found["matmul_fp32"].candidates[0]
     assert own.measured["shape"] == [4096, 64, 8192]
     assert len(found["matmul_bf16_best"].candidates) == 25

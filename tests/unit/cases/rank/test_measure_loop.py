@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.contract import Measurement, MeasureWorkload, Operation
+from flagbench_cases.contract import Isolated, Measurement, MeasureWorkload, Operation
 from flagbench_cases.rank import matmul_peak, measure_loop, repeats
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan
@@ -93,6 +93,26 @@ def test_published_iterations_are_made_in_full(tmp_path: Path, clock: Time) -> N
     steps = reader.steps()
     assert [step.samples for step in steps] == [5] * 100 + [1] * 20
     assert 500 * 0.05 < timing["measure"] < 510 * 0.05 + 5
+
+
+def isolated(time: Time, cleared: float, seconds: float) -> Measurement:
+    """A product of so many seconds after a buffer was cleared in as many as given."""
+    start = Isolated(operation(time, cleared).prepare(), operation(time, seconds).prepare())
+    return Measurement("mamf_bf16", [Operation({"operation": "copy", "bytes": 1000}, lambda: start)])
+
+
+def test_an_isolated_operation_is_timed_without_what_clears(tmp_path: Path, clock: Time) -> None:
+    _, reader = measure(tmp_path, isolated(clock, 0.01, 0.0001404))
+    steps = reader.steps()
+    assert [step.samples for step in steps] == [1] * 100
+    # 140.4 microseconds each; whole ones are written.
+    assert {round(step.device * 1e6, 3) for step in steps} == {140, 141}
+    assert sum(step.device for step in steps) == pytest.approx(100 * 0.0001404, abs=1e-6)
+
+
+def test_isolated_operations_without_time_for_all_are_absent(tmp_path: Path, clock: Time) -> None:
+    _, reader = measure(tmp_path, isolated(clock, 0.01, 0.01), seconds=2.0)
+    assert [fact["name"] for fact in facts_of(reader, "absent")] == ["mamf_bf16"]
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError])
