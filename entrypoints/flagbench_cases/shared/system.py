@@ -1,11 +1,14 @@
 """Software versions of the running process, and the machine as seen by the kernel."""
 
+import contextlib
 import glob
 import os
 import platform
 import socket
 import sys
 from typing import Any, Dict, List, Optional
+
+from flagbench_core.process_limits import cgroup_folders
 
 PACKAGES = (
     "numpy",
@@ -65,6 +68,17 @@ def processor_name() -> str:
 def memory_bytes() -> int:
     """Memory of the machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def usable_memory_bytes() -> int:
+    """Memory of the machine, or of this process's cgroup (version 1 or 2) if its limit is lower, as in a container."""
+    sizes = [memory_bytes()]
+    for folder in cgroup_folders("memory"):
+        for name in ("memory.limit_in_bytes", "memory.max"):
+            # Absent in the other version, and at the root; `max` where there is no limit.
+            with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, name), encoding="ascii") as file:
+                sizes.append(int(file.read()))
+    return min(sizes)
 
 
 def network_interfaces(root: str = "/sys/class") -> List[Dict[str, Any]]:

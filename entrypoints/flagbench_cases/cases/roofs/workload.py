@@ -33,7 +33,7 @@ class RoofsWorkload(MeasureWorkload):
         self.config = context.config
         self.device = context.device.torch
         # A copy from the host takes as much there, where the ranks of a node share the memory.
-        host = system.memory_bytes() // self.config["gpus"]
+        host = system.usable_memory_bytes() // self.config["gpus"]
         memory = min(context.device.describe(context.local_rank)["memory_bytes"], host)
         most = torch.tensor(memory // MEMORY_SHARE, device=self.device)
         if context.world > 1:  # a collective of different sizes hangs; and the first one, which starts NCCL, is slow

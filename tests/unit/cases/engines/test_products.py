@@ -84,8 +84,12 @@ def test_what_is_measured_at_the_published_size(tmp_path: Path) -> None:
             found[name].candidates[0].prepare()
 
 
-def test_where_the_host_has_little_memory_sizes_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "memory_bytes", lambda: 16_000)
+@pytest.mark.parametrize("name", ["memory.max", "memory.limit_in_bytes"])
+def test_where_a_container_has_little_memory_sizes_are_small(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).write_text("16000\n")
+    monkeypatch.setattr(system, "cgroup_folders", lambda controller: [str(tmp_path), str(tmp_path / "root")])
     assert measurements(tmp_path)["memory_bandwidth"].candidates[0].measured["bytes"] == 2000
 
 
