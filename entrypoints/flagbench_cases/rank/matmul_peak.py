@@ -1,7 +1,7 @@
 """The highest matrix-product rate of the device in the run's precision, to complement the datasheet peak: the short
 form of what the case `roofs` measures."""
 
-from typing import Any, Dict, Tuple
+from typing import Any, Dict
 
 import torch
 
@@ -9,29 +9,34 @@ from flagbench_cases.engines.products import product
 from flagbench_cases.rank.repeats import Repeater
 from flagbench_core.evidence.roofs import is_steady, matmul_flops, spread
 
-# A core alone is fastest with matrices that fit its cache, many cores with larger ones.
-SIZES = {"cpu": (384, 1024), "cuda": (8192,)}
-SECONDS = {"cpu": 1.5, "cuda": 2.0}
-"""At most, for each size."""
+SECONDS = {"cpu": 0.5, "cuda": 2.0}
+"""At most. Steady repeats of a processor take 0.4 s, and runs that share its cores wait for one another."""
 
 
 def measure(device: Any, precision: str) -> Dict[str, Any]:
-    """FLOP/s of the fastest repeat of several N x N x N products, and whether the repeats were steady."""
+    """FLOP/s of the fastest repeat of an N x N x N product, whether its repeats were steady, and their spread."""
+    size, limit = _size(device.kind, torch.get_num_threads()), SECONDS[device.kind]
+    repeater = Repeater(device)
     with torch.no_grad():
-        found = max((_fastest(device, precision, size) for size in SIZES[device.kind]), key=lambda one: one[0])
-    products = " or ".join("%d x %d x %d" % (size, size, size) for size in SIZES[device.kind])
-    limit = SECONDS[device.kind]
-    method = "fastest repeat of %s products, repeated until steady or for %g s each, after the run" % (
-        products,
+        multiply = product(device.torch, precision, size, size, size)
+        repeater.once(multiply)
+        seconds = repeater.pace(multiply)
+        times = [each.device for each in repeater.until_steady(multiply, seconds, limit)]
+    method = "fastest repeat of a %d x %d x %d product, repeated until steady or for %g s, after the run" % (
+        *(size, size, size),
         limit,
     )
-    return {"flops": found[0], "precision": precision, "method": method, "steady": found[1], "spread": found[2]}
+    return {
+        "flops": repeater.operations(seconds) * matmul_flops(size, size, size) / min(times),
+        "precision": precision,
+        "method": method,
+        "steady": is_steady(times),
+        "spread": spread(times),
+    }
 
 
-def _fastest(device: Any, precision: str, size: int) -> Tuple[float, bool, float]:
-    """FLOP/s of the fastest repeat of products of that size, whether the repeats are steady, and their spread."""
-    repeater, multiply = Repeater(device), product(device.torch, precision, size, size, size)
-    repeater.once(multiply)
-    seconds = repeater.pace(multiply)
-    times = [each.device for each in repeater.until_steady(multiply, seconds, SECONDS[device.kind])]
-    return repeater.operations(seconds) * matmul_flops(size, size, size) / min(times), is_steady(times), spread(times)
+def _size(kind: str, threads: int) -> int:
+    """N. A core alone is fastest with matrices that fit its cache, several cores with larger ones."""
+    if kind == "cpu":
+        return 384 if threads == 1 else 1024
+    return 8192

@@ -71,7 +71,7 @@ def memory_bytes() -> int:
 
 
 def usable_memory_bytes() -> int:
-    """Memory of the machine, or of this process's cgroup (version 1 or 2) if its limit is lower, as in a container."""
+    """Memory of the machine, or the limit of its cgroup (version 1 or 2), as in a container, if that is lower."""
     sizes = [memory_bytes()]
     for folder in cgroup_folders("memory"):
         for name in ("memory.limit_in_bytes", "memory.max"):

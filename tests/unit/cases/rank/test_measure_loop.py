@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from flagbench_cases.contract import Isolated, Measurement, MeasureWorkload, Operation
 from flagbench_cases.rank import matmul_peak, measure_loop, repeats
@@ -154,13 +155,13 @@ def test_a_candidate_that_slows_down_is_not_the_fastest(tmp_path: Path, clock: T
     assert facts_of(reader, "pass")[0]["measured"]["bytes"] == 1000
 
 
-def test_a_ceiling_says_whether_it_was_steady(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("threads", "size", "drift", "steady"), [(1, 384, 0.0, True), (2, 1024, 0.01, False)])
+def test_a_ceiling_says_whether_it_was_steady(
+    threads: int, size: int, drift: float, steady: bool, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(repeats, "now", time)
-
-    def product(device: Any, precision: str, m: int, n: int, k: int) -> Callable[[], None]:
-        return operation(time, m / 384 * 0.02, drift=0.01 if m == 384 else 0.0).prepare()
-
-    monkeypatch.setattr(matmul_peak, "product", product)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(matmul_peak, "product", lambda *_: operation(time, 0.02, drift=drift).prepare())
     found = matmul_peak.measure(CpuDevice(0), "fp32")
-    assert found["flops"] == pytest.approx(2 * 1024**3 / (1024 / 384 * 0.02))
-    assert (found["precision"], found["steady"]) == ("fp32", True)
+    assert found["flops"] == pytest.approx(2 * size**3 / 0.02, rel=0.3)
+    assert (found["precision"], found["steady"]) == ("fp32", steady)
