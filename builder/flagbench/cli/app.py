@@ -21,6 +21,7 @@ GROUPS = {
         "doctor": "Check this machine: installation, manifests, store, packages, hardware, container engine.",
     },
     "Records": {
+        "report": "Make static pages: an index, one for each published row, device, series and new record.",
         "results": "List, show, export and remove stored records, and store those that wait.",
         "compare": "Show what differs between two records of a case, and the ratio B/A of every metric.",
         "align": "Say whether two loss curves are aligned by the published rule, and where they diverge.",

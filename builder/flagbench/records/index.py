@@ -46,6 +46,10 @@ class Summary(msgspec.Struct, frozen=True):
     claim: str | None = None
     gate: str | None = None
     """The name of the metric that decided."""
+    ratio: tuple[float, float | None, float | None] | None = None
+    """That metric's ratio to the claim and the ends of its interval; None where they cannot be compared."""
+    device: str | None = None
+    """The model of its devices."""
     sound: bool | None = None
     """Whether the record is valid and has evidence; None: computed with the verdict."""
     basis: str | None = None
@@ -74,6 +78,7 @@ def summary_of(record: Record) -> Summary:
         reason=record.status.reason,
         host=record.system.host or next((rank.host for rank in record.ranks), None),
         machine=machine_digest(record),
+        device=None if (device := record.conditions.get("device_model")) is None else str(device),
     )
 
 

@@ -1,6 +1,6 @@
 """Charts of a report: what each shows, as coordinates that `templates/charts.j2` draws, and as a table.
 
-A chart is 480 units wide with text of 13, so that it can be read on a phone. Everything is rounded: the same numbers
+A chart is 480 units wide with text of 14, so that it can be read on a phone. Everything is rounded: the same numbers
 give the same bytes.
 """
 
@@ -182,12 +182,12 @@ def ratio_chart(
 
 
 def verdict_chart(result: VerifyResult, within: float = WITHIN) -> Chart | None:
-    """The ratios of a verdict that are of comparable metrics, that which decides first; None without any.
+    """The ratios of a verdict that are of comparable speeds, that which decides first; None without any.
 
     `within`: the tolerance of a comparison with a baseline.
     """
-    compared = sorted((m for m in result.metrics if m.ratio and m.comparable), key=lambda m: m.name != result.gate)
-    ratios = {m.name: (m.ratio, m.verdict.value if m.verdict else "") for m in compared if m.ratio}
+    speeds = sorted((m for m in result.metrics if m.comparable), key=lambda metric: metric.name != result.gate)
+    ratios = {m.name: (m.ratio, m.verdict.value) for m in speeds if m.ratio and m.verdict}
     if result.against.kind == "claim":
         return ratio_chart(ratios)
     return ratio_chart(ratios, title="Speed against the baseline", of="the baseline", band=(1 - within, 1 + within))
@@ -327,9 +327,9 @@ class Run:
 def run_chart(
     runs: Sequence[Run], title: str, label: str, *, band: tuple[float, float] | None = None, id: str = "runs"
 ) -> Chart | None:
-    """All runs from the oldest to the newest, which is marked; None without any."""
+    """All runs from the oldest to the newest, which is marked; None for fewer than two."""
     newest = sorted(runs, key=lambda run: (run.created_at, run.name))[-MOST_RUNS:]
-    if not newest:
+    if len(newest) < 2:
         return None
     points = [(float(number), run.value) for number, run in enumerate(newest, 1)]
     intervals = tuple((float(number), *run.ci95) for number, run in enumerate(newest, 1) if run.ci95)

@@ -1,4 +1,4 @@
-"""What is generated in a checkout: JSON Schemas, and in its pages tables, diagrams, badges and a picture.
+"""What is generated in a checkout: JSON Schemas, and in its pages tables, diagrams, badges and pictures.
 
 A page holds a generated part between two comments, `<!-- generated: NAME -->` and `<!-- end -->`.
 """
@@ -15,13 +15,17 @@ from pathlib import Path
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
+from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.report.architecture import layers
+from flagbench.report.charts import loss_chart, step_chart
 from flagbench.report.export import table
+from flagbench.report.html import picture
 from flagbench.report.picture import badge, verdict_svg
 from flagbench.report.reference import reference
 from flagbench.report.schemas import schema_files
 from flagbench.verdict import Verdict, choose_claim, verify_claim
+from flagbench.verdict.align import record_curve
 from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
@@ -62,7 +66,7 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
     files |= {root / "manifests" / "schema" / name: text for name, text in schema_files().items()}
     record = docs / "verdict" / "record.json"
     if record.is_file():
-        files[docs / "verdict" / "verdict.svg"] = _picture(catalog, record)
+        files |= {record.with_name(name): text for name, text in _pictures(catalog, read_record(record))}
     if (docs / "badges").is_dir():
         files |= {docs / "badges" / f"{name}.svg": badge(*shown) for name, shown in BADGES.items()}
     for page in sorted([root / "README.md", *docs.glob("*.md")]):
@@ -134,8 +138,12 @@ def _measured(folder: Path) -> set[tuple[str, str]]:
     return {(record["case"], record["stack"]) for record in records if record.get("schema") == "record/v1"}
 
 
-def _picture(catalog: Catalog, path: Path) -> str:
-    record = read_record(path)
+def _pictures(catalog: Catalog, record: Record) -> Iterator[tuple[str, str]]:
+    """The verdict on a shipped record, and its charts, by file."""
     case = catalog.cases[record.case]
     claim = choose_claim(record, case, catalog.claims.values())
-    return verdict_svg([record], verify_claim([record], claim, case, chosen=True), "flagbench verify last")
+    result = verify_claim([record], claim, case, chosen=True)
+    yield "verdict.svg", verdict_svg([record], result, "flagbench verify last")
+    for chart in (step_chart(record), loss_chart([record_curve(record)])):
+        if chart is not None:
+            yield f"{chart.id}.svg", picture(chart)

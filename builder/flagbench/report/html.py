@@ -10,7 +10,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from flagbench.report.charts import TONES, Chart
+from flagbench.terminal import visible
 from flagbench_core import __version__
+
+
+class Link(str):
+    """A text that is a link to another page."""
+
+    def __new__(cls, text: str, href: str | None) -> Link:
+        """`href`: the page's address; a text without one is no link."""
+        found = super().__new__(cls, text)
+        found.href = href
+        return found
+
+    href: str | None
 
 
 def page(template: str, title: str, **values: Any) -> str:
@@ -31,6 +44,7 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: visible(value) if type(value) in (str, Link) else value,
     )
     style = (files("flagbench.report") / "templates" / "charts.css").read_text(encoding="utf-8")
     found.globals |= {"version": __version__, "tones": TONES, "style": Markup(style), "home": ""}

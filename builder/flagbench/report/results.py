@@ -30,7 +30,7 @@ from flagbench.verdict.rules import invalid
 
 CACHED_AS = 7
 """Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
-verdict, nearest claim, gate or soundness: in verdict, core, records, manifests or here. Verdicts that were
+verdict, nearest claim, ratio, gate or soundness: in verdict, core, records, manifests or here. Verdicts that were
 cached under another number are computed again."""
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
@@ -134,7 +134,7 @@ def _judged(record: Record, catalog: Catalog) -> Summary:
     summary = summary_of(record)
     case = catalog.cases.get(record.case)
     claims = [] if case is None else claims_for(record, case, catalog.claims.values())
-    verdict = claim_id = sound = None
+    verdict = claim_id = sound = ratio = None
     gate = None if case is None else case.gate
     if case is not None and not claims:
         sound = not invalid(recompute(record, case))
@@ -144,9 +144,13 @@ def _judged(record: Record, catalog: Catalog) -> Summary:
         verdict, claim_id, sound = result.verdict.value, claim.id, result.verdict is not Verdict.INVALID
         held_by = candidates(gate_spec(case), result.against)
         gate = next((name for name in held_by if name in summary.metrics), gate)
+        of_gate = next((m.ratio for m in result.metrics if m.name == result.gate and m.comparable), None)
+        ratio = of_gate and (of_gate.value, *(of_gate.ci95 or (None, None)))
     basis = _basis(record.case)
     sound = sound and record.evidence is not None
-    return msgspec.structs.replace(summary, verdict=verdict, claim=claim_id, gate=gate, sound=sound, basis=basis)
+    return msgspec.structs.replace(
+        summary, verdict=verdict, claim=claim_id, ratio=ratio, gate=gate, sound=sound, basis=basis
+    )
 
 
 @cache

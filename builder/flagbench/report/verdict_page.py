@@ -49,7 +49,12 @@ _NAMED = 3
 def verdict_table(
     records: Sequence[Record], result: VerifyResult | None, *, stream: TextIO | None = None, wide: bool = False
 ) -> str:
-    """The verdict and the numbers that decide it, then what they rest on, as text for `stream` (default stdout).
+    """`verdict_blocks` as text for `stream` (default stdout)."""
+    return render(verdict_blocks(records, result, wide=wide), stream, wide=wide)
+
+
+def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wide: bool = False) -> list[Block]:
+    """The verdict and the numbers that decide it, then what they rest on.
 
     `run` ends with this page, and `verify` shows it again. With `wide` it has every metric, note and anomaly. Without
     a result, where there is no claim or a run did not end well, it has the metrics, and how the run ended.
@@ -58,7 +63,7 @@ def verdict_table(
         heading = Lines((", ".join(r.record_id for r in records) or "no record",))
         failed = tuple(line for r in records if r.status.state != "ok" for line in _error(r))
         notes = Lines(_measured_notes(records))
-        return render((heading, _other_metrics(records, ()), notes, Lines(failed, "bold red")), stream, wide=wide)
+        return [heading, _other_metrics(records, ()), notes, Lines(failed, "bold red")]
     told = {describe(c, other=result.against.side): c.name for c in result.differing}
     reasons = result.reason.split("; ")
     uncompared = [told[reason] for reason in reasons if reason in told]
@@ -88,7 +93,7 @@ def verdict_table(
         counts = {"more metric": len(more.rows), "note": len(remarks), "anomaly of the row": len(anomalies)}
         named = ", ".join(f"{_counted(count, what)}" for what, count in counts.items() if count)
         foot += [f"--wide shows {named}"] if named else []
-    return render((*blocks, Lines(tuple(foot))), stream, wide=wide)
+    return [*blocks, Lines(tuple(foot))]
 
 
 def _headline(result: VerifyResult, differing: Sequence[str]) -> str:
@@ -317,15 +322,19 @@ def _misleading(text: str) -> bool:
 
 
 def explanation_page(explanation: Explanation, *, stream: TextIO | None = None, wide: bool = False) -> str:
-    """An explanation as text for `stream` (default stdout), after an empty line: the causes, then what to do."""
+    """`explanation_blocks` as text for `stream` (default stdout), after an empty line."""
+    return "\n" + render(explanation_blocks(explanation), stream, wide=wide)
+
+
+def explanation_blocks(explanation: Explanation) -> list[Block]:
+    """The causes, then what to do."""
     causes = explanation.causes
     rows = tuple((cause.title, _share(cause, cause.gap), _share(cause, cause.time), cause.seen) for cause in causes)
-    blocks: list[Block] = [
+    return [
         Lines((_explanation_heading(explanation),)),
         Table(("cause", "of the gap", "of the time", "seen"), rows, frozenset({"of the gap", "of the time"})),
         Lines(tuple(f"{cause.title}: {cause.action}" for cause in causes)),
     ]
-    return "\n" + render(blocks, stream, wide=wide)
 
 
 def _explanation_heading(explanation: Explanation) -> str:

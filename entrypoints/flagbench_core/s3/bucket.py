@@ -181,7 +181,7 @@ class Bucket:
                 return None
             raise
 
-    def put(self, key: str, content: bytes, *, create: bool = False) -> None:
+    def put(self, key: str, content: bytes, *, create: bool = False, kind: str = "application/json") -> None:
         """Put an object with one request. With `create` the server refuses a key that is taken: see S3Error.taken."""
         more = {"IfNoneMatch": "*"} if create else {}  # or what the kind of server has for it: see `open_client`
         self.ask(
@@ -189,7 +189,7 @@ class Bucket:
             f"{self.location(key)} was not confirmed as stored",
             Key=self.name(key),
             Body=content,
-            ContentType="application/json",
+            ContentType=kind,
             Metadata={"sha256": hashlib.sha256(content).hexdigest()},
             **more,
         )

@@ -45,7 +45,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.command == "PUT" and path in objects:
             self.send(412, b"<Error><Code>PreconditionFailed</Code></Error>")
         elif self.command == "PUT":
-            kept = {name: value for name, value in self.headers.items() if name.lower().startswith("x-amz-meta-")}
+            names = ("x-amz-meta-", "content-type")
+            kept = {name: value for name, value in self.headers.items() if name.lower().startswith(names)}
             objects[path] = {} if mode == "forgets" else kept
             self.send(200, ETag='"e"')
         elif path in objects:
@@ -104,6 +105,13 @@ def test_a_page_is_no_answer(server: Server, bucket: Bucket, request_: str) -> N
     with pytest.raises(S3Error) as caught:
         REQUESTS[request_](bucket)
     assert caught.value.network
+
+
+def test_an_object_is_of_the_kind_it_was_put_as(server: Server, bucket: Bucket) -> None:
+    bucket.put("record.json", b"{}")
+    bucket.put("index.html", HTML, kind="text/html; charset=utf-8")
+    kinds = {path.rpartition("/")[2]: kept["Content-Type"] for path, kept in server.objects.items()}
+    assert kinds == {"record.json": "application/json", "index.html": "text/html; charset=utf-8"}
 
 
 def test_the_first_object_is_looked_for_once(server: Server, bucket: Bucket) -> None:

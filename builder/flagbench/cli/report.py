@@ -1,0 +1,85 @@
+"""`flagbench report`: pages to look at, of a store or of one record."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flagbench import complete
+from flagbench.cli.options import StoreOption
+from flagbench.errors import FlagbenchError
+from flagbench.files import expanded, reason
+from flagbench.manifests.load import load_catalog
+from flagbench.records.bucket_blobs import request_errors
+from flagbench.records.named import RECORD_HELP, SERIES_HELP, load_runs
+from flagbench.records.store import open_store
+from flagbench.report.site import file_name, run_page, store_pages
+from flagbench_core.exit_codes import ExitCode
+from flagbench_core.s3 import Bucket, parse_address
+
+
+def command(
+    record: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RECORD|SERIES]",
+            autocompletion=complete.runs,
+            help=f"Make the page of this one alone. {RECORD_HELP} {SERIES_HELP}",
+        ),
+    ] = None,
+    out: Annotated[
+        str,
+        typer.Option("--out", "-o", metavar="DIR|URL", help="Where the pages go: a folder or s3://bucket/prefix."),
+    ] = "flagbench-report",
+    show: Annotated[bool, typer.Option("--open", help="Open the first page in a browser.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Make static pages: an index, one for each published row, device, series and new record.
+
+    The newest 50 records have a page of their own; a record or series that is named gets its page alone. Pages need
+    no server, network or script. Prints the address of the first one. A page that is there is replaced, others are
+    kept.
+    """
+    bucket = None
+    if out.startswith("s3:"):
+        if show:
+            raise FlagbenchError("--open shows pages in a folder", remedy="give --out a folder, or leave --open out")
+        with request_errors():
+            bucket = Bucket(parse_address(out))
+    name, folder = "", expanded(out)
+    for name, text in _pages(record, store):
+        if bucket is not None:
+            with request_errors():
+                bucket.put(name, text.encode("utf-8"), kind="text/html; charset=utf-8")
+        else:
+            _write(folder / name, text)
+    print(folder / name if bucket is None else bucket.location(name))
+    if show:
+        webbrowser.open((folder / name).absolute().as_uri())
+
+
+def _pages(record: str | None, store_url: str | None) -> Iterator[tuple[str, str]]:
+    """The pages with the names of their files; the first to look at comes last."""
+    if record is None:
+        yield from store_pages(open_store(store_url))
+        return
+    runs = load_runs([record], store_url)
+    held = runs.to_verify()
+    kind, title = ("series", runs.series[0].document.series_id) if runs.series else ("record", held[0].record_id)
+    yield file_name(kind, title), run_page(held, load_catalog(), title)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FlagbenchError(
+            f"{path} cannot be written: {reason(error)}",
+            remedy="give --out a folder that you can write to",
+            code=ExitCode.NOT_STORED,
+        ) from error

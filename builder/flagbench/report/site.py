@@ -1,0 +1,320 @@
+"""The pages of a report: an index, one for each claim, device and series, and those of the newest records."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.model import Catalog, Claim
+from flagbench.page import Block, Lines, Table
+from flagbench.records.index import Summary
+from flagbench.records.model import Record
+from flagbench.records.read import read_record
+from flagbench.records.series import check_series, load_all
+from flagbench.records.series_document import SeriesDocument
+from flagbench.records.store import Store, StoredRecord
+from flagbench.report.charts import (
+    Chart,
+    Run,
+    clock_chart,
+    loss_chart,
+    roof_chart,
+    run_chart,
+    step_chart,
+    verdict_chart,
+)
+from flagbench.report.html import Link, page
+from flagbench.report.record_page import record_page
+from flagbench.report.results import with_verdicts
+from flagbench.report.verdict_page import explanation_blocks, verdict_blocks
+from flagbench.verdict import choose_claim, claims_for, verify_claim
+from flagbench.verdict.align import Curve, CurveError, align_curves, record_curve
+from flagbench.verdict.conditions import shown
+from flagbench.verdict.explain import explain
+from flagbench.verdict.limits import HIGH, LOW
+from flagbench.verdict.recompute import recompute
+from flagbench.verdict.result import Ratio
+
+INDEX = "index.html"
+NEWEST = 50
+"""Records that have a page of their own."""
+_CONFIGURATIONS = 6
+"""Most charts of a device, of its newest configurations."""
+
+
+def file_name(kind: str, name: str) -> str:
+    """The file of a page: its kind and name, with a digest where the name has characters that a file cannot."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100]
+    digest = "" if plain == name else f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{kind}-{plain}{digest}.html"
+
+
+def run_page(
+    records: Sequence[Record],
+    catalog: Catalog,
+    title: str,
+    *,
+    home: str = "",
+    before: Curve | None = None,
+    charts: Sequence[Chart | None] = (),
+    listing: Table | None = None,
+) -> str:
+    """A page of runs of one configuration: the verdict on them, charts, and all that their records say.
+
+    `before`: the losses of an earlier run of the same configuration and seed. `charts`, `listing`: what follows.
+    """
+    case, first = catalog.cases.get(records[0].case), records[0]
+    claims = [] if case is None else claims_for(first, case, catalog.claims.values())
+    result = verify_claim(records, choose_claim(first, case, claims), case, chosen=True) if case and claims else None
+    parts = verdict_blocks(records, result, wide=True)
+    sections: dict[str, Sequence[Block]] = {"What the verdict rests on" if result else "Measured": parts}
+    drawn = [None if result is None else verdict_chart(result)]
+    headline = ""
+    if result is not None and case is not None:
+        heading = parts.pop(0)
+        headline = heading.lines[0].removeprefix(result.verdict.value) if isinstance(heading, Lines) else ""
+        explanation = explain(records, result, case)
+        if explanation.gap is not None:
+            sections["Where the time went"] = explanation_blocks(explanation)
+    curves = []
+    for record in records:
+        with suppress(CurveError):
+            curves.append(record_curve(record))
+    lead = ", ".join(dict.fromkeys(f"{each.case}:{each.stack} of {each.created_at}" for each in records[:1]))
+    if len(records) == 1:
+        drawn += [step_chart(first), clock_chart(first)]
+        drawn += [roof_chart(first, recompute(first, case).device)] if case else []
+        sections["Record"] = record_page(first, ())
+        if before is not None and curves:
+            lead += f". Losses beside the run before, {before.name}: {align_curves(curves[0], before, case).reason}"
+            curves.append(before)
+    return page(
+        "report.j2",
+        title,
+        home=home,
+        verdict=None if result is None else result.verdict.value,
+        headline=headline,
+        lead=lead,
+        charts=[chart for chart in (*drawn, loss_chart(curves), *charts) if chart is not None],
+        sections=sections | ({"Records": [listing]} if listing is not None else {}),
+    )
+
+
+def store_pages(store: Store) -> Iterator[tuple[str, str]]:
+    """The pages of a store, each with the name of its file; the index is the last. Deterministic."""
+    catalog = load_catalog()
+    found = with_verdicts(store, store.list())
+    entries = [entry for entry in found if entry.summary is not None]
+    pages: set[str] = set()
+    curves: dict[str | None, Curve] = {}
+    for entry, content in store.read_all(entries[:NEWEST][::-1]):
+        try:
+            if isinstance(content, FlagbenchError):
+                raise content
+            record = read_record(content)
+        except FlagbenchError:
+            continue
+        pages.add(entry.record_id)
+        before = curves.get(record.config_digest)
+        yield (
+            file_name("record", entry.record_id),
+            run_page([record], catalog, entry.record_id, home=INDEX, before=before),
+        )
+        with suppress(CurveError):
+            curves[record.config_digest] = record_curve(record)
+    claims = _by(entries, lambda summary: summary.claim)
+    for claim, of_claim in claims.items():
+        yield file_name("claim", claim), _claim_page(claim, catalog.claims.get(claim), of_claim, pages)
+    devices = _by(entries, lambda summary: summary.device)
+    for device, of_device in devices.items():
+        yield file_name("device", device), _device_page(device, catalog, of_device, pages)
+    by_id = {entry.record_id: entry for entry in entries}
+    series = [each for _, each in load_all(store) if isinstance(each, SeriesDocument)]
+    for each in series:
+        runs = [by_id[run.record_id] for run in each.runs if run.record_id in by_id]
+        if runs:
+            yield file_name("series", each.series_id), _series_page(store, catalog, each, runs, pages)
+    yield INDEX, _index(store, found, claims, devices, series, pages)
+
+
+def _by(entries: Iterable[StoredRecord], key: Callable[[Summary], str | None]) -> dict[str, list[StoredRecord]]:
+    """Records by what the index says of them, in alphabetical order; those of which it says nothing are left out."""
+    found: dict[str, list[StoredRecord]] = {}
+    for entry in entries:
+        if entry.summary is not None and (name := key(entry.summary)) is not None:
+            found.setdefault(name, []).append(entry)
+    return dict(sorted(found.items()))
+
+
+def _claim_page(claim: str, row: Claim | None, entries: Sequence[StoredRecord], pages: set[str]) -> str:
+    facts: list[Block] = []
+    if row is not None:
+        facts = [
+            Lines((f"{row.source.file} at {row.source.commit}", Link(row.source.url, row.source.url))),
+            Table(
+                ("metric", "published", "unit"),
+                [(m.name, m.printed or f"{m.value:.15g}", m.unit) for m in row.metrics],
+            ),
+            Table(("condition", "published"), [(name, shown(value)) for name, value in row.conditions.items()]),
+            Lines(tuple(f"anomaly of {each.field}: {each.note.strip()}" for each in row.anomalies)),
+        ]
+    runs = [
+        Run(entry.created_at, entry.record_id, ratio.value, ratio.ci95)
+        for entry in entries
+        if (ratio := _ratio(entry))
+    ]
+    chart = run_chart(runs, "All comparable runs against the published row", "ratio", band=(LOW, HIGH))
+    return page(
+        "report.j2",
+        claim,
+        home=INDEX,
+        verdict=None,
+        lead=row.title if row is not None else "This row is no longer in the catalogue.",
+        charts=[chart] if chart is not None else [],
+        sections={"Records": [_listing(entries, pages)], "As published": facts},
+    )
+
+
+def _device_page(device: str, catalog: Catalog, entries: Sequence[StoredRecord], pages: set[str]) -> str:
+    known = next((model for model in catalog.devices.values() if model.has_name(device)), None)
+    configurations: dict[tuple[str | None, str | None], list[StoredRecord]] = {}
+    for entry in entries:
+        if entry.summary is not None and entry.summary.state == "ok":
+            configurations.setdefault((entry.summary.unseeded_digest, entry.summary.gate), []).append(entry)
+    charts = [
+        run_chart(_speeds(runs), f"All runs of {runs[0].case}:{runs[0].stack}", str(gate), id=f"runs-{number}")
+        for number, ((_, gate), runs) in enumerate([*configurations.items()][:_CONFIGURATIONS], 1)
+    ]
+    return page(
+        "report.j2",
+        device,
+        home=INDEX,
+        verdict=None,
+        lead="Each chart has the runs of one configuration, with any seed, on all machines with this device.",
+        charts=[chart for chart in charts if chart is not None],
+        sections={"Records": [_listing(entries, pages)], "As published": [] if known is None else _peaks(known)},
+    )
+
+
+def _peaks(device: DeviceModel) -> list[Block]:
+    rows = [(name, f"{peak.flops / 1e12:.4g} TFLOP/s", peak.source) for name, peak in device.peaks.items()]
+    if (bandwidth := device.limits.memory_bandwidth) is not None:
+        rows.append(("memory", f"{bandwidth.value / 1e9:.4g} GB/s", bandwidth.source))
+    return [Table(("published peak", "value", "source"), rows), Lines((Link(device.datasheet, device.datasheet),))]
+
+
+def _series_page(
+    store: Store, catalog: Catalog, series: SeriesDocument, entries: Sequence[StoredRecord], pages: set[str]
+) -> str:
+    """The page of a series, with a verdict where all of its records have a page."""
+    title = f"Series {series.series_id}"
+    gate = next((entry.summary.gate for entry in entries if entry.summary is not None), None)
+    chart = run_chart(_speeds(entries), "All runs of the series", str(gate))
+    image = f"{series.request.case}:{series.request.stack}"
+    lead = f"{len(entries)} of {series.requested} runs of {image}, from {series.started_at} on."
+    with suppress(FlagbenchError):
+        if all(entry.record_id in pages for entry in entries):
+            checked = check_series(store, series)
+            if checked.records and not checked.problems:
+                runs = _listing(entries, pages)
+                return run_page(checked.records, catalog, title, home=INDEX, charts=[chart], listing=runs)
+    lead += f" The verdict on all of them: flagbench verify {series.series_id}"
+    charts = [chart] if chart is not None else []
+    sections = {"Records": [_listing(entries, pages)]}
+    return page("report.j2", title, home=INDEX, verdict=None, lead=lead, charts=charts, sections=sections)
+
+
+def _speeds(entries: Iterable[StoredRecord]) -> list[Run]:
+    """The gate of each record that has it."""
+    return [
+        Run(entry.created_at, entry.record_id, entry.summary.metrics[entry.summary.gate])
+        for entry in entries
+        if entry.summary is not None and entry.summary.gate in entry.summary.metrics
+    ]
+
+
+def _ratio(entry: StoredRecord) -> Ratio | None:
+    if entry.summary is None or entry.summary.ratio is None:
+        return None
+    value, low, high = entry.summary.ratio
+    return Ratio(value, None if low is None or high is None else (low, high))
+
+
+def _listing(entries: Iterable[StoredRecord], pages: set[str]) -> Table:
+    """A row for each record, which links to its page if it has one and to that of its claim."""
+    rows = []
+    for entry in entries:
+        summary = entry.summary
+        if summary is None:
+            continue
+        gate = summary.metrics.get(summary.gate or "")
+        rows.append(
+            (
+                summary.verdict or "-",
+                str(_ratio(entry) or "-"),
+                Link(entry.record_id, file_name("record", entry.record_id) if entry.record_id in pages else None),
+                "-" if gate is None else f"{summary.gate} {gate:.5g}",
+                summary.state,
+                summary.host or "-",
+                Link(summary.claim, file_name("claim", summary.claim)) if summary.claim else "-",
+            )
+        )
+    return Table(("verdict", "ratio", "record", "speed", "state", "host", "published row"), rows)
+
+
+def _index(
+    store: Store,
+    found: Sequence[StoredRecord],
+    claims: Mapping[str, Sequence[StoredRecord]],
+    devices: Mapping[str, Sequence[StoredRecord]],
+    series: Sequence[SeriesDocument],
+    pages: set[str],
+) -> str:
+    verdicts = Counter(entry.summary.verdict or "no verdict" for entry in found if entry.summary is not None)
+    counted = [f"{count:,} {verdict}" for verdict, count in sorted(verdicts.items())]
+    unreadable = sum(entry.summary is None for entry in found)
+    counted += [f"{unreadable:,} that cannot be read" if unreadable else ""]
+    runs = [
+        (
+            Link(each.series_id, file_name("series", each.series_id)),
+            f"{each.request.case}:{each.request.stack}",
+            each.started_at,
+            f"{sum(run.state == 'ok' for run in each.runs)} of {each.requested}",
+        )
+        for each in sorted(series, key=lambda each: (each.started_at, each.series_id), reverse=True)
+    ]
+    newest = [entry for entry in found if entry.record_id in pages]
+    return page(
+        "report.j2",
+        "Results",
+        verdict=None,
+        lead=f"{len(found):,} records in {store.url}: {', '.join(filter(None, counted))}. All are listed by device.",
+        charts=[],
+        sections={
+            "Published rows": [_groups("claim", claims)],
+            "Devices": [_groups("device", devices)],
+            "Series": [Table(("series", "image", "started", "runs that ended well"), runs)],
+            f"The newest {len(newest)} records": [_listing(newest, pages)],
+        },
+    )
+
+
+def _groups(kind: str, groups: Mapping[str, Sequence[StoredRecord]]) -> Table:
+    """A row for each claim or device, with its newest record."""
+    rows = [
+        (
+            (entries[0].summary and entries[0].summary.verdict) or "-",
+            str(_ratio(entries[0]) or "-"),
+            Link(name, file_name(kind, name)),
+            entries[0].created_at,
+            f"{len(entries):,}",
+        )
+        for name, entries in groups.items()
+    ]
+    return Table(("newest verdict", "newest ratio", kind, "newest record", "records"), rows, frozenset({"records"}))

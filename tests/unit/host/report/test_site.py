@@ -1,0 +1,116 @@
+"""The pages of a report: which there are, where they link to, and what a record may not do to them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from flagbench.records.store import Store
+from flagbench.report import site
+from unit.host.conftest import REPLAY, ROOT, Flagbench
+
+STORED = ROOT / "tests" / "replay" / "08a01ae" / "store"
+RECORD = "20261125T221337Z-distilbert-cpu-1x2-586a51db"
+HOSTILE = "<script>alert(1)</script>\x1b[2J"
+
+
+class Page(HTMLParser):
+    """The elements of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep an element with its attributes."""
+        self.elements.append((tag, dict(attrs)))
+
+    @property
+    def links(self) -> set[str]:
+        """What its links name, without addresses on other hosts."""
+        found = {str(attributes["href"]) for tag, attributes in self.elements if tag == "a"}
+        return {link for link in found if not link.startswith("https://")}
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A copy of the store of another release."""
+    return Path(shutil.copytree(STORED, tmp_path / "stored"))
+
+
+def report(flagbench: Flagbench, store: Path, out: Path) -> dict[str, str]:
+    """The pages of a store by their names."""
+    ended = flagbench("report", "--store", str(store), "--out", str(out))
+    assert (ended.code, ended.out.strip()) == (0, str(out / "index.html"))
+    return {path.name: path.read_text(encoding="utf-8") for path in out.iterdir()}
+
+
+def test_every_link_has_a_page_and_pages_are_the_same_twice(
+    flagbench: Flagbench, stored: Path, tmp_path: Path
+) -> None:
+    pages = report(flagbench, stored, tmp_path / "first")
+    assert report(flagbench, stored, tmp_path / "second") == pages
+    kinds = [name.partition("-")[0] for name in pages]
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {
+        "index.html": 1,
+        "claim": 6,
+        "device": 1,
+        "series": 2,
+        "record": 13,
+    }
+    linked = set().union(*(Page(text).links for text in pages.values()))
+    assert linked == set(pages)
+    tags = {tag for text in pages.values() for tag, _ in Page(text).elements}
+    assert tags.isdisjoint({"script", "img", "iframe", "object"})
+
+
+def test_only_the_newest_records_have_a_page(
+    flagbench: Flagbench, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "NEWEST", 2)
+    pages = report(flagbench, stored, tmp_path / "out")
+    assert len([name for name in pages if name.startswith("record-")]) == 2
+    (device,) = (text for name, text in pages.items() if name.startswith("device-"))
+    assert RECORD in device
+    assert f"record-{RECORD}.html" not in Page(device).links
+
+
+def test_one_record_has_a_page_without_links(flagbench: Flagbench, tmp_path: Path) -> None:
+    ended = flagbench("report", str(REPLAY), "--out", str(tmp_path / "out"))
+    (path,) = (tmp_path / "out").iterdir()
+    text = path.read_text(encoding="utf-8")
+    assert (ended.code, ended.out.strip()) == (0, str(path))
+    assert Page(text).links == set()
+    titles = re.findall(r"<title id=\"([a-z]+)-title\">", text)
+    assert titles == ["ratio", "steps", "losses"]
+    assert "REPRODUCED" in text
+
+
+def test_a_record_cannot_add_to_a_page(flagbench: Flagbench, store: Store, tmp_path: Path) -> None:
+    record = json.loads(REPLAY.read_bytes())
+    record["conditions"]["device_model"] = HOSTILE
+    record["system"]["host"] = HOSTILE
+    store.put(json.dumps(record).encode())
+    pages = report(flagbench, tmp_path / "store", tmp_path / "out")
+    assert [name for name in pages if name.startswith("device--script-alert-1-script")]
+    for text in pages.values():
+        assert "<script" not in text
+        assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [("--out /dev/null/x", 14), ("--out s3://bucket --open", 2), ("--out s3://b@d/x", 2), ("last", 3)],
+)
+def test_what_cannot_be_made_says_so(flagbench: Flagbench, store: Store, options: str, code: int) -> None:
+    assert flagbench(f"report {options}").code == code
+
+
+def test_an_empty_store_has_an_index(flagbench: Flagbench, tmp_path: Path) -> None:
+    assert [*report(flagbench, tmp_path / "none", tmp_path / "out")] == ["index.html"]
