@@ -34,6 +34,8 @@ QUIET = 0.25
 """Logical processors; fewer kept busy by others are a machine's own services."""
 STOLEN = 0.02
 """The share of processors; less taken by other virtual machines is noise."""
+IDLE = 0.05
+"""The share of its time; a device is idle for less between the steps of a case that keeps it busy: 3 % on an H100."""
 _SLOW_KERNELS = {
     "attention": ("unfused",),
     "adamw": ("torch",),
@@ -330,6 +332,21 @@ def _waited(run: ExplainedRun, share: float, seen: str) -> Cost | None:
     return Cost(share * run.time, f"{seen}; every rank waited {min(run.waited):.0%} of its time for a processor")
 
 
+def device_idle(run: ExplainedRun, other: Other) -> Cost | None:
+    """Devices without work within their steps: the host starts kernels more slowly than they run.
+
+    A driver's figure is of the time since the sample before, so the first one says nothing of the training.
+    """
+    known = [device.util_mean for device in run.devices if device.util_mean is not None]
+    samples = run.record.telemetry.samples if run.record.telemetry else None
+    if not known or not samples:
+        return None
+    idle = 1 - max(known) - 1 / samples
+    lost = idle * run.loop - (run.loop - run.core)
+    seen = f"the busiest device{run.where} had no kernel to run in {idle:.0%} of the time"
+    return Cost(lost, seen) if lost >= IDLE * run.loop else None
+
+
 def power(run: ExplainedRun, other: Other) -> Cost | None:
     """Lower clocks because of a limit of power."""
     reason, seconds = run.throttled
@@ -497,6 +514,12 @@ CAUSES = (
         "fewer processors",
         "run without taskset or a cpuset, or with as many processors on both sides",
         pinned,
+    ),
+    Kind(
+        "device_idle",
+        "device idle",
+        "look for threads and processes that hold the host's processors, and compare with a faster host",
+        device_idle,
     ),
     Kind("power_cap", "power limit", "restore the device's own limit, or check the power supply", power),
     Kind("throttling", "throttling", "check the cooling: fans, air flow, the temperature of the room", throttling),

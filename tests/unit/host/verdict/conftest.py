@@ -33,6 +33,8 @@ from honest import CLAIMS, Pace, honest_record
 
 Raw = dict[str, Any]
 REPLAYS = Path(__file__).parent / "replays"
+MEASURED = Path(__file__).parents[4] / "docs" / "measured"
+"""Records of accelerators."""
 ROWS = Path(__file__).parents[3] / "replay" / "records"
 CASE = CATALOG.cases["distilbert"]
 CLAIM = CATALOG.claims["distilbert/a100-1x8-fp32"]

@@ -12,17 +12,19 @@ import pytest
 from msgspec import structs
 from typer.testing import CliRunner
 
+from catalogs import CATALOG
 from flagbench.cli.main import app
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.report import explanation_page
 from flagbench.verdict import Verdict, verify_baseline, verify_claim
+from flagbench.verdict.causes import LOOP, Other, device_idle, open_run
 from flagbench.verdict.explain import Explanation, explain
 from flagbench_cases.shared.spool import Step
 from forging import consistent
 from honest import EVEN, Pace, honest_record
 
-from .conftest import CASE, CLAIM, REPLAYS
+from .conftest import CASE, CLAIM, MEASURED, REPLAYS
 
 TESTED = "records"
 Plant = dict[str, Any]
@@ -44,6 +46,11 @@ def clocked(share: float, reason: str, only: int | None = None, **fields: Any) -
     clock = 1410 * (1 - share)
     low = {"sm_clock_mean_mhz": clock, "sm_clock_min_mhz": clock - 20, "throttle_seconds": {reason: 40.0}}
     return telemetry({**low, **fields}, only)
+
+
+def idle(share: float) -> dict[str, Any]:
+    """Telemetry of devices that have no work for a share of the time."""
+    return {**telemetry({"util_mean": 1 - share - 0.001}), "samples": 1000}
 
 
 def slower(share: float) -> Change:
@@ -90,6 +97,7 @@ PLANTS: tuple[tuple[str, Callable[[float], Plant]], ...] = (
     ),
     ("other_tenants", lambda s: computing(s, telemetry=telemetry(others_mean=3.0), pace=Pace(waiting=s))),
     ("processors", lambda s: computing(s, pace=Pace(waiting=s))),
+    ("device_idle", lambda s: computing(s, telemetry=idle(s))),
     ("throttling", lambda s: computing(s, telemetry=clocked(s, "hw_thermal_slowdown", temperature_max_c=91.0))),
     ("power_cap", lambda s: computing(s, telemetry=clocked(s, "sw_power_cap", power_limit_w=250.0))),
     ("clocks", lambda s: computing(s, telemetry=clocked(s, "applications_clocks_setting"))),
@@ -255,3 +263,15 @@ def test_a_slow_kernel_that_a_condition_names(name: str, kernel: str) -> None:
     slow = made(0, change=slower(0.3))
     slow = structs.replace(slow, conditions={**slow.conditions, name: kernel})
     assert "kernel_fallback" in [cause.name for cause in against_claim(slow)[1].causes]
+
+
+@pytest.mark.parametrize(
+    ("name", "idle"), [("h100-distilbert", None), ("h100-llama2-7b-lora", 0.43), ("h200-aquila-33b", None)]
+)
+def test_a_device_waits_for_the_host_in_runs_that_were_measured(name: str, idle: float | None) -> None:
+    """The publisher's memory monitor holds the interpreter while the step of `llama2-7b-lora` starts its kernels."""
+    record = read_record(MEASURED / f"{name}.json")
+    run = open_run(record, CATALOG.cases[record.case], LOOP)
+    assert run is not None
+    cost = device_idle(run, Other((), (), False))
+    assert (cost and cost.seconds and cost.seconds / run.loop) == (idle and pytest.approx(idle, abs=0.01))

@@ -22,10 +22,9 @@ from flagbench.verdict.subject import Subject
 from flagbench_core import __version__
 from forging import column, consistent, each, losses, scale, sealed
 
-from .conftest import REPLAYS, ROWS, Raw, held, made, read, verified
+from .conftest import MEASURED, REPLAYS, ROWS, Raw, held, made, read, verified
 
 TESTED = "records"
-MEASURED = Path(__file__).parents[4] / "docs" / "measured"
 GIB = 2**30
 DELETE = "(left out)"
 CPU, LORA, GLM, PRETRAINING = "run-distilbert-2", "run-lora-1", "run-glm-2", "run-pretraining-2"
@@ -97,7 +96,9 @@ def test_no_rule_finds_anything_in_a_sound_record(name: str) -> None:
 
 @pytest.mark.parametrize("path", sorted(MEASURED.glob("*.json")), ids=lambda path: path.stem)
 def test_no_rule_finds_anything_in_a_record_of_a_device(path: Path) -> None:
-    record = read_record(path)
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    raw["flagbench"]["version"] = "0.1"  # of an earlier version, as these records will be
+    record = read(raw)
     assert invalid(recompute(record, CATALOG.cases[record.case])) == ()
 
 
