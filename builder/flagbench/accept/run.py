@@ -56,11 +56,10 @@ def run_plan(plan: Plan, catalog: Catalog, store: Store, clock: Clock, asked: di
     try:
         with Delaying() as delaying:
             for part in plan.parts:
-                if delaying.signalled is not None:
+                stopped = _run_part(part, found, store, clock)
+                if stopped or delaying.signalled is not None:
+                    facts["ending"] = "interrupted"
                     break
-                _run_part(part, found, store, clock)
-            if delaying.signalled is not None:
-                facts["ending"] = "interrupted"
     except KeyboardInterrupt:
         facts["ending"] = "interrupted"
     return found
@@ -102,8 +101,8 @@ def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> None:
-    """Run one part, and add its facts."""
+def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> bool:
+    """Run one part, and add its facts. Whether it was interrupted from outside."""
     left = clock.left
     name = part.target.name
     facts: dict[str, Any] = {
@@ -122,7 +121,7 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> None:
     found.facts["parts"].append(facts)
     if left < LEAST_SECONDS:
         facts["reason"] = f"there was no time left: {max(left, 0):.0f} s"
-        return
+        return False
     print_note(f"flagbench: accept: {name}, about {part.seconds:.0f} s; {left:.0f} s are left")
     target = part.target.asked(max_minutes=left / 60, timeout=max(5.0, left / 2))
     try:
@@ -130,15 +129,17 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> None:
             ended = run_and_keep(target, store, None)
     except FlagbenchError as error:
         facts.update(reason=f"{error.message}; {error.remedy}", exit_code=int(error.code))
-        return
+        return False
     facts.update(exit_code=ended.code, state="ended without a record")
     found.stored = found.stored and ended.kept
+    stopped = ended.result.signalled and clock.left > -LATE_SECONDS  # else by the limit
     if not ended.result.record.strip() or ended.refused:
-        return
+        return stopped
     record = read_record(ended.result.record)
     facts.update(record_id=record.record_id, state=record.status.state, reason=record.status.reason)
     found.records[record.record_id] = ended.result.record
     _compare(record, facts, found, store, ended)
+    return stopped
 
 
 def _compare(record: Record, facts: dict[str, Any], found: Accepted, store: Store, ended: Finished) -> None:
