@@ -25,9 +25,12 @@ from flagbench.verdict.stats.between import Prior
 from flagbench.verdict.verify import claims_for
 from flagbench_core.evidence.section import MEASURE
 
-LOWER = 0.90
-"""The limit against a row of the catalogue, which other software gave on one machine, and against earlier runs of
-this store, where one run leaves an interval of 6 %. An assumption; a claim has the verdict's 0.95."""
+EARLIER = 0.90
+"""The limit against earlier runs of this store, where one run leaves an interval of 6 %. An assumption; a claim has
+the verdict's 0.95."""
+CATALOGUED = 0.75
+"""The limit against a row of the catalogue: the best of a search of shapes, by other software. A sound H100 reached
+0.87 in bf16 and 0.82 in fp8 of them (docs/measured/h100-roofs.json)."""
 CEILING = 1.02
 """A case reaches no more of what a matrix product reached in its run: the tolerance of the rule `above-ceiling`."""
 HELD = (
@@ -301,17 +304,17 @@ def _numbers(
         metric = record.metric(name)
         if metric is not None and name not in claimed and metric.unit == unit:
             here, there = estimate([metric], terms.prior(name)), Estimate(value, runs=0)
-            yield _compared(metric, case, f"catalogue {row_id}", quotient(here, there), value, LOWER, disturbed)
+            yield _compared(metric, case, f"catalogue {row_id}", quotient(here, there), value, CATALOGUED, disturbed)
     if history:
         try:
             compared = verify_baseline([record], history, case, any_seed=True, terms=terms)
         except FlagbenchError as error:
-            yield _undecided("history", case.name, f"at least {LOWER:.0%}", error.message)
+            yield _undecided("history", case.name, f"at least {EARLIER:.0%}", error.message)
             return
         against = f"{len(history)} earlier run{'s' * (len(history) > 1)} of this store"
         for result in compared.metrics:
             if result.ratio is not None and result.comparable and _held(result, case, claim=False):
-                yield _number(result, case, against, LOWER, disturbed)
+                yield _number(result, case, against, EARLIER, disturbed)
 
 
 def _held(result: MetricResult, case: Case, *, claim: bool) -> bool:

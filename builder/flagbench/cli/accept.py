@@ -11,18 +11,22 @@ import typer
 
 from flagbench import complete
 from flagbench.accept.certificate import PAGE, certificate_of, files_of, junit_of
+from flagbench.accept.checks import CATALOGUED, EARLIER
 from flagbench.accept.page import action_text, machine_text
 from flagbench.accept.plan import Clock, Plan, plan_of
 from flagbench.accept.run import exit_code, run_plan
-from flagbench.cli.options import StoreOption, WideOption
+from flagbench.cli.options import JunitOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.output import echo_json, print_error, print_note, print_page
 from flagbench.page import Lines, Table
+from flagbench.report.junit import write_junit
 from flagbench.runs.keep import open_usable_store
 from flagbench.runs.launchers.launch_time import utc_now
 from flagbench.runs.reproduce.bundle import check_target, write_bundle
 from flagbench.runs.target import Via
+from flagbench.verdict.limits import LOW
+from flagbench.verdict.result import Ratio
 
 _LEAST, _MOST = 0.5, 24 * 60
 """Minutes."""
@@ -54,7 +58,7 @@ def command(
             "--out", "-o", metavar="FILE.tar.gz", help="The certificate. Default: accept-HOST-TIME.tar.gz here."
         ),
     ] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the checks as JUnit XML, too.")] = None,
+    junit: JunitOption = None,
     store: StoreOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; run nothing.")] = False,
     wide: WideOption = False,
@@ -97,7 +101,7 @@ def command(
         assert isinstance(content, bytes)
         shown.write_bytes(content)
         if junit is not None:
-            junit.write_bytes(junit_of(certificate))
+            write_junit(junit, junit_of(certificate))
     except FlagbenchError as error:
         failure = error
     except OSError as error:
@@ -145,14 +149,13 @@ def _announce(plan: Plan, minutes: float) -> None:
         print_note(f"  no case: {plan.without_case}; so the outcome is FAIL or INCONCLUSIVE")
     print_note("  FAIL: a device is missing or computes wrongly, the driver is older than the stack's, one device is")
     print_note(
-        "        slower than the others by 5 % and three standard errors, or a number's interval is below 95 %"
+        "        slower than the others by 5 % and three standard errors, or the interval of a number is below"
     )
-    print_note("        of a claim, 90 % of a row of the catalogue or of earlier runs of this store")
+    limits = f"{LOW:.0%} of a claim, {EARLIER:.0%} of earlier runs of this store, {CATALOGUED:.0%} of a cited row"
+    print_note(f"        {limits}")
     print_note("  PASS: none of these, and every check decided; INCONCLUSIVE: anything else")
 
 
 def _ratio(check: dict[str, object]) -> str:
-    from flagbench.verdict.result import Ratio
-
     ratio = check["ratio"]
     return str(Ratio(**ratio)) if isinstance(ratio, dict) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,3 +21,6 @@ WideOption = Annotated[
     typer.Option("--wide", help="Show every detail and whole tables; in a pipe, tables are always whole."),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+JunitOption = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Write what was checked as JUnit XML, too.")
+]

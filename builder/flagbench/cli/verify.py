@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flagbench import complete
-from flagbench.cli.options import JsonOption, StoreOption, WideOption
+from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
@@ -18,6 +18,7 @@ from flagbench.records.named import RECORD_HELP, SERIES_HELP, Runs, is_path, loa
 from flagbench.records.store import open_store
 from flagbench.report import explanation_page, verdict_table
 from flagbench.report.history import store_priors
+from flagbench.report.junit import junit_of_verdict, write_junit
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
 from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
@@ -71,6 +72,7 @@ def command(
             "--explain", help="Say why the runs are slow: what took their time, its share of the gap, what to do."
         ),
     ] = False,
+    junit: JunitOption = None,
     store: StoreOption = None,
     wide: WideOption = False,
     as_json: JsonOption = False,
@@ -103,6 +105,8 @@ def command(
     )
     result = dated(result, held, datetime.now(timezone.utc).replace(tzinfo=None))
     explanation = _explained(held, result, base) if why and held else None
+    if junit is not None:
+        write_junit(junit, junit_of_verdict(result))
     if as_json:
         echo_json(result.to_dict() | ({"explanation": explanation and explanation.to_dict()} if why else {}))
     else:

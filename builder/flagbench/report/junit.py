@@ -1,12 +1,17 @@
-"""Checks as JUnit XML, which CI systems show."""
+"""Checks and verdicts as JUnit XML, which CI systems show."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 from xml.etree import ElementTree
 
+from flagbench.errors import FlagbenchError
+from flagbench.files import reason
 from flagbench.terminal import visible
+from flagbench.verdict import Verdict, VerifyResult
+from flagbench_core.exit_codes import ExitCode
 
 Kind = Literal["failure", "error"]
 
@@ -35,3 +40,30 @@ def junit_xml(suite: str, cases: Sequence[Case], seconds: float = 0.0) -> bytes:
     ElementTree.indent(root)
     text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
+
+
+def junit_of_verdict(result: VerifyResult) -> bytes:
+    """The verdict of the whole, then of each metric that has one."""
+    rows = [("verdict", result.verdict, result.reason, ", ".join(result.qualifiers))]
+    for metric in result.metrics:
+        if metric.verdict is not None:
+            measured = "" if metric.measured is None else metric.measured.text(metric.unit)
+            told = f"{measured}; {result.against.side}: {metric.expected.text(metric.unit)}; ratio {metric.ratio}"
+            rows.append((metric.name, metric.verdict, metric.reason, told))
+    cases = [Case(name, f"{verdict.value}: {told}", _kind(verdict), reason) for name, verdict, reason, told in rows]
+    return junit_xml(f"flagbench verify {result.against.id}", cases)
+
+
+def _kind(verdict: Verdict) -> Kind | None:
+    if verdict.exit_code is ExitCode.OK:
+        return None
+    return "failure" if verdict.exit_code is ExitCode.BELOW else "error"
+
+
+def write_junit(path: Path, content: bytes) -> None:
+    """Write the file of --junit. Raises FlagbenchError (not stored)."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        what = f"--junit {path} cannot be written: {reason(error)}"
+        raise FlagbenchError(what, remedy="name another file", code=ExitCode.NOT_STORED) from error
