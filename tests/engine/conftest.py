@@ -16,7 +16,7 @@ from warmup import warm
 collect_ignore = (
     [
         *("test_run_command.py", "test_run_terminal.py", "test_docs_add_a_case.py", "test_prepare_command.py"),
-        *("test_resume_split_model.py", "test_reproduce.py", "test_explain_runs.py"),
+        *("test_resume_split_model.py", "test_reproduce.py", "test_explain_runs.py", "test_accept.py"),
     ]
     if sys.version_info < (3, 10)
     else []

@@ -111,11 +111,14 @@ def plan_of(
         catalog_get(catalog.cases, name, kind="case")
         if name not in stack.runs or catalog.cases[name].kind == MEASURE:
             raise FlagbenchError(f"{name} is no case of a model that {stack.name} runs", remedy="name another --case")
-    candidates = [*_candidates(catalog, stack, count, chosen, name, store)]
-    fitting = [part for part in candidates if part.seconds <= left]
-    if fitting or (name is not None and candidates):
-        return Plan(stack, count, (*parts, (fitting or candidates)[0]))
-    shortest = min((part.seconds for part in candidates), default=None)
+    tried: list[Part] = []
+    for part in _candidates(catalog, stack, count, chosen, name, store):
+        tried.append(part)
+        if part.seconds <= left:
+            return Plan(stack, count, (*parts, part))
+    if name is not None and tried:
+        return Plan(stack, count, (*parts, tried[-1]))
+    shortest = min((part.seconds for part in tried), default=None)
     why = "no case fits the memory of a device and this Python"
     if shortest is not None:
         why = f"no case fits into {minutes:g} minutes; the shortest takes about {shortest:.0f} s after the roofs"
