@@ -115,6 +115,25 @@ def llama_lora(model: Sizes, batch: Batch) -> Flops:
     return Flops(inner + head, backward - unneeded + head, inner, weights, table, causal=True)
 
 
+def llama_lora_all(model: Sizes, batch: Batch) -> Flops:
+    """Adapters of every projection of the layers: q, k and v together, o, gate and up together, and down.
+
+    Backward as in `llama_lora`, but every adapter needs the gradient of its input, in the first layer all except that
+    of q, k and v.
+    """
+    dim, kv, ffn, layers, rank = model["dim"], _kv_dim(model), model["ffn"], model["layers"], model["lora"]["r"]
+    into_attention, after = dim * dim + 2 * dim * kv, dim * dim + 3 * dim * ffn
+    frozen = 2 * batch.tokens * (into_attention + after)
+    scores = 2 * batch.pairs * dim
+    adapters = 2 * batch.tokens * rank * ((2 * dim + 2 * kv) + 2 * dim + (dim + 2 * ffn) + (ffn + dim))
+    head, table = 2 * batch.predictions * dim * model["vocab_size"], dim * model["vocab_size"]
+    inner = layers * (frozen + 2 * scores + adapters)
+    unneeded = 2 * batch.tokens * (into_attention + rank * dim)
+    backward = layers * (frozen + 4 * scores + 2 * adapters) - unneeded
+    weights = layers * (into_attention + after) + table
+    return Flops(inner + head, backward + head, inner, weights, table, causal=True)
+
+
 def _kv_dim(model: Sizes) -> int:
     """The width of keys and values."""
     return int(model["dim"] // model["heads"] * model["kv_heads"])
@@ -127,5 +146,6 @@ FORMULAS: Dict[str, Formula] = {
     "llama-matmul/v1": llama,
     "llama-forward-matmul/v1": llama_forward,
     "llama-lora-matmul/v1": llama_lora,
+    "llama-lora-all-linear-matmul/v1": llama_lora_all,
 }
 """By id."""

@@ -19,11 +19,12 @@ def lognormal(draw: np.random.RandomState, count: int, mean: float, sigma: float
 class RandomBlocks(torch.utils.data.Dataset):
     """`count` blocks of `length` uniformly distributed ids, generated on access; deterministic for a seed."""
 
-    def __init__(self, count: int, length: int, vocabulary_size: int, seed: int) -> None:
+    def __init__(self, count: int, length: int, vocabulary_size: int, seed: int, first: int = FIRST_ID) -> None:
         self.count = count
         self.length = length
         self.vocabulary_size = vocabulary_size
         self.seed = seed
+        self.first = first
 
     def __len__(self) -> int:
         return self.count
@@ -33,7 +34,7 @@ class RandomBlocks(torch.utils.data.Dataset):
         if not 0 <= index < self.count:
             raise IndexError(index)
         generator = np.random.RandomState([self.seed, index])
-        drawn = generator.randint(FIRST_ID, self.vocabulary_size, size=self.length, dtype=np.int64)
+        drawn = generator.randint(self.first, self.vocabulary_size, size=self.length, dtype=np.int64)
         return torch.from_numpy(drawn)
 
     def digest(self) -> str:

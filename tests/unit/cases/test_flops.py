@@ -29,6 +29,10 @@ STEPS: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"lora, recompute {on}": ("llama2-7b-lora", {"train": {"recompute": on}}) for on in (False, True)},
     # On a processor torch does not count attention in one kernel.
     **{
+        f"lora of all, recompute {on}": ("llama3.1-8b-lora", {"train": {"recompute": on, "fused_attention": False}})
+        for on in (False, True)
+    },
+    **{
         f"llama2-70b, recompute {how}": ("llama2-70b", {"train": {"recompute": how, "flash_attention": False}})
         for how in ("none", "selective", "full")
     },
@@ -87,12 +91,22 @@ def lora(model: dict[str, Any]) -> Any:
     return lambda: network(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss
 
 
+def lora_of_all(model: dict[str, Any]) -> Any:
+    """A sequence of a geometry on random weights."""
+    from flagbench_cases.cases.llama2_7b_lora.decoder import Decoder, shape_from
+
+    network, ids = Decoder(shape_from(model), torch.bfloat16, META, False), torch.zeros(1, 4096, dtype=torch.long)
+    return lambda: network(ids, ids)
+
+
 @pytest.mark.parametrize(
     ("case", "make", "tokens", "stated"),
     [
         ("distilbert", classifier, 512, {"144.96e9": lambda found: found.executed}),
         ("glm", cloze, 512, {"1101.3e9": lambda found: found.executed, "335.0e9": lambda found: found.layers}),
         ("llama2-7b-lora", lora, 512, {"27.15e9": lambda found: found.executed / 512}),
+        ("llama3.1-8b-lora", lora_of_all, 4096, {"36.62e9": lambda found: found.executed / 4096}),
+        ("qwen2.5-7b-lora", lora_of_all, 4096, {"33.39e9": lambda found: found.executed / 4096}),
     ],
 )
 def test_flops_of_the_published_sizes(case: str, make: Any, tokens: int, stated: dict[str, Any]) -> None:

@@ -1,2 +1,2 @@
-"""Llama2-7B fine-tuned with LoRA on samsum, evaluated on MMLU. The manifest is
-manifests/cases/llama2-7b-lora.yaml."""
+"""Fine-tuning with LoRA: Llama2-7B on samsum, evaluated on MMLU, and two geometries on random weights and ids. The
+manifests are manifests/cases/llama2-7b-lora.yaml, llama3.1-8b-lora.yaml and qwen2.5-7b-lora.yaml."""

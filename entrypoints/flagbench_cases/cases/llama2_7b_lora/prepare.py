@@ -26,6 +26,7 @@ Report = Callable[[str, int, int], None]
 def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any], writer: Any, report: Report) -> None:
     """Tokenise samsum and MMLU for a preset. Raises DataError, or UsageError without a vocabulary."""
     data = preset["data"]
+    _require_real(preset)
     if vocabulary is None:
         raise UsageError("text cannot be tokenised without a vocabulary", "set --vocabulary to tokenizer.model")
     dialogues, questions = samsum.find(source), mmlu.find(source)
@@ -43,4 +44,11 @@ def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any],
 
 def prepare_weights(source: str, preset: Dict[str, Any], writer: Any, report: Report) -> None:
     """Convert a checkpoint folder to llama-safetensors/v1 through a Writer. Raises DataError."""
+    _require_real(preset)
     convert.convert(source, preset["model"], writer, report)
+
+
+def _require_real(preset: Dict[str, Any]) -> None:
+    """Raise UsageError for a geometry without data and weights of its own."""
+    if "token_ids" in preset["data"]:
+        raise UsageError("this case runs on random ids and random weights", "run it without --data and --weights")

@@ -15,6 +15,7 @@ from flagbench_cases.cases.llama2_7b_lora.engine import open_engine, refuse
 from flagbench_cases.cases.llama2_7b_lora.evaluate import mmlu_accuracy, total, validation_loss
 from flagbench_cases.cases.llama2_7b_lora.memory_monitor import monitored
 from flagbench_cases.cases.llama2_7b_lora.progress_bar import EpochBar
+from flagbench_cases.cases.llama2_7b_lora.random_weights import RandomWorkload
 from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, measure
 from flagbench_cases.prepare.llama import load
 from flagbench_cases.shared.errors import DataError
@@ -256,6 +257,6 @@ def guessing(mmlu: Optional[data.MmluSet]) -> Dict[str, float]:
     return {} if mmlu is None else {"chance": float(np.bincount(mmlu.answers).max() / len(mmlu))}
 
 
-def build(context: Context) -> LlamaLoraWorkload:
-    """Build the workload for the configured division."""
-    return LlamaLoraWorkload(context)
+def build(context: Context) -> TrainWorkload:
+    """Build the workload of the configured case: Llama2-7B, or another geometry of the family."""
+    return LlamaLoraWorkload(context) if context.config["case"] == model.CASE else RandomWorkload(context)

@@ -1,0 +1,135 @@
+"""LoRA on random weights and random ids, as in NeMo AutoModel's benchmark recipe (507bfb75). Nothing is evaluated.
+
+A step is `batch_size` sequences in micro-batches, whose gradients are summed, and one update.
+"""
+
+import contextlib
+from typing import Any, Dict, Iterable, Optional, Sequence
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+from flagbench_cases.cases.llama2_7b_lora import decoder
+from flagbench_cases.cases.llama2_7b_lora.engine import ignore_frozen
+from flagbench_cases.cases.llama2_7b_lora.optimizer import OPTIMIZER
+from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work
+from flagbench_cases.engines.data_parallel import data_parallel
+from flagbench_cases.prepare.synthetic import RandomBlocks
+from flagbench_cases.shared.errors import UsageError
+from flagbench_core import flops
+
+DTYPES = {"bf16": torch.bfloat16}
+
+
+def batch_of(samples: Sequence[torch.Tensor]) -> Dict[str, torch.Tensor]:
+    """Tokens and their next tokens as labels, int64 [B, T]; the last label is ignored."""
+    tokens = torch.stack(list(samples))
+    last = torch.full((len(tokens), 1), decoder.IGNORED, dtype=tokens.dtype)
+    return {"tokens": tokens, "labels": torch.cat((tokens[:, 1:], last), dim=1)}
+
+
+class RandomWorkload(TrainWorkload):
+    """The faithful division of the geometries without data and weights of their own."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.config = context.config
+        self.device = context.device.torch
+
+    def setup(self) -> None:
+        context, config, data, train = self.context, self.config, self.config["data"], self.config["train"]
+        if context.data is not None or context.weights is not None:
+            what = "%s runs on random ids and random weights" % config["case"]
+            raise UsageError(what, "omit --data and --weights")
+        if train["batch_size"] % train["micro_batch_size"]:
+            what = "batch_size %d is not a multiple of micro_batch_size %d"
+            raise UsageError(what % (train["batch_size"], train["micro_batch_size"]), "set both")
+        torch.manual_seed(config["seed"])  # for dropout, the same on every rank
+        self.blocks = RandomBlocks(
+            data["train_blocks"], data["sequence_length"], data["token_ids"], config["seed"], first=0
+        )
+        self.sampler: Any = None
+        if context.world > 1:
+            self.sampler = DistributedSampler(self.blocks, context.world, context.rank, shuffle=False, drop_last=True)
+        self.loader = DataLoader(
+            self.blocks, train["batch_size"], sampler=self.sampler, drop_last=True, collate_fn=batch_of
+        )
+        self._make_model()
+
+    def _make_model(self) -> None:
+        context, config, train = self.context, self.config, self.config["train"]
+        self.shape = decoder.shape_from(config["model"])
+        self.fused = train["fused_attention"] and decoder.has_fused_attention()
+        dtype = DTYPES.get(config["precision"], torch.float32)
+        self.module = decoder.Decoder(self.shape, dtype, self.device, self.fused)
+        self.module.initialise(config["seed"])
+        self.module.recompute = train["recompute"]
+        context.device.synchronize()
+        context.spool.beat()
+        self.adapters = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+        if context.world > 1:
+            ignore_frozen(self.module, self.adapters)
+        watched = list(self.adapters.values())
+        self.network: Any = data_parallel(self.module, context, watched)
+        # With torch's defaults, which update several parameters at a time.
+        self.optimizer = torch.optim.AdamW(watched, train["learning_rate"], weight_decay=train["weight_decay"])
+
+    def describe(self) -> Dict[str, Any]:
+        train, lora = self.config["train"], self.shape.lora
+        return {
+            "conditions": {
+                "model": self.shape.name,
+                "sequence_length": self.config["data"]["sequence_length"],
+                "batch_size": train["micro_batch_size"],
+                "gradient_accumulation_steps": train["batch_size"] // train["micro_batch_size"],
+                "recompute": train["recompute"],
+                "attention": "sdpa" if self.fused else "unfused",
+                "optimizer": OPTIMIZER % train["weight_decay"],
+                "lora": "r=%d, alpha=%g, dropout=%g, %s"
+                % (lora.r, lora.alpha, lora.dropout, "+".join(decoder.TARGETS)),
+                "learning_rate": train["learning_rate"],
+                "data": self.config["data"]["source"],
+                "weights": "random",
+            },
+            "data": {"train_blocks": len(self.blocks), "train_sha256": self.blocks.digest()},
+            "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
+        }
+
+    def steps_per_epoch(self) -> int:
+        return len(self.loader)
+
+    def batches(self, epoch: int) -> Iterable[Any]:
+        return self.loader
+
+    def to_device(self, batch: Any) -> Any:
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
+
+    def step(self, batch: Any) -> float:
+        """Forward and backward pass of each micro-batch, one update; returns the mean loss, nats per token."""
+        size = self.config["train"]["micro_batch_size"]
+        parts = list(zip(batch["tokens"].split(size), batch["labels"].split(size)))
+        self.optimizer.zero_grad()
+        losses = []
+        for part in parts:
+            waits = self.context.layout.dp == 1 or part is parts[-1]
+            with contextlib.nullcontext() if waits else self.network.no_sync():
+                loss = self.network(*part)
+                loss.backward()
+            losses.append(loss.detach())
+        self.context.probe.backward_done()
+        self.optimizer.step()
+        return float(torch.stack(losses).sum() / (batch["labels"] != decoder.IGNORED).sum())
+
+    def work(self, batch: Any) -> Work:
+        samples, length = batch["tokens"].shape
+        found, tokens = flops.llama_lora_all(self.config["model"], flops.batch_of(samples, length)), samples * length
+        # Without dropout, the last product with B is not repeated: 0.01 % of a step.
+        again = found.layers if self.config["train"]["recompute"] else 0
+        done = float(found.executed)
+        return Work(samples, samples, tokens, tokens, done, done, float(again))
+
+    def evaluate(self, last: bool) -> Optional[Evaluation]:
+        return None
+
+    def training_facts(self) -> Dict[str, Any]:
+        return {"trainable_parameters": sum(parameter.numel() for parameter in self.adapters.values())}

@@ -1,0 +1,159 @@
+"""The geometries on random weights: the same as transformers' models, in micro-batches and on replicas too."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flagbench_cases.cases.llama2_7b_lora.decoder import IGNORED, Decoder, shape_from
+from flagbench_cases.cases.llama2_7b_lora.random_weights import RandomWorkload, batch_of
+from flagbench_cases.shared.config import load_case, load_stack, merge, resolve
+from flagbench_cases.shared.errors import UsageError
+from workloads import on_ranks, set_up, train
+
+pytestmark = pytest.mark.image
+
+CASES = ("llama3.1-8b-lora", "qwen2.5-7b-lora")
+CPU = torch.device("cpu")
+
+
+def configured(case: str, **changes: Any) -> dict[str, Any]:
+    """The tiny preset in fp32 without dropout."""
+    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "source": None, "steps": 9}
+    unset = dict.fromkeys(("seed", "max_samples"))
+    plain = {"precision": "fp32", "settings": ["lora_dropout=0"]}
+    config = resolve(load_case(case), load_stack("cpu"), weights=False, full=False, **plain, **options, **unset)
+    return merge(config, changes)
+
+
+def decoder(case: str, fused: bool) -> Decoder:
+    """A tiny model of a geometry; all its numbers, those of B and of norms too, are random."""
+    model = Decoder(shape_from(configured(case)["model"]), torch.float32, CPU, fused)
+    model.initialise(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("norm.weight", "lora_b")):
+                parameter.normal_(std=0.5)
+    return model
+
+
+def counterpart(case: str, model: Decoder) -> Any:
+    """transformers' model with the adapters merged into its weights."""
+    transformers = pytest.importorskip("transformers", minversion="4.43", reason="rope type llama3")
+    shape = model.shape
+    sizes: dict[str, Any] = {
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.dim,
+        "intermediate_size": shape.ffn,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "rms_norm_eps": shape.norm_eps,
+        "rope_theta": shape.rope_theta,
+        "tie_word_embeddings": False,
+    }
+    if case == CASES[0]:
+        sizes["rope_scaling"] = {
+            **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+            "original_max_position_embeddings": 8192,
+            "rope_theta": shape.rope_theta,
+        }
+        other = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    else:
+        other = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes))
+    state = {
+        "model.embed_tokens.weight": model.embedding,
+        "model.norm.weight": model.norm.weight,
+        "lm_head.weight": model.head,
+    }
+    for index, layer in enumerate(model.layers):
+        at = f"model.layers.{index}."
+        state[at + "input_layernorm.weight"] = layer.attention_norm.weight
+        state[at + "post_attention_layernorm.weight"] = layer.mlp_norm.weight
+        whole = {n: getattr(layer, n) for n in ("qkv", "o", "gate_up", "down")}
+        weights = {name: part.weight + part.scale * part.lora_b @ part.lora_a for name, part in whole.items()}
+        widths = [shape.dim, shape.kv_dim, shape.kv_dim]
+        for name, part in zip("qkv", weights["qkv"].split(widths)):
+            state[f"{at}self_attn.{name}_proj.weight"] = part
+        if layer.qkv.bias is not None:
+            for name, part in zip("qkv", layer.qkv.bias.split(widths)):
+                state[f"{at}self_attn.{name}_proj.bias"] = part
+        state[at + "self_attn.o_proj.weight"] = weights["o"]
+        state[at + "mlp.gate_proj.weight"], state[at + "mlp.up_proj.weight"] = weights["gate_up"].chunk(2)
+        state[at + "mlp.down_proj.weight"] = weights["down"]
+    other.load_state_dict({name: tensor.detach() for name, tensor in state.items()})
+    return other.eval()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_loss_is_that_of_transformers(case: str, fused: bool) -> None:
+    model = decoder(case, fused and hasattr(torch.nn.functional, "scaled_dot_product_attention"))
+    batch = batch_of(torch.randint(0, 512, (3, 200)).unbind())
+    with torch.no_grad():
+        logits = counterpart(case, model)(batch["tokens"]).logits
+        expected = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+    assert model(**batch).item() == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("case", "frozen", "trained", "published"),
+    [(CASES[0], 8_030_261_248, 35_651_584, 32.2e9), (CASES[1], 7_615_616_512, 35_553_280, 30.0e9)],
+)
+def test_parameters_and_published_flops(case: str, frozen: int, trained: int, published: float) -> None:
+    """AutoModel's formula is llama3_flops of its components/utils/flops_utils.py, times its factor for adapters."""
+    manifest = load_case(case)
+    model = manifest["presets"]["reference"]["model"]
+    parameters = list(Decoder(shape_from(model), torch.bfloat16, torch.device("meta"), True).parameters())
+    assert sum(each.numel() for each in parameters if not each.requires_grad) == frozen
+    assert sum(each.numel() for each in parameters if each.requires_grad) == trained
+    dim, length = model["dim"], manifest["presets"]["reference"]["data"]["sequence_length"]
+    layer = 12 + 12 * model["kv_heads"] / model["heads"] + 18 * model["ffn"] / dim + 6 * length / dim
+    whole = model["layers"] * dim**2 * layer + 6 * dim * model["vocab_size"]
+    found = manifest["flops"]["published"]["flops_per_unit"]
+    assert found == pytest.approx(whole * (2 + trained / frozen) / 3, rel=1e-9)
+    assert found == pytest.approx(published, rel=2e-3)
+
+
+def losses(changes: dict[str, Any], folder: Path, rank: int, world: int) -> list[float]:
+    """Of three steps."""
+    return train(set_up(RandomWorkload, configured(CASES[1], **changes), folder, rank, world), 3)[0]
+
+
+def test_micro_batches_and_replicas_make_the_same_steps(tmp_path: Path) -> None:
+    whole = losses({"train": {"batch_size": 4, "micro_batch_size": 4}}, tmp_path, 0, 1)
+    assert whole[2] < whole[0]
+    for size in (1, 2):
+        assert losses({"train": {"batch_size": 4, "micro_batch_size": size}}, tmp_path, 0, 1) == pytest.approx(
+            whole, rel=1e-5
+        )
+    ranks = on_ranks(
+        2, tmp_path / "ranks", functools.partial(losses, {"train": {"batch_size": 2, "micro_batch_size": 1}})
+    )
+    assert [sum(pair) / 2 for pair in zip(*ranks)] == pytest.approx(whole, rel=1e-5)
+
+
+def test_recomputed_layers_repeat_their_dropout(tmp_path: Path) -> None:
+    changes = {"model": {"lora": {"r": 16, "alpha": 32, "dropout": 0.5}}}
+    kept, again = (losses({**changes, "train": {"recompute": on}}, tmp_path, 0, 1) for on in (False, True))
+    assert kept == pytest.approx(again, rel=1e-6)
+    assert kept[1:] != losses({}, tmp_path, 0, 1)[1:]
+
+
+def test_ids_are_uniform_below_the_limit(tmp_path: Path) -> None:
+    work = set_up(RandomWorkload, configured(CASES[0]), tmp_path)
+    batch = next(iter(work.batches(0)))
+    assert (int(batch["tokens"].min()), int(batch["tokens"].max())) == (0, 99)
+    assert batch["labels"][:, :-1].equal(batch["tokens"][:, 1:])
+    assert set(batch["labels"][:, -1].tolist()) == {IGNORED}
+
+
+def test_an_unfinished_micro_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        set_up(RandomWorkload, configured(CASES[0], train={"batch_size": 3}), tmp_path)
