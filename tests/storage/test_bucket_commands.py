@@ -52,6 +52,15 @@ def test_a_run_is_stored_and_copied_with_its_bundle(flagbench: Any, bucket: str,
     assert json.loads(flagbench("results", "ls", "--store", address, "--json").stdout)["records"] == []
 
 
+def test_pages_are_put_beside_the_records(flagbench: Any, bucket: str, server: Any) -> None:
+    open_store(f"s3://{bucket}/lab").put(json.dumps(RECORD).encode())
+    made = flagbench("report", "--store", f"s3://{bucket}/lab", "--out", f"s3://{bucket}/report")
+    assert made.stdout.strip() == f"s3://{bucket}/report/index.html", made.stderr
+    page = server.get_object(Bucket=bucket, Key="report/index.html")
+    assert page["ContentType"] == "text/html; charset=utf-8"
+    assert f"record-{RECORD['record_id']}.html".encode() in page["Body"].read()
+
+
 def test_a_record_that_could_not_be_stored_is_pushed_later(flagbench: Any, bucket: str, proxy: Any) -> None:
     pytest.importorskip("torch")
     address = f"s3://{bucket}/lab"

@@ -133,7 +133,7 @@ def store_pages(store: Store) -> Iterator[tuple[str, str]]:
         yield file_name("claim", claim), _claim_page(claim, catalog.claims.get(claim), of_claim, pages)
     devices = _by(entries, lambda summary: summary.device)
     for device, of_device in devices.items():
-        yield file_name("device", device), _device_page(device, catalog, of_device, pages)
+        yield file_name("device", device), _device_page(store, device, catalog, of_device, pages)
     by_id = {entry.record_id: entry for entry in entries}
     series = [each for _, each in load_all(store) if isinstance(each, SeriesDocument)]
     for each in series:
@@ -181,13 +181,18 @@ def _claim_page(claim: str, row: Claim | None, entries: Sequence[StoredRecord], 
     )
 
 
-def _device_page(device: str, catalog: Catalog, entries: Sequence[StoredRecord], pages: set[str]) -> str:
+def _device_page(
+    store: Store, device: str, catalog: Catalog, entries: Sequence[StoredRecord], pages: set[str]
+) -> str:
+    """The page of a device model: its newest roofs against its peaks, and the runs of each configuration."""
     known = next((model for model in catalog.devices.values() if model.has_name(device)), None)
     configurations: dict[tuple[str | None, str | None], list[StoredRecord]] = {}
     for entry in entries:
         if entry.summary is not None and entry.summary.state == "ok":
             configurations.setdefault((entry.summary.unseeded_digest, entry.summary.gate), []).append(entry)
-    charts = [
+    measuring = [name for name, case in catalog.cases.items() if case.kind == "measure"]
+    charts = [_roofs(store, [entry for entry in entries if entry.case in measuring], known)]
+    charts += [
         run_chart(_speeds(runs), f"All runs of {runs[0].case}:{runs[0].stack}", str(gate), id=f"runs-{number}")
         for number, ((_, gate), runs) in enumerate([*configurations.items()][:_CONFIGURATIONS], 1)
     ]
@@ -196,10 +201,19 @@ def _device_page(device: str, catalog: Catalog, entries: Sequence[StoredRecord],
         device,
         home=INDEX,
         verdict=None,
-        lead="Each chart has the runs of one configuration, with any seed, on all machines with this device.",
+        lead="A chart of runs has those of one configuration, with any seed, on all machines with this device.",
         charts=[chart for chart in charts if chart is not None],
         sections={"Records": [_listing(entries, pages)], "As published": [] if known is None else _peaks(known)},
     )
+
+
+def _roofs(store: Store, entries: Sequence[StoredRecord], device: DeviceModel | None) -> Chart | None:
+    """What the newest sound record reached of the peaks."""
+    for entry in entries:
+        if entry.summary is not None and entry.summary.sound:
+            with suppress(FlagbenchError):
+                return roof_chart(read_record(store.read(entry)), device)
+    return None
 
 
 def _peaks(device: DeviceModel) -> list[Block]:
