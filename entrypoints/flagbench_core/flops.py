@@ -92,7 +92,10 @@ def llama_forward(model: Sizes, batch: Batch) -> Flops:
     dim, layers, table = model["dim"], model["layers"], model["dim"] * model["vocab_size"]
     layer = 2 * dim * (dim + _kv_dim(model)) + 3 * dim * model["ffn"]
     inner = layers * (2 * layer * batch.tokens + 4 * dim * batch.pairs)
-    return Flops(inner + 2 * table * batch.predictions, 0, inner, layers * layer + table, table, causal=True)
+    looked_up = 0 if model.get("tied") else table
+    if model.get("position_embedding") == "learned":
+        looked_up += model["positions"] * dim
+    return Flops(inner + 2 * table * batch.predictions, 0, inner, layers * layer + table, looked_up, causal=True)
 
 
 def llama_lora(model: Sizes, batch: Batch) -> Flops:

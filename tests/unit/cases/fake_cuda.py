@@ -29,7 +29,7 @@ from flagbench_cases.contract import INFER, Context
 from flagbench_cases.engines.megatron import open_engine
 from flagbench_cases.rank.device import CudaDevice
 from flagbench_cases.rank.probe import CollectiveProbe
-from flagbench_cases.shared.config import load_case, merge, preset_of
+from flagbench_cases.shared.config import load_case, merge, package_of, preset_of
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 from running import need
@@ -108,11 +108,11 @@ class Rank:
         del config["data"]["default"]
         if "layout" in config:
             changes["layout"] = {"tp": layout.tp, "pp": layout.pp}
-        config = merge(dict(config, precision=precision, weights="random", seed=1), changes)
+        config = merge(dict(config, case=case, precision=precision, weights="random", seed=1), changes)
         device = CudaDevice(0)
         probe, spool = CollectiveProbe(device.clock), RankSpool(str(folder), rank)
         self.mode, self.trace = FakeTensorMode(allow_non_fake_inputs=True), Trace()
-        build = importlib.import_module(f"flagbench_cases.cases.{case.replace('-', '_')}.workload").build
+        build = importlib.import_module(f"flagbench_cases.cases.{package_of(case)}.workload").build
         self.work = build(Context(config, device, rank, layout, 0, probe, spool, None, None))
         with self.running():
             self.work.setup()

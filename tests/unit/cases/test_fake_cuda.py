@@ -89,8 +89,8 @@ def test_a_rank_of_aquila(tmp_path: Path, release: tuple[int, int], kernel: str)
     assert found["collectives"]["allreduce_"] == 2 * 60 + 1 + 3 + 1
 
 
-def pretrain(layout: Layout, at: int, folder: Path, rank: int, world: int) -> dict[str, Any]:
-    """Llama2-70B: a rank's step of two micro-batches with two layers in each stage, and its share of the FLOPs."""
+def pretrain(case: str, layout: Layout, at: int, folder: Path, rank: int, world: int) -> dict[str, Any]:
+    """Pretraining: a rank's step of two micro-batches with two layers in each stage, and its share of the FLOPs."""
     import megatron.core.optimizer.optimizer as of_core
     from megatron.core.pipeline_parallel import schedules
     from megatron.core.tensor_parallel import layers
@@ -98,7 +98,7 @@ def pretrain(layout: Layout, at: int, folder: Path, rank: int, world: int) -> di
 
     one = Rank(
         folder,
-        "llama2-70b",
+        case,
         "bf16",
         layout,
         at,
@@ -154,8 +154,21 @@ LAYERS = {"_allgather_base_": 8, "_reduce_scatter_base_": 8}
 )
 def test_a_rank_of_llama2_70b(tmp_path: Path, layout: Layout, at: int, more: dict[str, int]) -> None:
     need_megatron()
-    (found,) = on_ranks(1, tmp_path, functools.partial(pretrain, layout, at))
+    (found,) = on_ranks(1, tmp_path, functools.partial(pretrain, "llama2-70b", layout, at))
     kernels = {"attention": "sdpa", "norm": "torch", "weight_gradients": "fused by torch"}
     assert {name: found[name] for name in kernels} == kernels
     del found["collectives"]["allreduce_"]  # of the loss and of the norm of the gradients
     assert found["collectives"] == {**UPDATE, **LAYERS, **more}
+
+
+@pytest.mark.parametrize(("layout", "at"), [(Layout(4, 2, 1), 7), (Layout(2, 2, 2), 7)], ids=str)
+def test_a_rank_of_llama3_8b(tmp_path: Path, layout: Layout, at: int) -> None:
+    need_megatron()
+    (found,) = on_ranks(1, tmp_path, functools.partial(pretrain, "llama3-8b", layout, at))
+    kernels = {
+        "attention": "sdpa",
+        "transformer": "local",
+        "weight_gradients": "fused by torch",
+        "layers": 2 * layout.pp,
+    }
+    assert {name: found[name] for name in kernels} == kernels

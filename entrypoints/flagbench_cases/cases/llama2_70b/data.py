@@ -74,7 +74,9 @@ class _Tokens:
         self.vocab_size = vocab_size
 
 
-def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], needed: int, seed: int) -> BlockSet:
+def load(
+    data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], needed: int, seed: int, case: str = CASE
+) -> BlockSet:
     """The set selected by the resolved `data` section, with `needed` blocks. Raises DataError."""
     length, size = data["sequence_length"], model["vocab_size"]
     if data["source"] == "synthetic":
@@ -83,7 +85,7 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], nee
         prefix, condition = os.path.join(TINY, indexed.STEM), "shipped"
         sums: List[Any] = [sum_of(prefix + end) for end in (".bin", ".idx")]
     else:
-        place = prepared_folder.open_folder(folder or "", CASE, "data", (indexed.FORMAT,))
+        place = prepared_folder.open_folder(folder or "", case, "data", (indexed.FORMAT,))
         prefix, condition = os.path.join(place.folder, indexed.STEM), "files"
         sums = [place.files.get(indexed.STEM + end, {}).get("sha256") for end in (".bin", ".idx")]
     index = indexed.check(prefix)

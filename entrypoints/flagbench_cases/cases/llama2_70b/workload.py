@@ -1,4 +1,4 @@
-"""The Llama2-70B case: pretraining with tensor, pipeline and data parallelism.
+"""Pretraining of the Llama family with tensor, pipeline and data parallelism.
 
 A step is one global batch: every replica runs its micro-batches through its pipeline (1F1B); gradients are averaged
 over replicas, clipped and applied by the distributed optimizer.
@@ -11,12 +11,11 @@ import torch
 from flagbench_cases.cases.llama2_70b import data
 from flagbench_cases.contract import Context, TrainWorkload, Work
 from flagbench_cases.engines.megatron import attention, norm, open_engine, parts
-from flagbench_cases.engines.megatron.shape import shape_of
+from flagbench_cases.engines.megatron.shape import LOCAL, TRANSFORMER_ENGINE, shape_of
 from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_core import flops
 
-CASE = "llama2-70b"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
 
 Batch = List[torch.Tensor]
@@ -55,8 +54,14 @@ class PretrainingWorkload(TrainWorkload):
         self.engine.start(context)
         beat()
         dtype = DTYPES[config["precision"]]
-        self.attention = attention.choose(self.device) if train["flash_attention"] else attention.UNFUSED
-        self.norm = norm.choose(self.device, trains=True)
+        legacy = self.shape.legacy_layers
+        self.layers = LOCAL if legacy else self.engine.choose_layers(self.device)
+        self.pointwise = "none" if legacy else self.engine.fuse_pointwise(self.device)
+        if self.layers == TRANSFORMER_ENGINE:
+            self.attention = self.norm = self.layers
+        else:
+            self.attention = attention.choose(self.device) if train["flash_attention"] else attention.UNFUSED
+            self.norm = norm.choose(self.device, trains=True)
         self.weight_gradients = self.engine.fuse_weight_gradients(self.device)
         self.recompute = train["recompute"]
         if self.recompute == "selective" and self.attention != attention.UNFUSED:
@@ -65,25 +70,28 @@ class PretrainingWorkload(TrainWorkload):
             context,
             self.shape,
             dtype,
-            of_2024=True,
+            of_2024=legacy,
             attention=self.attention,
             norm=self.norm,
+            layers=self.layers,
             **self._settings(),
         )
-        add_residuals_as_published(self.module)
+        if legacy:
+            add_residuals_as_published(self.module)
         shapes = weights_format.shapes(config["model"])
         read = parts.random_tensors(self.shape, shapes, config["seed"], self.device, beat, scaled=True)
-        layout = context.layout
-        parts.fill(self.module, parts.parts_of(self.shape, layout, layout.coordinates(context.rank)), read)
+        at, joined = context.layout.coordinates(context.rank), self.layers == TRANSFORMER_ENGINE
+        parts.fill(self.module, parts.parts_of(self.shape, context.layout, at, joined_norms=joined), read)
         from flagbench_cases.engines.megatron import training
 
         samples = train["schedule_samples"]
         settings = {name: train[name] for name in training.Hyperparameters._fields}
         self.trainer = training.Trainer(context, self.module, dtype, training.Hyperparameters(**settings))
         beat()
-        self.steps_of_schedule = max(1, samples // (self.batch_size * layout.dp))
-        blocks = self.steps_of_schedule * self.batch_size * layout.dp
-        self.set = data.load(config["data"], config["model"], context.data, blocks, config["seed"])
+        batch = self.batch_size * context.layout.dp
+        self.steps_of_schedule = max(1, samples // batch)
+        blocks = self.steps_of_schedule * batch
+        self.set = data.load(config["data"], config["model"], context.data, blocks, config["seed"], config["case"])
         beat()
 
     def _settings(self) -> Dict[str, Any]:
@@ -92,6 +100,8 @@ class PretrainingWorkload(TrainWorkload):
             "sequence_parallel": self.context.layout.tp > 1,
             "gradient_accumulation_fusion": self.weight_gradients != "separate",
         }
+        if not self.shape.legacy_layers:
+            found.update(bias_dropout_fusion=True, bias_activation_fusion=True)
         if self.recompute == "selective":
             found["recompute_granularity"] = "selective"
         elif self.recompute == "full":
@@ -160,9 +170,14 @@ class PretrainingWorkload(TrainWorkload):
 
     def describe(self) -> Dict[str, Any]:
         config, train = self.config, self.config["train"]
+        own: Dict[str, Any] = {}
+        if not self.shape.legacy_layers:
+            own.update(layers=self.shape.layers, dropout=self.shape.dropout)
+            own.update(transformer=self.layers, pointwise=self.pointwise)
         return {
             "conditions": {
                 "model": self.shape.name,
+                **own,
                 "sequence_length": config["data"]["sequence_length"],
                 "batch_size": self.micro,
                 "gradient_accumulation_steps": self.accumulated,

@@ -3,6 +3,7 @@
 Megatron-Core's own modules compute scores, softmax and context separately; its fused ones need Transformer Engine.
 """
 
+import contextlib
 from typing import Any, Callable, Dict, Optional
 
 import torch
@@ -10,8 +11,8 @@ from torch.nn import functional as F
 
 FLASH, SDPA, UNFUSED = "flash-attn", "sdpa", "unfused"
 
-Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Causal attention of queries [B, T, H, D], keys and values [B, T, G, D]: [B, T, H, D]."""
+Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
+"""Causal attention of queries [B, T, H, D], keys and values [B, T, G, D], with dropout: [B, T, H, D]."""
 
 
 def choose(device: torch.device) -> str:
@@ -27,24 +28,28 @@ def _flash() -> Optional[Kernel]:
         from flash_attn import flash_attn_func
     except ImportError:
         return None
-    return lambda query, key, value: flash_attn_func(query, key, value, causal=True)
+    return lambda query, key, value, dropout: flash_attn_func(query, key, value, dropout, causal=True)
 
 
-def _sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def _sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
     # Before torch 2.5, keys have to be repeated for the queries of their group, as the cases have them already.
     options: Dict[str, Any] = {"enable_gqa": True} if key.shape[2] < query.shape[2] else {}
     query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value, is_causal=True, **options).transpose(1, 2)
+    found = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, **options)
+    return found.transpose(1, 2)
 
 
 class FusedAttention(torch.nn.Module):
-    """Takes the place of Megatron-Core's DotProductAttention: causal, without dropout, and without a mask."""
+    """Takes the place of Megatron-Core's DotProductAttention: causal, without a mask."""
 
     name = SDPA
     """The kernel."""
 
-    def __init__(self, **_: Any) -> None:
+    def __init__(self, config: Any, **_: Any) -> None:
+        """`config`: Megatron-Core's TransformerConfig."""
         super().__init__()
+        self._dropout = float(config.attention_dropout)
+        self._in_parallel_region = bool(config.sequence_parallel)
         kernel = _flash() if self.name == FLASH else _sdpa
         assert kernel is not None
         self._kernel: Kernel = kernel
@@ -56,8 +61,17 @@ class FusedAttention(torch.nn.Module):
         assert attention_mask is None
         # Copied as by the publisher, unless the batch is one sequence.
         query, key, value = (tensor.transpose(0, 1).contiguous() for tensor in (query, key, value))
-        context = self._kernel(query, key, value)
+        dropout = self._dropout if self.training else 0.0
+        with self._generator() if dropout else contextlib.nullcontext():
+            context = self._kernel(query, key, value, dropout)
         return context.flatten(2).transpose(0, 1).contiguous()
+
+    def _generator(self) -> Any:
+        """Random numbers of this tensor-parallel rank's own, as in Megatron-Core's module."""
+        from megatron.core.tensor_parallel import get_cuda_rng_tracker
+
+        # With sequence parallelism, the whole layer has them.
+        return contextlib.nullcontext() if self._in_parallel_region else get_cuda_rng_tracker().fork()
 
 
 class FlashAttention(FusedAttention):

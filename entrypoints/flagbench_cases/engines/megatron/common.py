@@ -9,11 +9,12 @@ from torch.nn import functional as F
 
 from flagbench_cases.contract import Context
 from flagbench_cases.engines.megatron.norm import torch_release
-from flagbench_cases.engines.megatron.shape import Shape
+from flagbench_cases.engines.megatron.shape import LEARNED, Shape
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Apex and Transformer Engine are absent; pynvml has another name
     from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.fusions import fused_bias_dropout, fused_bias_swiglu
     from megatron.core.tensor_parallel import layers
     from megatron.core.transformer.attention import SelfAttention
     from megatron.core.transformer.dot_product_attention import DotProductAttention
@@ -51,11 +52,11 @@ def config_arguments(context: Context, shape: Shape, dtype: torch.dtype, of_2023
         "num_query_groups": shape.kv_heads,
         "tensor_model_parallel_size": layout.tp,
         "pipeline_model_parallel_size": layout.pp,
-        "hidden_dropout": 0.0,
-        "attention_dropout": 0.0,
+        "hidden_dropout": shape.dropout,
+        "attention_dropout": shape.dropout,
         "normalization": "RMSNorm",
         "layernorm_epsilon": shape.norm_eps,
-        "add_bias_linear": False,
+        "add_bias_linear": shape.bias,
         "gated_linear_unit": True,
         "activation_func": F.silu,
         "apply_query_key_layer_scaling": of_2023,
@@ -82,10 +83,50 @@ def model_arguments(context: Context, shape: Shape) -> Dict[str, Any]:
         "pre_process": at.pp == 0,
         "post_process": at.pp == layout.pp - 1,
         "parallel_output": True,
-        "share_embeddings_and_output_weights": False,
-        "position_embedding_type": "rope",
+        "share_embeddings_and_output_weights": shape.tied,
+        "position_embedding_type": "learned_absolute" if shape.position_embedding == LEARNED else "rope",
         "rotary_base": shape.rope_theta,
     }
+
+
+COMPILED, SCRIPTED = "torch.compile", "torchscript"
+_POINTWISE = (
+    (fused_bias_dropout, ("bias_dropout_add_fused_train", "bias_dropout_add_fused_inference")),
+    (fused_bias_swiglu, ("swiglu", "swiglu_back", "bias_swiglu", "bias_swiglu_back")),
+)
+
+
+def fuse_pointwise(device: torch.device) -> str:
+    """How Megatron-Core makes one kernel each of bias, dropout and addition, and of bias and SwiGLU.
+
+    It decorates them with torch.compile, or before torch 2.2 with TorchScript. Where a device has no compiler, and on
+    the CPU, where one takes minutes, they are called as they are.
+    """
+    if torch_release() < (2, 2):
+        return SCRIPTED
+    if device.type == "cuda" and _compiles(device):
+        return COMPILED
+    for module, names in _POINTWISE:
+        for name in names:
+            function = getattr(module, name)
+            setattr(module, name, getattr(function, "_torchdynamo_orig_callable", function))
+    return "none"
+
+
+def _compiles(device: torch.device) -> bool:
+    """Whether torch.compile works: it needs Triton, a C compiler, Python's headers and a folder to write to."""
+    try:
+        torch.compile(lambda tensor: tensor + 1)(torch.zeros(1, device=device))
+    except Exception:  # of many kinds, by what is missing
+        return False
+    return True
+
+
+def place_positions(model: Any, device: torch.device, dtype: torch.dtype) -> None:
+    """Bring a table of positions to the device and the precision of the other parameters, as Megatron-LM does."""
+    table = getattr(getattr(model, "embedding", None), "position_embeddings", None)
+    if table is not None:
+        table.to(device, dtype)
 
 
 SEPARATE, BY_APEX, BY_TORCH = "separate", "fused by apex", "fused by torch"

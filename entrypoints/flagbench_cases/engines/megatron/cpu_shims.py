@@ -9,6 +9,7 @@ the same ranks are one.
 """
 
 import functools
+import logging
 import sys
 import types
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -141,7 +142,12 @@ def install() -> None:
             module.torch = overlay  # type: ignore[attr-defined]
     random: Any = sys.modules[_PACKAGE + ".tensor_parallel.random"]
     random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
+    logging.getLogger(random.__name__).setLevel(logging.ERROR)  # it warns that the CPU's generator was used
     random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+    language: Any = sys.modules[_PACKAGE + ".models.common.language_module.language_module"]
+    # A stage would take the first one's embedding to a CUDA device; it is filled afterwards.
+    language.torch = Overlay(overlay, distributed=Overlay(torch.distributed, is_initialized=lambda: False))
+    language.LanguageModule.embedding_warning_printed = True
     optimizer: Any = sys.modules.get(_PACKAGE + ".optimizer.optimizer")
     if optimizer is not None:
         optimizer.clip_grad_by_total_norm_fp32 = _clip

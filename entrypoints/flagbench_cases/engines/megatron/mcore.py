@@ -17,28 +17,48 @@ from flagbench_cases.engines.megatron.attention import MODULES, UNFUSED
 from flagbench_cases.engines.megatron.common import (
     ExpandedSelfAttention,
     config_arguments,
+    fuse_pointwise,
     fuse_weight_gradients,
     model_arguments,
+    place_positions,
     sum_over_replicas,
     token_losses,
 )
 from flagbench_cases.engines.megatron.norm import MODULES as NORMS
 from flagbench_cases.engines.megatron.norm import TORCH
-from flagbench_cases.engines.megatron.shape import Shape
+from flagbench_cases.engines.megatron.shape import LOCAL, TRANSFORMER_ENGINE, Shape
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Apex and Transformer Engine are absent; pynvml has another name
     from megatron.core import parallel_state, tensor_parallel
     from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.models.gpt.gpt_layer_specs import (
+        HAVE_TE,
+        get_gpt_layer_local_spec,
+        get_gpt_layer_with_transformer_engine_spec,
+    )
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.mlp import MLP
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-__all__ = ["RELEASE", "build", "fuse_weight_gradients", "start", "sum_over_replicas", "token_losses"]
+__all__ = [
+    "RELEASE",
+    "build",
+    "choose_layers",
+    "fuse_pointwise",
+    "fuse_weight_gradients",
+    "start",
+    "sum_over_replicas",
+    "token_losses",
+]
 
 RELEASE = "0.16"
+
+
+def choose_layers(device: torch.device) -> str:
+    """Transformer Engine's, where it can be imported; it needs a CUDA device."""
+    return TRANSFORMER_ENGINE if HAVE_TE and device.type == "cuda" else LOCAL
 
 
 class PlainSwiGLU(MLP):
@@ -86,6 +106,7 @@ def build(
     of_2024: bool = False,
     attention: str = UNFUSED,
     norm: str = TORCH,
+    layers: str = LOCAL,
     **settings: Any,
 ) -> torch.nn.Module:
     """This rank's stage with uninitialised parameters: tokens [B, T] to logits [B, T, V / tp].
@@ -94,8 +115,16 @@ def build(
     multiplied by it in fp32, keys repeated first, angles in the precision of the model, no offset in the SwiGLU,
     residuals added out of place. It is for inference: there is no dropout.
     `of_2024`: those of its legacy layers in January 2024: keys repeated first, no offset in the SwiGLU.
-    `attention`, `norm`: a name of the module of that name. `settings`: of Megatron-Core's TransformerConfig.
+    `attention`, `norm`: a name of the module of that name, for local `layers`; those of Transformer Engine have their
+    own. `settings`: of Megatron-Core's TransformerConfig.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice, and about options that are not used
+        config = TransformerConfig(**config_arguments(context, shape, dtype, of_2023), **settings)
+    if layers == TRANSFORMER_ENGINE:
+        model = GPTModel(config, get_gpt_layer_with_transformer_engine_spec(), **model_arguments(context, shape))
+        place_positions(model, context.device.torch, dtype)
+        return model
     layer = get_gpt_layer_local_spec(normalization="RMSNorm")
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = NORMS[norm]
     if of_2023 or of_2024:
@@ -105,8 +134,7 @@ def build(
     if attention != UNFUSED:
         layer.submodules.self_attention.submodules.core_attention = MODULES[attention]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice, and about options that are not used
-        config = TransformerConfig(**config_arguments(context, shape, dtype, of_2023), **settings)
+        warnings.simplefilter("ignore")
         model = GPTModel(
             config=config,
             transformer_layer_spec=TransformerBlockSubmodules(
@@ -114,6 +142,7 @@ def build(
             ),
             **model_arguments(context, shape),
         )
+    place_positions(model, context.device.torch, dtype)
     if of_2023:
         model.rotary_pos_emb.__class__ = ModelPrecisionRotary
         model.rotary_pos_emb.inv_freq = model.rotary_pos_emb.inv_freq.to(dtype)

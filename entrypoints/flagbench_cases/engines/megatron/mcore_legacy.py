@@ -18,7 +18,7 @@ from flagbench_cases.engines.megatron import cpu_shims
 from flagbench_cases.engines.megatron.attention import MODULES, UNFUSED
 from flagbench_cases.engines.megatron.norm import MODULES as NORMS
 from flagbench_cases.engines.megatron.norm import TORCH
-from flagbench_cases.engines.megatron.shape import Shape
+from flagbench_cases.engines.megatron.shape import LOCAL, Shape
 
 sys.modules.setdefault("transformer_engine", None)  # type: ignore[arg-type]  # an import of it fails
 # It reports that Zarr, for checkpoints, is absent.
@@ -27,8 +27,10 @@ logging.getLogger("megatron.core.dist_checkpointing.strategies").setLevel(loggin
 from flagbench_cases.engines.megatron.common import (  # noqa: E402
     ExpandedSelfAttention,
     config_arguments,
+    fuse_pointwise,
     fuse_weight_gradients,
     model_arguments,
+    place_positions,
     sum_over_replicas,
     token_losses,
 )
@@ -43,7 +45,16 @@ with warnings.catch_warnings():
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-__all__ = ["RELEASE", "build", "fuse_weight_gradients", "start", "sum_over_replicas", "token_losses"]
+__all__ = [
+    "RELEASE",
+    "build",
+    "choose_layers",
+    "fuse_pointwise",
+    "fuse_weight_gradients",
+    "start",
+    "sum_over_replicas",
+    "token_losses",
+]
 
 RELEASE = "0.8"
 
@@ -70,6 +81,11 @@ def start(context: Context) -> None:
     tensor_parallel.model_parallel_cuda_manual_seed(context.config["seed"])
 
 
+def choose_layers(device: torch.device) -> str:
+    """Megatron-Core's own."""
+    return LOCAL
+
+
 def build(
     context: Context,
     shape: Shape,
@@ -78,6 +94,7 @@ def build(
     of_2024: bool = False,
     attention: str = UNFUSED,
     norm: str = TORCH,
+    layers: str = LOCAL,
     **settings: Any,
 ) -> torch.nn.Module:
     """This rank's stage with uninitialised parameters: tokens [B, T] to logits [B, T, V / tp]. Arguments as in
@@ -96,6 +113,7 @@ def build(
         ),
         **model_arguments(context, shape),
     )
+    place_positions(model, context.device.torch, dtype)
     if of_2023:
         # It computes the angles in every forward pass, in the precision of the frequencies.
         model.rotary_pos_emb.inv_freq = model.rotary_pos_emb.inv_freq.to(dtype)

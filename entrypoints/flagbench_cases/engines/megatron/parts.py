@@ -9,7 +9,7 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from flagbench_cases.engines.megatron.shape import Shape
+from flagbench_cases.engines.megatron.shape import LEARNED, Shape
 from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.layout import Coordinates, Layout
 
@@ -32,8 +32,12 @@ class Piece(NamedTuple):
 Parts = Dict[str, List[Piece]]
 
 
-def parts_of(shape: Shape, layout: Layout, at: Coordinates, padding: str = "zeros") -> Parts:
+def parts_of(
+    shape: Shape, layout: Layout, at: Coordinates, padding: str = "zeros", joined_norms: bool = False
+) -> Parts:
     """The pieces, top to bottom, of each parameter of the rank at these coordinates.
+
+    `joined_norms`: the linear layers after the norms have their weights, as in Transformer Engine.
 
     `padding`: the rows of the output layer that pad the vocabulary, as each takes part in every softmax: `zeros`,
     `last_row` repeated, or those of the `checkpoint`.
@@ -44,11 +48,20 @@ def parts_of(shape: Shape, layout: Layout, at: Coordinates, padding: str = "zero
     rows, extra = (min(low, size), min(high, size)), (max(low - size, 0), max(high - size, 0))
     if at.pp == 0:
         found["embedding.word_embeddings.weight"] = [Piece("model.embed_tokens.weight", rows)]
+        if shape.position_embedding == LEARNED:
+            found["embedding.position_embeddings.weight"] = [Piece(weights_format.POSITIONS)]
     count = shape.layers // layout.pp
     for index in range(count):
-        found.update(_layer(shape, layout.tp, at.tp, index, at.pp * count + index))
+        for name, pieces in _layer(shape, layout.tp, at.tp, index, at.pp * count + index):
+            if joined_norms:
+                name = name.replace("input_layernorm.", "self_attention.linear_qkv.layer_norm_")
+                name = name.replace("pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_")
+            found[name] = pieces
     if at.pp == layout.pp - 1:
         found["decoder.final_layernorm.weight"] = [Piece("model.norm.weight")]
+        if shape.tied and layout.pp > 1:  # a copy of the first stage's
+            found["output_layer.weight"] = [Piece("model.embed_tokens.weight", rows)]
+    if at.pp == layout.pp - 1 and not shape.tied:
         found["output_layer.weight"] = output = [Piece("lm_head.weight", rows)]
         if padding == "last_row":
             output += [Piece("lm_head.weight", (size - 1, size))] * (extra[1] - extra[0])
@@ -70,11 +83,18 @@ def _layer(shape: Shape, tp: int, rank: int, index: int, number: int) -> Iterato
     yield ours + "self_attention.linear_qkv.weight", heads
     yield ours + "self_attention.linear_proj.weight", [Piece(theirs + "self_attn.o_proj.weight", None, dim)]
     yield ours + "pre_mlp_layernorm.weight", [Piece(theirs + "post_attention_layernorm.weight")]
-    yield (
-        ours + "mlp.linear_fc1.weight",
-        [Piece(theirs + "mlp.gate_proj.weight", ffn), Piece(theirs + "mlp.up_proj.weight", ffn)],
-    )
+    halves = [Piece(theirs + "mlp.gate_proj.weight", ffn), Piece(theirs + "mlp.up_proj.weight", ffn)]
+    yield ours + "mlp.linear_fc1.weight", halves
     yield ours + "mlp.linear_fc2.weight", [Piece(theirs + "mlp.down_proj.weight", None, ffn)]
+    if shape.bias:
+
+        def bias(piece: Piece) -> Piece:
+            return Piece(piece.name.replace(".weight", ".bias"), piece.rows)
+
+        yield ours + "self_attention.linear_qkv.bias", [bias(head) for head in heads]
+        yield ours + "self_attention.linear_proj.bias", [Piece(theirs + "self_attn.o_proj.bias")]
+        yield ours + "mlp.linear_fc1.bias", [bias(half) for half in halves]
+        yield ours + "mlp.linear_fc2.bias", [Piece(theirs + "mlp.down_proj.bias")]
 
 
 def _share(size: int, ranks: int, rank: int) -> Range:
@@ -116,7 +136,7 @@ def random_tensors(
     beat: Callable[[], None],
     scaled: bool = False,
 ) -> Callable[[List[str]], Iterator[Tuple[str, torch.Tensor]]]:
-    """A `read` for `fill`: normal matrices and constant norms, the same for every layout.
+    """A `read` for `fill`: normal matrices, constant norms and biases of 0, the same for every layout.
 
     `scaled`: the two matrices of a layer whose outputs are added to the residual stream are smaller by the square
     root of the number of these sums, 2 x layers, as Megatron-LM initialises a model that it trains.
@@ -129,7 +149,7 @@ def random_tensors(
         for name in names:
             tensor = torch.empty(shapes[name], dtype=torch.float32, device=device)
             if tensor.dim() == 1:
-                tensor.fill_(shape.norm_init)
+                tensor.fill_(0.0 if name.endswith(".bias") else shape.norm_init)
             else:
                 generator = torch.Generator(device=device).manual_seed(seed * 2**20 + numbers[name])
                 output = scaled and name.endswith(OUTPUT_PROJECTIONS)

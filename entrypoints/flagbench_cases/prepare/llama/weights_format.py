@@ -14,6 +14,8 @@ from flagbench_cases.shared.errors import DataError
 FORMAT = "llama-safetensors/v1"
 PADDING = "lm_head.padding.weight"
 """[rows, dim]; optional. Not a tensor of the model, but its logits are in the denominator of the publisher's loss."""
+POSITIONS = "model.embed_positions.weight"
+"""[positions, dim]; of a model with learned positions. Llama's own have none."""
 # Keys of config.json and of the manifest's model section that must agree.
 CONFIG_KEYS = {
     "vocab_size": "vocab_size",
@@ -49,8 +51,11 @@ def shapes(section: Dict[str, Any]) -> Dict[str, Tuple[int, ...]]:
     found: Dict[str, Tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocabulary, dim),
         "model.norm.weight": (dim,),
-        "lm_head.weight": (vocabulary, dim),
     }
+    if not section.get("tied"):
+        found["lm_head.weight"] = (vocabulary, dim)
+    if section.get("position_embedding") == "learned":
+        found[POSITIONS] = (section["positions"], dim)
     for layer in range(section["layers"]):
         for name, shape in (
             ("self_attn.q_proj", (dim, dim)),
@@ -64,4 +69,6 @@ def shapes(section: Dict[str, Any]) -> Dict[str, Tuple[int, ...]]:
             ("post_attention_layernorm", (dim,)),
         ):
             found["model.layers.%d.%s.weight" % (layer, name)] = shape
+            if section.get("bias") and len(shape) == 2:
+                found["model.layers.%d.%s.bias" % (layer, name)] = shape[:1]
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,12 @@ pytestmark = [
     pytest.mark.image,
     pytest.mark.skipif(not hasattr(torch, "float8_e4m3fn"), reason="its keys in groups need torch 2.5"),
 ]
+
+
+def module(kernel: str = attention.SDPA, dropout: float = 0.0) -> Any:
+    """The module of a kernel, as Megatron-Core makes it inside a parallel region."""
+    config = types.SimpleNamespace(attention_dropout=dropout, sequence_parallel=True)
+    return attention.MODULES[kernel](config=config)
 
 
 def separate(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -30,7 +37,7 @@ def test_it_is_causal_attention_of_grouped_queries(groups: int) -> None:
     generator = torch.Generator().manual_seed(1)
     query = torch.randn(12, 3, 8, 16, generator=generator, requires_grad=True)
     key, value = (torch.randn(12, 3, groups, 16, generator=generator, requires_grad=True) for _ in range(2))
-    found, expected = attention.FusedAttention()(query, key, value, None), separate(query, key, value)
+    found, expected = module()(query, key, value, None), separate(query, key, value)
     assert found.shape == (12, 3, 128)
     assert found.is_contiguous()
     assert torch.allclose(found, expected, atol=1e-5)
@@ -42,11 +49,23 @@ def test_it_is_causal_attention_of_grouped_queries(groups: int) -> None:
         assert torch.allclose(ours, theirs, atol=1e-5)
 
 
+def test_dropout_is_of_training_alone() -> None:
+    """Of the probabilities: a quarter is left out, and the others are larger."""
+    query, ones = torch.randn(64, 4, 8, 16), torch.ones(64, 4, 8, 16)
+    drops = module(dropout=0.25)
+    trained = drops(query, query, ones, None)
+    assert trained.std() > 0.05
+    assert float(trained.mean()) == pytest.approx(1.0, abs=0.02)
+    assert torch.allclose(drops.eval()(query, query, ones, None), torch.ones(64, 4, 128))
+
+
 def test_flash_attn_is_chosen_where_it_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def flash_attn_func(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> torch.Tensor:
-        calls.append((query.shape, key.shape, causal))
+    def flash_attn_func(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float, causal: bool
+    ) -> Any:
+        calls.append((query.shape, key.shape, dropout, causal))
         return query
 
     device = torch.device("cuda")
@@ -58,6 +77,6 @@ def test_flash_attn_is_chosen_where_it_can_be_imported(monkeypatch: pytest.Monke
     assert attention.choose(device) == attention.FLASH
     assert attention.choose(torch.device("cpu")) == attention.SDPA
     query, key = torch.randn(5, 2, 4, 8), torch.randn(5, 2, 1, 8)
-    found = attention.MODULES[attention.FLASH]()(query, key, key, None)
+    found = module(attention.FLASH, dropout=0.1)(query, key, key, None)
     assert torch.equal(found, query.flatten(2))  # what the stand-in gives, in Megatron-Core's shape
-    assert calls == [((2, 5, 4, 8), (2, 5, 1, 8), True)]
+    assert calls == [((2, 5, 4, 8), (2, 5, 1, 8), 0.1, True)]

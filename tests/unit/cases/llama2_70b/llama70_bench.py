@@ -18,11 +18,11 @@ from unit.cases.engines.megatron_bench import context_of
 WINDOW = Plan(1, warmup_steps=0, window_steps=3, target_acc=None, initial_evaluation=False)
 
 
-def configured(**changes: Any) -> dict[str, Any]:
+def configured(case: str = "llama2-70b", **changes: Any) -> dict[str, Any]:
     """The configuration of the tiny preset in fp32 on its shipped set; `changes` replace keys section by section."""
-    config = preset_of(load_case("llama2-70b"), "tiny", "faithful")
+    config = preset_of(load_case(case), "tiny", "faithful")
     config["data"]["source"] = config["data"].pop("default")
-    return merge(dict(config, precision="fp32", weights="random", seed=1234), changes)
+    return merge(dict(config, case=case, precision="fp32", weights="random", seed=1234), changes)
 
 
 def new(folder: Path, rank: int, layout: Layout, weights: str | None = None, **changes: Any) -> PretrainingWorkload:

@@ -1,0 +1,54 @@
+"""Llama-3 8B as it was published: learned positions, biases, a tied output layer and dropout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flagbench_cases.engines.megatron.shape import shape_of
+from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.spool import Step
+from running import need_megatron
+from unit.cases.llama2_70b.llama70_bench import trained
+from workloads import on_ranks
+
+pytestmark = pytest.mark.image
+
+CASE = "llama3-8b"
+LAYOUTS = {"tp2": Layout(1, 2, 1), "pp2": Layout(1, 1, 2), "dp2": Layout(2, 1, 1)}
+
+
+def run(folder: Path, rank: int, layout: Layout, dropout: float = 0.0, **train: Any) -> list[float]:
+    """The losses of a rank's steps."""
+    folder.mkdir(exist_ok=True)
+    found = trained(folder, rank, layout, case=CASE, model={"dropout": dropout}, train=train)
+    return [Step(*step).loss for step in found["steps"]]
+
+
+def test_the_published_size() -> None:
+    assert shape_of(load_case(CASE)["presets"]["reference"]["model"]).parameters == 7_539_855_360
+
+
+def test_losses_do_not_depend_on_the_layout(tmp_path: Path) -> None:
+    """Without dropout. A replica of two has half of the micro-batches."""
+    need_megatron()
+
+    def alone(folder: Path, rank: int, world: int) -> dict[str, list[float]]:
+        return {
+            "whole": run(folder / "whole", rank, Layout()),
+            "dropout": run(folder / "dropout", rank, Layout(), 0.1),
+        }
+
+    def split(folder: Path, rank: int, world: int) -> dict[str, list[float]]:
+        of = {"dp2": {"batch_size": 4}}
+        return {name: run(folder / name, rank, layout, **of.get(name, {})) for name, layout in LAYOUTS.items()}
+
+    (one,) = on_ranks(1, tmp_path / "one", alone)
+    first, second = on_ranks(2, tmp_path / "two", split)
+    means = [sum(pair) / 2 for pair in zip(first["dp2"], second["dp2"])]
+    for losses in (first["tp2"], second["tp2"], second["pp2"], means):
+        assert losses == pytest.approx(one["whole"], abs=1e-5)
+    assert one["dropout"] != pytest.approx(one["whole"], abs=1e-3)
