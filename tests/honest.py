@@ -23,6 +23,7 @@ from flagbench_cases.record.evidence import OK, Evidence
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import config as configs
 from flagbench_cases.shared.spool import RankSpool, Step
+from flagbench_core.evidence.roofs import amount, short_roofs
 from flagbench_core.flops import batch_of, padded
 
 STEPS = 120
@@ -48,6 +49,8 @@ class Pace(NamedTuple):
     """What a matrix product reaches of the device's peak."""
     waiting: float = 0.0
     """Share of the training that each rank waited for a processor."""
+    roofs: tuple[float, float, float] | None = None
+    """What each device reached before the steps: FLOP/s of a product, B/s of a copy, and of an all-reduce."""
     seed: int = 0
 
 
@@ -181,6 +184,9 @@ def _evidence(claim: Claim, request: Request, pace: Pace, steps: dict[int, list[
         fact("memory", rank, peak=peak, allocator_peak=peak - 2**30, parameters=1.0)
         fact("processor", rank, ran=trained * (1 - pace.waiting), waited=trained * pace.waiting)
         fact("ceiling", rank, flops=pace.ceiling * _peak(request), precision=executed, method="best of some")
+        for name, measured, speed in _roofs(executed, pace):
+            seconds = amount(measured) / speed
+            fact("roof", rank, name=name, operations=1, times=[[seconds, seconds, 0.0]] * 20, measured=measured)
         if request.kind == "infer":
             fact("pass_begun", rank, name="infer", first_step=0)
             fact("pass", rank, name="infer", first_step=0, steps=count, seconds=trained)
@@ -204,6 +210,16 @@ def _evidence(claim: Claim, request: Request, pace: Pace, steps: dict[int, list[
         fact("training", 0, predicted_bubble=(stages - 1) / (batches + stages - 1))
     fact("evaluation", 0, **_evaluation(claim, count, trained - ends))
     return Evidence(steps, facts, {}, None, "made up")
+
+
+def _roofs(precision: str, pace: Pace) -> list[tuple[str, dict[str, Any], float]]:
+    """The measurements before the steps: name, operation, rate."""
+    product = {"operation": "matmul", "precision": precision, "shape": [8192, 8192, 8192]}
+    copy, reduce = ({"operation": name, "bytes": 2**32} for name in ("copy", "all_reduce"))
+    names = short_roofs(precision)
+    operations = zip(names, (product, {**product, "tried": 24}, copy, reduce), strict=True)
+    speeds = (pace.roofs[0], *pace.roofs) if pace.roofs else ()
+    return [(name, measured, speed) for (name, measured), speed in zip(operations, speeds, strict=False)]
 
 
 def _evaluation(claim: Claim, count: int, seconds: float) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import pytest
 
 from faults import fault
-from flagbench_core.evidence.roofs import bus_factor
+from flagbench_core.evidence.roofs import bus_factor, short_roofs
 from running import CaseRun, free_port, run_case
 
 pytestmark = pytest.mark.image
@@ -59,3 +59,22 @@ def test_two_nodes_measure_together(tmp_path):
     assert second.code == 0
     assert len(record["ranks"]) == 4
     assert len(record["measurements"][0]["devices"]) == 4
+
+
+@pytest.mark.parametrize(("case", "ranks"), [("distilbert", 2), ("aquila-33b", 1)])
+def test_steps_are_as_without_roofs_and_below_them(tmp_path, case, ranks):
+    words = ("--preset", "tiny", "--steps", "12", "--gpus", str(ranks))
+    record, without = (run_case(tmp_path, *words, *more, case=case).ok(case) for more in (["--roofs"], []))
+    assert record["config_digest"] == without["config_digest"]
+    assert record["quality"].get("losses") == without["quality"].get("losses")
+    names = set(short_roofs(record["config"]["precision"]))
+    assert set(rates(record)) | set(record["quality"]["absent"]) == names
+    assert "measurements" not in without
+    found = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    ceiling = record["flops"]["measured_ceiling"]["flops"]
+    products = [each for each in record["measurements"] if each["operation"] == "matmul"]
+    assert found["mfu_roof"] * max(each["rate"] for each in products) == pytest.approx(
+        found["mfu_measured"] * ceiling
+    )
+    # On a busy machine products vary more than an interval says, and the fastest one is after the steps.
+    assert found["mfu_measured"] * ceiling <= max(ceiling, *(each["rate"] + each["stdev"] for each in products))

@@ -10,6 +10,7 @@ import typer
 from flagbench import complete
 from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.catalogue import read_catalogue
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
 from flagbench.output import echo_json
@@ -22,6 +23,7 @@ from flagbench.report.junit import junit_of_verdict, write_junit
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
 from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
+from flagbench.verdict.machine import Published
 from flagbench.verdict.result import Against
 from flagbench.verdict.series import dated, look_level, with_provenance
 from flagbench.verdict.stats.between import Prior
@@ -118,8 +120,10 @@ def command(
 
 def _explained(held: list[Record], result: VerifyResult, base: Runs | None) -> Explanation:
     """Why the runs of a verdict are slow."""
-    case = catalog_get(load_catalog(claims=False).cases, held[0].case, kind="case")
-    return explain(held, result, case, base.to_verify() if base else ())
+    catalog = load_catalog(claims="roofs")
+    case = catalog_get(catalog.cases, held[0].case, kind="case")
+    published = Published([*catalog.claims.values()], read_catalogue(catalog))
+    return explain(held, result, case, base.to_verify() if base else (), published)
 
 
 def _check_options(claim: str | None, baseline: list[str], within: float) -> None:

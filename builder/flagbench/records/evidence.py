@@ -70,6 +70,8 @@ class Evidence(Struct, frozen=True):
     ranks: Positive
     spans: tuple[Span, ...]
     """All steps that every rank finished, without gaps."""
+    roofs: tuple[Span, ...] = ()
+    """What was measured before the steps, if asked, each with the operation in `measured`."""
     timing: dict[str, Count] = {}
     """Phases of rank 0."""
     durations: dict[str, tuple[Count, ...] | Packed] = {}

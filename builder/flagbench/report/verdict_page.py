@@ -17,6 +17,7 @@ from flagbench.verdict.interval import common, estimate, session_of
 from flagbench.verdict.result import Estimate, MetricResult, Ratio
 from flagbench.verdict.subject import ending, slow_devices
 from flagbench_core import __version__
+from flagbench_core.evidence.section import MEASURE, kind_of
 
 NOTHING = "-"
 """Placeholder for an empty cell."""
@@ -141,7 +142,7 @@ def _held(result: VerifyResult) -> tuple[str, ...]:
 
 def _elsewhere(records: Sequence[Record], result: VerifyResult, uncompared: Sequence[str]) -> tuple[str, ...]:
     """Where to look when no published row is of this device, or rows are of other metrics."""
-    if result.against.chosen and any(record.measurements for record in records):
+    if result.against.chosen and any(kind_of(record.config or {}) == MEASURE for record in records):
         return (f"each metric has a row of its own: `flagbench expect {records[0].case}`, then --claim ROW",)
     if result.verdict is not Verdict.NOT_COMPARABLE or result.against.kind != "claim" or DEVICE not in uncompared:
         return ()
@@ -334,7 +335,24 @@ def explanation_blocks(explanation: Explanation) -> list[Block]:
         Lines((_explanation_heading(explanation),)),
         Table(("cause", "of the gap", "of the time", "seen"), rows, frozenset({"of the gap", "of the time"})),
         Lines(tuple(f"{cause.title}: {cause.action}" for cause in causes)),
+        *_machine(explanation),
     ]
+
+
+def _machine(explanation: Explanation) -> Sequence[Block]:
+    """What the runs' roofs say of their machine, or how to learn it of a slow run."""
+    machine = explanation.machine
+    if machine is None:
+        told = "run with --roofs to tell a slow machine from slow software"
+        return [Lines((told,))] if explanation.gap and explanation.reason is None else []
+    cells = []
+    for roof in machine.roofs:
+        expected, ratio, by = NOTHING, NOTHING, "nothing is published"
+        if roof.expected and roof.ratio and roof.source:
+            expected, ratio, by = f"{roof.expected:.4g}", f"{roof.ratio:.2f}", roof.source
+        cells.append((roof.metric, f"{roof.here:.4g}", expected, roof.unit, ratio, by))
+    columns = ("without the model", "here", "expected", "unit", "ratio", "by")
+    return [Table(columns, cells, frozenset({"here", "expected", "ratio"})), Lines((machine.reason,))]
 
 
 def _explanation_heading(explanation: Explanation) -> str:

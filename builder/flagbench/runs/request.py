@@ -39,6 +39,7 @@ _LIMITS, _FOLDERS, _NODES = "Limits", "Folders", "Several nodes"
 
 ENV = Option("--env", metavar="NAME[=VALUE]", help="Variable, no secret; without a value, yours; repeatable.")
 """The option of every command that starts a run."""
+Roofs = Annotated[bool, Option("--roofs", help="First measure, for 20 s, what devices reach without the model.")]
 _RESERVED = frozenset(
     {
         *("FLAGBENCH_MASTER", "FLAGBENCH_NODE_RANK", "JOB_COMPLETION_INDEX"),
@@ -78,6 +79,7 @@ class RunOptions:
     steps: Annotated[int | None, Option(min=1, help="Measure that many steps after the warm-up.")] = None
     max_samples: Annotated[int | None, Option(min=1, help="The same, in samples of all devices.")] = None
     full: Annotated[bool, Option("--full", help="Run to the published stop rule on any data.")] = False
+    roofs: Roofs = False
     seed: Annotated[int | None, Option(min=0, max=2**31 - 1, help="Default: the case's.")] = None
     set_: Annotated[Texts, Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter; repeatable.")] = ()
     max_minutes: Annotated[

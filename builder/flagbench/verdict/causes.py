@@ -14,6 +14,7 @@ from flagbench.manifests.model import Case
 from flagbench.records.model import CpuTelemetry, DeviceTelemetry, Rank, Record
 from flagbench.terminal import brief
 from flagbench.verdict.conditions import ConditionResult
+from flagbench.verdict.machine import LOW, REACHED, Expected
 from flagbench.verdict.rules.comparison import LEAST_SECONDS, MUCH_MEMORY, NO_THROTTLING
 from flagbench.verdict.subject import Subject
 from flagbench_core.evidence import EvidenceError, Section
@@ -25,11 +26,6 @@ from flagbench_core.stats.summary import median
 
 CORE, LOOP, WHOLE = "core", "loop", "whole"
 """What a rate counts: steps on the device, the whole loop around them, or evaluations too."""
-REACHED = 0.75
-"""The share of its datasheet's peak that a device's matrix product reaches: FlagPerf measured 79 to 98 % on an A100
-(base/benchmarks/computation-*), and 80 % was measured on an H200."""
-LOW = 0.9
-"""A ceiling below that share of the expected one is low: two measurements of one processor differ by less."""
 QUIET = 0.25
 """Logical processors; fewer kept busy by others are a machine's own services."""
 STOLEN = 0.02
@@ -205,6 +201,8 @@ class Other(NamedTuple):
     conditions: Sequence[ConditionResult]
     steady: bool
     """Whether the ceilings measured on each side agree, so that a low one is the device's."""
+    reachable: Expected | None = None
+    """What a matrix product of the device reaches, TFLOP/s."""
 
 
 class Cost(NamedTuple):
@@ -402,16 +400,16 @@ def precision(run: ExplainedRun, other: Other) -> Cost | None:
 
 def low_ceiling(run: ExplainedRun, other: Other) -> Cost | None:
     """A matrix product that is slow by itself, beyond what lower clocks account for: against the baseline's, or
-    against what the datasheet's peak allows."""
-    found, peak = run.ceiling, run.peak(run.precision)
+    against what its device reaches."""
+    found, reached = run.ceiling, other.reachable
     known = [each.ceiling for each in other.runs if each.ceiling]
-    expected = sum(known) / len(known) if known else REACHED * peak if peak else None
+    expected = sum(known) / len(known) if known else reached.value * 1e12 if reached else None
     if not found or not expected or not other.steady or precision(run, other):
         return None
     expected *= 1 - min(run.slowed, default=0.0)
     if found >= LOW * expected:
         return None
-    source = "the baseline's" if known else f"{REACHED:.0%} of the datasheet's peak at this clock"
+    source = "the baseline's" if known or not reached else f"{reached.source} at this clock"
     seen = f"a matrix product reached {found / 1e12:.3g} TFLOP/s, {source} is {expected / 1e12:.3g}"
     return Cost(run.products(found) * (1 - found / expected), seen)
 

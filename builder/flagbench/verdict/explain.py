@@ -11,6 +11,7 @@ from msgspec import Struct, to_builtins
 from flagbench.manifests.model import Case
 from flagbench.records.model import Record
 from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, ExplainedRun, Kind, Other, open_run, steady
+from flagbench.verdict.machine import NOTHING, Machine, Published, judge_machine, reachable
 from flagbench.verdict.result import MetricResult, Verdict, VerifyResult
 from flagbench_core.evidence import EvidenceError
 
@@ -54,6 +55,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """The share of the gap that no measured cause accounts for."""
     reason: str | None = None
     """Why there is nothing to explain, or no gap."""
+    machine: Machine | None = None
+    """What the roofs of the runs say of their machine; None without roofs."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -62,7 +65,11 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def explain(
-    records: Sequence[Record], result: VerifyResult, case: Case, baseline: Sequence[Record] = ()
+    records: Sequence[Record],
+    result: VerifyResult,
+    case: Case,
+    baseline: Sequence[Record] = (),
+    published: Published = NOTHING,
 ) -> Explanation:
     """Why the runs of a verdict are slow.
 
@@ -70,19 +77,22 @@ def explain(
         records: the runs that the verdict is on, of one configuration.
         result: the verdict.
         baseline: the runs of the other side, if they were compared with a baseline.
+        published: what devices reach without a model.
 
     A cause's share of the time is the mean over the runs. What the other side loses to the same cause is subtracted:
     a baseline's by its evidence, a published row's data waits and evaluations by its own rates.
     """
     try:
-        return _explain(records, result, case, baseline)
+        return _explain(records, result, case, baseline, published)
     except EvidenceError as error:
         return Explanation(reason=f"its evidence contradicts itself: {error}")
     except ArithmeticError:  # an INVALID record may have any numbers
         return Explanation(reason="its evidence has numbers that nothing can be computed from")
 
 
-def _explain(records: Sequence[Record], result: VerifyResult, case: Case, baseline: Sequence[Record]) -> Explanation:
+def _explain(
+    records: Sequence[Record], result: VerifyResult, case: Case, baseline: Sequence[Record], published: Published
+) -> Explanation:
     """As `explain`. Raises EvidenceError, and ArithmeticError for numbers that no run has."""
     target = _target(result)
     counts = WHOLE if all(record.metric("p_whole") for record in records) else LOOP
@@ -96,8 +106,9 @@ def _explain(records: Sequence[Record], result: VerifyResult, case: Case, baseli
         return Explanation(reason="a record has no evidence of steps")
     # Without a ratio it is work of another kind, whose times per step say nothing of this run's.
     others = [run for run in there if run is not None and ratio is not None]
-    other = Other(others, result.conditions, steady(runs) and (not others or steady(others)))
-    published = _published_costs(result) if result.against.kind == "claim" else {}
+    agree = steady(runs) and (not others or steady(others))
+    other = Other(others, result.conditions, agree, reachable(records[0], case, published.sources))
+    waits = _published_costs(result) if result.against.kind == "claim" else {}
 
     causes, unmeasured = [], []
     left = 1.0 if gap is None else gap  # what is measured directly comes first, and takes its part
@@ -106,7 +117,7 @@ def _explain(records: Sequence[Record], result: VerifyResult, case: Case, baseli
         if any(cost.seconds is None for _, cost in costs):
             unmeasured.append((kind, costs[0][1].seen))
             continue
-        elsewhere = published.get((kind.name, counts), 0.0)
+        elsewhere = waits.get((kind.name, counts), 0.0)
         if other.runs:
             elsewhere = _share(_find(kind, other.runs, other), len(other.runs))
         share = min(left, _share(costs, len(runs)) - elsewhere * (ratio or 0.0))
@@ -125,6 +136,7 @@ def _explain(records: Sequence[Record], result: VerifyResult, case: Case, baseli
         causes=tuple(sorted(causes, key=lambda cause: -(cause.time or 0.0))),
         unexplained=unexplained,
         reason=_reason(result, target, gap),
+        machine=judge_machine(records, case, baseline if others else (), published),
     )
 
 

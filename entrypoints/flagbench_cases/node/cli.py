@@ -91,6 +91,9 @@ def build_parser() -> Parser:
     length.add_argument(
         "--full", action="store_true", help="run until the published stop rule, even on synthetic data"
     )
+    work.add_argument(
+        "--roofs", action="store_true", help="measure before the steps what the devices reach without the model"
+    )
     work.add_argument("--seed", type=_seed, help="default: set by the case")
     work.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a hyper-parameter")
     limits = parser.add_argument_group("limits and output")

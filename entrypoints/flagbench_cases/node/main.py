@@ -238,7 +238,7 @@ def execute(
             "resume": arguments.resume,
             "checkpoints": arguments.out and os.path.join(arguments.out, "checkpoints", request.run_id),
         }
-        outcome = run.execute(request.config_digest or "", folders, request.run_id)
+        outcome = run.execute(request.config_digest or "", folders, request.run_id, request.roofs)
         attempt.collect(run)
         return outcome
     except CaseError as error:
@@ -275,6 +275,7 @@ def node_info(attempt: Attempt) -> rendezvous.NodeInfo:
     request, arguments = attempt.request, attempt.arguments
     same = {"version": __version__, "stack": request.stack["name"], "nodes": request.nodes, "gpus": request.gpus}
     same.update((key, value) for key, value in flat(request.config or {}) if key not in same)
+    same["--roofs"] = bool(request.roofs)
     same["--resume"] = bool(arguments and arguments.resume)
     store = attempt.targets.store
     same["--store"] = store and (store.meant_for or "a folder")

@@ -14,8 +14,10 @@ from flagbench_cases.record.request import Request
 from flagbench_cases.shared import checkpoint_facts, config, engine_support
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.redaction import option_names, redact
-from flagbench_core.evidence.section import MEASURE
+from flagbench_core.evidence.section import MEASURE, kind_of
 
+ROOFS_SHARE = 6
+"""The case roofs takes so many times as long as what of it is measured before the steps: 120 s, and 20 s."""
 FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": [], "expects": {}}
 
 
@@ -89,6 +91,7 @@ def resolve(arguments: argparse.Namespace, request: Request, ticket: Optional[st
         full=arguments.full,
         settings=arguments.set,
     )
+    roofs = roofs_beside(resolved) if arguments.roofs else None
     writes = config.schedule(resolved).get("checkpoint_every_steps")
     engine_support.check_checkpoints(case, resolved, writes, arguments.resume)
     if writes and not arguments.out:
@@ -97,8 +100,21 @@ def resolve(arguments: argparse.Namespace, request: Request, ticket: Optional[st
     arguments.weights = weights
     arguments.resume = find_checkpoint(arguments.resume, resolved)
     request = request.resolved(case, stack, resolved)._replace(run_id=arguments.run_id or request.run_id)
-    request = request._replace(record_id=new_record_id(request), begun=time_of_day.read())
+    request = request._replace(record_id=new_record_id(request), begun=time_of_day.read(), roofs=roofs)
     return Resolved(request, placement, folder, store)
+
+
+def roofs_beside(resolved: Dict[str, Any]) -> Dict[str, Any]:
+    """The configuration of the roofs that are measured before the steps of another case, in its precision.
+
+    Raises UsageError if it is a case that measures itself.
+    """
+    if kind_of(resolved) == MEASURE:
+        raise UsageError("--roofs: %s has no steps of a model" % resolved["case"], "omit --roofs")
+    found = config.preset_of(config.load_case("roofs"), resolved["preset"], "faithful")
+    found.update(case="roofs", **{name: resolved[name] for name in ("nodes", "gpus", "precision")})
+    found["measure"]["seconds"] /= ROOFS_SHARE
+    return found
 
 
 def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:

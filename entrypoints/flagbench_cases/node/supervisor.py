@@ -105,14 +105,20 @@ class Run:
 
     # -- the run ---------------------------------------------------------------------------------------------
 
-    def execute(self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str = "") -> Outcome:
-        """Execute the run; returns its outcome. `folders`: the given ones of FOLDERS."""
+    def execute(
+        self,
+        config_digest: str,
+        folders: Mapping[str, Optional[str]],
+        run_id: str = "",
+        roofs: Optional[Dict[str, Any]] = None,
+    ) -> Outcome:
+        """Execute the run; returns its outcome. `folders`: the given ones of FOLDERS; `roofs`: see Request."""
         processes.adopt_orphans()
         kills = processes.oom_kills()
         self._refused_forks = processes.refused_forks()
         self.bar.show(None)
         try:
-            self._write_plan(config_digest, folders, run_id)
+            self._write_plan(config_digest, folders, run_id, roofs)
             self._start_sampler()
             agent = self._start_agent()
             outcome = self._watch(agent)
@@ -152,7 +158,7 @@ class Run:
 
     # -- starting --------------------------------------------------------------------------------------------
 
-    def _write_plan(self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str) -> None:
+    def _write_plan(self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str, roofs: Any) -> None:
         plan = {
             "config": self.config,
             "config_digest": config_digest,
@@ -164,6 +170,7 @@ class Run:
             "join_timeout": max(self.limits.no_progress, START_SECONDS),
             "timeout": self.limits.no_progress,
             "run_id": run_id,
+            "roofs": roofs,
             **{name: folders.get(name) for name in FOLDERS},
             "telemetry": self._telemetry,
         }

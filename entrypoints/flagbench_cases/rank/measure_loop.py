@@ -1,17 +1,16 @@
 """The loop of a case that measures. It runs a MeasureWorkload; each repeat of an operation is a step in the spool."""
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from flagbench_cases.contract import Isolated, Measurement, MeasureWorkload, Operation
 from flagbench_cases.rank.repeats import Repeater, Times
 from flagbench_cases.rank.stopwatch import now
-from flagbench_cases.shared.spool import RankSpool, Step
+from flagbench_cases.shared.spool import RankSpool, repeat
 from flagbench_core.evidence.roofs import MAMF_REPEATS, MAMF_WARMUP, amount
 from flagbench_core.stats.summary import median
 
-NAN = float("nan")
 FULL_REPEATS = 100
 """With as many, a mean has an interval within the run."""
 TOO_LONG = "it takes %.2g s, too long for its share of the time"
@@ -26,6 +25,8 @@ class MeasurePlan(NamedTuple):
     seconds: float
     iterations: Mapping[str, int] = {}
     """Operations of measurements, by name, that are made in full, in FULL_REPEATS repeats, however long they take."""
+    names: Sequence[str] = ()
+    """Of the measurements to make; none: all."""
 
 
 class Ready(NamedTuple):
@@ -40,7 +41,7 @@ class MeasureLoop:
     """Measures on one rank, in step with the others, and writes the repeats to the spool."""
 
     def __init__(self, workload: MeasureWorkload, plan: MeasurePlan, spool: RankSpool, repeater: Repeater) -> None:
-        self.measurements = workload.measurements()
+        self.measurements = [each for each in workload.measurements() if not plan.names or each.name in plan.names]
         self.plan = plan
         self.spool = spool
         self.repeater = repeater
@@ -160,13 +161,20 @@ class MeasureLoop:
             # In whole microseconds, as the evidence has it; what is left of one repeat counts in the next.
             device = round(total - written, 6)
             written += device
-            work = (operations, operations, 0, 0, 0.0, 0.0, 0.0)
-            self.spool.step(Step(0.0, 0.0, each.host, device, NAN, NAN, each.after, NAN, *work))
+            self.spool.step(repeat(operations, device, each.host, each.after))
         seconds = sum(each.host + each.after for each in times)
         self.spool.fact(
             "pass", name=name, first_step=self.steps, steps=len(times), seconds=seconds, measured=measured
         )
         self.steps += len(times)
+
+
+class RoofsLoop(MeasureLoop):
+    """Measures some of the roofs before the steps of another case, among which the repeats are not counted."""
+
+    def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any]) -> None:
+        """Write all repeats as one fact."""
+        self.spool.fact("roof", name=name, operations=operations, times=times, measured=measured)
 
 
 def _speed(operation: Operation, seconds: float) -> float:

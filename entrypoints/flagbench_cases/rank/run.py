@@ -15,7 +15,7 @@ from flagbench_cases.rank import checkpoint, matmul_peak
 from flagbench_cases.rank.device import open_device
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
 from flagbench_cases.rank.job import Job, check_same_configuration, collect_spools, keep_nccl_log, nccl_networks
-from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan
+from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan, RoofsLoop
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.repeats import Repeater
 from flagbench_cases.rank.software import software
@@ -29,7 +29,7 @@ from flagbench_cases.shared.layout import layout_of
 from flagbench_cases.shared.spool import RankSpool
 from flagbench_cases.shared.system import host_name
 from flagbench_cases.telemetry.summary import read_start
-from flagbench_core.evidence.roofs import REPEATS
+from flagbench_core.evidence.roofs import REPEATS, short_roofs
 
 
 class RankRun:
@@ -57,6 +57,8 @@ class RankRun:
         """Run everything."""
         job, spool = self.job, self.spool
         self._write_rank_facts()
+        if self.plan["roofs"]:
+            self._measure_roofs(self.plan["roofs"])
         workload = self._load()
         if isinstance(workload, MeasureWorkload):
             self._measure(workload)
@@ -95,25 +97,30 @@ class RankRun:
     def _load(self) -> Any:
         """Build and set up the case's workload for this rank."""
         plan, spool = self.plan, self.spool
-        module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(self.config["case"]))
-        context = Context(
-            self.config,
-            self.device,
-            self.job.rank,
-            self.layout,
-            self.local_rank,
-            self.probe,
-            spool,
-            plan["data"],
-            plan["weights"],
-            make_groups(self.layout, self.job.rank, self.job.limit),
-        )
+        groups = make_groups(self.layout, self.job.rank, self.job.limit)
         spool.phase("data")
-        workload = module.build(context)
+        workload = self._build(self.config, plan["data"], plan["weights"], groups)
         workload.setup()
         if self.job.rank == 0:
             spool.fact("workload", **workload.describe())
         return workload
+
+    def _build(self, config: Dict[str, Any], *given: Any) -> Any:
+        """The workload of a configuration's case; `given`: its data, weights and groups."""
+        module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(config["case"]))
+        own = (self.device, self.job.rank, self.layout, self.local_rank, self.probe, self.spool)
+        return module.build(Context(config, *own, *given))
+
+    def _measure_roofs(self, config: Dict[str, Any]) -> None:
+        """Measure what the device reaches while nothing else is on it. Neither random numbers nor times of the run
+        change by it."""
+        begun = now()
+        with torch.random.fork_rng([self.device.torch] if self.device.kind != "cpu" else []):
+            plan = MeasurePlan(REPEATS, config["measure"]["seconds"], names=short_roofs(config["precision"]))
+            repeater = Repeater(self.device, self.job.all_gather, self.spool.beat)
+            RoofsLoop(self._build(config, None, None), plan, self.spool, repeater).run()
+        self.device.reset_peak()
+        self.started += now() - begun
 
     def _train(self, workload: TrainWorkload) -> None:
         """Train, resuming from the plan's checkpoint if there is one."""

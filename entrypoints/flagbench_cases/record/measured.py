@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared.layout import Layout
-from flagbench_cases.shared.spool import Step
+from flagbench_cases.shared.spool import Step, repeat
 from flagbench_core.evidence import roofs
 from flagbench_core.evidence.columns import (
     FLOPS,
@@ -140,7 +140,22 @@ def section_of(request: Request, evidence: Evidence, count: int, block: int) -> 
         memory=memory_of(evidence, world),
         ceilings=ceilings if len(ceilings) == world and all(map(math.isfinite, ceilings)) else [],
         loss_tail=[nine_digits(loss) for loss in tail],
+        roofs=tuple(roofs_of(evidence, world, block)),
     )
+
+
+def roofs_of(evidence: Evidence, world: int, block: int) -> List[Span]:
+    """What every rank measured before the steps; as spans of their own, which count from 0."""
+    found: List[Span] = []
+    for name in dict.fromkeys(fact["name"] for fact in evidence.all("roof")):
+        facts = {fact["rank"]: fact for fact in evidence.all("roof") if fact["name"] == name}
+        own = {rank: [repeat(fact["operations"], *each) for each in fact["times"]] for rank, fact in facts.items()}
+        if len(own) == world:
+            first = found[-1].end if found else 0
+            # Each rank's steps begin where those of the other measurements end.
+            border = Border(name, WINDOW, 0, len(own[0]), facts[0]["measured"])
+            found.append(span_of(border, own, block)._replace(first=first))
+    return found
 
 
 def borders(request: Request, evidence: Evidence, count: int) -> List[Border]:

@@ -33,6 +33,7 @@ class Request(NamedTuple):
     published_flops: Optional[Dict[str, Any]] = None  # the publisher's formula for utilisation
     record_id: Optional[str] = None  # made by node 0 and given to all nodes; None: made with the record
     begun: Optional[Reading] = None  # the clocks of this node when record_id was made
+    roofs: Optional[Dict[str, Any]] = None  # the configuration of roofs, if they are measured before the steps
     sources: Mapping[str, str] = MappingProxyType({})  # addresses of prepared data and weights in a bucket, by kind
 
     def resolved(self, case: Dict[str, Any], stack: Dict[str, Any], resolved: Dict[str, Any]) -> "Request":

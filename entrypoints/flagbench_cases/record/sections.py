@@ -58,10 +58,11 @@ def fill(
         record["flops"] = flops(record, request, evidence, found.flops, peak, precision)
     subject = Subject(request, evidence, curve, section)
     record["quality"] = quality(subject, evaluations, finished)
-    if request.kind == MEASURE:
+    if request.kind == MEASURE or section.roofs:
         record.update(measurements=found.measurements, slow_devices=found.slow_devices)
-        record["results"] = measured.results(evidence)
         record["quality"]["absent"] = {fact["name"]: fact["reason"] for fact in evidence.all("absent")}
+    if request.kind == MEASURE:
+        record["results"] = measured.results(evidence)
     if request.kind == TRAIN:
         record["quality"].update(training_quality(subject, found.pipeline))
 

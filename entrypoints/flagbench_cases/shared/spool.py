@@ -48,6 +48,13 @@ class Step(NamedTuple):
     pipeline: float = float("nan")  # from the start of the first of these passes to the end of the last
 
 
+def repeat(operations: int, device: float, host: float, after: float) -> Step:
+    """A repeat of so many operations as a step. Times in seconds; `after`: of the host, until the next repeat."""
+    nan = float("nan")
+    work = (operations, operations, 0, 0, 0.0, 0.0, 0.0)
+    return Step(0.0, 0.0, host, device, nan, nan, after, nan, *work)
+
+
 SLOT = struct.Struct("<%dd" % len(Step._fields))
 _OFFSETS = {name: 8 * index for index, name in enumerate(Step._fields)}
 

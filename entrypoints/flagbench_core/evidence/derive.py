@@ -28,7 +28,7 @@ class Derived(NamedTuple):
     flops: dict[str, Any] | None  # executed, recomputed, useful and measured_ceiling
     ranks: list[dict[str, float]]
     pipeline: dict[str, Any]  # bubbles of the job and of its stages; empty if not measured
-    measurements: list[dict[str, Any]]  # of a case that measures
+    measurements: list[dict[str, Any]]  # of a case that measures, or before the steps
     slow_devices: list[dict[str, Any]]  # in all of them together
 
 

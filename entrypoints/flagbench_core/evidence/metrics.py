@@ -203,7 +203,8 @@ def _core_note(steady: Window) -> str:
 
 
 def utilisation(run: Run) -> Iterator[Entry]:
-    """mfu and hfu relative to the datasheet's peak, mfu_measured relative to this run's matrix product; fractions."""
+    """mfu and hfu relative to the datasheet's peak, mfu_measured relative to this run's matrix product, mfu_roof to
+    the fastest one of its roofs; fractions."""
     steady, peak, ceiling = run.window, run.facts.peak, run.ceiling
     if steady is None or not run.facts.counted or not steady.seconds:
         return
@@ -220,6 +221,10 @@ def utilisation(run: Run) -> Iterator[Entry]:
         yield metric("mfu_measured", achieved / ceiling, "fraction", note=note)
         if recomputed:
             yield metric("hfu_measured", (achieved + recomputed) / ceiling, "fraction", note=note)
+    names = roofs.short_roofs(run.facts.precision)[:2]
+    if products := [entry["value"] * 1e12 for entry in run.found if entry["name"] in names]:
+        note = "relative to the fastest matrix product before the steps, of the middle device"
+        yield metric("mfu_roof", achieved / max(products), "fraction", note=note)
 
 
 def published_utilisation(run: Run) -> Iterator[Entry]:
@@ -322,7 +327,7 @@ def published_rates(run: Run) -> Iterator[Entry]:
     with the factor of the devices of one node; none for one device a node, whose factor is 0.
     """
     world, section, nodes = run.section.world, run.section, run.facts.nodes
-    for span in section.spans:
+    for span in (*section.spans, *section.roofs):
         cleared = span.measured is not None and "cleared_bytes" in span.measured
         if span.measured is None or not (cleared or span.phase in roofs.PUBLISHED):
             continue

@@ -43,6 +43,11 @@ INTERVAL = "order statistics of the median"
 """The `ci_method` of a measurement."""
 
 
+def short_roofs(precision: str) -> tuple[str, ...]:
+    """The measurements that a run of a model begins with, if asked: of the products, those of its precision."""
+    return (f"matmul_{precision}", f"matmul_{precision}_best", "memory_bandwidth", "all_reduce")
+
+
 def matmul_flops(m: int, n: int, k: int) -> int:
     """FLOPs of a product of (m, k) by (k, n), a multiply-accumulate counted as 2."""
     return 2 * m * n * k
@@ -123,7 +128,7 @@ def slow_overall(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def measurements(section: Section) -> list[dict[str, Any]]:
     """The record's `measurements`, from its evidence; rates in FLOP/s or B/s."""
-    return [_measurement(section, span) for span in section.spans if span.measured is not None]
+    return [_measurement(section, span) for span in (*section.spans, *section.roofs) if span.measured is not None]
 
 
 def _measurement(section: Section, span: Span) -> dict[str, Any]:

@@ -121,6 +121,7 @@ class Section(NamedTuple):
     memory: dict[str, list[int | None]]  # peak, allocator_peak and, where it is measured, capacity, by rank
     ceilings: list[float]  # FLOP/s of the matrix product that each rank measured; empty if not all did
     loss_tail: list[float | None]  # the last losses, where `quality.losses` does not reach them
+    roofs: tuple[Span, ...] = ()  # measured before the steps, which they are not among
 
     @property
     def steps(self) -> int:
@@ -140,6 +141,8 @@ class Section(NamedTuple):
         """
         found: dict[str, Any] = {"version": 1, "block": self.block, "ranks": self.world}
         found["spans"] = [_span_to_json(span, self.block, packed) for span in self.spans]
+        if self.roofs:
+            found["roofs"] = [_span_to_json(span, self.block, packed) for span in self.roofs]
         for name in ("timing", "durations", "memory", "ceilings", "loss_tail"):
             value = getattr(self, name)
             if value:
@@ -174,7 +177,8 @@ def read_section(raw: Mapping[str, Any]) -> Section:
     if raw["version"] != 1:
         raise EvidenceError(f"its version is {raw['version']}, and this flagbench reads 1")
     world, block = raw["ranks"], raw["block"]
-    blocks = world * sum(_blocks(entry, block) for entry in raw["spans"])
+    roofs = raw.get("roofs", [])
+    blocks = world * sum(_blocks(entry, block) for entry in (*raw["spans"], *roofs))
     if blocks > MOST_BLOCKS:
         raise EvidenceError(f"it has {blocks} blocks of steps, and a record holds at most {MOST_BLOCKS}")
     spans: list[Span] = []
@@ -196,6 +200,7 @@ def read_section(raw: Mapping[str, Any]) -> Section:
         {name: _list(values, world, name) for name, values in raw.get("memory", {}).items()},
         _list(ceilings, world, "ceilings") if ceilings else [],
         list(raw.get("loss_tail", [])),
+        tuple(_read_span(entry, world, block) for entry in roofs),
     )
 
 

@@ -21,6 +21,7 @@ from flagbench.manifests.stack import Compiled, Stack
 
 PACKAGE = "flagbench_cases"
 CASE_MANIFEST = re.compile(rf"{PACKAGE}/cases/[^/]+/case\.json")
+ROOFS = f"{PACKAGE}/cases/roofs"
 STACKS = f"{PACKAGE}/shared/stacks"
 """Every stack's compiled manifest; an image carries only its own."""
 STACK_TIER = "stack"
@@ -116,6 +117,8 @@ def _compilation(package: Compiled, steps: Mapping[str, Step], stack: Stack, loc
 def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str, bytes]:
     """What an image carries of the packages, by path: all but the code and manifests of others.
 
+    That of the case roofs stays, for `--roofs`.
+
     The manifests of the case and the stack are compiled from the catalog; copies in the package are ignored.
     """
     folder, own = (f"{PACKAGE}/cases/{name.replace('-', '_')}" for name in (case.name, case.family or case.name))
@@ -124,7 +127,7 @@ def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str,
             f"the case {case.name} has no code: there is no {own}",
             remedy="write its workload there; docs/add-a-case.md shows how",
         )
-    others = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)} - {folder, own}
+    others = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)} - {folder, own, ROOFS}
     skipped = (*(f"{other}/" for other in (*others, STACKS)), f"{own}/case.json")
     carried = {path: content for path, content in code.items() if not path.startswith(skipped)}
     carried[f"{folder}/case.json"] = case.compiled.encode()

@@ -15,7 +15,7 @@ from flagbench.manifests.model import Case, Catalog, Claim
 from flagbench.manifests.settings import preset_of, schedule
 from flagbench.manifests.stack import Stack
 from flagbench.options import Text
-from flagbench.runs.request import LocalOptions, RunRequest
+from flagbench.runs.request import LocalOptions, Roofs, RunRequest
 from flagbench.verdict.conditions import SEED, claim_conditions, shown
 from flagbench_core.exit_codes import ExitCode
 
@@ -44,6 +44,7 @@ class PlanOptions:
     full: Annotated[bool, Option("--full", help="Run to the published stop rule, for its time and accuracy too.")] = (
         False
     )
+    roofs: Roofs = False
     timeout: Annotated[
         float | None, Option(metavar="SECONDS", help="Time without progress that counts as a hang.")
     ] = None
@@ -110,6 +111,7 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         weights=options.weights,
         steps=options.steps or (None if options.full else schedule(preset)["window_steps"]),
         full=options.full,
+        roofs=options.roofs,
         seed=None if fresh or not isinstance(seed, int) or isinstance(seed, bool) else seed,
         set_=tuple(f"{name}={shown(value)}" for name, value in settings.items()),
         timeout=options.timeout,

@@ -34,6 +34,8 @@ _FIELDS = (
     *("samples", "samples_published", "tokens", "tokens_useful", *FLOPS, *PASSES),
 )
 """The values of a step, by the name of their column."""
+_REPEAT = ("device", "host", "after")
+"""The times of a repeat in a fact."""
 _MOST_FACTS = 2**26
 """Bytes of a rank's facts that are read."""
 Steps = Sequence[Sequence[float]]
@@ -130,11 +132,23 @@ def _facts(section: Section, rank: int, content: bytes) -> Iterator[str]:
         if isinstance(measured, int) and isinstance(flops, float):  # of thousands of ranks
             flops = round(flops)
         pairs.append(("the matrix product", measured, flops))
+    roofs = {str(fact.get("name")): fact for fact in facts if fact.get("kind") == "roof"}
+    for span in section.roofs:
+        there = _repeats(roofs.get(span.phase, {}))
+        pairs += [(f"{k} of {span.phase}", span.columns[k][rank], in_blocks(there[k], section.block)) for k in there]
     if rank == 0:
         pairs += [(f"timing.{name}", value, _micro(timing.get(name))) for name, value in section.timing.items()]
     for name, here, there in pairs:
         if here != there:
             yield f"{name} of rank {rank} is {here}, and its raw events have {there}"
+
+
+def _repeats(fact: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The columns of what a rank measured before the steps."""
+    times, count = fact.get("times"), fact.get("operations")
+    rows = [row for row in times if isinstance(row, list)] if isinstance(times, list) else []
+    found = {name: [_micro(row[at]) or 0 for row in rows if at < len(row)] for at, name in enumerate(_REPEAT)}
+    return {**found, "samples": [count if isinstance(count, int) else 0] * len(rows)}
 
 
 def _fact(line: bytes) -> Mapping[str, Any]:

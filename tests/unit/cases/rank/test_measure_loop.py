@@ -12,7 +12,7 @@ import torch
 from flagbench_cases.contract import Isolated, Measurement, MeasureWorkload, Operation
 from flagbench_cases.rank import matmul_peak, measure_loop, repeats
 from flagbench_cases.rank.device import CpuDevice
-from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan
+from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan, RoofsLoop
 from flagbench_cases.rank.repeats import Repeater
 from flagbench_cases.shared.spool import RankSpool, SpoolReader
 from unit.cases.rank.toy_loop import Device, Time
@@ -64,6 +64,16 @@ def measure(
     loop = MeasureLoop(Toy(*wanted), MeasurePlan(20, seconds, iterations or {}), spool, Repeater(Device(), gather))
     spool.reserve(loop.capacity)
     return loop.run(), SpoolReader(str(folder), 0)
+
+
+def test_roofs_are_facts_and_no_steps(tmp_path: Path, clock: Time) -> None:
+    spool = RankSpool(str(tmp_path), 0)
+    wanted = [Measurement(name, [operation(clock, 0.005)]) for name in ("copy", "other")]
+    RoofsLoop(Toy(*wanted), MeasurePlan(20, 9.0, names=("copy",)), spool, Repeater(Device())).run()
+    (fact,) = facts_of(reader := SpoolReader(str(tmp_path), 0), "roof")
+    assert (fact["name"], fact["operations"], len(fact["times"])) == ("copy", 4, 20)
+    assert fact["times"][0] == pytest.approx([0.02, 0.02, 0.0])
+    assert reader.steps() == facts_of(reader, "pass") == []
 
 
 def facts_of(reader: SpoolReader, kind: str) -> list[dict[str, Any]]:

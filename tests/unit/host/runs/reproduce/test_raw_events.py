@@ -19,9 +19,10 @@ from flagbench_cases.shared.spool import RankSpool
 from flagbench_core.evidence.columns import in_blocks, losses_in_blocks
 from flagbench_core.evidence.section import digest_of, read_section
 from forging import column, consistent, scale
-from honest import CLAIMS, honest_events, honest_record
+from honest import CLAIMS, Pace, honest_events, honest_record
 from unit.cases.record.runs import WINDOW_OF_30, evidence, request, step
 
+WITH_ROOFS = Pace(roofs=(1.2e14, 1.3e12, 1.3e11))
 Raw = dict[str, Any]
 Files = dict[str, bytes]
 Edit = Callable[[Raw], object]
@@ -30,12 +31,12 @@ DISTILBERT, AQUILA = "distilbert/a100-1x8-fp32", "aquila-33b/a100-1x8-tp8"
 
 @cache
 def _made(claim: str) -> str:
-    return json.dumps(honest_record(CLAIMS[claim]))
+    return json.dumps(honest_record(CLAIMS[claim], WITH_ROOFS))
 
 
 @cache
 def _events(claim: str) -> Files:
-    return honest_events(CLAIMS[claim])
+    return honest_events(CLAIMS[claim], WITH_ROOFS)
 
 
 def found(raw: Raw, files: Files, folder: Path) -> list[str]:
@@ -59,6 +60,8 @@ FORGED: dict[str, Edit] = {
     "duration of train of rank 5": lambda raw: raw["evidence"]["durations"]["train"].__setitem__(5, 10**8),
     "memory peak of rank 2": lambda raw: raw["evidence"]["memory"]["peak"].__setitem__(2, 5),
     "matrix product of rank 4": lambda raw: raw["evidence"]["ceilings"].__setitem__(4, 1.0),
+    "device of memory_bandwidth of rank 5": lambda raw: raw["evidence"]["roofs"][2]["columns"].update(device=5000),
+    "samples of all_reduce of rank 0": lambda raw: raw["evidence"]["roofs"][3]["columns"].update(samples=2),
     "loss of rank 6": lambda raw: raw["evidence"]["spans"][1]["loss"][6].__setitem__(3, 0.5),
 }
 
@@ -102,7 +105,7 @@ def test_numbers_that_nothing_can_be_computed_from(tmp_path: Path) -> None:
         )
         for span in section.spans
     ]
-    raw["evidence"] = section._replace(block=2, spans=spans).to_json()
+    raw["evidence"] = section._replace(block=2, spans=spans, roofs=()).to_json()
     clauses = found(raw, files, tmp_path)
     assert [clause.partition("raw events of ")[2][:6] for clause in clauses] == ["rank 1", "rank 2"]
 
