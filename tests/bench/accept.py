@@ -56,7 +56,7 @@ def pinned(folder):
     processor = max(os.sched_getaffinity(0))
     busy = subprocess.Popen(["taskset", "-c", str(processor), *SPIN])
     try:
-        yield fault(folder, 1, "before data", PIN % processor), ()
+        yield fault(folder, 1, "start", PIN % processor), ()
     finally:
         busy.kill()
         busy.wait()

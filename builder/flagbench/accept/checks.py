@@ -21,30 +21,26 @@ from flagbench.verdict.interval import Terms, estimate, quotient
 from flagbench.verdict.limits import LOW, is_speed
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Estimate, MetricResult, Ratio, four_digits
+from flagbench.verdict.rules.comparison import MUCH_MEMORY, throttled
 from flagbench.verdict.stats.between import Prior
 from flagbench.verdict.verify import claims_for
 from flagbench_core.evidence.section import MEASURE
 
-EARLIER = 0.90
-"""The limit against earlier runs of this store, where one run leaves an interval of 6 %. An assumption; a claim has
-the verdict's 0.95."""
+EARLIER = {"cuda": 0.90, "cpu": 0.80}
+"""The limits against earlier runs of this store, where one run leaves an interval of 6 %; a processor shares memory
+and caches with whatever else runs. Assumptions; a claim has the verdict's 0.95."""
 CATALOGUED = 0.75
 """The limit against a row of the catalogue: the best of a search of shapes, by other software. A sound H100 reached
-0.87 in bf16 and 0.82 in fp8 of them (docs/measured/h100-roofs.json)."""
+0.87 in bf16 and 0.82 in fp8 of them [measured]."""
 CEILING = 1.02
 """A case reaches no more of what a matrix product reached in its run: the tolerance of the rule `above-ceiling`."""
-HELD = (
-    *(
-        "matmul_bf16",
-        "matmul_tf32",
-        "matmul_fp32",
-        "memory_bandwidth",
-        "h2d_pinned",
-        "d2h_pinned",
-        "all_reduce_busbw",
+HELD = {
+    "cuda": (
+        *("matmul_fp32", "matmul_tf32", "matmul_bf16", "matmul_bf16_best", "matmul_fp8_best", "memory_bandwidth"),
+        *("h2d_pinned", "d2h_pinned", "all_reduce_busbw"),
     ),
-    *("matmul_bf16_best", "matmul_fp8_best"),
-)
+    "cpu": ("matmul_fp32", "memory_bandwidth"),
+}
 """Metrics of the roofs that are compared with earlier runs; with published rows, each that a row has."""
 WRONG = ("precision", "same_results", "loss_finite", "parameters_finite", "ranks_in_step")
 """Checks of a run that fail where a device computes wrongly."""
@@ -185,6 +181,16 @@ def _of_part(
         limit=f"less than {OTHERS:g} processors, no foreign process",
         **_decided(None if disturbed else True, "what else ran may have slowed it"),
     )
+    if record.telemetry is not None and record.telemetry.devices:
+        slowed = throttled(record.telemetry.devices)
+        yield Check(
+            name="throttled",
+            part=name,
+            measured=", ".join(f"{reason} {seconds:.0f} s" for reason, seconds in slowed.items()) or "not",
+            against="its own clocks",
+            limit="by nothing but its own power limit",
+            **_decided(None if slowed else True, "a device was slowed by heat or by its supply"),
+        )
     history = [records[each] for each in part["history"] if each in records]
     yield from _numbers(record, case, catalog, part, history, disturbed)
     if case.kind != MEASURE and (ceiling := record.flops and record.flops.measured_ceiling):
@@ -244,13 +250,17 @@ def _devices(record: Record, facts: Mapping[str, Any]) -> Iterator[Check]:
         slow = record.slow_devices
         known = any(len(each.devices) > 1 for each in record.measurements)
         shares = ", ".join(f"rank {one.rank} reaches {one.share:.0%} of the others" for one in slow)
+        others = disturbance(record) if facts["device_kind"] == "cpu" and not _confined(record) else ""
+        why = f"{shares}, beside {others}" if others else shares
         yield Check(
             name="devices alike",
             part=record.case,
             measured=shares or f"{world} devices",
             against="the other devices",
             limit="none slower by 5 % and three standard errors",
-            **_decided(not slow if known else None, shares or "nothing was measured on all of them"),
+            **_decided(
+                None if not known or (slow and others) else not slow, why or "nothing was measured on all of them"
+            ),
             ranks=tuple(one.rank for one in slow),
         )
     cpu = record.telemetry.cpu if record.telemetry is not None else None
@@ -263,6 +273,12 @@ def _devices(record: Record, facts: Mapping[str, Any]) -> Iterator[Check]:
             limit=f"{world} for {world} ranks",
             **_decided(cpu.quota >= world, "the control group allows fewer processors than there are ranks"),
         )
+
+
+def _confined(record: Record) -> bool:
+    """Whether a slow rank may use fewer processors than another one: then it is slow by its place, not by chance."""
+    allowed = {rank.rank: rank.processors for rank in record.ranks if rank.processors}
+    return any(allowed.get(one.rank, math.inf) < max(allowed.values()) for one in record.slow_devices)
 
 
 def disturbance(record: Record) -> str:
@@ -279,6 +295,8 @@ def disturbance(record: Record) -> str:
             found.append(f"{stolen:.0%} taken by other virtual machines")
     if count := sum(device.foreign_processes for device in telemetry.devices):
         found.append(f"{count} foreign processes on the devices")
+    if used := max((device.mem_used_before_bytes for device in telemetry.devices), default=0) // MUCH_MEMORY:
+        found.append(f"{used} GiB of a device in use before it")
     return ", ".join(found)
 
 
@@ -297,7 +315,7 @@ def _numbers(
         if claim.conditions.get(DEVICE) != record.conditions.get(DEVICE):
             continue
         for result in verify_claim([record], claim, case, terms=terms).metrics:
-            if result.comparable and result.ratio is not None and _held(result, case, claim=True):
+            if result.comparable and result.ratio is not None and _held(result, case):
                 claimed.add(result.name)
                 yield _number(result, case, f"claim {claim.id}", LOW, disturbed)
     for name, row_id, value, unit in _catalogued(record, case, catalog):
@@ -309,20 +327,21 @@ def _numbers(
         try:
             compared = verify_baseline([record], history, case, any_seed=True, terms=terms)
         except FlagbenchError as error:
-            yield _undecided("history", case.name, f"at least {EARLIER:.0%}", error.message)
+            yield _undecided("history", case.name, "it can be compared", error.message)
             return
+        kind = "cpu" if record.stack == "cpu" else "cuda"
         against = f"{len(history)} earlier run{'s' * (len(history) > 1)} of this store"
         for result in compared.metrics:
-            if result.ratio is not None and result.comparable and _held(result, case, claim=False):
-                yield _number(result, case, against, EARLIER, disturbed)
+            if result.ratio is not None and result.comparable and _held(result, case, kind):
+                yield _number(result, case, against, EARLIER[kind], disturbed)
 
 
-def _held(result: MetricResult, case: Case, *, claim: bool) -> bool:
-    """Whether a metric decides: a speed that a row publishes, of earlier runs one of HELD or the gate."""
-    if claim:
+def _held(result: MetricResult, case: Case, kind: str | None = None) -> bool:
+    """Whether a metric decides: a speed that a row publishes; of earlier runs, one of HELD or the gate."""
+    if kind is None:
         spec = case.metric(result.name)
         return spec is not None and result.unit != "s" and is_speed(spec)
-    return result.name in HELD if case.kind == MEASURE else result.name == case.gate
+    return result.name in HELD[kind] if case.kind == MEASURE else result.name == case.gate
 
 
 def _catalogued(record: Record, case: Case, catalog: Catalog) -> Iterator[tuple[str, str, float, str]]:

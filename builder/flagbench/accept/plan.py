@@ -31,7 +31,7 @@ ROOFS_SHARE, ROOFS_SECONDS = 0.3, 120
 """The share of the time in which the roofs measure, and the most seconds: those of the case's manifest."""
 START_SECONDS = {"cpu": 10.0, "cuda": 30.0}
 """Of a run, from its command to its first step, and from its last one to its record; an assumption."""
-ON_A_PROCESSOR, STEPS_ON_A_PROCESSOR = "distilbert", 50
+ON_A_PROCESSOR, STEPS_ON_A_PROCESSOR = "distilbert", 100
 """The case that starts fastest, in its tiny preset, and the steps of it that are measured."""
 FEWEST_STEPS = 50
 """Of a window that is made shorter to fit into the time."""

@@ -151,7 +151,8 @@ def _announce(plan: Plan, minutes: float) -> None:
     print_note(
         "        slower than the others by 5 % and three standard errors, or the interval of a number is below"
     )
-    limits = f"{LOW:.0%} of a claim, {EARLIER:.0%} of earlier runs of this store, {CATALOGUED:.0%} of a cited row"
+    earlier = EARLIER[plan.stack.device_kind]
+    limits = f"{LOW:.0%} of a claim, {earlier:.0%} of earlier runs of this store, {CATALOGUED:.0%} of a cited row"
     print_note(f"        {limits}")
     print_note("  PASS: none of these, and every check decided; INCONCLUSIVE: anything else")
 

@@ -348,6 +348,8 @@ class Rank(Struct, frozen=True):
     first_collective_median: Amount | None = None
     collective_wait_median: Amount | None = None
     data_wait_total: Amount | None = None
+    processors: Count | None = None
+    """The logical processors that it may use."""
     processor_seconds: Amount | None = None
     """Its main thread ran on a processor during the loop."""
     processor_wait_seconds: Amount | None = None

@@ -86,6 +86,7 @@ class RankRun:
             node=self.plan["node_rank"],
             local_rank=self.local_rank,
             pid=os.getpid(),
+            processors=len(os.sched_getaffinity(0)),
             host=host_name(),
             device=dict(device.describe(self.local_rank), **uuid_of(monitored, self.local_rank)),
             driver=monitored.get("driver_version"),

@@ -35,6 +35,7 @@ def _entry(fact: Dict[str, Any], evidence: Evidence, processor: Dict[str, Any]) 
         "first_collective_median": None,
         "collective_wait_median": None,
         "data_wait_total": sum(step.data_wait for step in steps),
+        "processors": fact.get("processors"),
         "processor_seconds": processor.get("ran"),
         "processor_wait_seconds": processor.get("waited"),
         "exit": describe_exit(evidence.exits.get(rank)),

@@ -431,16 +431,20 @@ POWER_CAP = "sw_power_cap"
 @_qualifier("throttled", "The device is too hot, or its power is limited below its own limit.", "1 s: one sample")
 @_each_side
 def _throttled(subjects: Sequence[Subject]) -> Iterator[str]:
+    found = throttled([device for subject in subjects for device in subject.monitored])
+    yield from (f"throttled {seconds:.0f} s ({reason})" for reason, seconds in found.items())
+
+
+def throttled(devices: Sequence[DeviceTelemetry]) -> dict[str, float]:
+    """Seconds of the longest throttling by each reason that is not normal."""
     longest: dict[str, float] = {}
-    for device in (device for subject in subjects for device in subject.monitored):
+    for device in devices:
         limit, own = device.power_limit_w, device.power_limit_default_w
         normal = NO_THROTTLING if limit and own and limit < own else NO_THROTTLING | {POWER_CAP}
         for reason, seconds in device.throttle_seconds.items():
             if reason not in normal:
                 longest[reason] = max(seconds, longest.get(reason, 0.0))
-    yield from (
-        f"throttled {seconds:.0f} s ({reason})" for reason, seconds in longest.items() if seconds >= LEAST_SECONDS
-    )
+    return {reason: seconds for reason, seconds in longest.items() if seconds >= LEAST_SECONDS}
 
 
 @_qualifier("network", "A slow verdict may be that of TCP: see `sockets`.")
