@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -46,6 +47,7 @@ def certificate_of(
         "seconds": round(seconds, 1),
         "cost": None if price is None else round(price * seconds / 3600, 4),
         "vouched_by": "self-reported: nothing but the SHA256SUMS of this bundle speaks for it",
+        "devices": [device for record in own[:1] for device in _shares(record)],
         "checks": [msgspec.to_builtins(check) for check in checks],
         "numbers": [number for record in own for number in _numbers(record)],
         "efficiency": [found for record in own if (found := _efficiency(record, price))],
@@ -65,6 +67,17 @@ def _numbers(record: Record) -> Iterable[dict[str, Any]]:
             "ci95": metric.ci95,
             "scope": metric.scope,
         }
+
+
+def _shares(record: Record) -> Iterable[dict[str, Any]]:
+    """Of each device of a node, the median share of the others' rate over all measurements; None for one alone."""
+    of_devices = [each.devices for each in record.measurements if len(each.devices) > 1]
+    for rank, device in enumerate(record.system.devices):
+        shares = [
+            rates[rank] / median([*rates[:rank], *rates[rank + 1 :]]) for rates in of_devices if rank < len(rates)
+        ]
+        share = round(median(shares), 4) if shares else None
+        yield {"rank": rank, "name": device.name, "uuid": device.uuid, "share": share}
 
 
 def _efficiency(record: Record, price: float | None) -> dict[str, Any] | None:

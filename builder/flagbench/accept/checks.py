@@ -345,14 +345,16 @@ def _held(result: MetricResult, case: Case, kind: str | None = None) -> bool:
 
 
 def _catalogued(record: Record, case: Case, catalog: Catalog) -> Iterator[tuple[str, str, float, str]]:
-    """Rows of the catalogue of this device that a metric of the record is compared with: products of matrices."""
+    """Products of matrices in the catalogue on this device, each with the metric that is compared with it."""
     name = str(record.conditions.get(DEVICE))
     device = next((each.id for each in catalog.devices.values() if each.has_name(name)), None)
     for entry in published(catalog) if case.kind == MEASURE and device is not None else ():
         row = entry.row
         if entry.case is None and row.device_id == device and row.task == "matmul" and "matmul" in row.metrics:
             value, unit = row.metrics["matmul"]
-            yield f"matmul_{row.precision}_best", entry.id, float(value), unit
+            mamf = record.metric(f"mamf_{row.precision}")
+            name = f"matmul_{row.precision}_best" if mamf is None or mamf.ci95 is None else mamf.name
+            yield name, entry.id, float(value), unit
 
 
 def _number(result: MetricResult, case: Case, against: str, limit: float, disturbed: str) -> Check:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-_STYLE = """:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
-body{max-width:60rem;margin:2rem auto;padding:0 1rem}
-h1{font-size:2rem;margin:0}.PASS{color:#18794e}.FAIL{color:#c62828}.INCONCLUSIVE{color:#9a5b00}
-@media(prefers-color-scheme:dark){.PASS{color:#4cc38a}.FAIL{color:#ff8a80}.INCONCLUSIVE{color:#ffb74d}}
-.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}
-th,td{text-align:left;vertical-align:top;padding:.3rem .6rem;border-bottom:1px solid #8886}"""
+from flagbench.page import Block, Lines, Table
+from flagbench.report.charts import TONES, Chart, Row, row_chart
+from flagbench.report.html import page
 
 
 def action_text(certificate: Mapping[str, Any]) -> str:
@@ -27,7 +23,7 @@ def action_text(certificate: Mapping[str, Any]) -> str:
 
 
 def machine_text(certificate: Mapping[str, Any]) -> str:
-    """`8 x NVIDIA H100, driver 580.65 on HOST`."""
+    """`8 x NVIDIA H100 80GB HBM3, driver 580.95.05, node-17`."""
     facts = certificate["facts"]
     machine = facts["machine"]
     names = sorted({each["name"] for each in machine["devices"]})
@@ -36,46 +32,93 @@ def machine_text(certificate: Mapping[str, Any]) -> str:
     return f"{what}{driver}, {machine['host']}"
 
 
-def render(certificate: Mapping[str, Any]) -> bytes:
-    """The page: no script, no request to any host. Deterministic."""
-    outcome = certificate["outcome"]
-    checks = [
+def check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
+    """The checks, those that did not pass first."""
+    order = ("FAIL", "INCONCLUSIVE", "PASS")
+    rows = [
         (
-            _outcome(each["outcome"]),
-            *(escape(str(each[name])) for name in ("part", "name", "measured", "against", "limit", "reason")),
+            *(each[name] for name in ("outcome", "part", "name", "measured", "against", "limit")),
             _ratio(each["ratio"]),
+            each["reason"],
         )
-        for each in certificate["checks"]
+        for each in sorted(checks, key=lambda each: order.index(each["outcome"]))
     ]
+    columns = ("OUTCOME", "RUN", "CHECK", "MEASURED", "AGAINST", "LIMIT", "RATIO", "WHY")
+    styles = {"PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow"}
+    return Table(columns, rows, styles=styles, cut=("WHY", "MEASURED", "AGAINST"), drop=("LIMIT",))
+
+
+def render(certificate: Mapping[str, Any]) -> bytes:
+    """The page. Deterministic, as all pages of a report are."""
+    cost = "" if certificate["cost"] is None else f", cost {certificate['cost']:.2f}"
+    lead = f"{certificate['reason']}. {certificate['created_at']}, {certificate['seconds']:.0f} s{cost}."
     numbers = [
-        (escape(each["part"]), escape(each["name"]), f"{each['value']:.5g} {escape(each['unit'])}", each["scope"])
+        (each["part"], each["name"], f"{each['value']:.5g} {each['unit']}", each["scope"])
         for each in certificate["numbers"]
     ]
-    software = [(escape(name), escape(str(value))) for name, value in certificate["software"].items()]
-    cost = "" if certificate["cost"] is None else f", cost {certificate['cost']:.2f}"
-    parts = [
-        f"<h1>{_outcome(outcome)}</h1>",
-        f"<p><strong>{escape(action_text(certificate))}</strong> {escape(certificate['reason'])}</p>",
-        f"<p>{escape(machine_text(certificate))}. {escape(certificate['created_at'])}, "
-        f"{certificate['seconds']:.0f} s{cost}.</p>",
-        _table("Checks", ("Outcome", "Run", "Check", "Measured", "Against", "Limit", "Why", "Ratio"), checks),
-        _table("Efficiency", ("Run", "Rate", "Energy", "Price"), map(_efficiency, certificate["efficiency"])),
-        _table("Numbers", ("Run", "Metric", "Value", "Of"), numbers),
-        _table("Software", ("Name", "Version"), software),
-        f"<p>Vouched for: {escape(certificate['vouched_by'])}. "
-        f"flagbench {escape(str(certificate['flagbench']['version']))}.</p>",
+    facts = certificate["facts"]
+    software = [*certificate["software"].items(), ("stack", facts["stack"]), ("flagbench", _version(certificate))]
+    runs = [(each["target"], each["state"], each["why"], each["record_id"] or "") for each in facts["parts"]]
+    sections: dict[str, list[Block]] = {
+        "Devices, the worst first": [Table(("RANK", "OF THE OTHERS", "DEVICE"), list(_devices(certificate)))],
+        "Checks": [check_table(certificate["checks"])],
+        "Energy and price": [Table(("RUN", "RATE", "ENERGY", "PRICE"), list(_efficiency(certificate)))],
+        "Numbers": [Table(("RUN", "METRIC", "VALUE", "OF"), numbers)],
+        "Runs": [Table(("RUN", "ENDED", "WHY", "RECORD"), runs)],
+        "Software": [Table(("NAME", "VERSION"), [(name, str(value)) for name, value in software])],
+        "Who vouches for it": [Lines((f"{certificate['vouched_by']}.",))],
+    }
+    filled = {title: blocks for title, blocks in sections.items() if any(map(_has_content, blocks))}
+    text = page(
+        "report.j2",
+        machine_text(certificate),
+        verdict=certificate["outcome"],
+        headline=f" {action_text(certificate)}",
+        lead=lead,
+        charts=[*_charts(certificate)],
+        sections=filled,
+    )
+    return text.encode()
+
+
+def _has_content(block: Block) -> bool:
+    return bool(block.rows if isinstance(block, Table) else block.lines)
+
+
+def _devices(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    for each in sorted(certificate["devices"], key=lambda each: (each["share"] is None, each["share"])):
+        share = "alone" if each["share"] is None else f"{each['share']:.1%}"
+        yield str(each["rank"]), share, f"{each['name']} {each['uuid'] or ''}".rstrip()
+
+
+def _efficiency(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    for each in certificate["efficiency"]:
+        joules, price, unit = each["joules_per_million"], each["price_per_million"], each["unit"]
+        energy = "unknown" if joules is None else f"{joules:.4g} J per million {unit}"
+        cost = "" if price is None else f"{price:.4g} per million {unit}"
+        yield each["part"], f"{each['per_second']:.4g} {unit}/s", energy, cost
+
+
+def _charts(certificate: Mapping[str, Any]) -> Iterator[Chart]:
+    """The ratio of each number to what it is held against."""
+    found = [each for each in certificate["checks"] if each["ratio"] is not None]
+    if not found:
+        return
+    rows = [
+        Row(
+            f"{each['name']}, {each['against'].partition(' of ')[2]}",
+            each["ratio"]["value"],
+            f"{each['ratio']['value']:.3f} {each['outcome']}",
+            None if each["ratio"]["ci95"] is None else tuple(each["ratio"]["ci95"]),
+            TONES[each["outcome"]],
+        )
+        for each in found
     ]
-    title = f"{outcome}: {machine_text(certificate)}"
-    return (
-        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width"><title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body><main>\n'
-        + "\n".join(filter(None, parts))
-        + "\n</main></body></html>\n"
-    ).encode()
-
-
-def _outcome(outcome: str) -> str:
-    return f'<span class="{outcome}">{outcome}</span>'
+    cells = [(each["name"], each["against"], _ratio(each["ratio"]), each["limit"], each["outcome"]) for each in found]
+    told = "1 is the number that each is held against. A line is a 95 % interval, which passes above its limit."
+    table = Table(("number", "against", "ratio", "limit", "outcome"), cells)
+    label = "ratio to what it is held against"
+    yield row_chart("numbers", "Numbers and what they are held against", told, rows, table, label=label, target=1.0)
 
 
 def _ratio(ratio: Mapping[str, Any] | None) -> str:
@@ -85,19 +128,6 @@ def _ratio(ratio: Mapping[str, Any] | None) -> str:
     return f"{ratio['value']:.3f}{interval}"
 
 
-def _efficiency(each: Mapping[str, Any]) -> Sequence[str]:
-    joules, price, unit = each["joules_per_million"], each["price_per_million"], each["unit"]
-    return (
-        escape(each["part"]),
-        f"{each['per_second']:.4g} {unit}/s",
-        "unknown" if joules is None else f"{joules:.4g} J per million {unit}",
-        "" if price is None else f"{price:.4g} per million {unit}",
-    )
-
-
-def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>\n" for row in rows)
-    head = "".join(f'<th scope="col">{column}</th>' for column in columns)
-    if not body:
-        return ""
-    return f"<h2>{title}</h2>\n<div class=scroll tabindex=0><table><tr>{head}</tr>\n{body}</table></div>"
+def _version(certificate: Mapping[str, Any]) -> str:
+    of = certificate["flagbench"]
+    return f"{of['version']}{' at ' + of['commit'] if of['commit'] else ''}"

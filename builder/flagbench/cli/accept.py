@@ -12,21 +12,20 @@ import typer
 from flagbench import complete
 from flagbench.accept.certificate import PAGE, certificate_of, files_of, junit_of
 from flagbench.accept.checks import CATALOGUED, EARLIER
-from flagbench.accept.page import action_text, machine_text
+from flagbench.accept.page import action_text, check_table, machine_text
 from flagbench.accept.plan import Clock, Plan, plan_of
 from flagbench.accept.run import exit_code, run_plan
 from flagbench.cli.options import JunitOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.output import echo_json, print_error, print_note, print_page
-from flagbench.page import Lines, Table
+from flagbench.page import Lines
 from flagbench.report.junit import write_junit
 from flagbench.runs.keep import open_usable_store
 from flagbench.runs.launchers.launch_time import utc_now
 from flagbench.runs.reproduce.bundle import check_target, write_bundle
 from flagbench.runs.target import Via
 from flagbench.verdict.limits import LOW
-from flagbench.verdict.result import Ratio
 
 _LEAST, _MOST = 0.5, 24 * 60
 """Minutes."""
@@ -109,25 +108,11 @@ def command(
     if as_json:
         echo_json(certificate)
     else:
-        outcome = certificate["outcome"]
-        rows = [
-            (
-                each["outcome"],
-                each["part"],
-                each["name"],
-                each["measured"],
-                each["against"],
-                each["limit"],
-                _ratio(each),
-            )
-            for each in certificate["checks"]
-        ]
-        styles = {"PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow"}
-        columns = ("OUTCOME", "RUN", "CHECK", "MEASURED", "AGAINST", "LIMIT", "RATIO")
+        outcome, table = certificate["outcome"], check_table(certificate["checks"])
         print_page(
-            Lines((f"{outcome}: {machine_text(certificate)}",), styles[outcome]),
+            Lines((f"{outcome}: {machine_text(certificate)}",), table.styles[outcome]),
             Lines((f"{action_text(certificate)} {certificate['reason']}",)),
-            Table(columns, rows, styles=styles, cut=("MEASURED", "AGAINST", "LIMIT"), drop=("LIMIT",)),
+            table,
             Lines(() if failure else (f"certificate {target}, sha256 {digest}", f"page {shown}")),
             wide=wide,
         )
@@ -155,8 +140,3 @@ def _announce(plan: Plan, minutes: float) -> None:
     limits = f"{LOW:.0%} of a claim, {earlier:.0%} of earlier runs of this store, {CATALOGUED:.0%} of a cited row"
     print_note(f"        {limits}")
     print_note("  PASS: none of these, and every check decided; INCONCLUSIVE: anything else")
-
-
-def _ratio(check: dict[str, object]) -> str:
-    ratio = check["ratio"]
-    return str(Ratio(**ratio)) if isinstance(ratio, dict) else ""

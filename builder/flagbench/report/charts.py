@@ -152,8 +152,10 @@ TONES = {
     "INVALID": "bad",
     "INCONCLUSIVE": "doubt",
     "NOT_COMPARABLE": "doubt",
+    "PASS": "good",
+    "FAIL": "bad",
 }
-"""The class of the style sheet by verdict."""
+"""The class of the style sheet by verdict, or by the outcome of a check."""
 
 
 def ratio_chart(

@@ -31,7 +31,15 @@ def accepted(change: Callable[[Raw, Raw], Any] = lambda facts, raw: None) -> Acc
     raw["results"] = copy.deepcopy(RESULTS)
     raw["telemetry"]["cpu"].update(others_mean=0.0, steal_mean=0.0)
     machine = {"host": "here", "processors": 2, "visible": 0, "problem": None, "devices": [], "drivers": []}
-    part = {"case": "roofs", "record_id": raw["record_id"], "exit_code": 0, "state": "ok", "reason": None}
+    part = {
+        "case": "roofs",
+        "target": "roofs:cpu",
+        "why": "",
+        "record_id": raw["record_id"],
+        "exit_code": 0,
+        "state": "ok",
+        "reason": None,
+    }
     facts = {
         "asked": {"minutes": 1.0, "gpus": 2, "case": None, "price_per_hour": None},
         "gpus": 2,
