@@ -14,6 +14,7 @@ from statistics import median
 from flagbench.manifests.device import DeviceModel
 from flagbench.page import Table
 from flagbench.records.model import Record
+from flagbench.report.verdict_page import STYLES
 from flagbench.terminal import visible
 from flagbench.verdict import VerifyResult
 from flagbench.verdict.align import Curve
@@ -30,9 +31,10 @@ _STRETCHES = 60
 _MOST_DOTS = 2000
 MOST_RUNS = 200
 """Most runs in one chart, the newest."""
-
-
-_MOST_DIGITS, _UNITS = 1e5, ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_LEAST, _FARTHEST = 1e-100, 1e15
+"""No axis is shorter or goes beyond, whatever a record says."""
+_LONG, _UNITS = 1e5, ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+"""From when on numbers beside an axis have a unit, and which."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,16 @@ class Axis:
 
 def axis(values: Sequence[float], begin: float, end: float, label: str = "", *, exact: bool = False) -> Axis:
     """An axis with round numbers beside it, the first and last of which it reaches unless it is to be `exact`."""
-    low, high = min(values), max(values)
-    spread = (high - low) or abs(high) or 1.0
+    low, high = (min(max(value, -_FARTHEST), _FARTHEST) for value in (min(values), max(values)))
+    most = max(abs(low), abs(high))
+    spread = high - low
+    if spread <= max(most * 1e-9, _LEAST):
+        spread = most if most > _LEAST else 1.0
     power = 10.0 ** math.floor(math.log10(spread / 4))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if spread / (power * factor) <= 5)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     last += first == last
-    most = max(abs(low), abs(high))
-    unit, suffix = next(((u, s) for u, s in _UNITS if most >= max(u, _MOST_DIGITS)), (1.0, ""))
+    unit, suffix = next(((u, s) for u, s in _UNITS if most >= max(u, _LONG)), (1.0, ""))
     digits = max(0, -math.floor(math.log10(step / unit)) + (step / power == 2.5))
     ends = (low, low + spread) if exact else (first * step, last * step)
     marks = ((n * step, f"{n * step / unit:,.{digits}f}{suffix}") for n in range(first, last + 1))
@@ -95,7 +99,7 @@ class Line:
     """(x, low, high) of the dots that have one."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Chart:
     """One chart. `band` is shaded and `target` a line: across the x axis where there are `rows`, else the y axis."""
 
@@ -137,24 +141,11 @@ def row_chart(
     """A chart of rows, each a value with its interval. `shown`: numbers that the axis has to reach."""
     ends = [end for row in rows for end in (row.value, *(row.ends or ()))]
     x = axis([*ends, *(band or ()), *shown], _EDGE + 10, WIDTH - _EDGE - 10, label)
-    return Chart(
-        id=id, title=title, description=description, table=table, x=x, rows=tuple(rows), band=band, target=target
-    )
+    return Chart(id, title, description, table, x, tuple(rows), band=band, target=target)
 
 
-TONES = {
-    "REPRODUCED": "good",
-    "ABOVE": "good",
-    "FASTER": "good",
-    "SAME": "good",
-    "BELOW": "bad",
-    "SLOWER": "bad",
-    "INVALID": "bad",
-    "INCONCLUSIVE": "doubt",
-    "NOT_COMPARABLE": "doubt",
-    "PASS": "good",
-    "FAIL": "bad",
-}
+_CLASSES = {"bold green": "good", "bold red": "bad", "bold yellow": "doubt"}
+TONES = {"PASS": "good", "FAIL": "bad", **{verdict: _CLASSES[style] for verdict, style in STYLES.items()}}
 """The class of the style sheet by verdict, or by the outcome of a check."""
 
 
@@ -179,8 +170,7 @@ def ratio_chart(
         "the verdict is decided where a whole line lies inside the band or outside it."
     )
     table = Table(("measured", "ratio", "95 % interval", "verdict"), cells, frozenset({"ratio", "95 % interval"}))
-    shown = (1.5 * band[0] - 0.5, 1.5 * band[1] - 0.5)
-    return row_chart(id, title, told, rows, table, label=f"ratio to {of}", band=band, target=1.0, shown=shown)
+    return row_chart(id, title, told, rows, table, label=f"ratio to {of}", band=band, target=1.0, shown=_around(band))
 
 
 def verdict_chart(result: VerifyResult, within: float = WITHIN) -> Chart | None:
@@ -193,6 +183,11 @@ def verdict_chart(result: VerifyResult, within: float = WITHIN) -> Chart | None:
     if result.against.kind == "claim":
         return ratio_chart(ratios)
     return ratio_chart(ratios, title="Speed against the baseline", of="the baseline", band=(1 - within, 1 + within))
+
+
+def _around(band: tuple[float, float] | None) -> list[float]:
+    """Numbers that an axis has to reach for the band to be seen: half as far again from 1; none without a band."""
+    return [] if band is None else [1.5 * band[0] - 0.5, 1.5 * band[1] - 0.5]
 
 
 def interval(ends: tuple[float, float] | None, form: str = "{:.4g}") -> str:
@@ -237,7 +232,7 @@ def _curve(
     columns = ("run", "steps", "lowest", "median", "highest")
     table = Table(columns[alone:], [cell[alone:] for cell in cells], frozenset(columns[1:]))
     x, y = axis(steps, _LEFT, _RIGHT, "step", exact=True), axis(seen, HEIGHT - _FOOT, _TOP + 14, label)
-    return Chart(id=id, title=title, description=description, table=table, x=x, y=y, lines=tuple(lines))
+    return Chart(id, title, description, table, x, y=y, lines=tuple(lines))
 
 
 def step_chart(record: Record) -> Chart | None:
@@ -333,40 +328,24 @@ def run_chart(
     newest = sorted(runs, key=lambda run: (run.created_at, run.name))[-MOST_RUNS:]
     if len(newest) < 2:
         return None
-    points = [(float(number), run.value) for number, run in enumerate(newest, 1)]
-    intervals = tuple((float(number), *run.ci95) for number, run in enumerate(newest, 1) if run.ci95)
-    lines = (
-        Line("earlier runs", tuple(points[:-1]), "s0", True, intervals[: -1 if newest[-1].ci95 else None]),
-        Line("newest run", tuple(points[-1:]), "new", True, intervals[-1:] if newest[-1].ci95 else ()),
+    numbered, last = [*enumerate(newest, 1)], len(newest)
+    lines = tuple(
+        Line(
+            name,
+            tuple((number, run.value) for number, run in part),
+            tone,
+            dots=True,
+            intervals=tuple((number, *run.ci95) for number, run in part if run.ci95),
+        )
+        for name, tone, part in (("earlier runs", "s0", numbered[:-1]), ("newest run", "new", numbered[-1:]))
     )
-    seen = [run.value for run in newest] + [end for run in newest for end in run.ci95 or ()] + [*(band or ())]
-    seen += [1.5 * band[0] - 0.5, 1.5 * band[1] - 0.5] if band else []
+    seen = [run.value for run in newest] + [end for run in newest for end in run.ci95 or ()] + _around(band)
     y = axis(seen, HEIGHT - _FOOT, _TOP + 14, label)
     days = f"{newest[0].created_at[:10]} to {newest[-1].created_at[:10]}"
-    x = Axis(
-        0.0, len(newest) + 1.0, _LEFT, _RIGHT, f"runs, {days}", ((1.0, "1"), (float(len(newest)), f"{len(newest)}"))
-    )
+    x = Axis(0, last + 1, _LEFT, _RIGHT, f"runs, {days}", ((1, "1"), (last, f"{last}")))
     told = f"{len(newest)} runs of {days}, the oldest on the left. The newest has {newest[-1].value:.4g}."
     if len(runs) > len(newest):
         told = f"The newest {len(newest)} of {len(runs)} runs. {told}"
-    cells = [
-        (
-            run.created_at,
-            run.name,
-            f"{run.value:.4g}",
-            "-" if run.ci95 is None else "{:.4g} to {:.4g}".format(*run.ci95),
-        )
-        for run in reversed(newest)
-    ]
+    cells = [(run.created_at, run.name, f"{run.value:.4g}", interval(run.ci95)) for run in reversed(newest)]
     table = Table(("created", "record", label, "95 % interval"), cells, frozenset({label, "95 % interval"}))
-    return Chart(
-        id=id,
-        title=title,
-        description=told,
-        table=table,
-        x=x,
-        y=y,
-        lines=lines,
-        band=band,
-        target=1.0 if band else None,
-    )
+    return Chart(id, title, told, table, x, y=y, lines=lines, band=band, target=1.0 if band else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -46,6 +45,6 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if type(value) in (str, Link) else value,
     )
-    style = (files("flagbench.report") / "templates" / "charts.css").read_text(encoding="utf-8")
-    found.globals |= {"version": __version__, "tones": TONES, "style": Markup(style), "home": ""}
+    found.globals |= {"version": __version__, "tones": TONES, "home": ""}
+    found.globals["style"] = Markup(found.get_template("charts.css").render())
     return found

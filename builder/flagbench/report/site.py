@@ -114,19 +114,14 @@ def store_pages(store: Store) -> Iterator[tuple[str, str]]:
     pages: set[str] = set()
     curves: dict[str | None, Curve] = {}
     for entry, content in store.read_all(entries[:NEWEST][::-1]):
-        try:
+        with suppress(FlagbenchError):
             if isinstance(content, FlagbenchError):
                 raise content
             record = read_record(content)
-        except FlagbenchError:
-            continue
-        pages.add(entry.record_id)
-        before = curves.get(record.config_digest)
-        yield (
-            file_name("record", entry.record_id),
-            run_page([record], catalog, entry.record_id, home=INDEX, before=before),
-        )
-        with suppress(CurveError):
+            before = curves.get(record.config_digest)
+            text = run_page([record], catalog, entry.record_id, home=INDEX, before=before)
+            pages.add(entry.record_id)
+            yield file_name("record", entry.record_id), text
             curves[record.config_digest] = record_curve(record)
     claims = _by(entries, lambda summary: summary.claim)
     for claim, of_claim in claims.items():

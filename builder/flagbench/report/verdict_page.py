@@ -21,7 +21,7 @@ from flagbench_core.evidence.section import MEASURE, kind_of
 
 NOTHING = "-"
 """Placeholder for an empty cell."""
-_STYLES = {
+STYLES = {
     "REPRODUCED": "bold green",
     "ABOVE": "bold green",
     "FASTER": "bold green",
@@ -32,6 +32,7 @@ _STYLES = {
     "INCONCLUSIVE": "bold yellow",
     "NOT_COMPARABLE": "bold yellow",
 }
+"""How a verdict is printed."""
 _SENTENCES = {
     Verdict.REPRODUCED: "{runs} {are} as fast as {other}",
     Verdict.ABOVE: "{runs} {are} faster than {other}",
@@ -69,7 +70,7 @@ def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wi
     reasons = result.reason.split("; ")
     uncompared = [told[reason] for reason in reasons if reason in told]
     headline = _headline(result, uncompared if result.verdict is Verdict.NOT_COMPARABLE else [])
-    blocks: list[Block] = [Lines((headline,), _STYLES[result.verdict.value])]
+    blocks: list[Block] = [Lines((headline,), STYLES[result.verdict.value])]
     if len(uncompared) < len(reasons):
         remedies = {f"fix: {r.status.remedy}": None for r in records if r.status.state != "ok" and r.status.remedy}
         blocks.append(Lines((result.reason, *remedies)))

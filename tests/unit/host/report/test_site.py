@@ -100,6 +100,7 @@ def test_a_record_cannot_add_to_a_page(flagbench: Flagbench, store: Store, tmp_p
     record = json.loads(REPLAY.read_bytes())
     record["conditions"]["device_model"] = HOSTILE
     record["system"]["host"] = HOSTILE
+    record["window"] |= {"step_seconds": [1e149, 0], "step_median": 1e149, "drift": -1e149}
     store.put(json.dumps(record).encode())
     pages = report(flagbench, tmp_path / "store", tmp_path / "out")
     assert [name for name in pages if name.startswith("device--script-alert-1-script")]
