@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -14,7 +16,9 @@ import yaml
 from catalogs import CATALOG
 from flagbench.expect.answer import answer, find_device
 from flagbench.expect.estimate import LEAST_ROWS, MOST_ERROR, Estimate, estimate, leave_one_out
+from flagbench.expect.reference import references
 from flagbench.expect.rows import published
+from flagbench.records.read import read_record
 from unit.host.conftest import Flagbench
 
 ENTRIES = published(CATALOG)
@@ -221,3 +225,40 @@ def test_command(flagbench: Flagbench) -> None:
         "tp": 8,
         "pp": 4,
     }
+
+
+MEASURED = {
+    **{"device_model": "NVIDIA H100 80GB HBM3", "model": "llama3.1-8b", "sequence_length": 4096, "batch_size": 2},
+    **{"gradient_accumulation_steps": 16, "precision": "bf16"},
+}
+RUNS = Path(__file__).parents[2] / "replay" / "records"
+
+
+@pytest.mark.parametrize(
+    ("record", "conditions", "state", "found"),
+    [
+        ("run-lora-llama3.1", MEASURED, "ok", ["0.802 of 12472.87"]),
+        ("run-lora-llama3.1", MEASURED, "failed", []),
+        *(
+            ("run-lora-llama3.1", {**MEASURED, name: other}, "ok", [])
+            for name, other in [
+                ("device_model", "NVIDIA H200"),
+                ("devices", 2),
+                ("precision", "tf32"),
+                ("sequence_length", 2048),
+                ("batch_size", 1),
+                ("model", "llama3.1-tiny"),
+            ]
+        ),
+        ("run-lora-1", MEASURED, "ok", []),
+    ],
+)
+def test_a_reference_is_of_the_same_work(record: str, conditions: Any, state: str, found: list[str]) -> None:
+    raw = json.loads((RUNS / f"{record}.json").read_text(encoding="utf-8"))
+    raw["conditions"].update(conditions)
+    raw["status"]["state"] = state
+    metric = next(m for m in raw["metrics"] if m["name"] == "tokens_per_second_per_device_host")
+    metric["value"] = 10_000
+    lines = list(references(read_record(json.dumps(raw).encode()), CATALOG))
+    assert len(lines) == len(found)
+    assert all(part in line for part, line in zip(found, lines, strict=True))

@@ -40,7 +40,7 @@ class RandomWorkload(TrainWorkload):
         context, config, data, train = self.context, self.config, self.config["data"], self.config["train"]
         if context.data is not None or context.weights is not None:
             what = "%s runs on random ids and random weights" % config["case"]
-            raise UsageError(what, "omit --data and --weights")
+            raise UsageError(what, "use --data synthetic, and omit --weights")
         if train["batch_size"] % train["micro_batch_size"]:
             what = "batch_size %d is not a multiple of micro_batch_size %d"
             raise UsageError(what % (train["batch_size"], train["micro_batch_size"]), "set both")
