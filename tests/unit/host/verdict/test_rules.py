@@ -102,8 +102,9 @@ def test_no_rule_finds_anything_in_a_record_of_a_device(path: Path) -> None:
     assert invalid(recompute(record, CATALOG.cases[record.case])) == ()
 
 
-def test_every_case_has_a_measured_record() -> None:
-    assert {document(name)["case"] for name in CASES} == set(CATALOG.cases)
+def test_every_family_has_a_measured_record() -> None:
+    families = {case.family or case.name for case in CATALOG.cases.values()}
+    assert families <= {document(name)["case"] for name in CASES}
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
