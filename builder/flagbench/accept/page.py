@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +34,20 @@ def machine_text(certificate: Mapping[str, Any]) -> str:
     return f"{what}{driver}, {machine['host']}"
 
 
+def held_text(certificate: Mapping[str, Any]) -> str:
+    """What it was held against, and its worst device."""
+    held = [each["against"].partition(" of ")[2] for each in certificate["checks"] if each["ratio"] is not None]
+    kinds = Counter(re.sub(r"^(claim|catalogue) .*", r"\1", text) for text in held)
+    names = {"claim": "claims", "catalogue": "rows of the catalogue"}
+    parts = [f"{names.get(kind, kind)} ({count} numbers)" for kind, count in kinds.items()]
+    shares = [(each["share"], each["rank"]) for each in certificate["devices"] if each["share"] is not None]
+    worst = ""
+    if shares:
+        parts.append("the other devices")
+        worst = " Worst device: rank {1}, {0:.1%} of the others.".format(*min(shares))
+    return f"Held against {', '.join(parts) or 'nothing'}.{worst}"
+
+
 def check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
     """The checks, those that did not pass first."""
     order = ("FAIL", "INCONCLUSIVE", "PASS")
@@ -51,7 +67,8 @@ def check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
 def render(certificate: Mapping[str, Any]) -> bytes:
     """The page. Deterministic, as all pages of a report are."""
     cost = "" if certificate["cost"] is None else f", cost {certificate['cost']:.2f}"
-    lead = f"{certificate['reason']}. {certificate['created_at']}, {certificate['seconds']:.0f} s{cost}."
+    when = f"{certificate['created_at']}, {certificate['seconds']:.0f} s{cost}."
+    lead = f"{held_text(certificate)} {certificate['reason']}. {when}"
     numbers = [
         (each["part"], each["name"], f"{each['value']:.5g} {each['unit']}", each["scope"])
         for each in certificate["numbers"]
@@ -117,8 +134,8 @@ def _charts(certificate: Mapping[str, Any]) -> Iterator[Chart]:
     cells = [(each["name"], each["against"], _ratio(each["ratio"]), each["limit"], each["outcome"]) for each in found]
     told = "1 is the number that each is held against. A line is a 95 % interval, which passes above its limit."
     table = Table(("number", "against", "ratio", "limit", "outcome"), cells)
-    label = "ratio to what it is held against"
-    yield row_chart("numbers", "Numbers and what they are held against", told, rows, table, label=label, target=1.0)
+    title, label = "Numbers and what they are held against", "ratio to what it is held against"
+    yield row_chart("numbers", title, told, rows, table, label=label, target=1.0, shown=[1.0])
 
 
 def _ratio(ratio: Mapping[str, Any] | None) -> str:

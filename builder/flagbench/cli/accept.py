@@ -12,7 +12,7 @@ import typer
 from flagbench import complete
 from flagbench.accept.certificate import PAGE, certificate_of, files_of, junit_of
 from flagbench.accept.checks import CATALOGUED, EARLIER
-from flagbench.accept.page import action_text, check_table, machine_text
+from flagbench.accept.page import action_text, check_table, held_text, machine_text
 from flagbench.accept.plan import Clock, Plan, plan_of
 from flagbench.accept.run import exit_code, run_plan
 from flagbench.cli.options import JunitOption, StoreOption, WideOption
@@ -111,7 +111,7 @@ def command(
         outcome, table = certificate["outcome"], check_table(certificate["checks"])
         print_page(
             Lines((f"{outcome}: {machine_text(certificate)}",), table.styles[outcome]),
-            Lines((f"{action_text(certificate)} {certificate['reason']}",)),
+            Lines((f"{action_text(certificate)} {certificate['reason']}.", held_text(certificate))),
             table,
             Lines(() if failure else (f"certificate {target}, sha256 {digest}", f"page {shown}")),
             wide=wide,

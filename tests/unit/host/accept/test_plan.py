@@ -1,0 +1,62 @@
+"""The plan of an acceptance: which case runs on a machine, by what its vendor's tool says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from catalogs import CATALOG
+from flagbench.accept.plan import Plan, plan_of
+from flagbench.errors import FlagbenchError
+from flagbench.records.store import open_store
+
+SMI = """#!/bin/sh
+case "$*" in
+*memory.total*) for i in $(seq %d); do echo "%s, %d MiB, GPU-$i"; done;;
+esac
+"""
+H100, A100 = ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960)
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def plan(device: tuple[str, int] | None, count: int, minutes: float, case: str | None = None) -> Plan:
+        tool = tmp_path / "nvidia-smi"
+        if device is not None:
+            tool.write_text(SMI % (count, *device))
+            tool.chmod(0o755)
+            monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        return plan_of(
+            CATALOG, minutes, None, case, "docker" if device else None, open_store(str(tmp_path / "store"))
+        )
+
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "minutes", "stack", "case"),
+    [
+        (H100, 1, 1, "cuda13", None),
+        (H100, 1, 2, "cuda13", "distilbert"),
+        (A100, 8, 10, "a100-cuda11.8", "glm"),
+        (A100, 8, 2, "a100-cuda11.8", "distilbert"),
+        (None, 0, 1, "cpu", "distilbert"),
+    ],
+)
+def test_the_largest_case_that_fits(planned, device, count, minutes, stack, case) -> None:
+    plan = planned(device, count, minutes)
+    assert (plan.stack.name, [part.case.name for part in plan.parts][1:]) == (stack, [case] if case else [])
+    assert (plan.without_case is None) is (case is not None)
+    assert sum(part.seconds for part in plan.parts) <= 60 * minutes
+
+
+def test_a_named_case_is_run(planned) -> None:
+    plan = planned(H100, 1, 1, "glm")
+    assert [part.case.name for part in plan.parts] == ["roofs", "glm"]
+
+
+@pytest.mark.parametrize("case", ["roofs", "none", "distilbert:none"])
+def test_what_is_no_case_is_refused(planned, case: str) -> None:
+    with pytest.raises(FlagbenchError):
+        planned(None, 0, 1, case)
