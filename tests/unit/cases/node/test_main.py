@@ -169,3 +169,13 @@ def test_a_second_signal_keeps_what_was_gathered() -> None:
     attempt.running.remove_spool()
     assert attempt.abort().exit_code == ExitCode.INTERRUPTED
     assert attempt.evidence is gathered
+
+
+def test_roofs_take_a_sixth_of_their_case() -> None:
+    words = ["--preset", "tiny", "--roofs"]
+    found = request.resolve(cli.parse(["distilbert", *words]), request.unresolved([], None)).request.roofs
+    assert found is not None
+    assert found["measure"]["seconds"] == 4
+    assert (found["case"], found["precision"]) == ("roofs", "fp32")
+    with pytest.raises(UsageError):
+        request.resolve(cli.parse(["roofs", *words]), request.unresolved([], None))
