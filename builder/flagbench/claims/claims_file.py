@@ -52,7 +52,7 @@ def _check_claim(document: Document, index: int, claim: Any, case: Case) -> None
 
 
 def _row(number: int, line: int, claim: Claim, catalog: Catalog) -> Row:
-    case = catalog.cases[claim.case]
+    case = catalog.cases[claim.case].held_to(claim.metrics)
     conditions = {name: _text(value) for name, value in claim.conditions.items()}
     stated = {name: text for name, text in conditions.items() if text != NOT_PUBLISHED}
     nodes, devices = (read_count(stated.get(name, "")) for name in ("nodes", "devices"))

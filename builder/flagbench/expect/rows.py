@@ -16,7 +16,8 @@ from flagbench.manifests.model import Case, Catalog, Claim
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
 
 SPEEDS = (
-    *("tokens_per_second_per_device", "matmul", "p_core", "p_infer_core", "samples_per_second", "tokens_per_second"),
+    *("tokens_per_second_per_device", "mamf_bf16", "mamf_fp8", "p_core", "p_infer_core"),
+    *("samples_per_second", "tokens_per_second"),
     *("output_tokens_per_second_per_device", "output_tokens_per_second"),
 )
 """A row's speed is the first of these that it has."""
@@ -119,6 +120,8 @@ def _devices(word: str, catalog: Catalog) -> tuple[str, ...]:
 
 def _of_claim(claim: Claim, of: CaseOfModel, catalog: Catalog) -> Entry:
     stated: dict[str, Any] = {name: value for name, value in claim.conditions.items() if value != NOT_PUBLISHED}
+    if of.task == "matmul":  # where the condition is that of the run's short product
+        stated["precision"] = claim.precision.label
     word = stated.get("device_model", NOT_PUBLISHED)
     device = next((device for device in catalog.devices.values() if device.name == word), None)
     row = PublishedRow(
@@ -137,4 +140,5 @@ def _of_claim(claim: Claim, of: CaseOfModel, catalog: Catalog) -> Entry:
         metrics={metric.name: Printed(str(metric.value), metric.unit) for metric in claim.metrics},
         peak=peak_of(device, stated.get("precision")),
     )
-    return Entry(claim.id, row, f"{claim.source.project}, {claim.source.file}, {claim.source.commit}", claim.case)
+    source = f"{claim.source.project}, {claim.source.file}, {claim.source.commit}"
+    return Entry(claim.id, row, source, claim.case, () if device else _devices(word, catalog))

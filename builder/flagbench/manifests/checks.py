@@ -302,7 +302,7 @@ def _check_values(doc: Document, claim: Any, here: FieldPath, case: Any) -> None
     for name, value in claim["run"]["set"].items():
         if name in case["settable"] and (fault := setting_fault(case["settable"][name], value)):
             doc.problem((*here, "run", "set", name), fault)
-    if missing := sorted(_conditions(case) - set(claim["conditions"])):
+    if missing := sorted(_needed(case, claim) - set(claim["conditions"])):
         text = f"missing: {', '.join(missing)} (write 'not published' where the source is silent)"
         doc.problem((*here, "conditions"), text)
     doc.require_unique(f"claims.{here[1]}.metrics.*.name", "metric")
@@ -316,6 +316,16 @@ def _check_values(doc: Document, claim: Any, here: FieldPath, case: Any) -> None
         printed = metric.get("printed")
         if printed is not None and printed_number(printed) != Decimal(repr(metric["value"])):
             doc.problem((*where, "printed"), f"'{printed}' is not the value {metric['value']}")
+
+
+def _needed(case: Any, claim: Any) -> set[str]:
+    """The conditions that a claim states; of a case that measures, none on which only metrics of others depend."""
+    if case.get("kind") != MEASURE:
+        return _conditions(case)
+    on = {metric["name"]: {*metric["depends_on"]} for metric in case["metrics"]}
+    own = set().union(*(on.get(metric["name"], ()) for metric in claim["metrics"]))
+    others = set().union(*on.values()) - own
+    return {name for group, names in case["condition_groups"].items() if group not in others for name in names}
 
 
 def _conditions(case: Any) -> set[str]:

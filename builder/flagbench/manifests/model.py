@@ -23,6 +23,7 @@ from flagbench.manifests.fields import (
     Manifest,
     Name,
     Number,
+    PeakPrecision,
     Positive,
     Precision,
     Preset,
@@ -368,7 +369,7 @@ class ClaimPrecision:
     """The precision as the row has it, what was executed, and how that is known."""
 
     label: str
-    executed: Precision
+    executed: PeakPrecision
     derivation: str
 
 

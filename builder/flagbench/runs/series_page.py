@@ -101,7 +101,8 @@ def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, w
         if not claims or not records or any(record.status.state != "ok" for record in records):
             return verdict_table(records, None, wide=wide)
         if claim is None and not claims_for(records[0], case, claims):
-            return f"{verdict_table(records, None, wide=wide)}no verdict: no published row is of this device\n"
+            none = f"no verdict: no published row is of this device and shape; see `flagbench expect {case.name}`\n"
+            return verdict_table(records, None, wide=wide) + none
         against = choose_claim(records[0], case, claims) if claim is None else catalog.claims[claim]
         terms = Terms(level=look_level(runs.summaries("runs"), len(records)))
         result = verify_claim(records, against, case, chosen=claim is None, terms=terms)

@@ -136,8 +136,9 @@ def claims_for(record: Record, case: Case, claims: Iterable[Claim]) -> list[Clai
     own = [c for c in claims if c.case == record.case]
     if case.kind != MEASURE:
         return own
-    # What another device reaches says nothing of this one.
-    return [c for c in own if c.conditions.get(DEVICE) == record.conditions.get(DEVICE)]
+    # What another device reaches, or another product, says nothing of this one.
+    here = {name: record.conditions.get(name) for name in (DEVICE, "shape")}
+    return [c for c in own if all(c.conditions.get(name, value) == value for name, value in here.items())]
 
 
 def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
@@ -149,8 +150,9 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
         FlagbenchError: the case has no claim.
     """
     if not (own := claims_for(record, case, claims)):
+        same = " on this device and of this shape" if case.kind == MEASURE else ""
         raise FlagbenchError(
-            f"there is no claim of the case {record.case}{' on this device' if case.kind == MEASURE else ''}",
+            f"there is no claim of the case {record.case}{same}",
             remedy="compare the record with another one: `flagbench verify RECORD --baseline RECORD`",
         )
 

@@ -21,7 +21,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "all_to_all")
 PUBLISHED = frozenset(
     (
         *("matmul_fp64", "matmul_fp32", "matmul_tf32", "matmul_fp16", "matmul_bf16"),
-        *("memory_bandwidth", "h2d_pageable", "all_reduce"),
+        *("memory_bandwidth", "h2d_pinned", "h2d_pageable", "all_reduce"),
     )
 )
 """Measurements of which FlagPerf's base/ publishes a mean."""

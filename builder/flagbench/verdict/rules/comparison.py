@@ -21,6 +21,7 @@ from flagbench.verdict.result import Compared, MetricResult, Ratio, Verification
 from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
 from flagbench.verdict.samples import same_time, start_of
 from flagbench.verdict.subject import Subject, slow_devices, text
+from flagbench_core.evidence.roofs import MAMF
 from flagbench_core.evidence.section import INFER, MEASURE
 
 LEAST_SECONDS = 1.0
@@ -256,7 +257,8 @@ def _target_missed(compared: Compared, verification: Verification) -> Iterator[s
     consequence=Consequence.DOUBT,
 )
 def _short_form(compared: Compared, verification: Verification) -> Iterator[str]:
-    for subject in verification.subjects if verification.case.kind == MEASURE else ():
+    short = verification.case.kind == MEASURE and not compared.result.name.startswith(MAMF)
+    for subject in verification.subjects if short else ():
         if schedule(subject.config).get("window_steps") is not None:
             yield f"record {subject.record.record_id}: it has few repeats; --full has the publisher's iterations"
 

@@ -21,6 +21,9 @@ FIXED = {"cuda": 4096, "cpu": 512}
 """Rows and columns of the product that is compared bit by bit, at most: work for all of a device."""
 PROVEN = ("fp32", "tf32", "fp16", "bf16")
 """Precisions whose products can be told apart by their error."""
+PUBLISHED_BY_MAMF = ("bf16", "fp8")
+CLEARED_BYTES = {"cpu": 2**24, "cuda": 2**28}
+"""Of the buffer that clears the caches before a product. MAMF's is that of `cuda`, of any device."""
 
 
 class RoofsWorkload(MeasureWorkload):
@@ -49,7 +52,7 @@ class RoofsWorkload(MeasureWorkload):
             found.append(Measurement("matmul_" + name, [self._product(name, own, False)]))
             shapes = [self._product(name, shape, True) for shape in products["shapes"]]
             found.append(Measurement("matmul_%s_best" % name, [self._product(name, own, False), *shapes]))
-            if name in self.config["mamf"]["precisions"]:
+            if name in PUBLISHED_BY_MAMF:
                 found.append(Measurement("%s_%s" % (MAMF, name), [self._mamf(name, own)]))
         size = self.config["copies"]["bytes"]
         found.append(Measurement("memory_bandwidth", [self._copy("copy", size, pinned=False)]))
@@ -95,7 +98,7 @@ class RoofsWorkload(MeasureWorkload):
 
     def _mamf(self, name: str, shape: List[int]) -> Operation:
         m, n, k = shape
-        size, usual = self._fitting(self.config["mamf"]["cleared_bytes"]), self._product(name, shape, True)
+        size, usual = self._fitting(CLEARED_BYTES[self.device.type]), self._product(name, shape, True)
         return Operation(
             dict(usual.measured, cleared_bytes=size),
             lambda: self._proven(name, lambda: mamf_product(self.device, name, m, n, k, size)),

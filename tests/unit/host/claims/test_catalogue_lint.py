@@ -95,6 +95,6 @@ def test_command(flagbench: Flagbench, tmp_path: Path) -> None:
     assert done.code == 12
     told = json.loads(done.out)
     assert (told["rows"], len(told["findings"])) == (293, 4)
-    assert flagbench(f"claims lint {CATALOG.root}/catalogue/mamf.csv").code == 0
+    assert flagbench(f"claims lint {CATALOG.root}/catalogue/torchtune.csv").code == 0
     (tmp_path / "mine.csv").write_text("row,model,task,device,metric,value,unit\n1,gpt,lora,H100,mfu,much,%\n")
     assert flagbench("claims lint", str(tmp_path / "mine.csv")).code == 3

@@ -249,7 +249,7 @@ FROM_ELSEWHERE = {
     *("memory-of-another-batch", "mfu-exact-n", "misses-its-target", "never-merged", "no-flash-in-fp32"),
     *("of-another-vendor", "other-megatron-options", "software-versions", "stop-in-steps", "target-reached"),
     *("warm", "not-an-a100", "two-models", "counted-twice", "factor-of-a-node", "two-chips", "few-iterations"),
-    *("share", "two-devices", "no-unit"),
+    *("share", "two-devices", "four-devices", "no-unit", "pinned", "one-way-or-both", "h200"),
 }
 # What the manifests state beside the row, not as an anomaly.
 STATED = {"missing-condition", "not-published", "precision-label", "cannot-converge"}

@@ -10,11 +10,11 @@ import pytest
 from catalogs import CATALOG
 from flagbench.manifests.model import Claim, ClaimMetric
 
-CLAIMS = {claim.id: claim for claim in CATALOG.claims.values() if claim.source.project == "FlagPerf"}
+CLAIMS = CATALOG.claims
 
 
 class Published(NamedTuple):
-    """One version of a table of FlagPerf: each row by its columns' headings, beside its claim, if it has a number."""
+    """One version of a table: each row by its columns' headings, beside its claim, if it has a number."""
 
     file: str
     commit: str
@@ -194,6 +194,18 @@ roofs base/benchmarks/main_memory-bandwidth/iluvatar/BI150/README.md 1b5a0303
 id | 评测项 | memory_bandwidth_mean
 bi150-1x8-memory | 评测结果 | 590.01GB/s
 
+roofs base/benchmarks/interconnect-h2d/iluvatar/BI150/README.md 1b5a0303
+id | 评测项 | h2d_pinned_mean
+bi150-1x8-h2d | 评测结果 | 7.04GB/s
+
+roofs base/benchmarks/interconnect-MPI_intraserver/iluvatar/BI150/README.md 1b5a0303
+id | 评测项 | all_reduce_mean
+bi150-1x8-all-reduce | 评测结果 | 92.48GB/s
+
+roofs base/benchmarks/interconnect-MPI_interserver/iluvatar/BI150/README.md 1b5a0303
+id | 评测项 | all_reduce_mean
+bi150-2x8-all-reduce | 评测结果 | 15.56GB/s
+
 roofs base/benchmarks/main_memory-bandwidth/metax/C550/README.md 1b5a0303
 id | 评测项 | memory_bandwidth_mean
 c550-1x2-memory | 评测结果 | 1390.5GB/s
@@ -209,6 +221,32 @@ ascend-1x8-fp16 | 评测结果 | 313.182TFLOPS
 roofs base/benchmarks/computation-FP32/ascend/README.md 1b5a0303
 id | 评测项 | matmul_fp32_mean
 ascend-1x8-fp32 | 评测结果 | 82.920TFLOPS
+
+roofs compute/accelerator/README.md 744d01e1
+id | Accelerator | mamf_bf16 | Best Shape MxNxK | torch version | Notes
+gaudi2-1x1-mamf-bf16 | Intel Gaudi 2 | 418.7 | 14336x15360x2048 | 2.6.0+hpu_1.21.2-76.gitabf798b | PT_HPU_LAZY_MODE=1
+a100-sxm-1x1-mamf-bf16 | NVIDIA A100 SXM | 271.2 | 1024x10240x5120 | 2.6.0+cu126 |
+gh200-1x1-mamf-bf16 | NVIDIA GH200 SXM | 828.6 | 1024x15360x4096 | 2.6.0+cu126 | 900W 141GiB HBM3e version
+a100-pcie-1x1-mamf-bf16 | NVIDIA A100 PCIe | 252.9 | 2048x5120x6144 | 2.5.1+cu124 |
+h100-1x1-mamf-bf16 | NVIDIA H100 SXM | 794.5 | 2048x2048x13312 | 2.7.0+cu126 | H200 is the same
+b300-1x1-mamf-bf16 | NVIDIA B300 SXM | 1769.0 | 12288x18432x1024 | 2.9.1+cu130 | same as B200, newer torch/cuda
+b200-1x1-mamf-bf16 | NVIDIA B200 SXM | 1745.0 | 1792x16128x3072 | 2.7.1+cu128 |
+gaudi3-1x1-mamf-bf16 | Intel Gaudi 3 | 1243.0 | 16384x4096x768 | 2.6.0+hpu_1.21.4-3.gitabf798b | PT_HPU_LAZY_MODE=1
+gb200-1x1-mamf-bf16 | NVIDIA GB200 SXM | 1822.0 | 4096x9728x2048 | 2.10.0.dev20250916+cu130 |
+mi355x-1x1-mamf-bf16 | AMD MI355X | 1565.0 | 12288x8192x8192 | 2.8.0+rocm7.0.2.git245bf6ed | PYTORCH_TUNABLEOP_ENABLED=0
+mi325x-1x1-mamf-bf16 | AMD MI325X | 784.9 | 13312x10240x8192 | 2.6.0+6.2.4 | PYTORCH_TUNABLEOP_ENABLED=1, 1000W
+mi300x-1x1-mamf-bf16 | AMD MI300X | 668.4 | 10240x15360x8192 | 2.5.1+6.3.42131 | PYTORCH_TUNABLEOP_ENABLED=1
+
+roofs compute/accelerator/README.md 744d01e1
+id | Accelerator | mamf_fp8 | Best Shape MxNxK | torch version | Notes
+gaudi2-1x1-mamf-fp8 | Intel Gaudi 2 | 826.5 | 6144x11264x5120 | 2.6.0+hpu_1.21.2-76.gitabf798b | PT_HPU_LAZY_MODE=1
+gh200-1x1-mamf-fp8 | NVIDIA GH200 SXM | 1535.0 | 1024x14336x14336 | 2.6.0+cu126 | 900W 141GiB HBM3e version
+gaudi3-1x1-mamf-fp8 | Intel Gaudi 3 | 1289.5 | 16640x1536x3072 | 2.6.0+hpu_1.21.4-3.gitabf798b | PT_HPU_LAZY_MODE=1
+b200-1x1-mamf-fp8 | NVIDIA B200 SXM | 3432.5 | 15360x4096x3072 | 2.7.1+cu128 |
+b300-1x1-mamf-fp8 | NVIDIA B300 SXM | 3353.3 | 3072x6144x7168 | 2.9.1+cu130 |
+h200-1x1-mamf-fp8 | NVIDIA H200 SXM | 1453.4 | 1280x4096x12032 | 2.7.1+cu128 |
+gb200-1x1-mamf-fp8 | NVIDIA GB200 SXM | 3615.6 | 19456x5120x1536 | 2.10.0.dev20250916+cu130 |
+h100-1x1-mamf-fp8 | NVIDIA H100 SXM | 1402.6 | 1024x9216x14336 | 2.7.0+cu126 |
 """  # noqa: E501
 
 
@@ -233,9 +271,10 @@ NAMES = {
     "收敛精度": "acc",
     "性能(samples/s)": "p_whole",
 }
-LABELS = ("配置", "评测项", "推理工具", "precision", "parallel", "fix_hp", "训练资源", "配置文件")
+LABELS = ("配置", "评测项", "推理工具", "precision", "parallel", "fix_hp", "训练资源", "配置文件", "Accelerator")
+SHAPE, TORCH = "Best Shape MxNxK", "torch version"
 # Of the tables of 2023: the target is in the stop rule, the steps are in a note.
-SETTINGS = ("目标精度", "Steps数")
+SETTINGS = ("目标精度", "Steps数", SHAPE, TORCH, "Notes")
 
 
 def printed(metric: ClaimMetric) -> list[float]:
@@ -268,6 +307,10 @@ def test_every_cell_is_a_value_and_every_value_a_cell(published: Published) -> N
         assert [part.strip() for part in claim.row.split("|")] == shown
         if "precision" in cells:
             assert claim.precision.label == cells["precision"]
+        if SHAPE in cells:
+            sizes = dict(zip("mnk", map(int, cells[SHAPE].split("x")), strict=True))
+            assert (claim.run.set, claim.conditions["torch"]) == (sizes, cells[TORCH])
+            assert claim.conditions["shape"] == cells[SHAPE].replace("x", " x ")
         if ALIGNED in cells:
             assert claim.aligned == {"True": True}.get(cells[ALIGNED])
         # What a later version took out is a value of the earlier one only.

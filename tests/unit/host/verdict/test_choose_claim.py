@@ -11,10 +11,11 @@ from msgspec import structs
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Claim
-from flagbench.records.model import Record
-from flagbench.verdict import choose_claim
+from flagbench.records.model import Metric, Record
+from flagbench.records.read import read_record
+from flagbench.verdict import Verdict, choose_claim, verify_claim
 
-from .conftest import BASE, CASE, CATALOG, CLAIM, edit
+from .conftest import BASE, CASE, CATALOG, CLAIM, ROWS, edit
 
 CLAIMS = CATALOG.claims
 
@@ -42,6 +43,27 @@ def test_the_nearest_row_of_what_a_row_says_is_that_row() -> None:
 def test_what_another_device_reaches_is_not_held_against() -> None:
     with pytest.raises(FlagbenchError):
         chosen(row("roofs/a100-1x8-bf16", device_model="NVIDIA H200"))
+
+
+def test_what_another_shape_reaches_is_not_held_against() -> None:
+    assert chosen(row("roofs/h100-1x1-mamf-bf16")).id == "roofs/h100-1x1-mamf-bf16"
+    with pytest.raises(FlagbenchError):
+        chosen(row("roofs/h100-1x1-mamf-bf16", shape="8192 x 8192 x 8192"))
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [("roofs/h100-1x1-mamf-bf16", Verdict.REPRODUCED), ("roofs/a100-1x8-bf16", Verdict.INCONCLUSIVE)],
+)
+def test_a_short_run_makes_the_products_of_mamf(name: str, verdict: Verdict) -> None:
+    claim, measured = CLAIMS[name], read_record(ROWS / "run-roofs-2.json")
+    (published,) = claim.metrics
+    interval = (published.value * 0.999, published.value * 1.001)
+    metric = Metric(published.name, published.value, published.unit, "device", ci95=interval, n=100)
+    conditions = {**measured.conditions, **row(name).conditions}
+    record = structs.replace(measured, conditions=conditions, metrics=(metric,))
+    result = verify_claim([record], claim, CATALOG.cases["roofs"])
+    assert (result.gate, result.verdict) == (published.name, verdict)
 
 
 @pytest.mark.parametrize("name", ["glm/a100-1x8-fp32", "llama2-7b-lora/a100-1x1-fp16-bs4"])
