@@ -69,8 +69,11 @@ def _pages(record: str | None, store_url: str | None) -> Iterator[tuple[str, str
         return
     runs = load_runs([record], store_url)
     held = runs.to_verify()
-    kind, title = ("series", runs.series[0].document.series_id) if runs.series else ("record", held[0].record_id)
-    yield file_name(kind, title), run_page(held, load_catalog(), title)
+    if not held:
+        raise FlagbenchError("; ".join(runs.problems), remedy="name a record of the series", code=ExitCode.DATA)
+    series = runs.series[0] if runs.series else None
+    kind, title = ("record", held[0].record_id) if series is None else ("series", series.document.series_id)
+    yield file_name(kind, title), run_page(held, load_catalog(), title, series=series)
 
 
 def _write(path: Path, text: str) -> None:

@@ -16,7 +16,7 @@ from flagbench.page import Block, Lines, Table
 from flagbench.records.index import Summary
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
-from flagbench.records.series import check_series, load_all
+from flagbench.records.series import Series, check_series, load_all
 from flagbench.records.series_document import SeriesDocument
 from flagbench.records.store import Store, StoredRecord
 from flagbench.report.charts import (
@@ -40,6 +40,7 @@ from flagbench.verdict.explain import explain
 from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Ratio
+from flagbench.verdict.series import series_verdict
 
 INDEX = "index.html"
 NEWEST = 50
@@ -61,17 +62,25 @@ def run_page(
     title: str,
     *,
     home: str = "",
+    series: Series | None = None,
     before: Curve | None = None,
     charts: Sequence[Chart | None] = (),
     listing: Table | None = None,
 ) -> str:
     """A page of runs of one configuration: the verdict on them, charts, and all that their records say.
 
-    `before`: the losses of an earlier run of the same configuration and seed. `charts`, `listing`: what follows.
+    `series`: the one that the records are of. `before`: the losses of an earlier run of the same configuration and
+    seed. `charts`, `listing`: what follows.
     """
     case, first = catalog.cases.get(records[0].case), records[0]
     claims = [] if case is None else claims_for(first, case, catalog.claims.values())
-    result = verify_claim(records, choose_claim(first, case, claims), case, chosen=True) if case and claims else None
+    result = None
+    if case is not None and claims:
+        claim = choose_claim(first, case, claims)
+        if series is None:
+            result = verify_claim(records, claim, case, chosen=True)
+        else:
+            result = series_verdict(series, claim, case)[1]
     parts = verdict_blocks(records, result, wide=True)
     sections: dict[str, Sequence[Block]] = {"What the verdict rests on" if result else "Measured": parts}
     drawn = [None if result is None else verdict_chart(result)]
@@ -230,9 +239,9 @@ def _series_page(
     with suppress(FlagbenchError):
         if all(entry.record_id in pages for entry in entries):
             checked = check_series(store, series)
-            if checked.records and not checked.problems:
-                runs = _listing(entries, pages)
-                return run_page(checked.records, catalog, title, home=INDEX, charts=[chart], listing=runs)
+            if found := checked.records or checked.failed:
+                listing = _listing(entries, pages)
+                return run_page(found, catalog, title, home=INDEX, series=checked, charts=[chart], listing=listing)
     lead += f" The verdict on all of them: flagbench verify {series.series_id}"
     charts = [chart] if chart is not None else []
     sections = {"Records": [_listing(entries, pages)]}

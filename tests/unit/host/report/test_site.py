@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -94,6 +95,20 @@ def test_one_record_has_a_page_without_links(flagbench: Flagbench, tmp_path: Pat
     titles = re.findall(r"<title id=\"([a-z]+)-title\">", text)
     assert titles == ["ratio", "steps", "losses"]
     assert "REPRODUCED" in text
+
+
+def test_a_series_with_problems_is_invalid(flagbench: Flagbench, stored: Path, tmp_path: Path) -> None:
+    (path,) = stored.glob("series/golden.json")
+    series = json.loads(path.read_bytes())
+    series["runs"][0]["seconds"] = 0.001
+    path.write_text(json.dumps(series), encoding="utf-8")
+    checksum = path.with_name("golden.json.sha256")
+    checksum.write_text(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  golden.json\n", encoding="utf-8")
+    expected = flagbench(f"verify golden --json --store {stored}")
+    assert json.loads(expected.out)["verdict"] == "INVALID"
+    assert "<strong>INVALID</strong>" in report(flagbench, stored, tmp_path / "out")["series-golden.html"]
+    assert flagbench(f"report golden --store {stored} --out {tmp_path / 'alone'}").code == 0
+    assert "<strong>INVALID</strong>" in (tmp_path / "alone" / "series-golden.html").read_text(encoding="utf-8")
 
 
 def test_a_record_cannot_add_to_a_page(flagbench: Flagbench, store: Store, tmp_path: Path) -> None:
