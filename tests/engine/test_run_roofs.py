@@ -1,4 +1,4 @@
-"""Runs of the case that measures devices: on one rank, on two, on two nodes of two, and with one slow rank."""
+"""Runs of the case that measures devices: on one rank, on two of which one is slow, and on two nodes of two."""
 
 import pytest
 
@@ -8,13 +8,13 @@ from running import CaseRun, free_port, run_case
 
 pytestmark = pytest.mark.image
 
-# By the clock of its device, rank 1 takes a quarter longer.
+# By the clock of its device, rank 1 takes twice as long.
 SLOWER = """
 from flagbench_cases.rank import stopwatch
 seconds = stopwatch.HostClock.seconds
-stopwatch.HostClock.seconds = lambda self, start, end: 1.25 * seconds(self, start, end)
+stopwatch.HostClock.seconds = lambda self, start, end: 2 * seconds(self, start, end)
 """
-QUICK = ("--preset", "tiny", "--set", "measure_seconds=8")
+QUICK = ("--preset", "tiny", "--set", "measure_seconds=2")
 
 
 def rates(record):
@@ -32,17 +32,6 @@ def test_one_rank_measures_all_that_needs_no_other(tmp_path):
     assert record["work"]["steps"] == sum(each["repeats"] for each in record["measurements"])
 
 
-def test_bandwidths_follow_from_the_recorded_times(tmp_path):
-    record = run_case(tmp_path, *QUICK, "--gpus", "2", case="roofs").ok("roofs")
-    spans = {span["phase"]: span for span in record["evidence"]["spans"]}
-    found = {metric["name"]: metric["value"] for metric in record["metrics"]}
-    for each in record["measurements"]:
-        assert each["repeats"] == spans[each["name"]]["steps"] <= (100 if each["name"] == "mamf_bf16" else 20)
-    for name in ("all_reduce", "all_gather", "all_to_all"):
-        if name + "_algbw" in found:
-            assert found[name + "_busbw"] == pytest.approx(found[name + "_algbw"] * bus_factor(name, 2))
-
-
 def test_a_slow_rank_is_named(tmp_path):
     slow = fault(tmp_path, 1, "before data", SLOWER)
     record = run_case(tmp_path, *QUICK, "--gpus", "2", case="roofs", env=slow).ok("roofs")
@@ -53,12 +42,19 @@ def test_a_slow_rank_is_named(tmp_path):
 
 def test_two_nodes_measure_together(tmp_path):
     job = [*QUICK, "--nodes", "2", "--gpus", "2", "--master", "127.0.0.1:%d" % free_port(), "--run-id", "roofs"]
-    nodes = [CaseRun(tmp_path, [*job, "--node-rank", str(node)], case="roofs") for node in (0, 1)]
+    nodes = [CaseRun(tmp_path, [*job, "--node-rank", str(node)], False, case="roofs") for node in (0, 1)]
     first, second = [node.wait() for node in nodes]
     record = first.ok("roofs")
     assert second.code == 0
     assert len(record["ranks"]) == 4
     assert len(record["measurements"][0]["devices"]) == 4
+    spans = {span["phase"]: span for span in record["evidence"]["spans"]}
+    for each in record["measurements"]:
+        assert each["repeats"] == spans[each["name"]]["steps"] <= 20
+    found = {metric["name"]: metric["value"] for metric in record["metrics"]}
+    for name in ("all_reduce", "all_gather", "all_to_all"):
+        if name + "_algbw" in found:  # one that takes too long on a busy machine is absent
+            assert found[name + "_busbw"] == pytest.approx(found[name + "_algbw"] * bus_factor(name, 4))
 
 
 @pytest.mark.parametrize(("case", "ranks"), [("distilbert", 2), ("aquila-33b", 1)])
