@@ -3,8 +3,8 @@
 Ours over the publisher's, CPU time on one core or the device's time, in interleaved pairs of steps, over several
 starts of both. On processors, as many cases are compared at a time as there are cores. Exit code 12: a 95 % interval
 is not within 0.97 to 1.03, losses differ, or a difference in operators or bytes is not a listed quirk. With --quick
-two rounds are enough where their ratio is within 0.985 to 1.015; else more follow until an interval decides, or time
-is up, and the ratio alone is judged.
+two rounds are enough where their ratio is within 0.985 to 1.015, or six within 0.98 to 1.02; else more follow until
+an interval decides, or time is up, and the ratio alone is judged.
 """
 
 import argparse
