@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ H100, A100 = ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960)
 
 
 @pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
     def plan(device: tuple[str, int] | None, count: int, minutes: float, case: str | None = None) -> Plan:
         tool = tmp_path / "nvidia-smi"
         if device is not None:
@@ -44,19 +46,21 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (None, 0, 1, "cpu", "distilbert"),
     ],
 )
-def test_the_largest_case_that_fits(planned, device, count, minutes, stack, case) -> None:
+def test_the_largest_case_that_fits(
+    planned: Callable[..., Plan], device: Any, count: int, minutes: float, stack: str, case: str | None
+) -> None:
     plan = planned(device, count, minutes)
     assert (plan.stack.name, [part.case.name for part in plan.parts][1:]) == (stack, [case] if case else [])
     assert (plan.without_case is None) is (case is not None)
     assert sum(part.seconds for part in plan.parts) <= 60 * minutes
 
 
-def test_a_named_case_is_run(planned) -> None:
+def test_a_named_case_is_run(planned: Callable[..., Plan]) -> None:
     plan = planned(H100, 1, 1, "glm")
     assert [part.case.name for part in plan.parts] == ["roofs", "glm"]
 
 
 @pytest.mark.parametrize("case", ["roofs", "none", "distilbert:none"])
-def test_what_is_no_case_is_refused(planned, case: str) -> None:
+def test_what_is_no_case_is_refused(planned: Callable[..., Plan], case: str) -> None:
     with pytest.raises(FlagbenchError):
         planned(None, 0, 1, case)
