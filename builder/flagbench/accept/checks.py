@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct, convert
 
 from flagbench.errors import FlagbenchError
+from flagbench.expect.reference import reference_rows
 from flagbench.expect.rows import published
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.model import Metric, Record
@@ -318,11 +319,10 @@ def _numbers(
             if result.comparable and result.ratio is not None and _held(result, case):
                 claimed.add(result.name)
                 yield _number(result, case, f"claim {claim.id}", LOW, disturbed)
-    for name, row_id, value, unit in _catalogued(record, case, catalog):
-        metric = record.metric(name)
-        if metric is not None and name not in claimed and metric.unit == unit:
-            here, there = estimate([metric], terms.prior(name)), Estimate(value, runs=0)
-            yield _compared(metric, case, f"catalogue {row_id}", quotient(here, there), value, CATALOGUED, disturbed)
+    for metric, row_id, value in _catalogued(record, case, catalog):
+        if metric.name not in claimed:
+            ratio = quotient(estimate([metric], terms.prior(metric.name)), Estimate(value, runs=0))
+            yield _compared(metric, case, f"catalogue {row_id}", ratio, value, CATALOGUED, disturbed)
     if history:
         try:
             compared = verify_baseline([record], history, case, any_seed=True, terms=terms)
@@ -344,17 +344,22 @@ def _held(result: MetricResult, case: Case, kind: str | None = None) -> bool:
     return result.name in HELD[kind] if case.kind == MEASURE else result.name == case.gate
 
 
-def _catalogued(record: Record, case: Case, catalog: Catalog) -> Iterator[tuple[str, str, float, str]]:
-    """Products of matrices in the catalogue on this device, each with the metric that is compared with it."""
+def _catalogued(record: Record, case: Case, catalog: Catalog) -> Iterator[tuple[Metric, str, float]]:
+    """Rows of the catalogue on this device, each with the metric that is compared with it, and its value."""
+    if case.kind != MEASURE:
+        for metric, entry, value, unit in reference_rows(record, catalog):
+            if metric.unit == unit:
+                yield metric, entry.id, float(value)
+        return
     name = str(record.conditions.get(DEVICE))
     device = next((each.id for each in catalog.devices.values() if each.has_name(name)), None)
-    for entry in published(catalog) if case.kind == MEASURE and device is not None else ():
+    for entry in published(catalog) if device is not None else ():
         row = entry.row
         if entry.case is None and row.device_id == device and row.task == "matmul" and "matmul" in row.metrics:
-            value, unit = row.metrics["matmul"]
-            mamf = record.metric(f"mamf_{row.precision}")
-            name = f"matmul_{row.precision}_best" if mamf is None or mamf.ci95 is None else mamf.name
-            yield name, entry.id, float(value), unit
+            both = record.metric(f"mamf_{row.precision}"), record.metric(f"matmul_{row.precision}_best")
+            known = [metric for metric in both if metric is not None]
+            if known:
+                yield next((m for m in known if m.ci95), known[0]), entry.id, float(row.metrics["matmul"].value)
 
 
 def _number(result: MetricResult, case: Case, against: str, limit: float, disturbed: str) -> Check:

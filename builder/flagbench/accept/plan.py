@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import Any, NamedTuple, cast
 
 from flagbench.devices import cards_here, stacks_here, this_machine
 from flagbench.errors import FlagbenchError
+from flagbench.expect.rows import published, wanted_conditions
 from flagbench.image_reference import case_and_stack
-from flagbench.manifests.fields import NOT_PUBLISHED
+from flagbench.manifests.catalogue import read_cases
+from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog, Claim
 from flagbench.manifests.settings import preset_of, schedule
@@ -116,8 +120,10 @@ def plan_of(
         tried.append(part)
         if part.seconds <= left:
             return Plan(stack, count, (*parts, part))
-    if name is not None and tried:
-        return Plan(stack, count, (*parts, tried[-1]))
+    if name is not None:
+        target = target_of(RunRequest(catalog.cases[name], stack, LocalOptions(gpus=count)), chosen, DockerOptions())
+        last = tried[-1] if tried else Part(target, left, "asked for; how long it takes is not known")
+        return Plan(stack, count, (*parts, last))
     shortest = min((part.seconds for part in tried), default=None)
     why = "no case fits the memory of a device and this Python"
     if shortest is not None:
@@ -128,10 +134,7 @@ def plan_of(
 def _candidates(
     catalog: Catalog, stack: Stack, gpus: int, via: Via, name: str | None, store: Store
 ) -> Iterator[Part]:
-    """Runs of the cases that fit the memory of a device, the best first.
-
-    Those with published rows of this device and as many devices come first, then the one that takes most memory.
-    """
+    """Runs of the cases that fit a device and this Python, the best first."""
     cases = [case for case in catalog.cases.values() if case.name in stack.runs and case.kind != MEASURE]
     cases = [case for case in cases if name in (None, case.name)]
     if via == "native":
@@ -144,65 +147,107 @@ def _candidates(
             request = RunRequest(case, stack, options)
             yield Part(target_of(request, via, DockerOptions()), 2 * START_SECONDS["cpu"], "a model, tiny")
         return
+    for case, row in _ranked(catalog, cases, gpus):
+        yield from _windows(case, row, stack, gpus, via, store)
+
+
+class Row(NamedTuple):
+    """A published row by which a case is chosen, and how long it takes."""
+
+    id: str
+    same: bool
+    """Whether it is of as many of these devices, so that the run is as the row says."""
+    seconds_of_step: float | None
+    precision: str | None = None
+    settings: tuple[str, ...] = ()
+
+
+def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[tuple[Case, Row]]:
+    """The cases that fit the memory of a device: those with claims of it, with rows of the catalogue, then others.
+
+    Of each, those that take most memory come first.
+    """
     machine = this_machine()
-    memory = min((device.memory_gib for device in machine.devices if device.memory_gib), default=None)
-    here = {device.name for device in cards_here(machine, catalog)}
-    ranked = []
+    memory = min((device.memory_gib for device in machine.devices if device.memory_gib), default=math.inf)
+    here = cards_here(machine, catalog)
+    entries = [entry for entry in published(catalog) if entry.case is None]
+    found: list[tuple[int, float, Case, Row]] = []
     for case in cases:
         rows = [row for row in catalog.claims.values() if row.case == case.name and row.run.nodes == 1]
-        if not rows:
+        row = min(
+            rows,
+            key=lambda row: (_device(row) not in map(_name, here), _takes(row) == 0, abs(row.run.gpus - gpus)),
+            default=None,
+        )
+        if row is not None and _takes(row) > MEMORY_SHARE * memory:
             continue
-        row = min(rows, key=lambda row: (_device(row) not in here, _takes(row) is None, abs(row.run.gpus - gpus)))
-        own = _device(row) in here and row.run.gpus == gpus
-        needs = _takes(row)
-        if needs is not None and memory is not None and needs > MEMORY_SHARE * memory:
-            continue
-        ranked.append((not own, -(needs or 0.0), case.name, case, row))
-    for other, _, _, case, row in sorted(ranked, key=lambda each: each[:3]):
-        settings = () if other else tuple(f"{key}={value}" for key, value in row.run.set.items())
-        why = f"as {row.id}" if not other else f"no row is of {gpus} of these devices; the nearest is {row.id}"
-        for steps in (None, FEWEST_STEPS):
-            options = LocalOptions(
-                gpus=gpus,
-                steps=steps,
-                set_=settings,
-                data="synthetic",
-                precision=None if other else row.run.precision,
-            )
-            try:
-                request = RunRequest(case, stack, options)
-                described = describe(request, container=via == "docker")
-            except FlagbenchError:  # such as a layout that these devices cannot have
-                break
-            before = estimate(described, stack, store, ())
-            seconds = before.seconds if before else _seconds(case, row, steps, same=not other)
-            if seconds is None:
-                break
-            yield Part(target_of(request, via, DockerOptions()), seconds + START_SECONDS[stack.device_kind], why)
+        if row is not None:
+            found.append((2, -_takes(row), case, Row(row.id, False, _of_claim(case, row, same=False))))
+        if row is not None and _device(row) in map(_name, here) and row.run.gpus == gpus:
+            settings = tuple(f"{key}={value}" for key, value in row.run.set.items())
+            of = Row(row.id, True, _of_claim(case, row, same=True), row.run.precision, settings)
+            found.append((0, -_takes(row), case, of))
+        task = read_cases(catalog)[case.name]
+        for device in here:
+            wanted = wanted_conditions(case, task.task, device, gpus)
+            for entry in entries:
+                if entry.row.model == task.model and entry.speed == case.gate and not entry.differing(wanted):
+                    value = float(entry.row.metrics[case.gate].value)
+                    of = Row(entry.id, True, _of_step(case, case.gate, entry.row.sequence) / value)
+                    found.append((1, 0.0, case, of))
+    return [(case, of) for _, _, case, of in sorted(found, key=lambda each: (each[0], each[1], each[2].name))]
+
+
+def _windows(case: Case, row: Row, stack: Stack, gpus: int, via: Via, store: Store) -> Iterator[Part]:
+    """The runs of a case: of its own window, then of a shorter one."""
+    why = f"as {row.id}" if row.same else f"without the settings of a row; the nearest is {row.id}"
+    train = schedule(preset_of(case, "reference", "faithful"))
+    for steps in (None, FEWEST_STEPS):
+        if steps is not None and steps >= (train["window_steps"] or 0):
+            return
+        options = LocalOptions(
+            gpus=gpus, steps=steps, set_=row.settings, data="synthetic", precision=cast("Any", row.precision)
+        )
+        try:
+            request = RunRequest(case, stack, options)
+            described = describe(request, container=via == "docker")
+        except FlagbenchError:  # such as a layout that these devices cannot have
+            return
+        before = estimate(described, stack, store, ())
+        count = train["warmup_steps"] + (steps or train["window_steps"] or 0)
+        if before is None and not row.seconds_of_step:
+            return
+        seconds = before.seconds if before else count * (row.seconds_of_step or 0.0)
+        yield Part(target_of(request, via, DockerOptions()), seconds + START_SECONDS[stack.device_kind], why)
+
+
+def _name(device: DeviceModel) -> str:
+    return device.name
 
 
 def _device(row: Claim) -> str:
     return str(row.conditions.get("device_model"))
 
 
-def _takes(row: Claim) -> float | None:
-    """GiB of a device's memory that a row publishes."""
+def _takes(row: Claim) -> float:
+    """GiB of a device's memory that a row publishes; 0 without."""
     found = row.metric("mem_peak")
-    return found.value if found is not None else None
+    return found.value if found is not None else 0.0
 
 
-def _seconds(case: Case, row: Claim, steps: int | None, *, same: bool) -> float | None:
-    """Seconds of a window at the speed of a row, of whatever device; None where the row has no speed.
+def _of_claim(case: Case, row: Claim, *, same: bool) -> float | None:
+    """Seconds of a step at the speed of a row, of whatever device; None where the row has no speed.
 
     `same`: whether it has the row's settings.
     """
     speed = row.metric(case.gate)
-    train = schedule(preset_of(case, "reference", "faithful"))
-    if speed is None or not speed.value or train["window_steps"] is None:
+    if speed is None or not speed.value:
         return None
-    of_step = float(row.run.set.get("batch_size", 0) if same else 0) or float(train["batch_size"])  # of a replica
-    if speed.unit.startswith("tokens"):
-        length = row.conditions.get("sequence_length", NOT_PUBLISHED)
-        of_step *= length if isinstance(length, int) else 0
-    of_device = speed.value / (row.run.gpus if speed.scope == "job" else 1)
-    return (train["warmup_steps"] + (steps or train["window_steps"])) * of_step / of_device if of_step else None
+    work = _of_step(case, speed.unit, str(row.conditions.get("sequence_length")), row.run.set if same else {})
+    return work * (row.run.gpus if speed.scope == "job" else 1) / speed.value or None
+
+
+def _of_step(case: Case, unit: str, sequence: str, settings: Mapping[str, Any] | None = None) -> float:
+    """Tokens or samples of a step of a replica."""
+    batch = (settings or {}).get("batch_size") or schedule(preset_of(case, "reference", "faithful"))["batch_size"]
+    return float(batch) * ((int(sequence) if sequence.isdecimal() else 0) if unit.startswith("tokens") else 1)

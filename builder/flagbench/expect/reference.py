@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from flagbench.expect.rows import published
+from flagbench.expect.rows import Entry, published
 from flagbench.manifests.catalogue import read_cases
 from flagbench.manifests.model import Catalog
-from flagbench.records.model import Record
+from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import DEVICE
 
 _STATED = {
@@ -22,7 +22,14 @@ _STATED = {
 
 
 def references(record: Record, catalog: Catalog) -> Iterator[str]:
-    """The ratio of a run to each row of its device that states nothing else than it did.
+    """The ratio of a run to each row of its device that states nothing else than it did."""
+    for measured, entry, value, unit in reference_rows(record, catalog):
+        what = f"{measured.name} {measured.value:.6g} is {measured.value / float(value):.3f} of {value} {unit}"
+        yield f"reference, not a verdict: {what} ({entry.id}: {entry.source})"
+
+
+def reference_rows(record: Record, catalog: Catalog) -> Iterator[tuple[Metric, Entry, str, str]]:
+    """What a run measured, with each row of its device that states nothing else than it did, its value and unit.
 
     A case with claims has none. As with a claim, a published metric is compared with what the case's manifest says
     that it is held by.
@@ -44,5 +51,4 @@ def references(record: Record, catalog: Catalog) -> Iterator[str]:
         measured = record.metric(spec.held_by or spec.name)
         if measured is not None:
             value, unit = entry.row.metrics[spec.name]
-            what = f"{measured.name} {measured.value:.6g} is {measured.value / float(value):.3f} of {value} {unit}"
-            yield f"reference, not a verdict: {what} ({entry.id}: {entry.source})"
+            yield measured, entry, value, unit
