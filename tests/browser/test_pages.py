@@ -17,17 +17,27 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
+from flagbench.accept import certificate
 from flagbench.cli import main
 from flagbench.records.store import open_store
 from honest import Pace, honest_record
 from running import need
+from unit.host.accept.test_accept import accepted
 
 ROOT = Path(__file__).parents[2]
 CLAIM = CATALOG.claims["distilbert/a100-1x8-fp32"]
 DEVICE = {"sm_clock_busy_mhz": 1400, "sm_clock_min_mhz": 1200, "sm_clock_max_mhz": 1410}
 THROTTLED = DEVICE | {"throttle_seconds": {"hw_thermal_slowdown": 12.0}}
 RUN = "record-made-up-2"
-PAGES = ("index", "claim-distilbert-a100-1x8-fp32-6", "device-NVIDIA-A100", "series-golden", RUN, "record-20261125")
+PAGES = (
+    "index",
+    "claim-distilbert-a100-1x8-fp32-6",
+    "device-NVIDIA-A100",
+    "series-golden",
+    RUN,
+    "record-20261125",
+    "certificate",
+)
 VIEWS = [(width, scheme) for width in (400, 1280) for scheme in ("light", "dark")]
 
 
@@ -50,7 +60,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages of a store of another release with three more runs, the last of them slow and throttled."""
+    """The pages of a store of another release with three more runs, the last slow and throttled; a certificate."""
     folder = tmp_path_factory.mktemp("report")
     shutil.copytree(ROOT / "tests" / "replay" / "08a01ae" / "store", folder / "store")
     store = open_store(str(folder / "store"))
@@ -61,6 +71,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         record["telemetry"] = {"devices": [{**DEVICE, "index": 0}, {**THROTTLED, "index": 1}]}
         store.put(json.dumps(record).encode())
     assert main.run(["report", "--store", store.url, "--out", str(folder / "pages")]) == 0
+    found = accepted()
+    files = certificate.files_of(certificate.certificate_of(found, CATALOG, 50.0), found.records, {})
+    (folder / "pages" / certificate.PAGE).write_bytes(files[certificate.PAGE])
     return folder / "pages"
 
 
