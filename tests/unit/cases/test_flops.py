@@ -93,9 +93,10 @@ def lora(model: dict[str, Any]) -> Any:
 
 def lora_of_all(model: dict[str, Any]) -> Any:
     """A sequence of a geometry on random weights."""
-    from flagbench_cases.cases.llama2_7b_lora.decoder import Decoder, shape_from
+    from flagbench_cases.cases.llama2_7b_lora.decoder import Decoder
+    from flagbench_cases.cases.llama2_7b_lora.model import shape_from
 
-    network, ids = Decoder(shape_from(model), torch.bfloat16, META, False), torch.zeros(1, 4096, dtype=torch.long)
+    network, ids = Decoder(shape_from(model), False), torch.zeros(1, 4096, dtype=torch.long)
     return lambda: network(ids, ids)
 
 

@@ -43,11 +43,15 @@ class LlamaShape:
     kv_heads: int
     ffn: int
     vocab_size: int
-    positions: int
     norm_eps: float
     rope_theta: float
     initializer_range: float
     lora: LoraShape
+    positions: int = 0
+    """Rows of the rotary tables, where they are made in advance."""
+    qkv_bias: bool = False
+    rope_factor: float = 1.0
+    """By which positions are stretched at low frequencies, as in Llama 3.1."""
 
     def __post_init__(self) -> None:
         if self.dim % self.heads or self.heads % self.kv_heads:

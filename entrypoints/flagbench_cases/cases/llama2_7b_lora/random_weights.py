@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from flagbench_cases.cases.llama2_7b_lora import decoder
 from flagbench_cases.cases.llama2_7b_lora.engine import ignore_frozen
+from flagbench_cases.cases.llama2_7b_lora.model import shape_from
 from flagbench_cases.cases.llama2_7b_lora.optimizer import OPTIMIZER
 from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work
 from flagbench_cases.engines.data_parallel import data_parallel
@@ -58,10 +59,10 @@ class RandomWorkload(TrainWorkload):
 
     def _make_model(self) -> None:
         context, config, train = self.context, self.config, self.config["train"]
-        self.shape = decoder.shape_from(config["model"])
+        self.shape = shape_from(config["model"])
         self.fused = train["fused_attention"] and decoder.has_fused_attention()
         dtype = DTYPES.get(config["precision"], torch.float32)
-        self.module = decoder.Decoder(self.shape, dtype, self.device, self.fused)
+        self.module = decoder.Decoder(self.shape, self.fused, dtype=dtype, device=self.device)
         self.module.initialise(config["seed"])
         self.module.recompute = train["recompute"]
         context.device.synchronize()

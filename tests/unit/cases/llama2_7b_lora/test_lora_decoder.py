@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from flagbench_cases.cases.llama2_7b_lora.decoder import IGNORED, Decoder, shape_from
+from flagbench_cases.cases.llama2_7b_lora.decoder import IGNORED, Decoder
+from flagbench_cases.cases.llama2_7b_lora.model import shape_from
 from flagbench_cases.cases.llama2_7b_lora.random_weights import RandomWorkload, batch_of
 from flagbench_cases.shared.config import load_case, load_stack, merge, resolve
 from flagbench_cases.shared.errors import UsageError
@@ -18,7 +19,6 @@ from workloads import on_ranks, set_up, train
 pytestmark = pytest.mark.image
 
 CASES = ("llama3.1-8b-lora", "qwen2.5-7b-lora")
-CPU = torch.device("cpu")
 
 
 def configured(case: str, **changes: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def configured(case: str, **changes: Any) -> dict[str, Any]:
 
 def decoder(case: str, fused: bool) -> Decoder:
     """A tiny model of a geometry; all its numbers, those of B and of norms too, are random."""
-    model = Decoder(shape_from(configured(case)["model"]), torch.float32, CPU, fused)
+    model = Decoder(shape_from(configured(case)["model"]), fused)
     model.initialise(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -110,7 +110,7 @@ def test_parameters_and_published_flops(case: str, frozen: int, trained: int, pu
     """AutoModel's formula is llama3_flops of its components/utils/flops_utils.py, times its factor for adapters."""
     manifest = load_case(case)
     model = manifest["presets"]["reference"]["model"]
-    parameters = list(Decoder(shape_from(model), torch.bfloat16, torch.device("meta"), True).parameters())
+    parameters = list(Decoder(shape_from(model), True, device=torch.device("meta")).parameters())
     assert sum(each.numel() for each in parameters if not each.requires_grad) == frozen
     assert sum(each.numel() for each in parameters if each.requires_grad) == trained
     dim, length = model["dim"], manifest["presets"]["reference"]["data"]["sequence_length"]
