@@ -10,7 +10,6 @@ import typer
 from flagbench import complete
 from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.catalogue import read_catalogue
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
 from flagbench.output import echo_json
@@ -23,7 +22,6 @@ from flagbench.report.junit import junit_of_verdict, write_junit
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
 from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
-from flagbench.verdict.machine import Published
 from flagbench.verdict.result import Against
 from flagbench.verdict.series import dated, look_level, with_provenance
 from flagbench.verdict.stats.between import Prior
@@ -122,8 +120,7 @@ def _explained(held: list[Record], result: VerifyResult, base: Runs | None) -> E
     """Why the runs of a verdict are slow."""
     catalog = load_catalog(claims="roofs")
     case = catalog_get(catalog.cases, held[0].case, kind="case")
-    published = Published([*catalog.claims.values()], read_catalogue(catalog))
-    return explain(held, result, case, base.to_verify() if base else (), published)
+    return explain(held, result, case, base.to_verify() if base else (), [*catalog.claims.values()])
 
 
 def _check_options(claim: str | None, baseline: list[str], within: float) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from flagbench.manifests.model import Case
+from flagbench.manifests.model import Case, Claim
 from flagbench.records.model import Record
 from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, ExplainedRun, Kind, Other, open_run, steady
-from flagbench.verdict.machine import NOTHING, Machine, Published, judge_machine, reachable
+from flagbench.verdict.machine import Machine, judge_machine, reachable
 from flagbench.verdict.result import MetricResult, Verdict, VerifyResult
 from flagbench_core.evidence import EvidenceError
 
@@ -69,7 +69,7 @@ def explain(
     result: VerifyResult,
     case: Case,
     baseline: Sequence[Record] = (),
-    published: Published = NOTHING,
+    claims: Sequence[Claim] = (),
 ) -> Explanation:
     """Why the runs of a verdict are slow.
 
@@ -77,13 +77,13 @@ def explain(
         records: the runs that the verdict is on, of one configuration.
         result: the verdict.
         baseline: the runs of the other side, if they were compared with a baseline.
-        published: what devices reach without a model.
+        claims: of the case roofs: what devices reach without a model.
 
     A cause's share of the time is the mean over the runs. What the other side loses to the same cause is subtracted:
     a baseline's by its evidence, a published row's data waits and evaluations by its own rates.
     """
     try:
-        return _explain(records, result, case, baseline, published)
+        return _explain(records, result, case, baseline, claims)
     except EvidenceError as error:
         return Explanation(reason=f"its evidence contradicts itself: {error}")
     except ArithmeticError:  # an INVALID record may have any numbers
@@ -91,7 +91,7 @@ def explain(
 
 
 def _explain(
-    records: Sequence[Record], result: VerifyResult, case: Case, baseline: Sequence[Record], published: Published
+    records: Sequence[Record], result: VerifyResult, case: Case, baseline: Sequence[Record], claims: Sequence[Claim]
 ) -> Explanation:
     """As `explain`. Raises EvidenceError, and ArithmeticError for numbers that no run has."""
     target = _target(result)
@@ -107,7 +107,7 @@ def _explain(
     # Without a ratio it is work of another kind, whose times per step say nothing of this run's.
     others = [run for run in there if run is not None and ratio is not None]
     agree = steady(runs) and (not others or steady(others))
-    other = Other(others, result.conditions, agree, reachable(records[0], case, published.sources))
+    other = Other(others, result.conditions, agree, reachable(records[0], case, claims))
     waits = _published_costs(result) if result.against.kind == "claim" else {}
 
     causes, unmeasured = [], []
@@ -136,7 +136,7 @@ def _explain(
         causes=tuple(sorted(causes, key=lambda cause: -(cause.time or 0.0))),
         unexplained=unexplained,
         reason=_reason(result, target, gap),
-        machine=judge_machine(records, case, baseline if others else (), published),
+        machine=judge_machine(records, case, baseline if others else (), claims),
     )
 
 

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from flagbench.manifests.catalogue import Source
 from flagbench.manifests.model import Case, Claim
 from flagbench.records.model import Record
 from flagbench.verdict.subject import Subject, slow_devices
-from flagbench_core.evidence.roofs import short_roofs
+from flagbench_core.evidence.roofs import MAMF, short_roofs
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.stats.summary import median
 
@@ -26,16 +25,6 @@ COPIED = 0.75
 """The share of its datasheet's bandwidth: an A100 reached 85 % (main_memory-bandwidth), an H100 91 %."""
 LOW = 0.9
 """A rate below that share of the expected one is low: two measurements of one processor differ by less."""
-
-
-class Published(NamedTuple):
-    """What is published of devices without a model: claims of the case roofs, and the catalogue."""
-
-    claims: Sequence[Claim] = ()
-    sources: Sequence[Source] = ()
-
-
-NOTHING = Published()
 
 
 class Expected(NamedTuple):
@@ -68,7 +57,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 def judge_machine(
-    records: Sequence[Record], case: Case, baseline: Sequence[Record], published: Published
+    records: Sequence[Record], case: Case, baseline: Sequence[Record], claims: Sequence[Claim]
 ) -> Machine | None:
     """What the roofs of runs of one machine say, each the median of the runs; None if the first run has none."""
     if case.kind == MEASURE or not records[0].measurements:
@@ -79,7 +68,7 @@ def judge_machine(
         found = ((name, _median(baseline, name)) for name in (best, bandwidth, busbw))
         expected = {name: Expected(value, "the baseline") for name, value in found if value}
     else:
-        expected = dict(_published(records[0], case, published))
+        expected = dict(_published(records[0], case, claims))
     roofs = []
     # A publisher's mean is a metric of its own.
     for names in ((f"{product}_mean", best), (f"{bandwidth}_mean", bandwidth), (f"{reduce}_mean", busbw)):
@@ -103,7 +92,7 @@ def judge_machine(
     return Machine(sound=sound, roofs=tuple(roofs), reason=reason)
 
 
-def reachable(record: Record, case: Case, sources: Sequence[Source]) -> Expected | None:
+def reachable(record: Record, case: Case, claims: Sequence[Claim]) -> Expected | None:
     """TFLOP/s of the fastest matrix product of a record's device in its precision; None without a datasheet.
 
     Some devices reach less of their peak than others: a published product counts where it is below the usual share.
@@ -112,10 +101,10 @@ def reachable(record: Record, case: Case, sources: Sequence[Source]) -> Expected
     if subject.device is None or subject.peak is None:
         return None
     found = [_share_of("its datasheet", REACHED, subject.peak / 1e12)]
-    for source in sources:
-        for row in source.rows:
-            if (row.task, row.device_id, row.precision) == ("matmul", subject.device.id, subject.precision):
-                found.append(_share_of(f"{source.name}/{row.row}", STEADY, float(row.metrics["matmul"].value)))
+    for claim in claims:
+        product = claim.metric(f"{MAMF}_{subject.precision}")
+        if product is not None and claim.conditions["device_model"] == subject.device.name:
+            found.append(_share_of(claim.id, STEADY, float(product.value)))
     return min(found)
 
 
@@ -123,15 +112,15 @@ def _share_of(source: str, share: float, value: float) -> Expected:
     return Expected(share * value, f"{share:.0%} of {source}")
 
 
-def _published(record: Record, case: Case, published: Published) -> Iterator[tuple[str, Expected]]:
+def _published(record: Record, case: Case, claims: Sequence[Claim]) -> Iterator[tuple[str, Expected]]:
     """What the metrics of a record's roofs should be, by its device's datasheet and by rows of this device."""
     conditions, device = record.conditions, Subject(record, case).device
     _, best, bandwidth, reduce = short_roofs(str(conditions.get("precision")))
-    if product := reachable(record, case, published.sources):
+    if product := reachable(record, case, claims):
         yield best, product
     if device is not None and device.limits.memory_bandwidth:
         yield bandwidth, _share_of("its datasheet", COPIED, device.limits.memory_bandwidth.value / 1e9)
-    for claim in published.claims:
+    for claim in claims:
         for metric in claim.metrics:
             # Of a product or a copy, every device is measured by itself.
             same = ("device_model", *(("devices", "nodes") if metric.name == f"{reduce}_mean" else ()))

@@ -117,6 +117,12 @@ def test_what_is_not_decided_is_run_again(change: Callable[[Raw, Raw], Any]) -> 
     assert found["action"]["minutes"] >= 1
 
 
+def test_a_product_is_held_against_mamf_in_another_shape() -> None:
+    _, outcomes = concluded(lambda facts, raw: raw["conditions"].update(device_model="NVIDIA H100 80GB HBM3"))
+    assert "matmul_bf16_best" in outcomes
+    assert "matmul_bf16_best" not in concluded(lambda facts, raw: None)[1]
+
+
 def written(folder: Path, change: Callable[[dict[str, Any]], Any] = lambda files: None) -> Path:
     found = accepted()
     document = certificate.certificate_of(found, CATALOG, 50.0)
