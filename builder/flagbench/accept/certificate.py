@@ -179,19 +179,22 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
         raise BundleError(f"its {CERTIFICATE} is not whole: {type(error).__name__}: {error}") from error
     except FlagbenchError as error:
         raise BundleError(error.message) from error
-    differing = [name for name in unlike(stated, fresh) if not name.startswith("flagbench")]
+    differing = [name for name in unlike(_rounded(stated), _rounded(fresh)) if not name.startswith("flagbench")]
     changed = [name for name, content in pages.items() if name not in files or files[name].read_bytes() != content]
+    told = [f"it does not follow from its records in {', '.join(differing[:5])}"] if differing else []
+    told += [f"its {name} is not that of its {CERTIFICATE}" for name in changed]
     if author == this_flagbench() or stated.get("outcome") != fresh["outcome"]:
-        problems = (
-            [f"{CERTIFICATE} does not follow from its records in {', '.join(differing[:5])}"] if differing else []
-        )
-    else:
-        problems = []
-    if author == this_flagbench():
-        problems += [f"its {name} is not that of its {CERTIFICATE}" for name in changed]
-        return CertificateCheck(stated, tuple(problems), ())
-    notes = [f"computed again by this flagbench, it differs in {', '.join(differing[:5])}"] if differing else []
-    return CertificateCheck(stated, tuple(problems), tuple(notes))
+        return CertificateCheck(stated, tuple(told), ())
+    return CertificateCheck(stated, (), tuple(f"computed again by this flagbench, {each}" for each in told))
+
+
+def _rounded(value: Any) -> Any:
+    """A document with nine digits of each number: another Python may add up the last ones otherwise."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, Mapping):
+        return {name: _rounded(each) for name, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from flagbench.runs.target import Target, Via, choose_via, target_of
 from flagbench_core.evidence.section import MEASURE
 
 ROOFS = "roofs"
-RESERVE_SECONDS = 8.0
+RESERVE_SECONDS = 10.0
 """Kept of the time for ending a run whose ranks hang, and for the certificate."""
 ROOFS_SHARE, ROOFS_SECONDS = 0.3, 120
 """The share of the time in which the roofs measure, and the most seconds: those of the case's manifest."""

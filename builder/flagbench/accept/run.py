@@ -32,7 +32,7 @@ LEAST_SECONDS = 10.0
 """With less left, a run is not begun."""
 HISTORY = 5
 """Earlier runs that a run is compared with, the newest ones."""
-LATE_SECONDS = 3.0
+LATE_SECONDS = 4.0
 """After its limit, a run that did not end by itself is stopped."""
 
 
