@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from flagbench_cases.engines.megatron import parts
 from flagbench_cases.engines.megatron.shape import shape_of
+from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
 from running import need_megatron
-from unit.cases.llama2_70b.llama70_bench import trained
+from unit.cases.engines.megatron_bench import transformers_model
+from unit.cases.llama2_70b.llama70_bench import trained, workload
 from workloads import on_ranks
 
 pytestmark = pytest.mark.image
@@ -52,3 +56,22 @@ def test_losses_do_not_depend_on_the_layout(tmp_path: Path) -> None:
     for losses in (first["tp2"], second["tp2"], second["pp2"], means):
         assert losses == pytest.approx(one["whole"], abs=1e-5)
     assert one["dropout"] != pytest.approx(one["whole"], abs=1e-3)
+
+
+def test_rope_logits_are_those_of_transformers(tmp_path: Path) -> None:
+    """The stage of llama3-8b-rope as its workload makes it, with its initial weights."""
+    need_megatron()
+    pytest.importorskip("transformers")
+
+    def body(folder: Path, rank: int, world: int) -> Any:
+        work = workload(folder, rank, Layout(), case="llama3-8b-rope")
+        section, tokens = work.config["model"], work.set.blocks[0][None, :-1]
+        shapes = weights_format.shapes(section)
+        drawn = parts.random_tensors(work.shape, shapes, 1234, work.device, lambda: None, scaled=True)
+        with torch.no_grad():
+            theirs = transformers_model(section, dict(drawn(sorted(shapes))))(tokens).logits
+            return work.module(tokens, torch.arange(tokens.shape[1])[None], None), theirs
+
+    ((ours, theirs),) = on_ranks(1, tmp_path, body)
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    assert theirs.std() > 0.1
