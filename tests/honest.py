@@ -179,7 +179,7 @@ def _evidence(claim: Claim, request: Request, pace: Pace, steps: dict[int, list[
         driver = _known(claim, "driver")
         fact("rank", rank, **where, device=dict(device, index=local), driver=None if driver == "here" else driver)
         executed = request.config["precision"]
-        error = {"fp32": 1e-7, "bf16": 3e-3}.get(executed, 4e-4)
+        error = {"fp32": 1e-7, "bf16": 3e-3, "fp8": 4e-2}.get(executed, 4e-4)
         fact("precision", rank, requested=executed, executed=executed, relative_error=error)
         fact("memory", rank, peak=peak, allocator_peak=peak - 2**30, parameters=1.0)
         fact("processor", rank, ran=trained * (1 - pace.waiting), waited=trained * pace.waiting)

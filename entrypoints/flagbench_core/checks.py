@@ -10,11 +10,18 @@ LEAST_STEPS = 50
 MAX_SKIPPED_SHARE = 0.1
 """Of the measured steps, those that the loss scaler may skip: such a step does less work."""
 
-PRECISION_ERRORS = {"fp32": (0.0, 2e-5), "tf32": (2e-5, 1.2e-3), "fp16": (2e-5, 1.2e-3), "bf16": (1.2e-3, 2e-2)}
+PRECISION_ERRORS = {
+    "fp32": (0.0, 2e-5),
+    "tf32": (2e-5, 1.2e-3),
+    "fp16": (2e-5, 1.2e-3),
+    "bf16": (1.2e-3, 2e-2),
+    "fp8": (2e-2, 0.1),
+}
 """From which, and below which, Frobenius-relative error a product of random matrices ran in a precision.
 
 Rounding inputs to m explicit mantissa bits gives about 2**-(m+1) / sqrt(3) * sqrt(2) per product term: 4e-4 at 10
-bits (TF32, FP16), 3e-3 at 7 (BF16), and about 1e-7 without rounding (FP32). The limits lie in between.
+bits (TF32, FP16), 3e-3 at 7 (BF16), 4e-2 at 3 (FP8, E4M3), and about 1e-7 without rounding (FP32). The limits lie in
+between.
 """
 
 # Whether a check holds, and what it was decided by, which the record has as its `values`.

@@ -12,6 +12,7 @@ from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from enum import Enum
 from typing import Any
 
+from flagbench.manifests.catalogue import peak_of
 from flagbench.manifests.fields import Number
 from flagbench.manifests.model import Case, Catalog, Claim, ClaimMetric, PublishedFormula
 from flagbench.manifests.printed import printed_number
@@ -107,7 +108,10 @@ def reproduce_utilisation(claim: Claim, case: Case) -> Reproduction | None:
         return None
     devices = claim.run.nodes * claim.run.gpus
     share = devices if throughput.scope == "job" else 1
-    peak = formula.peak_of(claim.precision.executed)
+    device = case.stacks[claim.stack].accelerator(str(claim.conditions.get("device_model"))) if claim.stack else None
+    peak = formula.peak_of(claim.precision.executed, peak_of(device, claim.precision.executed))
+    if peak is None:
+        return None
     return Reproduction(
         claim=claim.id,
         formula=formula,

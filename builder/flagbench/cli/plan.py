@@ -8,6 +8,7 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import JsonOption, WideOption
+from flagbench.manifests.fields import Precision
 from flagbench.manifests.load import load_catalog
 from flagbench.output import echo_json, print_page
 from flagbench.plan.page import make_plan
@@ -34,9 +35,7 @@ def command(
         Literal["reference", "tiny"],
         typer.Option(help="The published size, or a tiny one that takes seconds."),
     ] = "reference",
-    precision: Annotated[
-        Literal["fp32", "tf32", "fp16", "bf16"] | None, typer.Option(help="Default: the case's own.")
-    ] = None,
+    precision: Annotated[Precision | None, typer.Option(help="Default: the case's own.")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a hyper-parameter, or fix tp or pp; repeatable."),

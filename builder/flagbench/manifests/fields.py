@@ -42,7 +42,7 @@ Environment = Mapping[
 ]
 Capability = Literal["IPC_LOCK", "SYS_NICE", "SYS_PTRACE"]
 Division = Literal["faithful", "tuned"]
-Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 PeakPrecision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
 DeviceNumber = PeakPrecision | Literal["power_watts", "memory_bandwidth", "sm_clock_mhz"]
 """A peak or a limit of a device, which its manifest states or says why not."""

@@ -163,19 +163,20 @@ class Quirk:
 
 @dataclass(frozen=True)
 class PublishedFormula:
-    """A publisher's utilisation: `metric` for each device x `flops_per_unit` / a peak (FLOP/s)."""
+    """A publisher's utilisation: `metric` for each device x `flops_per_unit` / a peak (FLOP/s): that of the device
+    where there is none."""
 
     id: str
     metric: str
     flops_per_unit: Positive
-    peak: Positive
     source: str
+    peak: Positive | None = None
     peaks: Annotated[Mapping[str, Positive], keys(Precision)] = field(default_factory=dict)
     """Other peaks that the publisher divides by, by the executed precision."""
 
-    def peak_of(self, precision: str) -> Number:
-        """What the publisher divides by for a run of this executed precision."""
-        return self.peaks.get(precision, self.peak)
+    def peak_of(self, precision: str, of_device: Number | None) -> Number | None:
+        """What the publisher divides by for a run of this executed precision; `of_device`: the device's own peak."""
+        return self.peaks.get(precision, self.peak or of_device)
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,8 @@ def _published(catalog: Catalog) -> Iterable[str]:
 def _formulas(catalog: Catalog) -> Iterator[tuple[str, str, str]]:
     for case in catalog.cases.values():
         if formula := case.published_formula:
-            shown = f"{case.unit}/s of a device x {formula.flops_per_unit:g} / {formula.peak:g}"
+            shown = f"{case.unit}/s of a device x {formula.flops_per_unit:g} / "
+            shown += f"{formula.peak:g}" if formula.peak else "the peak of the device"
             shown += "".join(f", in {precision} / {peak:g}" for precision, peak in formula.peaks.items())
             yield f"`{case.name}`", shown, formula.source.strip()
 

@@ -15,7 +15,7 @@ from typer import Option
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
-from flagbench.manifests.fields import Scalar
+from flagbench.manifests.fields import Precision, Scalar
 from flagbench.manifests.model import Case, Engine
 from flagbench.manifests.settings import setting_fault
 from flagbench.manifests.stack import Stack
@@ -65,9 +65,7 @@ class RunOptions:
         Literal["faithful", "tuned"],
         Option(hidden=True, help="faithful, as published, or tuned where the case has it."),
     ] = "faithful"
-    precision: Annotated[Literal["fp32", "tf32", "fp16", "bf16"] | None, Option(help="Default: the case's own.")] = (
-        None
-    )
+    precision: Annotated[Precision | None, Option(help="Default: the case's own.")] = None
     data: Annotated[
         Text,
         Option(

@@ -256,14 +256,15 @@ def facts(record: Record, case: Case, section: Section) -> Facts:
     share = tp * pp
     if share < 1 or section.world % share:
         raise EvidenceError(f"its layout of {share} ranks per replica does not fit {section.world} ranks")
-    flops = record.flops
+    layers = case.presets["reference"].get("model", {}).get("layers")
+    flops, whole = record.flops, record.preset == "reference" and count(config, "model.layers") == layers
     return Facts(
         kind=kind,
         unit=case.unit,
         replicas=section.world // share,
         complete=config[kind]["window_steps"] is None and not (quality and quality.resumed),
         precision=str(config.get("precision")),
-        published=case.raw["flops"].get("published") if case.formula and record.preset == "reference" else None,
+        published=case.raw["flops"].get("published") if whole and case.formula else None,
         peak=float(flops.peak.flops) if flops is not None and flops.peak is not None else None,
         device_kind="",
         evaluations=_evaluations(quality.evaluations if quality is not None else ()),

@@ -50,10 +50,10 @@ def mamf_product(device: torch.device, precision: str, m: int, n: int, k: int, c
 
 def _fp8(device: torch.device, m: int, n: int, k: int, narrow: bool) -> Callable[[], Any]:
     a, b = (torch.randn(shape, device=device) for shape in ((m, k), (n, k)))
-    return _scaled_product(a, b, narrow)
+    return scaled_product(a, b, narrow)
 
 
-def _scaled_product(a: torch.Tensor, b: torch.Tensor, narrow: bool = False) -> Callable[[], Any]:
+def scaled_product(a: torch.Tensor, b: torch.Tensor, narrow: bool = False) -> Callable[[], Any]:
     """A product in fp8 of (m, k) by (n, k), transposed; `narrow`: its result is fp8, else bf16."""
     device = a.device
     dtype, multiply = getattr(torch, "float8_e4m3fn", None), getattr(torch, "_scaled_mm", None)
@@ -86,7 +86,7 @@ def fixed_results(device: torch.device, precisions: Sequence[str], size: int) ->
 
 def _fixed_product(device: torch.device, precision: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if precision == FP8:
-        return _scaled_product(a.to(device), b.to(device))()
+        return scaled_product(a.to(device), b.to(device))()
     set_switches(precision)
     dtype = getattr(torch, DTYPES[precision])
     return torch.mm(a.to(dtype).to(device), b.to(dtype).to(device))

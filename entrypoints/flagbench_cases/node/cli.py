@@ -82,7 +82,7 @@ def build_parser() -> Parser:
     work.add_argument("--preset", choices=("reference", "tiny"), default="reference", help="size (default reference)")
     divisions = "default faithful; tuned where the case has it"
     work.add_argument("--division", choices=("faithful", "tuned"), default="faithful", help=divisions)
-    work.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16"), help="default: set by the case")
+    work.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16", "fp8"), help="default: set by the case")
     work.add_argument("--data", metavar="DIR|s3://...|synthetic", help="prepared data (default: /data if not empty)")
     work.add_argument("--weights", metavar="DIR|s3://...", help="a checkpoint folder (default: random weights)")
     length = work.add_mutually_exclusive_group()

@@ -38,6 +38,7 @@ class Request(NamedTuple):
 
     def resolved(self, case: Dict[str, Any], stack: Dict[str, Any], resolved: Dict[str, Any]) -> "Request":
         """The request with its manifests and its resolved configuration."""
+        layers, published = (each.get("model", {}).get("layers") for each in (resolved, case["presets"]["reference"]))
         counted = {} if case["flops"] == "none" else case["flops"]
         return self._replace(
             case=case["name"],
@@ -48,7 +49,8 @@ class Request(NamedTuple):
             unit=case["unit"],
             gate=case["gate"],
             checks=tuple(case["checks"]),
-            published_flops=counted.get("published"),
+            # It is not valid for a slice of the model.
+            published_flops=counted.get("published") if layers == published else None,
         )
 
     @property

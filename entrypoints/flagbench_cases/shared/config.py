@@ -15,6 +15,11 @@ from flagbench_core.evidence.section import INFER, MEASURE, kind_of
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = os.path.join(os.path.dirname(HERE), "cases")
 TYPES = {"integer": int, "number": float, "string": str, "boolean": bool}
+NOT_ON_CPU = {
+    "tf32": "a CPU has no TF32",
+    "fp16": "FP16 training does not run on a CPU",
+    "fp8": "FP8 training does not run on a CPU",
+}
 
 
 def case_names() -> List[str]:
@@ -124,16 +129,16 @@ def choose_precision(case: Dict[str, Any], stack: Dict[str, Any], asked: Optiona
     FP16."""
     processor = stack["device"]["kind"] == "cpu"
     if asked is None:
-        return "fp32" if case["default_precision"] in ("tf32", "fp16") and processor else case["default_precision"]
+        return "fp32" if case["default_precision"] in NOT_ON_CPU and processor else case["default_precision"]
     if asked not in case["precisions"]:
         raise UsageError(
             "%s does not run in %s" % (case["name"], asked),
             "choose one of: %s" % ", ".join(case["precisions"]),
         )
-    if asked in ("tf32", "fp16") and processor:
-        others = [name for name in case["precisions"] if name not in ("tf32", "fp16")]
+    if asked in NOT_ON_CPU and processor:
+        others = [name for name in case["precisions"] if name not in NOT_ON_CPU]
         raise UsageError(
-            "a CPU has no TF32" if asked == "tf32" else "FP16 training does not run on a CPU",
+            NOT_ON_CPU[asked],
             "use --precision %s on the %s stack" % (" or ".join(others), stack["name"]),
         )
     return asked

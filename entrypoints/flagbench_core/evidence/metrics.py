@@ -234,7 +234,9 @@ def published_utilisation(run: Run) -> Iterator[Entry]:
     if formula is None or base is None or run.window is None or not run.facts.counted:
         return
     share = 1 if base["scope"] == "device" else run.section.world
-    peak = formula.get("peaks", {}).get(run.facts.precision, formula["peak"])
+    peak = formula.get("peaks", {}).get(run.facts.precision, formula.get("peak", run.facts.peak))
+    if peak is None:
+        return
     scale = formula["flops_per_unit"] / peak / share
     note = "{}: {} x {:g} FLOP / {:g} FLOP/s".format(
         formula["id"], formula["metric"], formula["flops_per_unit"], peak

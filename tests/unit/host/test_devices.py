@@ -206,7 +206,7 @@ def test_rows_for_as_many_devices_as_there_are_come_first(tool: Tool) -> None:
     ("line", "closest"),
     [
         (L4, "NVIDIA "),
-        ("NVIDIA A100-PCIE-80GB, 81920 MiB, GPU-1", "NVIDIA A100-SXM4-40GB"),
+        ("NVIDIA A100-PCIE-80GB, 81920 MiB, GPU-1", "NVIDIA A100-SXM4-80GB"),
         ("NVIDIA H800 PCIe, 81559 MiB, GPU-1", "NVIDIA H800"),
     ],
 )
@@ -237,7 +237,7 @@ def test_list_marks_the_rows_of_this_machine(tool: Tool, flagbench: Flagbench) -
 def test_list_names_the_closest_rows_of_a_device_without_any(tool: Tool, flagbench: Flagbench) -> None:
     tool("nvidia-smi", "NVIDIA A100-PCIE-80GB, 81920 MiB, GPU-1")
     ended = flagbench("list claims")
-    assert "NVIDIA A100-SXM4-40GB" in ended.err
+    assert "NVIDIA A100-SXM4-80GB" in ended.err
     assert "THIS MACHINE" not in ended.out
 
 

@@ -124,10 +124,12 @@ def test_a_row_that_may_be_of_the_device_comes_first() -> None:
 def test_all_rows_that_may_be_of_the_device_are_shown(flagbench: Flagbench) -> None:
     told = ask("llama3-8b", "h100-sxm", 8)
     may_be = [row["id"] for row in told["nearest"] if "h100-sxm" in row["may_be"]]
-    assert {f"flagperf/{number}" for number in range(2, 9)} <= set(may_be)
+    assert may_be == ["flagperf/8"]
+    claims = {f"llama3-8b/h100-{nodes}x8-{precision}" for nodes in (1, 2) for precision in ("bf16", "fp8")}
+    assert claims <= {row["id"] for row in told["rows"]}
     shown = flagbench("expect llama3-8b --on h100-sxm --gpus 8").out
-    assert "megatron-bridge/260" in shown.splitlines()[0]  # no number without its source
-    assert "flagperf/2 " in shown
+    assert "llama3-8b/h100-1x8-bf16" in shown.splitlines()[0]  # no number without its source
+    assert "flagperf/8 " in shown
     assert "DGX-B200" not in shown
 
 

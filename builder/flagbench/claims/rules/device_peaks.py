@@ -106,7 +106,8 @@ def follows(row: Row) -> Iterator[LintFinding]:
             yield from _without_rate(row, printed)
         return
     formula = case.published_formula
-    published = rate.value * formula.flops_per_unit / formula.peak_of(_of_formula(row)) if formula else None
+    divisor = _peak_of_formula(row)
+    published = rate.value * formula.flops_per_unit / divisor if formula and divisor else None
     meant = published is not None and abs(printed.value - published) <= _MEANT * published
     standard = _standard(row, rate)
     if any(_matches(printed, low, high) for _, low, high in standard if not (meant and high > low * 1.5)):
@@ -147,16 +148,21 @@ def _of_formula(row: Row) -> str:
     return "tf32" if row.precisions == ("fp32",) else (row.precisions or ("",))[0]
 
 
+def _peak_of_formula(row: Row) -> float | None:
+    """What the publisher divides by, FLOP/s; None without a formula, or where the device's own peak is not known."""
+    formula, own = row.case.published_formula, row.peak((_of_formula(row),))
+    return None if formula is None else formula.peak_of(_of_formula(row), own and own[0])
+
+
 def _matches(printed: Cell, low: float, high: float) -> bool:
     """Whether a computed interval touches the printed one; a cut-off value stands for up to a unit more."""
     return low <= printed.high + printed.unit / 2 and printed.low <= high
 
 
 def _by_formula(row: Row, printed: Cell, rate: Cell, computed: float) -> Iterator[LintFinding]:
-    formula = row.case.published_formula
-    if formula is None:
+    formula, peak = row.case.published_formula, _peak_of_formula(row)
+    if formula is None or peak is None:
         return
-    peak = formula.peak_of(_of_formula(row))
     how = f"{rate.value:.5g} per device x {formula.flops_per_unit:.5g} FLOP / {peak:.4g} = {computed:.5f}"
     fault = FAULTS.get(fit(Decimal(f"{printed.value:.12g}"), max(printed.unit, 1e-12), computed))
     if fault:
@@ -178,8 +184,8 @@ def _by_formula(row: Row, printed: Cell, rate: Cell, computed: float) -> Iterato
 def _without_rate(row: Row, printed: Cell) -> Iterator[LintFinding]:
     case, formula = row.case, row.case.published_formula
     hint = ""
-    if formula is not None:
-        factor = formula.peak_of(_of_formula(row)) / formula.flops_per_unit
+    if formula is not None and (peak := _peak_of_formula(row)) is not None:
+        factor = peak / formula.flops_per_unit
         hint = f" (by {formula.id} it would be {printed.low * factor:.5g} to {printed.high * factor:.5g})"
     yield row.finding(
         "mfu", "unverifiable", f"{printed.text} has no {case.gate} beside it{hint}; publish the speed, too"

@@ -17,6 +17,14 @@ from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_core import flops
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
+DTYPES["fp8"] = torch.bfloat16  # of attention, output layer and embedding, and of all that is kept
+FP8 = {
+    "fp8": "hybrid",
+    "fp8_recipe": "delayed",
+    "fp8_amax_history_len": 1024,
+    "fp8_amax_compute_algo": "max",
+}
+"""Transformer Engine's recipe, as published; of Megatron-Core's TransformerConfig."""
 
 Batch = List[torch.Tensor]
 """The micro-batches of a replica, int64 [B, T + 1] each."""
@@ -56,6 +64,11 @@ class PretrainingWorkload(TrainWorkload):
         dtype = DTYPES[config["precision"]]
         legacy = self.shape.legacy_layers
         self.layers = LOCAL if legacy else self.engine.choose_layers(self.device)
+        if config["precision"] == "fp8" and self.layers != TRANSFORMER_ENGINE:
+            raise UsageError(
+                "--precision fp8 needs Transformer Engine and a CUDA device, and this image or device has none",
+                "use an image with Transformer Engine, or --precision bf16",
+            )
         self.pointwise = "none" if legacy else self.engine.fuse_pointwise(self.device)
         if self.layers == TRANSFORMER_ENGINE:
             self.attention = self.norm = self.layers
@@ -102,6 +115,8 @@ class PretrainingWorkload(TrainWorkload):
         }
         if not self.shape.legacy_layers:
             found.update(bias_dropout_fusion=True, bias_activation_fusion=True)
+        if self.config["precision"] == "fp8":
+            found.update(FP8)
         if self.recompute == "selective":
             found["recompute_granularity"] = "selective"
         elif self.recompute == "full":

@@ -12,6 +12,7 @@ from flagbench_cases.engines.megatron import parts
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
 from running import need_megatron
@@ -75,3 +76,14 @@ def test_rope_logits_are_those_of_transformers(tmp_path: Path) -> None:
     ((ours, theirs),) = on_ranks(1, tmp_path, body)
     assert torch.allclose(ours, theirs, atol=1e-5)
     assert theirs.std() > 0.1
+
+
+def test_fp8_needs_transformer_engine(tmp_path: Path) -> None:
+    need_megatron()
+
+    def body(folder: Path, rank: int, world: int) -> str:
+        with pytest.raises(UsageError) as refused:
+            workload(folder, rank, Layout(), case=CASE, precision="fp8")
+        return str(refused.value)
+
+    assert "fp8" in on_ranks(1, tmp_path, body)[0]

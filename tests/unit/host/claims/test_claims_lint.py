@@ -219,6 +219,8 @@ FOLLOWS: dict[str, tuple[str | None, str]] = {
     "cannot-converge": (None, "cannot-converge"),
     "choices-unknown": (None, "missing-condition"),
     "cuda-unnamed": (None, "not-published"),
+    "driver-unnamed": (None, "not-published"),
+    "dropout-unknown": (None, "missing-condition"),
     "e2e-is-train-time": (None, "e2e-is-train-time"),
     "fp16-is-bf16": (None, "precision-label"),
     "memory-equals-the-a100s": (None, "copied-memory"),
@@ -250,6 +252,7 @@ FROM_ELSEWHERE = {
     *("of-another-vendor", "other-megatron-options", "software-versions", "stop-in-steps", "target-reached"),
     *("warm", "not-an-a100", "two-models", "counted-twice", "factor-of-a-node", "two-chips", "few-iterations"),
     *("share", "two-devices", "four-devices", "no-unit", "pinned", "one-way-or-both", "h200"),
+    *("model-of-the-defaults", "dropout-of-the-defaults", "no-recompute", "mfu-range"),
 }
 # What the manifests state beside the row, not as an anomaly.
 STATED = {"missing-condition", "not-published", "precision-label", "cannot-converge"}

@@ -35,6 +35,7 @@ PRODUCT = {"name": "matmul_tf32", "operation": "matmul", "precision": "tf32", "s
 COPY = {"name": "memory_bandwidth", "operation": "copy", "bytes": 2**32, "unit": "B/s", "repeats": 20, "steady": True,
         "spread": 0.01, "stdev": 1e9}  # fmt: skip
 CASES = {"run-aquila-1", CPU, LORA, GLM, PRETRAINING, ROOFS, "run-lora-llama3.1", "run-lora-qwen2.5"}
+CASES |= {"run-llama3-8b", "run-llama3-8b-rope"}
 ADDED = {
     "launch": {"started_at": "2026-01-01T11:53:55Z", "seconds": 366.0, "via": "docker"},
     "telemetry": {
