@@ -174,15 +174,15 @@ def _of_part(
     if record.status.state != "ok":
         return
     disturbed = disturbance(record)
-    yield Check(
-        name="alone",
-        part=name,
-        measured=disturbed or "nothing else",
-        against="an idle machine",
-        limit=f"less than {OTHERS:g} processors, no foreign process",
-        **_decided(None if disturbed else True, "what else ran may have slowed it"),
-    )
     if record.telemetry is not None and record.telemetry.devices:
+        yield Check(
+            name="alone",
+            part=name,
+            measured=disturbed or "nothing else",
+            against="a device of its own",
+            limit="no foreign process, less than 1 GiB in use before",
+            **_decided(None if disturbed else True, "somebody else uses a device"),
+        )
         slowed = throttled(record.telemetry.devices)
         yield Check(
             name="throttled",

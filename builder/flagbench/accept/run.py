@@ -16,7 +16,7 @@ from flagbench.accept.checks import Outcome, checks_of
 from flagbench.accept.plan import Clock, Part, Plan
 from flagbench.devices import this_machine, usage_now
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Catalog
+from flagbench.manifests.model import Case, Catalog
 from flagbench.output import print_note
 from flagbench.records.digest import machine_digest
 from flagbench.records.model import Record
@@ -31,7 +31,8 @@ from flagbench_core.exit_codes import ExitCode
 LEAST_SECONDS = 10.0
 """With less left, a run is not begun."""
 HISTORY = 5
-"""Earlier runs that a run is compared with, the newest ones."""
+"""Earlier runs that a run is compared with: the newest steady ones of those LOOKED_AT."""
+LOOKED_AT = 20
 LATE_SECONDS = 4.0
 """After its limit, a run that did not end by itself is stopped."""
 
@@ -138,21 +139,24 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> bool:
     record = read_record(ended.result.record)
     facts.update(record_id=record.record_id, state=record.status.state, reason=record.status.reason)
     found.records[record.record_id] = ended.result.record
-    _compare(record, facts, found, store, ended)
+    _compare(record, part.case, facts, found, store, ended)
     return stopped
 
 
-def _compare(record: Record, facts: dict[str, Any], found: Accepted, store: Store, ended: Finished) -> None:
+def _compare(
+    record: Record, case: Case, facts: dict[str, Any], found: Accepted, store: Store, ended: Finished
+) -> None:
     """Add the earlier runs that a run is compared with, and what is known of the spread between them."""
     if record.status.state != "ok" or not ended.kept:
         return
     try:
-        same = (entry for entry in earlier_runs(store, record, [record]) if entry.summary is not None)
-        here = machine_digest(record)
-        entries = islice((entry for entry in same if entry.summary and entry.summary.machine == here), HISTORY)
-        contents = [store.read(entry) for entry in entries]
-        records = {read_record(content).record_id: content for content in contents}
-        priors = store_priors(store, [record], [record, *map(read_record, contents)])
+        here, earlier = machine_digest(record), earlier_runs(store, record, [record])
+        entries = (entry for entry in earlier if entry.summary and entry.summary.machine == here)
+        contents = (store.read(entry) for entry in islice(entries, LOOKED_AT))
+        # An unsteady run decides nothing, and with it in the sample nothing else does.
+        steady = (each for each in contents if (gate := read_record(each).metric(case.gate)) and gate.ci95)
+        records = {read_record(content).record_id: content for content in islice(steady, HISTORY)}
+        priors = store_priors(store, [record], [record, *map(read_record, records.values())])
     except FlagbenchError as error:
         print_note(f"flagbench: earlier runs cannot be read: {error.message}")
         return

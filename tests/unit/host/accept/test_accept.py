@@ -106,7 +106,6 @@ def test_a_fault_fails_and_names_the_rank(change: Callable[[Raw, Raw], Any], nam
         lambda facts, raw: facts.update(without_case="none fits"),
         lambda facts, raw: facts["parts"][0].update(record_id=None, state="not run"),
         lambda facts, raw: raw["results"].clear(),
-        lambda facts, raw: raw["telemetry"]["cpu"].update(others_mean=1.0),
         lambda facts, raw: cuda(facts),  # nothing that it could be compared with
         lambda facts, raw: facts["machine"]["foreign"].append("a program") or cuda(facts),
     ],
