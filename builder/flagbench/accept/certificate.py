@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from flagbench.accept import page
 from flagbench.accept.checks import checks_of, conclude
 from flagbench.accept.run import Accepted
 from flagbench.errors import FlagbenchError
@@ -21,6 +20,7 @@ from flagbench.manifests.model import Catalog
 from flagbench.records.bundle_archive import BundleError
 from flagbench.records.model import Record
 from flagbench.records.read import MAX_BYTES, read_record
+from flagbench.report.certificate_page import render
 from flagbench.report.junit import Case, Kind, junit_xml
 from flagbench.runs.launchers.launch_time import utc_now
 from flagbench.runs.reproduce.bundle import RECORDS, record_path, this_flagbench, to_json, unlike
@@ -135,7 +135,7 @@ def files_of(
     """The files of the bundle, by their paths in it."""
     return {
         CERTIFICATE: to_json(certificate),
-        PAGE: page.render(certificate),
+        PAGE: render(certificate),
         JUNIT: junit_of(certificate),
         "environment.json": to_json(environment(variables)),
         "packages.json": to_json(packages()),
@@ -174,7 +174,7 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
     try:
         again = certificate_of(Accepted(facts, records), catalog, stated["seconds"], stated["created_at"])
         fresh = json.loads(to_json(again))
-        pages = {PAGE: page.render(stated), JUNIT: junit_of(stated)}
+        pages = {PAGE: render(stated), JUNIT: junit_of(stated)}
     except (KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
         raise BundleError(f"its {CERTIFICATE} is not whole: {type(error).__name__}: {error}") from error
     except FlagbenchError as error:

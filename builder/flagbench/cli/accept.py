@@ -12,7 +12,6 @@ import typer
 from flagbench import complete
 from flagbench.accept.certificate import PAGE, certificate_of, files_of, junit_of
 from flagbench.accept.checks import CATALOGUED, EARLIER
-from flagbench.accept.page import action_text, check_table, held_text, machine_text
 from flagbench.accept.plan import Clock, Plan, plan_of
 from flagbench.accept.run import exit_code, run_plan
 from flagbench.cli.options import JunitOption, StoreOption, WideOption
@@ -20,6 +19,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.output import echo_json, print_error, print_note, print_page
 from flagbench.page import Lines
+from flagbench.report.certificate_page import certificate_blocks
 from flagbench.report.junit import write_junit
 from flagbench.runs.keep import open_usable_store
 from flagbench.runs.launchers.launch_time import utc_now
@@ -108,14 +108,8 @@ def command(
     if as_json:
         echo_json(certificate)
     else:
-        outcome, table = certificate["outcome"], check_table(certificate["checks"])
-        print_page(
-            Lines((f"{outcome}: {machine_text(certificate)}",), table.styles[outcome]),
-            Lines((f"{action_text(certificate)} {certificate['reason']}.", held_text(certificate))),
-            table,
-            Lines(() if failure else (f"certificate {target}, sha256 {digest}", f"page {shown}")),
-            wide=wide,
-        )
+        where = () if failure else (f"certificate {target}, sha256 {digest}", f"page {shown}")
+        print_page(*certificate_blocks(certificate), Lines(where), wide=wide)
     sys.stdout.flush()
     if failure is not None:
         print_error(failure.message, failure.remedy)

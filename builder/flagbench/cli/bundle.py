@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from flagbench.accept import certificate
-from flagbench.accept.page import action_text, machine_text
 from flagbench.cli.options import JsonOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
-from flagbench.output import echo_json
+from flagbench.output import echo_json, print_page
 from flagbench.report import verdict_table
+from flagbench.report.certificate_page import certificate_blocks
 from flagbench.runs.reproduce.bundle import check, opened, read_contents
 from flagbench.terminal import brief, visible
 from flagbench_core.exit_codes import ExitCode
@@ -45,7 +45,7 @@ def verify(
     catalog = load_catalog()
     with opened(bundle) as files:
         if certificate.CERTIFICATE in files:
-            _print_certificate(bundle, certificate.check(files, catalog), len(files), as_json=json)
+            _print_certificate(bundle, certificate.check(files, catalog), len(files), wide=wide, as_json=json)
             return
         contents = read_contents(files)
     found = check(contents, catalog)
@@ -71,7 +71,9 @@ def verify(
     _refuse(bundle, found.problems)
 
 
-def _print_certificate(bundle: Path, found: certificate.CertificateCheck, files: int, *, as_json: bool) -> None:
+def _print_certificate(
+    bundle: Path, found: certificate.CertificateCheck, files: int, *, wide: bool, as_json: bool
+) -> None:
     stated = found.certificate
     answer = {
         "schema": "bundle-verification/v1",
@@ -86,8 +88,7 @@ def _print_certificate(bundle: Path, found: certificate.CertificateCheck, files:
     if as_json:
         echo_json(answer)
     else:
-        print(visible(f"{stated['outcome']}: {machine_text(stated)}"))
-        print(visible(f"{action_text(stated)} {stated['reason']}"))
+        print_page(*certificate_blocks(stated), wide=wide)
         print(f"{files} files match its checksums, sha256 of the bundle {answer['sha256']}")
         for note in found.notes:
             print(visible(f"note: {note}"))

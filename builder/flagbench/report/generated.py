@@ -5,6 +5,7 @@ A page holds a generated part between two comments, `<!-- generated: NAME -->` a
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections import Counter
@@ -15,13 +16,15 @@ from pathlib import Path
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
+from flagbench.page import render
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.report.architecture import layers
+from flagbench.report.certificate_page import certificate_blocks
 from flagbench.report.charts import loss_chart, step_chart
 from flagbench.report.export import table
 from flagbench.report.html import picture
-from flagbench.report.picture import badge, verdict_svg
+from flagbench.report.picture import badge, terminal_svg, verdict_svg
 from flagbench.report.reference import reference
 from flagbench.report.schemas import schema_files
 from flagbench.verdict import Verdict, choose_claim, verify_claim
@@ -67,6 +70,11 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
     record = docs / "verdict" / "record.json"
     if record.is_file():
         files |= {record.with_name(name): text for name, text in _pictures(catalog, read_record(record))}
+    certificate = docs / "verdict" / "certificate.json"
+    if certificate.is_file():
+        blocks = certificate_blocks(json.loads(certificate.read_text(encoding="utf-8")), narrow=True)
+        picture_of = terminal_svg(render(blocks, io.StringIO()), "flagbench accept")
+        files[certificate.with_name("certificate.svg")] = picture_of
     if (docs / "badges").is_dir():
         files |= {docs / "badges" / f"{name}.svg": badge(*shown) for name, shown in BADGES.items()}
     for page in sorted([root / "README.md", *docs.glob("*.md")]):

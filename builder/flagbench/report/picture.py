@@ -15,12 +15,17 @@ from flagbench.verdict import Verdict, VerifyResult
 _COLUMNS = 116
 _CHARACTER, _LINE, _PADDING, _BADGE = 6.6, 15, 8, 20
 """Pixels: the width of a character of 11 px, the height of a line, the space beside a text, the height of a badge."""
-_VERDICTS = re.compile("|".join(rf"\b{verdict.value}\b" for verdict in Verdict))
+_VERDICTS = re.compile("|".join(rf"\b{word}\b" for word in (*(verdict.value for verdict in Verdict), "PASS", "FAIL")))
 
 
 def verdict_svg(records: Sequence[Record], result: VerifyResult, command: str) -> str:
+    """What `command` prints of a verdict."""
+    return terminal_svg(verdict_table(records, result, stream=io.StringIO()), command)
+
+
+def terminal_svg(printed: str, command: str) -> str:
     """The output of `command` on a terminal of _COLUMNS, with its verdicts in colour. Deterministic."""
-    shown = [f"$ {command}", *verdict_table(records, result, stream=io.StringIO()).splitlines()]
+    shown = [f"$ {command}", *printed.splitlines()]
     lines = [part for line in shown for part in textwrap.wrap(line, _COLUMNS) or [""]]
     texts = [_text(line, _PADDING, _LINE * number + _PADDING) for number, line in enumerate(lines, 1) if line]
     coloured = [_VERDICTS.sub(r'<tspan fill="#fd971f" font-weight="bold">\g<0></tspan>', text) for text in texts]

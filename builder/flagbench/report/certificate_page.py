@@ -1,4 +1,4 @@
-"""The page of a certificate: whether the machine is good, against what, and which device is worst, in that order."""
+"""The certificate of an acceptance as a page and in text: whether the machine is good, and which device is worst."""
 
 from __future__ import annotations
 
@@ -48,7 +48,23 @@ def held_text(certificate: Mapping[str, Any]) -> str:
     return f"Held against {', '.join(parts) or 'nothing'}.{worst}"
 
 
-def check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
+def certificate_blocks(certificate: Mapping[str, Any], *, narrow: bool = False) -> list[Block]:
+    """What `flagbench accept` prints; `narrow`: without limits, intervals and reasons, for a picture."""
+    table = _check_table(certificate["checks"])
+    if narrow:
+        rows = [(row[0], f"{row[1]}: {row[2]}", row[3], row[4], row[6].partition(" ")[0]) for row in table.rows]
+        table = Table(("OUTCOME", "CHECK", "MEASURED", "AGAINST", "RATIO"), rows)
+    return [
+        Lines((f"{certificate['outcome']}: {machine_text(certificate)}",), _STYLES[certificate["outcome"]]),
+        Lines((f"{action_text(certificate)} {certificate['reason']}.", held_text(certificate))),
+        table,
+    ]
+
+
+_STYLES = {"PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow"}
+
+
+def _check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
     """The checks, those that did not pass first."""
     order = ("FAIL", "INCONCLUSIVE", "PASS")
     rows = [
@@ -60,8 +76,7 @@ def check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
         for each in sorted(checks, key=lambda each: order.index(each["outcome"]))
     ]
     columns = ("OUTCOME", "RUN", "CHECK", "MEASURED", "AGAINST", "LIMIT", "RATIO", "WHY")
-    styles = {"PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow"}
-    return Table(columns, rows, styles=styles, cut=("WHY", "MEASURED", "AGAINST"), drop=("LIMIT",))
+    return Table(columns, rows, styles=_STYLES, cut=("WHY", "MEASURED", "AGAINST"), drop=("LIMIT",))
 
 
 def render(certificate: Mapping[str, Any]) -> bytes:
@@ -78,7 +93,7 @@ def render(certificate: Mapping[str, Any]) -> bytes:
     runs = [(each["target"], each["state"], each["why"], each["record_id"] or "") for each in facts["parts"]]
     sections: dict[str, list[Block]] = {
         "Devices, the worst first": [Table(("RANK", "OF THE OTHERS", "DEVICE"), list(_devices(certificate)))],
-        "Checks": [check_table(certificate["checks"])],
+        "Checks": [_check_table(certificate["checks"])],
         "Energy and price": [Table(("RUN", "RATE", "ENERGY", "PRICE"), list(_efficiency(certificate)))],
         "Numbers": [Table(("RUN", "METRIC", "VALUE", "OF"), numbers)],
         "Runs": [Table(("RUN", "ENDED", "WHY", "RECORD"), runs)],
