@@ -83,7 +83,7 @@ class Planned:
 def splits(case: Case) -> bool:
     """Whether the case's first engine splits a model, and the model is one whose memory can be predicted."""
     engine, model = next(iter(case.engines.values())), case.presets["reference"].get("model", {})
-    return not {"tp", "pp"}.isdisjoint(engine.layout) and set(Model.__dataclass_fields__) <= set(model)
+    return not {"tp", "pp"}.isdisjoint(engine.layout) and "vocab_multiple" in model
 
 
 def planned(case: Case, preset: str, precision: str | None, settings: Sequence[str]) -> Planned:

@@ -102,7 +102,9 @@ class _Sizes:
     keeps_input: bool
     """Whether that is its input itself, not a copy."""
     query: int
-    """Also the context of the attention, and keys or values, repeated for every query: e x tokens x h / t."""
+    """Also the context of the attention: e x tokens x h / t."""
+    keys: int
+    """Keys, or values; repeated for every query in legacy layers: e x tokens x k / t, or h in place of k."""
     scores: int
     """e x b x heads / t x s x s."""
     mask: int
@@ -110,7 +112,11 @@ class _Sizes:
     lse: int
     """fp32 log of the softmax's sum, of a fused kernel: b x heads / t x s."""
     angles: int
-    """Cosines and sines, of queries and of keys: 4 x e x s x h / heads."""
+    """Cosines and sines, of queries and of keys: 4 x e x s x h / heads; 0 without a rotary embedding."""
+    masks: int
+    """Bytes of the mask of a dropout, one an element; none where there is no dropout, but in legacy layers."""
+    swiglu: int
+    """Tensors of `unit` bytes that a SwiGLU saves."""
     unit: int
     """e x tokens x f / t: a tensor inside the SwiGLU."""
     logits: int
@@ -133,7 +139,10 @@ class _Sizes:
             scores=e * heads * step.sequence_length,
             mask=step.sequence_length**2,
             lse=FP32 * heads,
-            angles=4 * e * step.sequence_length * h // model.heads,
+            keys=e * tokens * (h if model.legacy_layers else model.kv_dim) // t,
+            angles=4 * e * step.sequence_length * h // model.heads * (model.position_embedding == "rope"),
+            masks=tokens * h // t if model.legacy_layers or model.dropout else 0,
+            swiglu=4 if model.legacy_layers else 3,
             unit=e * tokens * model.ffn // t,
             logits=tokens * model.padded_vocabulary(t) // t,
         )
@@ -155,14 +164,14 @@ class _Layer:
 
     @classmethod
     def of(cls, model: Model, step: Step, sizes: _Sizes) -> _Layer:
-        inputs = 3 * sizes.query
+        inputs = sizes.query + 2 * sizes.keys
         if step.fused_attention:
             # The kernel has the sequences one after the other: of several, its output is copied.
             core = inputs + sizes.lse + (sizes.query if step.micro_batch > 1 else 0)
         else:
             core = inputs + sizes.scores + sizes.mask
-        norm = sizes.norm_input + sizes.hidden + sizes.hidden // step.bytes
-        return cls(inputs, core, norm + sizes.angles + sizes.query, norm + 4 * sizes.unit)
+        norm = sizes.norm_input + sizes.hidden + sizes.masks
+        return cls(inputs, core, norm + sizes.angles + sizes.query, norm + sizes.swiglu * sizes.unit)
 
     @property
     def all(self) -> int:
@@ -225,7 +234,7 @@ def _saved(model: Model, step: Step, layout: Layout, stage: int, sizes: _Sizes) 
     again = layers if step.recompute != "full" or step.recomputed_layers is None else step.recomputed_layers
     saved = again * layer.saved(step.recompute, sizes) + (layers - again) * layer.all
     if stage == 0:
-        saved += 8 * step.tokens  # ids, for the gradient of the embedding
+        saved += 8 * step.tokens + (sizes.masks if model.dropout else 0)  # ids, for the gradient of the embedding
     elif not sizes.keeps_input and step.recompute != "full":
         saved += sizes.hidden  # the input, which the schedule holds until its gradient is sent
     if stage == layout.pp - 1:

@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """Sizes of a model of the Llama family: RMSNorm, grouped queries, SwiGLU, no biases, untied embeddings."""
+    """Sizes of a model of the Llama family: RMSNorm, grouped queries, SwiGLU. Defaults are those of llama2-70b."""
 
     layers: int
     dim: int
@@ -38,11 +38,18 @@ class Model:
     vocab_size: int
     vocab_multiple: int
     """The embeddings have a multiple of this number of rows on every tensor-parallel rank."""
+    positions: int = 0
+    position_embedding: str = "rope"
+    bias: bool = False
+    tied: bool = False
+    dropout: float = 0.0
+    legacy_layers: bool = True
+    """Keys and values are repeated for every query; a SwiGLU keeps its activated half, a dropout of 0 its mask."""
 
     @classmethod
     def of(cls, section: Mapping[str, Any]) -> Model:
-        """The sizes in a `model` section of a case's manifest. Raises KeyError if it is another kind of model."""
-        return cls(**{name: section[name] for name in cls.__dataclass_fields__})
+        """The sizes in a `model` section of a case's manifest. Raises TypeError if it is another kind of model."""
+        return cls(**{name: section[name] for name in cls.__dataclass_fields__ if name in section})
 
     @property
     def kv_dim(self) -> int:
@@ -59,8 +66,12 @@ class Model:
         matrices = [(h + 2 * self.kv_dim) * h // tp, h * h // tp, 2 * self.ffn * h // tp, self.ffn * h // tp]
         qkv, projection, fc1, fc2 = matrices
         table = self.padded_vocabulary(tp) // tp * h
-        layers = [h, qkv, projection, h, fc1, fc2] * (self.layers // layout.pp)
-        return [table] * (stage == 0) + layers + [h, table] * (stage == layout.pp - 1)
+        biases = [(h + 2 * self.kv_dim) // tp, h, 2 * self.ffn // tp, h] if self.bias else []
+        layers = [h, qkv, projection, h, fc1, fc2, *biases] * (self.layers // layout.pp)
+        first = [table, self.positions * h] if self.position_embedding == "learned" else [table]
+        # With several stages, the last one has a copy of a tied table.
+        head = [h] if self.tied and layout.pp == 1 else [h, table]
+        return first * (stage == 0) + layers + head * (stage == layout.pp - 1)
 
     def recomputed_share(self, recompute: str, length: int, tp: int) -> float:
         """FLOPs that recomputation repeats, as a part of those of forward and backward; sequences of `length`.

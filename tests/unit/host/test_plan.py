@@ -21,6 +21,7 @@ from flagbench.plan.speed import TensorSpeed, tensor_speed
 from .conftest import ROOT
 
 LLAMA = planned(CATALOG.cases["llama2-70b"], "reference", None, ())
+LLAMA3 = planned(CATALOG.cases["llama3-8b"], "reference", None, ())
 AQUILA = planned(CATALOG.cases["aquila-33b"], "reference", None, ())
 NONE = TensorSpeed()
 GIB = 2**30
@@ -197,10 +198,10 @@ def predicted(claim: Claim) -> StageMemory:
     ranks = claim.run.nodes * claim.run.gpus
     if not plan.training:
         return forward_memory(plan.model, plan.step("none"), Layout(ranks, 1, 1))
-    layout = Layout(int(values["tp"]), int(values["pp"]), 1)
-    assert layout.ranks == ranks
-    step = plan.step(values["recompute"])
-    if claim.conditions["recompute"] == "not published":
+    tp, pp = int(values["tp"]), int(values["pp"])
+    layout = Layout(tp, pp, ranks // (tp * pp))
+    step = plan.step(values.get("recompute", "none"))
+    if claim.conditions["recompute"] == "not published" and claim.case == LLAMA.case.name:
         step = dataclasses.replace(step, recomputed_layers=C500_RECOMPUTED)
     return fullest_stage(plan.model, step, layout)
 
@@ -208,16 +209,27 @@ def predicted(claim: Claim) -> StageMemory:
 def test_published_memory_is_predicted_within_ten_percent() -> None:
     page = (ROOT / "docs" / "plan.md").read_text()
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| "]
-    shown = {tuple(map(float, row[1:4])) for row in table if row[0].startswith(("Llama2", "Aquila"))}
+    shown = {tuple(map(float, row[1:4])) for row in table if row[0].startswith(("Llama", "Aquila"))}
     made = set()
+    within = {LLAMA.case.name: 0.1, AQUILA.case.name: 0.1, LLAMA3.case.name: 0.21}  # docs/plan.md says why
     for claim in CATALOG.claims.values():
-        if claim.case in (LLAMA.case.name, AQUILA.case.name) and claim.stack:
+        if claim.case in within and claim.stack and claim.precision.executed != "fp8":
             published = claim.metric("mem_peak")
             assert published is not None
             needed = predicted(claim).in_use / GIB
-            assert needed / published.value == pytest.approx(1, abs=0.1)
+            assert needed / published.value == pytest.approx(1, abs=within[claim.case])
             made.add((published.value, round(needed, 1), round(needed / published.value, 3)))
     assert shown == made
+
+
+def test_the_layout_that_ran_out_of_memory_needs_too_much() -> None:
+    """Of the eight that were published on A100 of 80 GB: PP1 DP8 TP1, and no other."""
+    found = {}
+    for layout in layouts(LLAMA3, 8, 8):
+        step = dataclasses.replace(LLAMA3.step("none"), micro_batches=512 // layout.dp)
+        found[layout] = fullest_stage(LLAMA3.model, step, layout).in_use / GIB
+    assert [layout for layout, needed in found.items() if needed > 80] == [Layout(1, 1, 8)]
+    assert sum(LLAMA3.model.parameters(Layout(1, 1, 1), 0)) == 7_539_855_360
 
 
 # Speed and order

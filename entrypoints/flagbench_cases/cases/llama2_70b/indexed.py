@@ -39,6 +39,12 @@ class Index(NamedTuple):
         return int(self.lengths.sum(dtype=np.int64))
 
 
+def find(folder: str) -> str:
+    """The prefix of the only dataset in a folder, else of the one with the published name."""
+    found = [name[: -len(".idx")] for name in sorted(os.listdir(folder)) if name.endswith(".idx")]
+    return os.path.join(folder, found[0] if len(found) == 1 else STEM)
+
+
 def check(prefix: str) -> Index:
     """The index of PREFIX.idx, which fits PREFIX.bin. Raises DataError."""
     path = prefix + ".idx"

@@ -1,4 +1,4 @@
-"""`flagbench prepare llama2-70b`: tokenises text into Megatron's indexed dataset, or checks a published one.
+"""`flagbench prepare` of the family: tokenises text into Megatron's indexed dataset, or checks a published one.
 
 Format megatron-indexed/v1: llama_00_text_document.bin and .idx. A document is <s>, the tokens of a text, </s>, as
 Megatron-LM's preprocess_data.py writes it with Llama's tokeniser and --append-eod.
@@ -20,11 +20,11 @@ from flagbench_cases.shared.files import open_file, pieces
 CASE = "llama2-70b"
 WANTS = {
     "data": "JSON lines with `text` (a file; it needs --vocabulary), or a folder with the published "
-    "llama_00_text_document.bin and .idx",
+    "dataset: one .bin and one .idx file",
     "vocabulary": "tokenizer.model of Llama 2",
 }
 LICENCES = {
-    "data": "the published set is from the Pile (Wikipedia); its licence is that of the texts",
+    "data": "the published sets are from the Pile (Wikipedia) and WuDao; their licences are those of the texts",
     "vocabulary": "Llama 2 Community License",
 }
 
@@ -40,7 +40,7 @@ def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any],
     if os.path.isdir(source):
         if vocabulary is not None:
             raise UsageError("an indexed dataset has tokens, not text", "omit --vocabulary")
-        _copy(os.path.join(source, indexed.STEM), vocab_size, writer, report)
+        _copy(indexed.find(source), vocab_size, writer, report)
         return
     if vocabulary is None:
         raise UsageError("text cannot be tokenised without a vocabulary", "set --vocabulary to tokenizer.model")

@@ -21,13 +21,21 @@ from workloads import on_ranks
 pytest.importorskip("flagbench", reason="the host side predicts it")
 pytestmark = pytest.mark.image
 
-SHAPES: dict[str, dict[str, int]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     # Activations weigh more than weights, scores more than the rest.
     "long": {"layers": 2, "dim": 128, "heads": 8, "kv_heads": 4, "ffn": 352, "vocab_size": 448, "vocab_multiple": 16},
     # The vocabulary is large, and the width no power of two.
     "wide": {"layers": 2, "dim": 192, "heads": 6, "kv_heads": 2, "ffn": 320, "vocab_size": 1000, "vocab_multiple": 8},
 }
-TOKENS = {"long": (256, 1, 3), "wide": (128, 3, 2)}
+# As llama3-8b. A CPU keeps a number for each element of a dropout, and a device a byte.
+SHAPES["tied"] = {
+    **SHAPES["wide"],
+    "position_embedding": "learned",
+    "bias": True,
+    "tied": True,
+    "legacy_layers": False,
+}
+TOKENS = {"long": (256, 1, 3), "wide": (128, 3, 2), "tied": (128, 1, 3)}
 """Sequence length, micro-batch and micro-batches."""
 
 
@@ -53,6 +61,7 @@ JOBS = [
     Job(PP, "long", "fp32", "selective", False, False),
     Job(DP, "wide", "bf16", "full", True),
     Job(DP, "wide", "bf16", "full", False, False),
+    *(Job(layout, "tied", "bf16", "none", True) for layout in (ONE, TP)),
 ]
 FORWARD = [(ONE, "bf16"), (TP, "fp32")]
 ALL: list[Any] = [*JOBS, *FORWARD]
@@ -147,7 +156,7 @@ def test_a_training_step_needs_what_is_predicted(found: Any, job: Job) -> None:
         distributed_optimizer=job.distributed,
     )
     layout = model.Layout(job.layout.tp, job.layout.pp, job.layout.dp)
-    sizes = model.Model.of(SHAPES[job.shape])
+    sizes = model.Model.of({**SHAPES[job.shape], "positions": length})
     for rank, (start, more) in enumerate(found(job)):
         stage = job.layout.coordinates(rank).pp
         told = memory.stage_memory(sizes, step, layout, stage, model.CPU)

@@ -114,6 +114,15 @@ def test_a_published_pair_is_copied(tmp_path: Path) -> None:
     assert (size, size) in seen
 
 
+def test_a_pair_of_another_name_is_copied(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for path in SHIPPED:
+        shutil.copy(path, source / ("wudao_llama3bpe_content_document" + path.suffix))
+    made = make(tmp_path / "out", source, None, 448)
+    assert [Path(made.folder, path.name).read_bytes() for path in SHIPPED] == [path.read_bytes() for path in SHIPPED]
+
+
 @pytest.mark.parametrize("end", indexed.ENDS)
 def test_half_a_pair(tmp_path: Path, end: str) -> None:
     source = tmp_path / "source"
