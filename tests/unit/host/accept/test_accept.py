@@ -152,3 +152,17 @@ def test_junit_has_each_check(tmp_path: Path) -> None:
     root = ElementTree.fromstring(certificate.junit_of(document))
     assert len(root.findall(".//testcase")) == len(document["checks"])
     assert len(root.findall(".//failure")) == 1
+
+
+def test_a_number_is_held_against_earlier_runs() -> None:
+    def earlier(facts: Raw, raw: Raw) -> None:
+        facts["parts"][0]["history"] = [raw["record_id"][:-8] + "00000000"]
+
+    found = accepted(earlier)
+    (content,) = found.records.values()
+    other = {**json.loads(content), "record_id": found.facts["parts"][0]["history"][0], "run_id": "another"}
+    found.records[other["record_id"]] = json.dumps(other).encode()
+    document = certificate.certificate_of(found, CATALOG, 50.0)
+    ratios = {each["name"]: each["ratio"]["value"] for each in document["checks"] if each["ratio"]}
+    assert ratios == {"matmul_fp32": 1.0, "memory_bandwidth": 1.0}
+    assert b"<svg" in certificate.files_of(document, found.records, {})[certificate.PAGE]
