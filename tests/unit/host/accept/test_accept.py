@@ -18,11 +18,14 @@ from flagbench.accept.run import Accepted
 from flagbench.records.bundle_archive import unpacked
 from flagbench.records.read import read_record
 from flagbench.runs.reproduce.bundle import write_bundle
+from honest import Pace, honest_record
 from unit.host.verdict.conftest import ROWS
 
 Raw = dict[str, Any]
 MEASURED: Raw = json.loads((ROWS / "run-roofs-2.json").read_text(encoding="utf-8"))
 RESULTS = [{"name": "matmul_fp32", "digests": {"00": [0, 1]}, "changed": [], "apart": []}]
+PART: Raw = {"case": "roofs", "target": "roofs:cpu", "why": "", "exit_code": 0, "state": "ok", "reason": None}
+PART |= {"history": [], "priors": {}}
 
 
 def accepted(change: Callable[[Raw, Raw], Any] = lambda facts, raw: None) -> Accepted:
@@ -31,15 +34,7 @@ def accepted(change: Callable[[Raw, Raw], Any] = lambda facts, raw: None) -> Acc
     raw["results"] = copy.deepcopy(RESULTS)
     raw["telemetry"]["cpu"].update(others_mean=0.0, steal_mean=0.0)
     machine = {"host": "here", "processors": 2, "visible": 0, "problem": None, "devices": [], "drivers": []}
-    part = {
-        "case": "roofs",
-        "target": "roofs:cpu",
-        "why": "",
-        "record_id": raw["record_id"],
-        "exit_code": 0,
-        "state": "ok",
-        "reason": None,
-    }
+    part = {**PART, "record_id": raw["record_id"]}
     facts = {
         "asked": {"minutes": 1.0, "gpus": 2, "case": None, "price_per_hour": None},
         "gpus": 2,
@@ -50,7 +45,7 @@ def accepted(change: Callable[[Raw, Raw], Any] = lambda facts, raw: None) -> Acc
         "machine": {**machine, "foreign": [], "partitions": [], "capped": []},
         "without_case": None,
         "ending": "done",
-        "parts": [{**part, "history": [], "priors": {}}],
+        "parts": [part],
     }
     change(facts, raw)
     return Accepted(facts, {raw["record_id"]: json.dumps(raw).encode()})
@@ -166,3 +161,18 @@ def test_a_number_is_held_against_earlier_runs() -> None:
     ratios = {each["name"]: each["ratio"]["value"] for each in document["checks"] if each["ratio"]}
     assert ratios == {"matmul_fp32": 1.0, "memory_bandwidth": 1.0}
     assert b"<svg" in certificate.files_of(document, found.records, {})[certificate.PAGE]
+
+
+@pytest.mark.parametrize(("slower", "outcome"), [(1.0, "PASS"), (1.05, "INCONCLUSIVE"), (1.2, "FAIL")])
+def test_a_published_number_decides(slower: float, outcome: str) -> None:
+    raw = honest_record(CATALOG.claims["distilbert/a100-1x8-fp32"], Pace(slower=slower))
+
+    def published(facts: Raw, _: Raw) -> None:
+        cuda(facts, visible=2)
+        facts["parts"] = [{**PART, "case": "distilbert", "record_id": raw["record_id"]}]
+
+    found = accepted(published)
+    records = {raw["record_id"]: read_record(json.dumps(raw).encode())}
+    checks = checks_of(found.facts, records, CATALOG)
+    assert [each.outcome.value for each in checks if each.ratio] == [outcome]
+    assert conclude(checks, found.facts, records)["outcome"] == outcome
