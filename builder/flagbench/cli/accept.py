@@ -33,7 +33,7 @@ _LEAST, _MOST = 0.5, 24 * 60
 
 def command(
     minutes: Annotated[
-        float, typer.Option(metavar="MINUTES", help=f"End after that time, from {_LEAST:g} on.")
+        float, typer.Option("--minutes", metavar="MINUTES", help=f"End after that time, from {_LEAST:g} on.")
     ] = 10.0,
     gpus: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Devices there must be; on cpu, ranks. Default: all, or 2.")
