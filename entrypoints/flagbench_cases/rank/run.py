@@ -168,13 +168,13 @@ class RankRun:
             section["window_steps"] or REPEATS, section["seconds"], section["iterations"] if full else {}
         )
         loop = MeasureLoop(workload, plan, self.spool, repeater)
+        cold = workload.results()  # before and after what is timed
         init = self._begin(loop.capacity, measurements=len(loop.measurements))
-        first = workload.results()
         processor = ProcessorTime()
         timing = loop.run()
         self.spool.fact("processor", **processor.used())
-        self.spool.fact("results", first=first, second=workload.results())  # of a cold device, and of a warm one
         self._end(None, timing, init)
+        self.spool.fact("results", first=cold, second=workload.results())
 
     def _begin(self, steps: int, **planned: int) -> float:
         """Reserve space for the steps; returns the seconds from the start of this process to the start of the
