@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from msgspec import Struct, convert
+from msgspec import Struct
 
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import reference_rows
@@ -22,7 +22,7 @@ from flagbench.verdict.limits import LOW
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Estimate, MetricResult, Ratio, four_digits
 from flagbench.verdict.rules.comparison import MUCH_MEMORY, throttled
-from flagbench.verdict.stats.between import Prior
+from flagbench.verdict.stats.between import Prior, SessionSpread
 from flagbench.verdict.verify import claims_for
 from flagbench_core.evidence.roofs import MAMF
 from flagbench_core.evidence.section import MEASURE
@@ -310,7 +310,7 @@ def _numbers(
     disturbed: str,
 ) -> Iterator[Check]:
     """What a run measured, beside claims, rows of the catalogue and earlier runs of this store."""
-    terms = Terms(priors={name: convert(prior, Prior) for name, prior in part["priors"].items()})
+    terms = Terms(priors={name: _read_prior(prior) for name, prior in part["priors"].items()})
     claimed = set()
     for claim in claims_for(record, case, catalog.claims.values()):
         if claim.conditions.get(DEVICE) != record.conditions.get(DEVICE):
@@ -342,6 +342,21 @@ def _numbers(
         for result in compared.metrics:
             if result.ratio is not None and result.comparable and _held(result.name, case, kind):
                 yield _number(result, case, against, EARLIER[kind], disturbed)
+
+
+def plain_prior(prior: Prior) -> dict[str, Any]:
+    """What is known of the spread between runs, as JSON, which has no infinite numbers."""
+    session = prior.session and {**prior.session._asdict(), "df": min(prior.session.df, _MOST_DF)}
+    return {**prior._asdict(), "df": min(prior.df, _MOST_DF), "session": session}
+
+
+def _read_prior(plain: Mapping[str, Any]) -> Prior:
+    session = plain["session"] and SessionSpread(**plain["session"])
+    return Prior(**{**plain, "session": session})
+
+
+_MOST_DF = 1e9
+"""Degrees of freedom that are as good as infinitely many."""
 
 
 def _held(name: str, case: Case, kind: str) -> bool:

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from msgspec import to_builtins
-
-from flagbench.accept.checks import Outcome, checks_of
+from flagbench.accept.checks import Outcome, checks_of, plain_prior
 from flagbench.accept.plan import Clock, Part, Plan
 from flagbench.devices import this_machine, usage_now
 from flagbench.errors import FlagbenchError
@@ -160,7 +158,7 @@ def _compare(
     except FlagbenchError as error:
         print_note(f"flagbench: earlier runs cannot be read: {error.message}")
         return
-    facts.update(history=[*records], priors={name: to_builtins(prior) for name, prior in priors.items()})
+    facts.update(history=[*records], priors={name: plain_prior(prior) for name, prior in priors.items()})
     found.records.update(records)
 
 

@@ -13,11 +13,12 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.accept import certificate
-from flagbench.accept.checks import Outcome, checks_of, conclude
+from flagbench.accept.checks import Outcome, checks_of, conclude, plain_prior
 from flagbench.accept.run import Accepted
 from flagbench.records.bundle_archive import unpacked
 from flagbench.records.read import read_record
 from flagbench.runs.reproduce.bundle import write_bundle
+from flagbench.verdict.stats.between import SESSION, Prior
 from honest import Pace, honest_record
 from unit.host.verdict.conftest import ROWS
 
@@ -151,7 +152,8 @@ def test_junit_has_each_check(tmp_path: Path) -> None:
 
 def test_a_number_is_held_against_earlier_runs() -> None:
     def earlier(facts: Raw, raw: Raw) -> None:
-        facts["parts"][0]["history"] = [raw["record_id"][:-8] + "00000000"]
+        prior = plain_prior(Prior(0.01, 6.0, "6 deviations", SESSION))
+        facts["parts"][0].update(history=[raw["record_id"][:-8] + "00000000"], priors={"matmul_fp32": prior})
 
     found = accepted(earlier)
     (content,) = found.records.values()
