@@ -71,6 +71,9 @@ class Probe(Protocol):
     def pass_ends(self) -> None:
         """Mark the end of the pass."""
 
+    def micro_batch(self) -> None:
+        """Mark the start of a micro-batch, and the end of the last one, of a step with several."""
+
 
 class Context(NamedTuple):
     """What a workload receives: its configuration, its device, its rank and layout, and how to report progress."""

@@ -57,6 +57,8 @@ class Span(Struct, frozen=True):
     """Left out unless measured in every step of every rank; so are `passes`."""
     passes: dict[str, Count | tuple[Count, ...] | Packed] = {}
     """Of a pipeline, summed over the span: `computing` and `pipeline`, a number that all ranks have, or each."""
+    micro_batches: tuple[tuple[Count, ...], ...] = ()
+    """Of a window of fewer than 100 steps, by step, on the device of its slowest rank. Left out unless measured."""
     measured: dict[str, Any] | None = None
     """The operation whose repeats these steps are; `samples` counts the operations of a repeat."""
 

@@ -27,6 +27,7 @@ class CollectiveProbe:
         self.last: Optional[Any] = None
         self.done: Optional[Any] = None
         self._passes: List[Any] = []
+        self._micro_batches: List[Any] = []
         self._syncs: List[Any] = []
 
     def attach(self, parameters: List[torch.nn.Parameter]) -> None:
@@ -78,6 +79,15 @@ class CollectiveProbe:
         """Return and reset the marks of the last step's passes: start and end in turn. Empty if none were marked."""
         passes, self._passes = self._passes, []
         return passes
+
+    def micro_batch(self) -> None:
+        """Mark the start of a micro-batch, or the end of the last one of a step."""
+        self._micro_batches.append(self._clock.mark())
+
+    def take_micro_batches(self) -> List[Any]:
+        """Return and reset the marks of the last step's micro-batches. Empty if none were marked."""
+        marks, self._micro_batches = self._micro_batches, []
+        return marks
 
     def pass_seconds(self, passes: List[Any]) -> Tuple[float, float]:
         """The sum of the passes' durations, and the time from the first start to the last end, seconds. The marks

@@ -48,7 +48,9 @@ class StepTimer:
         self.count = 0
         self._drained = now()
         self._ended: Optional[float] = None  # end of the last step; None while something other than a step runs
-        self._pending: Deque[Tuple[int, Any, Any, Any, List[Any], List[Any], Optional[torch.Tensor]]] = deque()
+        self._pending: Deque[Tuple[int, Any, Any, Any, List[Any], List[Any], List[Any], Optional[torch.Tensor]]] = (
+            deque()
+        )
         # The first step whose loss, read after the step, is not finite.
         self.not_finite: Optional[Tuple[int, float]] = None
 
@@ -69,7 +71,9 @@ class StepTimer:
         known = None if isinstance(loss, torch.Tensor) else loss
         self.spool.step(Step(ready - mark, begun - ready, ended - begun, NAN, NAN, NAN, 0.0, _number(known), *work))
         probe = self.probe
-        self._pending.append((self.count, start, end, probe.take(), probe.take_syncs(), probe.take_passes(), late))
+        micro = probe.take_micro_batches()
+        of_rank = (probe.take(), probe.take_syncs(), probe.take_passes(), micro)
+        self._pending.append((self.count, start, end, *of_rank, late))
         self.count += 1
         if len(self._pending) >= self.clock.drain_every or ended - self._drained > DRAIN_SECONDS:
             self.drain()
@@ -93,7 +97,7 @@ class StepTimer:
         """Write the available device times and losses to the spool; use `everything` only after a synchronisation."""
         clock = self.clock
         while self._pending and (everything or clock.reached(self._pending[0][2])):
-            index, start, end, marks, syncs, passes, late = self._pending.popleft()
+            index, start, end, marks, syncs, passes, micro, late = self._pending.popleft()
             first = wait = NAN
             if marks is not None:
                 synced = self.probe.total_seconds(syncs)
@@ -107,6 +111,10 @@ class StepTimer:
                 computing, pipeline = self.probe.pass_seconds(passes)
                 self.spool.update(index, computing=computing, pipeline=pipeline)
                 clock.release(passes)
+            if micro:
+                seconds = [clock.seconds(*pair) for pair in zip(micro, micro[1:])]
+                self.spool.fact("micro_batches", step=index, seconds=seconds)
+                clock.release(micro)
             if late is not None:
                 loss = float(late)
                 self.spool.update(index, loss=loss)

@@ -18,7 +18,8 @@ from flagbench_core.evidence.columns import (
     whole,
 )
 from flagbench_core.evidence.metrics import LOSS_TAIL
-from flagbench_core.evidence.section import TRAIN, WARMUP, WINDOW, Collectives, Section, Span
+from flagbench_core.evidence.section import TRAIN, WARMUP, WINDOW, Collectives, Section, Span, Stretch
+from flagbench_core.stats.within import MIN_STEPS
 
 # The longest published run, DistilBERT on one device, has 21,050 steps; with 11 bytes each, they are a quarter of the
 # 1 MB that a record may have.
@@ -132,7 +133,7 @@ def section_of(request: Request, evidence: Evidence, count: int, block: int) -> 
         world=world,
         block=block,
         spans=[
-            span_of(border, evidence.steps, block, with_losses, coarse)
+            with_micro_batches(span_of(border, evidence.steps, block, with_losses, coarse), evidence)
             for border in borders(request, evidence, count)
         ],
         timing={name: microseconds(timing[name]) for name in PHASES if name in timing},
@@ -142,6 +143,18 @@ def section_of(request: Request, evidence: Evidence, count: int, block: int) -> 
         loss_tail=[nine_digits(loss) for loss in tail],
         roofs=tuple(roofs_of(evidence, world, block)),
     )
+
+
+def with_micro_batches(span: Span, evidence: Evidence) -> Span:
+    """The span with the micro-batches of the rank that is slowest on its device, if it is a short window."""
+    if span.part != WINDOW or span.steps >= MIN_STEPS:
+        return span
+    rank = Stretch([span], 1).slowest(("device",))
+    of_rank = {fact["step"]: fact["seconds"] for fact in evidence.all("micro_batches") if fact["rank"] == rank}
+    found = [of_rank.get(step, []) for step in range(span.first, span.end)]
+    if not found[0] or any(len(each) != len(found[0]) for each in found):
+        return span
+    return span._replace(micro_batches=[list(map(microseconds, each)) for each in found])
 
 
 def roofs_of(evidence: Evidence, world: int, block: int) -> List[Span]:

@@ -105,14 +105,30 @@ def metric(name: str, value: float, unit: str, scope: str = "job", **more: Any) 
 
 
 def rate(
-    name: str, unit: str, amounts: Sequence[float], micro: Sequence[int], steps: int, note: str
+    name: str,
+    unit: str,
+    amounts: Sequence[float],
+    micro: Sequence[int],
+    steps: int,
+    note: str,
+    shares: Sequence[Sequence[float]] = (),
 ) -> dict[str, Any] | None:
     """Amounts over times of blocks as a metric, with its within-run interval or why it has none; None if they took
-    no time."""
+    no time. `shares`: of each step's time, those of its micro-batches; the interval is then from these."""
     if not sum(micro):
         return None
     seconds = [value / MICRO for value in micro]
     found = within_run(amounts, seconds, steps)
+    if len(shares) == len(seconds):
+        parts = [amount / len(of) for amount, of in zip(amounts, shares) for _ in of]
+        finer = within_run(parts, [value * share for value, of in zip(seconds, shares) for share in of])
+        why = finer.refusal
+        if why is None:
+            found = finer
+        elif why.kind != "short":
+            more = -(-why.further_steps // len(shares[0]))
+            text = why.text.replace("steps", "micro-batches")
+            found = finer._replace(refusal=why._replace(text=text, further_steps=more))
     timed = [index for index, value in enumerate(seconds) if value]
     return metric(
         name,
@@ -125,6 +141,20 @@ def rate(
         ci_reason=None if found.refusal is None else str(found.refusal),
         note=note,
     )
+
+
+def micro_batch_shares(stretch: Stretch) -> list[list[float]]:
+    """The share of its step's time that each micro-batch of a short window took, by step; empty if not measured.
+
+    In a pipeline, the first and last micro-batches of a step take another time than the others. So each is taken
+    relative to the mean of its place over the n steps; for that mean, its deviation is widened by sqrt(n / (n - 1)).
+    """
+    steps = [of for span in stretch.spans for of in span.micro_batches]
+    if len(steps) != stretch.steps or len(steps) < 2 or not all(map(all, steps)):
+        return []
+    means, widen = [sum(of) / len(steps) for of in zip(*steps)], math.sqrt(len(steps) / (len(steps) - 1))
+    relative = [[max(0.0, 1 + (value / mean - 1) * widen) for value, mean in zip(of, means)] for of in steps]
+    return [[value / sum(of) for value in of] for of in relative]
 
 
 def entire(name: str, unit: str, amount: float, micro: int, note: str) -> dict[str, Any] | None:
@@ -148,16 +178,18 @@ def train_rates(run: Run) -> Iterator[Entry]:
     train = f"time of rank {rank}, the slowest rank, without evaluations and checkpoints; over {span}"
     host = f"{PUBLISHER}rank 0's host clock, batches counted as full: step, over {span}"
     wait = f"{PUBLISHER}rank 0's host clock, batches counted as full: data wait, copy to device and step, over {span}"
-    yield rate("p_core", unit, steady.stretch.amount(unit), steady.micro, steady.stretch.steps, _core_note(steady))
-    yield rate("p_core_host", unit, published, stretch.time(HOST, 0), n, host)
-    yield rate("p_train", unit, amounts, own, n, train)
+    window = steady.stretch
+    shares = micro_batch_shares(window)
+    yield rate("p_core", unit, window.amount(unit), steady.micro, window.steps, _core_note(steady), shares)
+    yield rate("p_core_host", unit, published, stretch.time(HOST, 0), n, host, shares)
+    yield rate("p_train", unit, amounts, own, n, train, shares)
     if unit == "tokens":
         for name, tokens, micro, note in (
             ("tokens_per_second_per_device", amounts, own, train),
             ("tokens_per_second_per_device_host", published, theirs, wait),
         ):
             each = [value / world for value in tokens]
-            found = rate(name, unit, each, micro, n, f"{note}; per device, {world} devices")
+            found = rate(name, unit, each, micro, n, f"{note}; per device, {world} devices", shares)
             yield found and dict(found, scope="device")
     else:
         yield rate("p_train_published_count", unit, published, theirs, n, wait)

@@ -50,6 +50,9 @@ class Span(NamedTuple):
     collectives: Collectives | None = None  # None if not measured in every step of every rank
     passes: Mapping[str, list[int]] = {}  # PASSES by rank, microseconds over the span; empty if not measured
     measured: Mapping[str, Any] | None = None  # the operation of a measurement: see roofs.py
+    micro_batches: Sequence[
+        Sequence[int]
+    ] = ()  # of a short window, microseconds on the slowest rank's device, by step
 
     @property
     def end(self) -> int:
@@ -232,6 +235,8 @@ def _span_to_json(span: Span, block: int, packed: bool) -> dict[str, Any]:
         found["passes"] = {name: _by_rank(of, of, packed) for name, of in span.passes.items()}
     if span.measured is not None:
         found["measured"] = dict(span.measured)
+    if span.micro_batches:
+        found["micro_batches"] = span.micro_batches
     return found
 
 
@@ -267,7 +272,13 @@ def _read_span(raw: Mapping[str, Any], world: int, block: int) -> Span:
     for rank, of in enumerate(loss):
         if of is not None:
             require_length(len(of), len(sizes), f"loss of rank {rank} in {name}")
-    return Span(phase, part, raw["first_step"], steps, columns, flops, loss, collectives, passes, raw.get("measured"))
+    micro = raw.get("micro_batches", ())
+    if micro:
+        require_length(len(micro), steps, f"micro_batches of {name}")
+    for of_step in micro:
+        require_length(len(of_step), len(micro[0]), f"micro_batches of a step in {name}")
+    once = (collectives, passes, raw.get("measured"), micro)
+    return Span(phase, part, raw["first_step"], steps, columns, flops, loss, *once)
 
 
 def _column(raw: Mapping[str, Any], column: str, world: int, sizes: Sequence[int], where: str) -> list[list[int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from flagbench_cases.record.measured import complete_steps
 from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence import derive, metrics
+from flagbench_core.evidence.section import read_section
 from unit.cases.record.runs import NAN, facts_of, metrics_of, section_of, step
 
 BASE = step(1.0, 1.0)._replace(
@@ -41,6 +44,33 @@ def test_a_jobs_time_is_the_longest_of_its_ranks_own() -> None:
     assert found["p_core"]["unit"] == "samples/s"
     assert found["p_core"]["n"] == 3
     assert found["p_core"]["scope"] == "job"
+
+
+def micro_batches(noise: float, trend: float = 0.0) -> list[list[int]]:
+    """Of five steps, 128 each, half a second and noise; the first is short and the last long, as in a pipeline."""
+    draw = random.Random(7)
+    places = [100_000, *[500_000] * 126, 900_000]
+    return [[round(place * (1 + trend * at + draw.gauss(0, noise))) for place in places] for at in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("noise", "trend", "decided"), [(0.003, 0.0, True), (0.003, 0.02, False)], ids=["steady", "slower and slower"]
+)
+def test_five_long_steps_are_decided_by_their_micro_batches(noise: float, trend: float, decided: bool) -> None:
+    """The rate is that of the steps; without micro-batches, five of them are too few."""
+    of_steps = micro_batches(noise, trend)
+    section = section_of({0: steps(*(sum(each) / 1e6 for each in of_steps))})
+    (window,) = section.spans
+    finer = section._replace(spans=[window._replace(micro_batches=of_steps)])
+    assert read_section(json.loads(json.dumps(finer.to_json()))).spans[0].micro_batches == of_steps
+    coarse, found = metrics_of(section)["p_core"], metrics_of(finer)["p_core"]
+    assert (coarse["value"], coarse["n"]) == (found["value"], found["n"]) == (pytest.approx(4 / 64, rel=0.05), 5)
+    assert "ci95" not in coarse
+    assert ("ci95" in found) is decided
+    if decided:
+        low, high = found["ci95"]
+        assert low < found["value"] < high
+        assert 1e-4 < (high - low) / found["value"] < 5e-3
 
 
 def test_p_core_leaves_the_warm_up_out() -> None:

@@ -118,6 +118,7 @@ class Trainer:
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
         losses = self._run(batches, forward_only=False)
+        self.context.probe.micro_batch()
         self.context.probe.backward_done()
         updated, _, _ = self.optimizer.step()
         self.skipped_last = not updated
@@ -138,7 +139,7 @@ class Trainer:
     def _run(self, batches: List[torch.Tensor], forward_only: bool) -> List[torch.Tensor]:
         self.config.timers = None if forward_only else self.timers
         found = self.run_schedule(
-            forward_step_func=functools.partial(_forward, self.rows, self.context.spool.beat),
+            forward_step_func=functools.partial(_forward, self.rows, self._beat if forward_only else self._begin),
             data_iterator=iter(batches),
             model=self.model,
             num_microbatches=len(batches),
@@ -147,6 +148,15 @@ class Trainer:
             forward_only=forward_only,
         )
         return [entry["loss"] for entry in found]
+
+    def _beat(self) -> None:
+        """A step of a thousand micro-batches is longer than a rank may be silent."""
+        self.context.spool.beat()
+
+    def _begin(self) -> None:
+        """Beat, and mark the start of a micro-batch."""
+        self._beat()
+        self.context.probe.micro_batch()
 
     def state(self) -> Tuple[Dict[str, torch.Tensor], Dict[str, Any]]:
         """What this rank needs to resume: tensors by name, and facts, which are the same on all ranks."""
@@ -206,11 +216,11 @@ class Trainer:
 
 
 def _forward(
-    rows: int, beat: Callable[[], None], batches: Iterator[torch.Tensor], model: Any, *_: Any
+    rows: int, begin: Callable[[], None], batches: Iterator[torch.Tensor], model: Any, *_: Any
 ) -> Tuple[torch.Tensor, Any]:
     """Megatron-Core's forward step: the output of a stage, and what makes a loss of the last one's. `rows`: of the
-    embedding. `beat`: a step of a thousand micro-batches is longer than a rank may be silent."""
-    beat()
+    embedding. `begin`: called first."""
+    begin()
     tokens = next(batches)
     inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     if parallel_state.is_pipeline_first_stage():

@@ -117,6 +117,9 @@ class NoCollectives:
     def take_passes(self) -> list[Any]:
         return []
 
+    def take_micro_batches(self) -> list[Any]:
+        return []
+
 
 def train(
     folder: Path,
