@@ -8,11 +8,9 @@ from typing import Any, Callable, Dict, Iterator, Sequence
 import torch
 
 from flagbench_cases.contract import Isolated
-from flagbench_cases.engines.precision import set_switches
+from flagbench_cases.engines.precision import FP8, scaled_product, set_switches
 
 DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-FP8 = "fp8"
-"""E4M3 with a scale of 1 for each operand, without `use_fast_accum`: torch's default, which MAMF leaves as well."""
 SEED = 20260101
 """Of the matrices whose product is fixed."""
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -51,20 +49,6 @@ def mamf_product(device: torch.device, precision: str, m: int, n: int, k: int, c
 def _fp8(device: torch.device, m: int, n: int, k: int, narrow: bool) -> Callable[[], Any]:
     a, b = (torch.randn(shape, device=device) for shape in ((m, k), (n, k)))
     return scaled_product(a, b, narrow)
-
-
-def scaled_product(a: torch.Tensor, b: torch.Tensor, narrow: bool = False) -> Callable[[], Any]:
-    """A product in fp8 of (m, k) by (n, k), transposed; `narrow`: its result is fp8, else bf16."""
-    device = a.device
-    dtype, multiply = getattr(torch, "float8_e4m3fn", None), getattr(torch, "_scaled_mm", None)
-    if dtype is None or multiply is None or device.type == "cpu":
-        raise RuntimeError("this torch has no matrix product in fp8 for %s" % device.type)
-    a, b = a.to(dtype), b.to(dtype)
-    one = torch.ones((), device=device)
-    if not narrow:
-        return lambda: multiply(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-    out = torch.empty(len(a), len(b), device=device, dtype=dtype)
-    return lambda: multiply(a, b.t(), scale_a=one, scale_b=one, out=out)
 
 
 def fixed_results(device: torch.device, precisions: Sequence[str], size: int) -> Dict[str, str]:
