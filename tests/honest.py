@@ -116,7 +116,7 @@ def _request(claim: Claim, steps: int | None) -> Request:
     case, stack = copy.deepcopy(_manifests(claim.case, claim.stack or "cpu"))
     run = claim.run
     settings = [f"{name}={json.dumps(value).strip(chr(34))}" for name, value in run.set.items()]
-    warmup = configs.schedule(configs.preset_of(case, run.preset, run.division))["warmup_steps"]
+    warmup = configs.schedule(configs.preset_of(case, run.preset))["warmup_steps"]
     resolved = configs.resolve(
         case,
         stack,

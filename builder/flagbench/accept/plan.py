@@ -201,7 +201,7 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[tuple[Ca
 def _windows(case: Case, row: Row, stack: Stack, gpus: int, via: Via, store: Store) -> Iterator[Part]:
     """The runs of a case: of its own window, then of a shorter one."""
     why = f"as {row.id}" if row.same else f"without the settings of a row; the nearest is {row.id}"
-    train = schedule(preset_of(case, "reference", "faithful"))
+    train = schedule(preset_of(case, "reference"))
     for steps in (None, FEWEST_STEPS):
         if steps is not None and steps >= (train["window_steps"] or 0):
             return
@@ -249,5 +249,5 @@ def _of_claim(case: Case, row: Claim, *, same: bool) -> float | None:
 
 def _of_step(case: Case, unit: str, sequence: str, settings: Mapping[str, Any] | None = None) -> float:
     """Tokens or samples of a step of a replica."""
-    batch = (settings or {}).get("batch_size") or schedule(preset_of(case, "reference", "faithful"))["batch_size"]
+    batch = (settings or {}).get("batch_size") or schedule(preset_of(case, "reference"))["batch_size"]
     return float(batch) * ((int(sequence) if sequence.isdecimal() else 0) if unit.startswith("tokens") else 1)

@@ -66,7 +66,6 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
     for pattern, kind, known in (
         ("does_not_run", "stack", stack_names),
         ("default_precision", "precision of this case", raw["precisions"]),
-        ("division_presets", "division of this case", raw["divisions"]),
         ("gate", "metric of this case", metrics),
         ("further_gates.*", "metric of this case", metrics),
         ("metrics.*.held_by", "metric of this case", metrics),
@@ -92,9 +91,6 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
             doc.problem(("ranges", name, "low"), f"{entry['low']} is above high, {entry['high']}")
     reference = raw["presets"]["reference"]
     _check_overrides(doc, raw["presets"]["tiny"], reference, ("presets", "tiny"))
-    for division, presets in raw.get("division_presets", {}).items():
-        for preset, changed in presets.items():
-            _check_overrides(doc, changed, reference, ("division_presets", division, preset))
     kind = raw.get("kind", "train")
     section = reference.get(kind)
     for key in ("seconds" if kind == MEASURE else "batch_size", "warmup_steps", "window_steps"):

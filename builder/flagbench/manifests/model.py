@@ -219,10 +219,6 @@ class CaseManifest:
     """What decides where the other side has no `gate`: the first of them that it has."""
     published: Published
     divisions: Annotated[tuple[Division, ...], Meta(min_length=1)]
-    division_presets: Annotated[
-        Mapping[str, Annotated[Mapping[str, Mapping[str, Any]], keys(Preset)]], keys(Literal["tuned"])
-    ] = field(default_factory=dict)
-    """What a division changes of the presets: of `reference`, and of `tiny` on top of it."""
     precisions: Annotated[tuple[Precision, ...], Meta(min_length=1)]
     default_precision: Precision
     default_seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None

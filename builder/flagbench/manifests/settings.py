@@ -20,13 +20,9 @@ def schedule(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return section
 
 
-def preset_of(case: Case, preset: str, division: str) -> dict[str, Any]:
-    """A preset with the changes of a division, as shared/config.py of the image side makes it."""
-    changed = case.division_presets.get(division, {})
-    config = _overlaid(case.presets["reference"], changed.get("reference", {}))
-    if preset != "reference":
-        config = _overlaid(_overlaid(config, case.presets[preset]), changed.get(preset, {}))
-    return config
+def preset_of(case: Case, preset: str) -> dict[str, Any]:
+    """A preset with what it does not change of `reference`, as shared/config.py of the image side makes it."""
+    return _overlaid(case.presets["reference"], {} if preset == "reference" else case.presets[preset])
 
 
 def _overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def splits(case: Case) -> bool:
 
 def planned(case: Case, preset: str, precision: str | None, settings: Sequence[str]) -> Planned:
     """The configuration of a case that is split; `settings` are NAME=VALUE."""
-    config = preset_of(case, preset, "faithful")
+    config = preset_of(case, preset)
     asked = dict(read_setting(setting, case) for setting in settings)
     for name, value in asked.items():
         *sections, key = case.settable[name]["path"].split(".")

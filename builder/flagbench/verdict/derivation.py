@@ -86,7 +86,7 @@ def derived_conditions(case: Case, config: Config) -> dict[str, Value]:
 
 def contradicted(claim: Claim, case: Case) -> dict[str, tuple[Scalar, Value]]:
     """The conditions that a row states and no run of it can have: each with what its `run` and its case give."""
-    config = preset_of(case, claim.run.preset, claim.run.division)
+    config = preset_of(case, claim.run.preset)
     config[kind_of(config)]["window_steps"] = None  # a whole run, as was published
     for name, value in claim.run.set.items():
         *path, last = case.settable[name]["path"].split(".")

@@ -83,7 +83,7 @@ class Subject:
     def complete(self) -> Mapping[str, Any]:
         """The configuration, with what it lacks as its preset has it: no size may be hidden."""
         known = self.config and self.record.preset in self.case.presets
-        preset = preset_of(self.case, self.record.preset, self.record.division) if known else {}
+        preset = preset_of(self.case, self.record.preset) if known else {}
         return completed(self.config, preset)
 
     @property

@@ -111,7 +111,7 @@ def roofs_beside(resolved: Dict[str, Any]) -> Dict[str, Any]:
     """
     if kind_of(resolved) == MEASURE:
         raise UsageError("--roofs: %s has no steps of a model" % resolved["case"], "omit --roofs")
-    found = config.preset_of(config.load_case("roofs"), resolved["preset"], "faithful")
+    found = config.preset_of(config.load_case("roofs"), resolved["preset"])
     found.update(case="roofs", **{name: resolved[name] for name in ("nodes", "gpus", "precision")})
     found["measure"]["seconds"] /= ROOFS_SHARE
     return found

@@ -182,7 +182,7 @@ def resolve(
             "%s does not run on the stack %s: %s" % (case["name"], stack["name"], why),
             "choose another stack; `flagbench list stacks` shows them",
         )
-    config = preset_of(case, preset, division)
+    config = preset_of(case, preset)
     for text in settings:
         path, value = parse_setting(case, text)
         section = config
@@ -218,13 +218,9 @@ def _choose_layout(config: Dict[str, Any]) -> None:
         section["tp"] = max(1, min(gpus, ranks // section.get("pp", 1)))
 
 
-def preset_of(case: Dict[str, Any], preset: str, division: str) -> Dict[str, Any]:
-    """A preset with the division's changes: `reference` and its changes, overlaid with `preset` and its changes."""
-    changed = case.get("division_presets", {}).get(division, {})
-    config = merge(case["presets"]["reference"], changed.get("reference", {}))
-    if preset != "reference":
-        config = merge(merge(config, case["presets"][preset]), changed.get(preset, {}))
-    return config
+def preset_of(case: Dict[str, Any], preset: str) -> Dict[str, Any]:
+    """A preset: `reference`, overlaid with what it changes."""
+    return merge(case["presets"]["reference"], {} if preset == "reference" else case["presets"][preset])
 
 
 def schedule(config: Dict[str, Any]) -> Dict[str, Any]:

@@ -100,7 +100,7 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         differs.append(f"stack: {stack.name}, the row's is {claim.stack or 'none'}")
     seed = claim.conditions.get(SEED)
     precision = _precision(claim, stack)
-    preset = preset_of(case, options.preset, claim.run.division)
+    preset = preset_of(case, options.preset)
     asked = LocalOptions(
         nodes=nodes,
         gpus=count,

@@ -143,7 +143,7 @@ def _preset(subject: Subject) -> Iterator[str]:
     """Of `reference` every value, but those that --set can set, which conditions follow from; of `tiny`, and of a
     record of another version, those that conditions follow from, and those of model, layout and engine."""
     record, case = subject.record, subject.case
-    here, there = dict(leaves(subject.config)), dict(leaves(preset_of(case, record.preset, record.division)))
+    here, there = dict(leaves(subject.config)), dict(leaves(preset_of(case, record.preset)))
     free = _RESOLVED | {setting["path"] for setting in case.settable.values()}
     loose, derived = subject.made_elsewhere or record.preset != "reference", set(paths(case.conditions))
     note = f" of flagbench {__version__}; the record was made by {record.flagbench.version}"

@@ -234,31 +234,6 @@ def with_layout(case: dict[str, Any], **layout: int) -> dict[str, Any]:
     return {**case, "presets": presets}
 
 
-def test_a_division_changes_presets_in_their_order() -> None:
-    case = {
-        **CASE,
-        "divisions": ["faithful", "tuned"],
-        "division_presets": {
-            "tuned": {
-                "reference": {"train": {"batch_size": 64, "learning_rate": 1e-4}},
-                "tiny": {"train": {"batch_size": 8}},
-            }
-        },
-    }
-    found = {
-        (division, preset): config.preset_of(case, preset, division)["train"]
-        for division in ("faithful", "tuned")
-        for preset in ("reference", "tiny")
-    }
-    assert [(found[key]["batch_size"], found[key]["learning_rate"]) for key in found] == [
-        (32, 5e-05),
-        (32, 5e-05),
-        (64, 1e-4),
-        (8, 1e-4),
-    ]
-    assert found["tuned", "tiny"]["window_steps"] == 50
-
-
 @pytest.mark.parametrize(
     ("layout", "ranks", "named"),
     [

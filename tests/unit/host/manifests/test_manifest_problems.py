@@ -163,7 +163,6 @@ def test_a_value_that_does_not_fit_is_named(
                 "gate": ("gate: p_core", "gate: p_cor"),
                 "metrics[0].depends_on[0]": ("[hardware, work], held", "[hardwar, work], held"),
                 "metrics[0].held_by": ("held_by: p_core_host", "held_by: p_host"),
-                "division_presets.tuned": ("presets:\n", "division_presets: {tuned: {}}\npresets:\n"),
                 "shapes[0]": ("condition_groups:\n", "shapes: [modle]\ncondition_groups:\n"),
             },
         ),
