@@ -76,9 +76,7 @@ def check_job(first, second, schema):
     assert all(check["ok"] for check in record["quality"]["checks"])
 
 
-@pytest.mark.parametrize(
-    ("case", "arguments"), [("distilbert", SHORT), ("glm", SHORT), ("llama2-7b-lora", SHORT), ("roofs", QUICK)]
-)
+@pytest.mark.parametrize(("case", "arguments"), [("distilbert", SHORT), ("llama2-7b-lora", SHORT), ("roofs", QUICK)])
 def test_two_pods_make_one_record(case, arguments, pod, record_schema):
     second, first = pod(1, case, **arguments), pod(0, case, **arguments)
     check_job(first, second, record_schema)
