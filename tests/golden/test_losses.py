@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,7 +138,7 @@ def of_aquila(folder: Path, rank: int, world: int) -> list[list[float]]:
     return [[*(Step(*step).loss for step in found["steps"]), mean]]
 
 
-def of_llama70(folder: Path, rank: int, world: int) -> list[list[float]]:
+def of_llama(changes: dict[str, Any], folder: Path, rank: int, world: int) -> list[list[float]]:
     """The first ten steps, split in every way; NaN where the rank has no loss."""
     from unit.cases.llama2_70b.llama70_bench import trained
 
@@ -145,7 +146,7 @@ def of_llama70(folder: Path, rank: int, world: int) -> list[list[float]]:
     for layout in {Layout(1, world, 1): None, Layout(1, 1, world): None}:
         place = folder / str(layout).replace(" ", "-")
         place.mkdir(exist_ok=True)
-        found.append([Step(*step).loss for step in trained(place, rank, layout, plan)["steps"]])
+        found.append([Step(*step).loss for step in trained(place, rank, layout, plan, **changes)["steps"]])
     return found
 
 
@@ -153,10 +154,11 @@ CASES: dict[str, Callable[[Path, int, int], list[list[float]]]] = {
     "aquila_33b": of_aquila,
     "distilbert": functools.partial(of_torch, "distilbert", DISTILBERT),
     "glm": functools.partial(of_torch, "glm", GLM),
-    "llama2_70b": of_llama70,
+    "llama2_70b": functools.partial(of_llama, {}),
+    "llama3_8b": functools.partial(of_llama, {"case": "llama3-8b", "model": {"dropout": 0.0}}),
     "llama2_7b_lora": of_lora,
 }
-MEGATRON = ("aquila_33b", "llama2_70b")
+MEGATRON = ("aquila_33b", "llama2_70b", "llama3_8b")
 """Their losses do not depend on the number of ranks."""
 
 

@@ -170,12 +170,12 @@ def find_device(name: str, catalog: Catalog) -> DeviceModel:
 
 
 def _distance(entry: Entry, wanted: Mapping[str, Scalar], device: DeviceModel) -> tuple[object, ...]:
-    """The task and a speed first, then how many conditions differ, how many devices, how far the peak is."""
+    """The task and a speed first, then how many conditions differ, how far the peak is, how many devices."""
     names = [result.name for result in entry.differing(wanted)]
     gpus, devices = wanted.get("devices"), entry.row.devices
     apart = abs(devices - gpus) if devices is not None and isinstance(gpus, int) else 0
     peak, its = peak_of(device, entry.row.precision), entry.row.peak
-    return "task" in names, entry.speed is None, len(names), apart, ratio(peak, its) if peak and its else math.inf
+    return "task" in names, entry.speed is None, len(names), ratio(peak, its) if peak and its else math.inf, apart
 
 
 def _described(entry: Entry) -> str:
