@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -37,6 +38,14 @@ def test_an_honest_record_is_valid_and_reproduces_its_claim(claim: str) -> None:
     expected = Verdict.INCONCLUSIVE if silent else Verdict.REPRODUCED
     assert verified(made(claim), claim=claim).verdict is (expected if has_speed else Verdict.NOT_COMPARABLE)
     assert verified(made(claim, steps=50), claim=claim).verdict is not Verdict.INVALID
+
+
+def test_a_slice_is_compared_with_no_row() -> None:
+    claim = CLAIMS["llama3-8b/h100-1x8-bf16"]
+    sliced = replace(claim, run=replace(claim.run, set={**claim.run.set, "layers": 8}))
+    record = honest_record(sliced, conditions={"layers": 8})
+    assert verified(record, claim=claim.id).verdict is Verdict.NOT_COMPARABLE
+    assert "mfu_published_formula" not in {metric["name"] for metric in record["metrics"]}
 
 
 def put(*path: Any, value: Any = None, factor: float | None = None) -> Edit:
