@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -274,3 +275,12 @@ def test_the_software_of_a_stack() -> None:
     assert told["cpu"] == CPU
     assert told["c500-maca3"] == told["cuda13"] == GPU
     assert told["a100-cuda11.8"] == Software(fused_norm=False)
+
+
+def test_the_memory_of_an_h100_is_predicted() -> None:
+    """A slice of Llama-3 8B, whose record is in docs/measured."""
+    raw = json.loads((ROOT / "docs" / "measured" / "h100-llama3-8b-8-layers.json").read_text(encoding="utf-8"))
+    step = planned(LLAMA3.case, "reference", None, ("batch_size=4",)).step("none")
+    needed = fullest_stage(Model.of(raw["config"]["model"]), step, Layout(1, 1, 1)).in_use / GIB
+    (measured,) = (metric["value"] for metric in raw["metrics"] if metric["name"] == "mem_peak")
+    assert needed == pytest.approx(measured, rel=0.03)
