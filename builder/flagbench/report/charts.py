@@ -20,7 +20,7 @@ from flagbench.verdict import VerifyResult
 from flagbench.verdict.align import Curve
 from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.result import Ratio
-from flagbench.verdict.rules.comparison import NO_THROTTLING
+from flagbench.verdict.rules.comparison import NO_THROTTLING, throttled
 from flagbench.verdict.stats.compare import WITHIN
 
 WIDTH, HEIGHT, ROW = 480, 250, 44
@@ -261,10 +261,11 @@ def clock_chart(record: Record) -> Chart | None:
         lowest, highest = device.sm_clock_min_mhz or busy, device.sm_clock_max_mhz or busy
         ends = (min(busy, lowest), max(busy, highest))
         reasons = {why: seconds for why, seconds in device.throttle_seconds.items() if why not in NO_THROTTLING}
-        longest = f", throttled {max(reasons.values()):.1f} s" if reasons else ""
-        rows.append(Row(f"device {device.index}", busy, f"{busy:.0f} MHz{longest}", ends, "bad" if reasons else "s0"))
-        throttled = ", ".join(f"{why} {seconds:.1f} s" for why, seconds in reasons.items())
-        cells.append((f"{device.index}", f"{busy:.0f}", interval(ends, "{:.0f}"), throttled or "no"))
+        slowed = throttled([device])
+        longest = f", throttled {max(slowed.values()):.1f} s" if slowed else ""
+        rows.append(Row(f"device {device.index}", busy, f"{busy:.0f} MHz{longest}", ends, "bad" if slowed else "s0"))
+        why = ", ".join(f"{why} {seconds:.1f} s" for why, seconds in reasons.items())
+        cells.append((f"{device.index}", f"{busy:.0f}", interval(ends, "{:.0f}"), why or "no"))
     if not rows:
         return None
     told = (

@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from html import escape
 
 from flagbench.records.model import Record
-from flagbench.report.verdict_page import verdict_table
-from flagbench.verdict import Verdict, VerifyResult
+from flagbench.report.verdict_page import STYLES, verdict_table
+from flagbench.verdict import VerifyResult
 
 _COLUMNS = 116
 _CHARACTER, _LINE, _PADDING, _BADGE = 6.6, 15, 8, 20
 """Pixels: the width of a character of 11 px, the height of a line, the space beside a text, the height of a badge."""
-_VERDICTS = re.compile("|".join(rf"\b{word}\b" for word in (*(verdict.value for verdict in Verdict), "PASS", "FAIL")))
+_COLOURS = {"bold green": "#a6e22e", "bold red": "#f92672", "bold yellow": "#fd971f"}
+_OUTCOMES = {**STYLES, "PASS": "bold green", "FAIL": "bold red"}
+_VERDICTS = re.compile("|".join(rf"\b{word}\b" for word in _OUTCOMES))
 
 
 def verdict_svg(records: Sequence[Record], result: VerifyResult, command: str) -> str:
@@ -28,11 +30,15 @@ def terminal_svg(printed: str, command: str) -> str:
     shown = [f"$ {command}", *printed.splitlines()]
     lines = [part for line in shown for part in textwrap.wrap(line, _COLUMNS) or [""]]
     texts = [_text(line, _PADDING, _LINE * number + _PADDING) for number, line in enumerate(lines, 1) if line]
-    coloured = [_VERDICTS.sub(r'<tspan fill="#fd971f" font-weight="bold">\g<0></tspan>', text) for text in texts]
+    coloured = [_VERDICTS.sub(_coloured, text) for text in texts]
     width, height = round(_COLUMNS * _CHARACTER) + 2 * _PADDING, _LINE * len(lines) + 3 * _PADDING
     return _svg(
         width, height, f'<rect width="{width}" height="{height}" rx="8" fill="#282828"/>\n{"".join(coloured)}'
     )
+
+
+def _coloured(found: re.Match[str]) -> str:
+    return f'<tspan fill="{_COLOURS[_OUTCOMES[found[0]]]}" font-weight="bold">{found[0]}</tspan>'
 
 
 def badge(label: str, value: str) -> str:

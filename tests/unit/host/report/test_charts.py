@@ -78,7 +78,14 @@ def test_clock_chart_shows_what_throttled() -> None:
     chart = clock_chart(replace(record, telemetry=Telemetry(devices=(device, DeviceTelemetry(index=2)))))
     assert chart is not None
     assert chart.table.rows == [("1", "1410", "345 to 1980", "sw_thermal_slowdown 7.0 s")]
+    assert [row.tone for row in chart.rows] == ["bad"]
     assert clock_chart(record) is None
+
+
+def test_a_device_at_its_own_power_limit_is_not_marked() -> None:
+    chart = clock_chart(read_record(DOCS / "measured" / "h100-llama3.1-8b-lora.json"))
+    assert chart is not None
+    assert [(row.value, row.tone) for row in chart.rows] == [(pytest.approx(1711, abs=1), "s0")]
 
 
 def test_roof_chart_divides_by_the_peaks_of_the_device() -> None:
