@@ -58,6 +58,7 @@ bench: $(VENV)/.dev $(VENV)/.publishers
 	@# Each computes in one thread, so two run at a time.
 	@$(MAKE) --no-print-directory -j 2 $(SINGLE:%=bench-%)
 	$(BIN)/python tests/bench/demo.py $(DEMO)
+	$(BIN)/python tests/bench/time_to_verdict.py
 	$(if $(FLAGBENCH_TEST_S3),KILLS=100 $(BIN)/python -m pytest -q tests/storage/test_image_store.py -k random_moment)
 
 # The longest first; OPTIONS are those of one of them.
