@@ -317,16 +317,17 @@ def _numbers(
             continue
         gate = case.held_to(claim.metrics).gate
         for result in verify_claim([record], claim, case, terms=terms).metrics:
-            if not result.comparable or result.ratio is None or result.name != gate or "pageable" in gate:
-                continue  # how fast pageable memory is copied depends on the host's pages
+            if not result.comparable or result.ratio is None or result.name != gate:
+                continue
+            if "pageable" in gate or gate.startswith(MAMF):  # depends on the host's pages; held below
+                continue
             claimed.add(result.name)
             if steady := _steady(result, record):
                 metric, value = steady
                 ratio = quotient(estimate([metric], terms.prior(metric.name)), Estimate(value, runs=0))
                 yield _compared(metric, case, f"claim {claim.id}", ratio, value, LOW, disturbed)
             else:
-                limit = CATALOGUED if gate.startswith(MAMF) else LOW
-                yield _number(result, case, f"claim {claim.id}", limit, disturbed)
+                yield _number(result, case, f"claim {claim.id}", LOW, disturbed)
     for metric, row, value in _nearby(record, case, catalog):
         if metric.name not in claimed:
             ratio = quotient(estimate([metric], terms.prior(metric.name)), Estimate(value, runs=0))
@@ -387,8 +388,7 @@ def _nearby(record: Record, case: Case, catalog: Catalog) -> Iterator[tuple[Metr
             both = record.metric(row.name), record.metric(f"{row.name.replace(MAMF, 'matmul')}_best")
             known = [metric for metric in both if metric is not None]
             if known:
-                what = f"claim {claim.id}, another shape"
-                yield next((m for m in known if m.ci95), known[0]), what, row.value
+                yield next((m for m in known if m.ci95), known[0]), f"claim {claim.id}", row.value
 
 
 def _number(result: MetricResult, case: Case, against: str, limit: float, disturbed: str) -> Check:

@@ -44,7 +44,8 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pl
         (A100, 8, 10, "a100-cuda11.8", "glm"),
         (A100, 8, 2, "a100-cuda11.8", "distilbert"),
         (A100, 1, 2, "a100-cuda11.8", "distilbert"),
-        (H100, 1, 10, "cuda13", "llama3.1-8b-lora"),
+        (H100, 1, 10, "cuda13", "llama2-7b-lora"),
+        (H100, 1, 30, "cuda13", "llama3.1-8b-lora"),
         (None, 0, 1, "cpu", "distilbert"),
     ],
 )
