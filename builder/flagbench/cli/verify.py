@@ -10,6 +10,7 @@ import typer
 from flagbench import complete
 from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
+from flagbench.expect.reference import references
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
 from flagbench.output import echo_json
@@ -176,5 +177,9 @@ def _verified(
         return verify_baseline(records, baseline.to_verify(), case, any_seed=any_seed, terms=terms)
     if claim is not None:
         return verify_claim(records, catalog_get(catalog.claims, claim, kind="claim"), case, terms=terms)
-    nearest = choose_claim(records[0], case, catalog.claims.values())
+    try:
+        nearest = choose_claim(records[0], case, catalog.claims.values())
+    except FlagbenchError as error:  # what `run` says of rows that are only cited
+        cited = references(records[0], catalog)
+        raise FlagbenchError(error.message, remedy="\n  ".join([error.remedy, *cited])) from None
     return verify_claim(records, nearest, case, chosen=True, terms=terms)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TextIO
 
 from flagbench.page import Block, Lines, Table, render
@@ -64,8 +66,13 @@ def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wi
     if result is None:
         heading = Lines((", ".join(r.record_id for r in records) or "no record",))
         failed = tuple(line for r in records if r.status.state != "ok" for line in _error(r))
-        notes = Lines(_measured_notes(records))
-        return [heading, _other_metrics(records, ()), notes, Lines(failed, "bold red")]
+        metrics, notes = _other_metrics(records, ()), _measured_notes(records)
+        # A publisher's mean stands beside our median of the same repeats.
+        medians = {f"{row[0]}_mean" for row in metrics.rows}
+        if means := [] if wide else [row for row in metrics.rows if row[0] in medians]:
+            metrics = replace(metrics, rows=[row for row in metrics.rows if row not in means])
+            notes = (*notes, f"--wide shows {_counted(len(means), 'more metric')}")
+        return [heading, metrics, Lines(notes), Lines(failed, "bold red")]
     told = {describe(c, other=result.against.side): c.name for c in result.differing}
     reasons = result.reason.split("; ")
     uncompared = [told[reason] for reason in reasons if reason in told]
@@ -128,8 +135,10 @@ def _measured_notes(records: Sequence[Record]) -> tuple[str, ...]:
             found.append(f"not steady, the median of what was measured in time: {', '.join(unsteady)}")
         reasons: dict[str, list[str]] = {}
         for name, reason in (record.quality.absent if record.quality is not None else {}).items():
-            reasons.setdefault(reason, []).append(name)
-        found += [f"not measured: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+            reasons.setdefault(reason, []).append(
+                re.sub(r"_\d+$", "", name)
+            )  # a collective is named once, not by size
+        found += [f"not measured: {', '.join(dict.fromkeys(names))} ({reason})" for reason, names in reasons.items()]
     return tuple(visible(line) for line in found)
 
 

@@ -101,7 +101,11 @@ def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, w
         if not claims or not records or any(record.status.state != "ok" for record in records):
             return verdict_table(records, None, wide=wide)
         if claim is None and not claims_for(records[0], case, claims):
-            none = f"no verdict: no published row is of this device and shape; see `flagbench expect {case.name}`\n"
+            none = (
+                "no verdict: no published row is of this device and shape\n"
+                f"`flagbench expect {case.name}` shows the rows of a device, `flagbench reproduce ROW` runs one in "
+                "its shape, `flagbench report last` draws this run beside the published peaks\n"
+            )
             return verdict_table(records, None, wide=wide) + none
         against = choose_claim(records[0], case, claims) if claim is None else catalog.claims[claim]
         terms = Terms(level=look_level(runs.summaries("runs"), len(records)))

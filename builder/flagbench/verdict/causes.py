@@ -519,7 +519,12 @@ CAUSES = (
         "look for threads and processes that hold the host's processors, and compare with a faster host",
         device_idle,
     ),
-    Kind("power_cap", "power limit", "restore the device's own limit, or check the power supply", power),
+    Kind(
+        "power_cap",
+        "power limit",
+        "at the device's own limit this is normal for large matrix products; restore a limit that was lowered",
+        power,
+    ),
     Kind("throttling", "throttling", "check the cooling: fans, air flow, the temperature of the room", throttling),
     Kind("clocks", "low clocks", "reset the device's application clocks and locked clocks", clocks),
     Kind(

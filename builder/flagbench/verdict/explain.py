@@ -14,6 +14,7 @@ from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, ExplainedR
 from flagbench.verdict.machine import Machine, judge_machine, reachable
 from flagbench.verdict.result import MetricResult, Verdict, VerifyResult
 from flagbench_core.evidence import EvidenceError
+from flagbench_core.evidence.section import MEASURE
 
 SLOW = 0.01
 """A rate that is lower by less is not slow: runs of one machine differ by as much."""
@@ -103,6 +104,8 @@ def _explain(
     opened, there = ([open_run(record, case, counts) for record in side] for side in (records, baseline))
     runs = [run for run in opened if run is not None]
     if not runs or len(runs) < len(opened):
+        if case.kind == MEASURE:
+            return Explanation(reason="roofs have no steps; `flagbench report RECORD` shows them against the peaks")
         return Explanation(reason="a record has no evidence of steps")
     # Without a ratio it is work of another kind, whose times per step say nothing of this run's.
     others = [run for run in there if run is not None and ratio is not None]
@@ -167,6 +170,8 @@ def _reason(result: VerifyResult, target: MetricResult | None, gap: float | None
 def _target(result: VerifyResult) -> MetricResult | None:
     """The rate to explain: of the slow ones, that which counts most of the time, else the gate or another rate."""
     rates = [m for m in result.metrics if m.ratio is not None and m.held_by.startswith(_RATES)]
+    if any(c.name == "devices" and c.forbids for c in result.differing):  # eight devices say nothing of one's time
+        rates = [m for m in rates if "per_device" in m.held_by]
     order = (WHOLE, LOOP, CORE)
     slow = [m for m in rates if m.ratio is not None and 1 - m.ratio.value > SLOW]
     found = sorted(slow, key=lambda m: order.index(_counts(m.held_by)))

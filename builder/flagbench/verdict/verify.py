@@ -153,7 +153,8 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
         same = " on this device and of this shape" if case.kind == MEASURE else ""
         raise FlagbenchError(
             f"there is no claim of the case {record.case}{same}",
-            remedy="compare the record with another one: `flagbench verify RECORD --baseline RECORD`",
+            remedy=f"`flagbench expect {record.case}` shows what is published for a device, "
+            "`flagbench report RECORD` the record in charts, --baseline RECORD compares it with another one",
         )
 
     def distance(claim: Claim) -> tuple[bool, int]:

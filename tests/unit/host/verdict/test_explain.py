@@ -200,8 +200,11 @@ def test_a_slower_precision_is_found() -> None:
     assert (verdict, found.causes[0].name) == (Verdict.NOT_COMPARABLE, "precision")
 
 
-def test_without_a_rate_shares_are_of_its_own_time() -> None:
-    _, found = against_claim(read_record((REPLAYS / "cpu-tiny.json").read_bytes()))
+@pytest.mark.parametrize(
+    "path", [REPLAYS / "cpu-tiny.json", MEASURED / "h100-distilbert.json"], ids=["work", "devices"]
+)
+def test_without_a_rate_shares_are_of_its_own_time(path: Path) -> None:
+    _, found = against_claim(read_record(path.read_bytes()))
     assert (found.metric, found.gap, found.unexplained) == (None, None, None)
     assert all(cause.gap is None for cause in found.causes)
     assert found.reason in explanation_page(found)

@@ -9,16 +9,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from catalogs import CATALOG
+from flagbench.cli.app import app
+from flagbench.errors import FlagbenchError
 from flagbench.page import render
 from flagbench.records.named import Runs
 from flagbench.report.record_page import record_page
 from flagbench.report.verdict_page import verdict_table
 from flagbench.runs.series_page import verdict_of
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
+from flagbench.verdict.explain import explain
 from flagbench_core.evidence.section import digest_of
 
+from .conftest import MEASURED as SHIPPED
 from .conftest import ROWS, Raw, read
 
 TESTED = "records"
@@ -72,8 +77,26 @@ def test_a_slow_device_is_named() -> None:
 
 
 def test_a_run_ends_with_its_metrics_where_no_row_is_of_its_device() -> None:
-    page = verdict_of(Runs([read(MEASURED)]), CATALOG.cases["roofs"], CATALOG, None, wide=False)
-    assert "matmul_fp32" in page
+    raw = copy.deepcopy(MEASURED)
+    raw["quality"]["absent"] |= {"all_reduce_64": "alone", "all_reduce_128": "alone"}
+    short, wide = (
+        verdict_of(Runs([read(raw)]), CATALOG.cases["roofs"], CATALOG, None, wide=wide) for wide in (False, True)
+    )
+    assert "matmul_fp32" in short
+    assert ("matmul_fp32_mean" in short, "matmul_fp32_mean" in wide) == (False, True)
+    assert "all_reduce (alone)" in short
+
+
+def test_a_record_without_a_claim_shows_cited_rows() -> None:
+    ended = CliRunner().invoke(app, ["verify", str(SHIPPED / "h100-llama3.1-8b-lora.json")])
+    assert isinstance(ended.exception, FlagbenchError)
+    assert "automodel/11" in ended.exception.remedy
+
+
+def test_roofs_have_no_steps_to_explain() -> None:
+    record, case = read(MEASURED), CATALOG.cases["roofs"]
+    result = verify_claim([record], CATALOG.claims["roofs/a100-1x8-bf16"], case)
+    assert "report" in (explain([record], result, case).reason or "")
 
 
 def test_a_row_that_was_chosen_is_said_to_be_one_of_several() -> None:
