@@ -28,7 +28,7 @@ from flagbench.verdict.interval import candidates
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import invalid
 
-CACHED_AS = 7
+CACHED_AS = 8
 """Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
 verdict, nearest claim, ratio, gate or soundness: in verdict, core, records, manifests or here. Verdicts that were
 cached under another number are computed again."""

@@ -106,14 +106,14 @@ def compare_metric(
         unit=expected.unit,
         better=spec.better,
         expected=expected.estimate,
-        reason=f"{name} was not measured",
+        reason=_absent(records, name),
     )
     if not found:
         return Compared(spec=spec, result=result, runs=())
     prior, session = terms.prior(name), session_of(records, spec, expected.records)
     measured = estimate(found, prior, session=session_of(records, spec))
     baseline = common(expected.records, name)
-    why = [*_differing(case, against, conditions, spec, name)]
+    why = [*differing_conditions(case, against, conditions, spec, name)]
     other = next((m for m in found if (m.unit, m.scope) != (expected.unit, expected.scope)), None)
     difference = quotient = strict = None
     if other is not None:
@@ -143,7 +143,13 @@ def compare_metric(
     )
 
 
-def _differing(
+def _absent(records: Sequence[Record], name: str) -> str:
+    """That a metric was not measured, and why, if a record says so."""
+    reasons = (each.quality.absent.get(name.removesuffix("_mean")) for each in records if each.quality is not None)
+    return ": ".join([f"{name} was not measured", *filter(None, reasons)][:2])
+
+
+def differing_conditions(
     case: Case, against: Against, conditions: Sequence[ConditionResult], spec: MetricSpec, name: str
 ) -> Iterable[str]:
     """The conditions that a metric depends on and that forbid to compare it; software only qualifies a verdict."""

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from flagbench.records.model import Metric, Record
 from flagbench.terminal import brief
-from flagbench.verdict.interval import Terms, candidates, half_widths, rates, without_interval
+from flagbench.verdict.conditions import gate_spec
+from flagbench.verdict.interval import Terms, candidates, differing_conditions, half_widths, rates, without_interval
 from flagbench.verdict.limits import HIGH, LOW, classify, is_speed
 from flagbench.verdict.result import (
     Compared,
@@ -54,8 +55,11 @@ def judge(verification: Verification, findings: Findings, terms: Terms) -> Verif
         if gate is None:
             verdict, reason = Verdict.NOT_COMPARABLE, _without_gate(verification, metrics)
         else:
-            # Without a verdict, not every record has the gate metric, as far as this version can compute it.
             verdict, reason = gate.verdict or Verdict.INCONCLUSIVE, gate.reason
+            if gate.verdict is None:  # not every record has the gate metric, as far as this version can compute it
+                other = [*differing_conditions(case, against, verification.conditions, gate_spec(case), gate.held_by)]
+                verdict = Verdict.NOT_COMPARABLE if other else verdict
+                reason = "; ".join([reason, *other])
             used += [each for metric, doubts in judgements if metric is gate for each in doubts]
     judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
     without = next(filter(None, map(no_evidence, (*subjects, *verification.baseline))), None)

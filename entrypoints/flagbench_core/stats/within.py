@@ -46,6 +46,8 @@ ALPHA = 0.005
 """Of each test of the gate, so that few stationary windows are refused."""
 POSSIBLE = 0.1
 """Of the test for a trend that is only possible, and widens the interval."""
+RESOLUTION = 1e-6
+"""Seconds: times in the evidence are whole microseconds, so levels that are not further apart may be rounding."""
 MIN_CHANGES = 20
 """Between the two levels of a window."""
 SEPARATION = 4.0
@@ -122,7 +124,7 @@ def within_run(amounts: Sequence[float], seconds: Sequence[float], steps: int | 
     effective = points / correlation_time(settled)
     batches = max(FEWEST_BATCHES, min(MOST_BATCHES, int(effective / EFFECTIVE_PER_BATCH)))
     means = _means(relative, batches)
-    refusal, wider = _gate(means, values, effective, steps)
+    refusal, wider = _gate(means, values, effective, steps, RESOLUTION * points / total)
     if refusal is not None:
         stall = _stall(amounts, seconds) if steps == n else None
         return WithinRun(None, stall or refusal)
@@ -154,7 +156,7 @@ def _stall(amounts: Sequence[float], seconds: Sequence[float]) -> Refusal | None
 
 
 def _gate(
-    means: Sequence[float], values: Sequence[float], effective: float, steps: int
+    means: Sequence[float], values: Sequence[float], effective: float, steps: int, resolution: float
 ) -> tuple[Refusal | None, float]:
     """Why a window gives no interval; and how much wider the interval gets by what is too small to refuse it.
 
@@ -162,10 +164,11 @@ def _gate(
         means: the deviation of each batch's rate from the window's, relative.
         values: the same of each step, or of blocks of steps.
         effective: how many of these are independent.
+        resolution: of these, relative.
     """
     if (refusal := _unsettled(means, steps)) is not None:
         return refusal, 0.0
-    if (states := _states(values)) is not None and states.changes < MIN_CHANGES:
+    if (states := _states(values, resolution)) is not None and states.changes < MIN_CHANGES:
         text = (
             f"its rate moves between two levels {states.apart:.1%} apart, and the {states.changes} changes are too "
             f"few to weigh them: at least {MIN_CHANGES} are needed"
@@ -270,7 +273,7 @@ class _States(NamedTuple):
     """The distance of the levels, relative to the rate."""
 
 
-def _states(values: Sequence[float]) -> _States | None:
+def _states(values: Sequence[float], resolution: float) -> _States | None:
     """The two levels of a window, None if it has one: the split with the least variance within (Otsu 1979).
 
     A running median of five leaves single slow steps out. Few values look like two levels by chance.
@@ -286,7 +289,7 @@ def _states(values: Sequence[float]) -> _States | None:
     low, high = ordered[:split], ordered[split:]
     apart = math.fsum(high) / len(high) - math.fsum(low) / len(low)
     inside = math.fsum((value - total / n) ** 2 for value in ordered) - between[split - 1] / n
-    if apart < TOLERATED or apart * apart * n < SEPARATION**2 * inside:
+    if apart < TOLERATED + resolution or apart * apart * n < SEPARATION**2 * inside:
         return None
     above = [value >= high[0] for value in smooth]
     return _States(sum(map(ne, above, above[1:])), apart)

@@ -109,7 +109,7 @@ def test_metrics_follow_from_recorded_times() -> None:
     # As FlagPerf: the mean of both devices; of an all-reduce within a node the bus bandwidth counted twice
     assert named["matmul_bf16_mean"]["value"] == pytest.approx(2 * flops / 2250e-6 / 1e12, rel=1e-4)
     assert named["all_reduce_mean"]["value"] == pytest.approx(2 * 2 * 2 * 9000 / 210e-6 / 1e9)
-    assert "100" in named["matmul_bf16_mean"]["ci_reason"]
+    assert "--full" in named["matmul_bf16_mean"]["ci_reason"]
     assert found.window is None
     assert found.flops is None
     first = found.measurements[0]
@@ -125,6 +125,16 @@ def test_mamf_is_a_mean_of_single_products_and_no_median() -> None:
     assert named.keys() == {"mamf_bf16", "memory_capacity"}
     assert named["mamf_bf16"]["value"] == pytest.approx(2 * 8192 * 4096 * 2048 / 110e-6 / 1e12)
     assert (named["mamf_bf16"]["n"], named["mamf_bf16"]["scope"]) == (100, "device")
+    assert "ci_reason" not in named["mamf_bf16"]  # no longer run says more, but further ones do
+
+
+@pytest.mark.parametrize(("full", "refused"), [(False, True), (True, False)])
+def test_only_a_full_run_makes_the_publishers_repeats(full: bool, refused: bool) -> None:
+    slower = [100] * 50 + [110] * 50
+    section = section_of(span_of("matmul_bf16", 0, [slower, slower], 500, dict(PRODUCT)))
+    named = {entry["name"]: entry for entry in derive(section, FACTS._replace(complete=full)).metrics}
+    assert "ci95" not in named["matmul_bf16_mean"]
+    assert ("ci_reason" in named["matmul_bf16_mean"]) is refused
 
 
 def test_means_are_of_what_is_published() -> None:

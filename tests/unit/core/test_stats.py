@@ -181,6 +181,14 @@ def test_a_window_of_few_long_steps_is_steady_or_refused(
     assert (found.refusal and found.refusal.kind) == kind
 
 
+def test_levels_of_rounding_are_no_states() -> None:
+    """Microseconds above 140 of products on an H100: mamf_bf16 of docs/measured/h100-roofs-mamf-bf16.json."""
+    above = "2202211211113102111111113012311122112113111131021021211131122112211221122111202120113111210221112111"
+    times = [140 + int(digit) for digit in above]
+    assert within_run([8.0] * 100, [time * 1e-6 for time in times]).interval is not None
+    assert refusal([time * 1e-3 for time in times])[0] == "states"  # of milliseconds they would be
+
+
 def test_the_correlation_time_is_that_of_the_sequence() -> None:
     values = autoregressive(0.8, 20_000)
     mean = sum(values) / len(values)

@@ -39,6 +39,13 @@ def verified(change: Callable[[Raw], Any] = lambda raw: None) -> VerifyResult:
     return verify_baseline([read(raw)], read(baseline), CATALOG.cases["roofs"])
 
 
+def test_another_device_is_not_comparable_although_the_gate_was_not_measured() -> None:
+    claim = CATALOG.claims["roofs/h100-1x1-mamf-fp8"]
+    result = verify_claim([read(MEASURED)], claim, CATALOG.cases["roofs"])
+    assert (result.gate, result.verdict) == ("mamf_fp8", Verdict.NOT_COMPARABLE)
+    assert "device_model" in result.reason
+
+
 def test_a_measured_record_is_valid() -> None:
     result = verified()
     assert result.verdict is not Verdict.INVALID, result.reason
@@ -121,4 +128,4 @@ def test_a_row_is_decided_by_the_metric_that_it_has() -> None:
     row = replace(claim, conditions=same, metrics=(replace(claim.metrics[0], value=value),))
     result = verify_claim([read(MEASURED)], row, CATALOG.cases["roofs"])
     assert (result.gate, result.verdict) == ("all_reduce_mean", Verdict.INCONCLUSIVE)
-    assert "100" in result.reason  # repeats, which --full has
+    assert "--full" in result.reason  # repeats, which --full has
