@@ -82,9 +82,7 @@ class Forwarding:
     is kept for it; a second one then raises KeyboardInterrupt.
     """
 
-    def __init__(self, grace: float | None = None) -> None:
-        """`grace`: seconds, instead of GRACE_SECONDS."""
-        self._grace = GRACE_SECONDS if grace is None else grace
+    def __init__(self) -> None:
         self._signals: deque[int] = deque()
         # The main thread sleeps on a pipe: a signal that another thread receives, or that arrives just before it
         # falls asleep, wakes it too.
@@ -159,7 +157,7 @@ class Forwarding:
                 number = self._signals.popleft()
                 if signalled is None:
                     signalled, began = number, time.monotonic()
-                    deadline = began + self._grace
+                    deadline = began + GRACE_SECONDS
                 elif overdue is None:
                     deadline = min(deadline, time.monotonic() + AT_ONCE_SECONDS)
                 send(number)
@@ -167,7 +165,7 @@ class Forwarding:
                 if overdue is not None:
                     break  # a process stuck in a driver outlives even SIGKILL
                 overdue = time.monotonic() - began
-                deadline = time.monotonic() + self._grace
+                deadline = time.monotonic() + GRACE_SECONDS
                 kill()
         return signalled, overdue
 

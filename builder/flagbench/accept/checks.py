@@ -96,10 +96,10 @@ def checks_of(facts: Mapping[str, Any], records: Mapping[str, Record], catalog: 
     return tuple(found)
 
 
-def _undecided(name: str, part: str, limit: str, reason: str, measured: str = "nothing") -> Check:
+def _undecided(name: str, part: str, limit: str, reason: str) -> Check:
     outcome = Outcome.INCONCLUSIVE
     return Check(
-        name=name, part=part, outcome=outcome, measured=measured, against="itself", limit=limit, reason=reason
+        name=name, part=part, outcome=outcome, measured="nothing", against="itself", limit=limit, reason=reason
     )
 
 

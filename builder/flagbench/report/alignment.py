@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TextIO
-
 from flagbench.page import Lines, Table, render
 from flagbench.verdict.align import FROM_STEP, WITHIN, Alignment, AlignResult, percent
 from flagbench.verdict.conditions import shown
@@ -17,8 +15,8 @@ _STYLES = {
 }
 
 
-def alignment_table(result: AlignResult, *, stream: TextIO | None = None, wide: bool = False) -> str:
-    """The verdict, the rule, the conditions that differ and where the curves part, as text for `stream`."""
+def alignment_table(result: AlignResult, *, wide: bool = False) -> str:
+    """The verdict, the rule, the conditions that differ and where the curves part."""
     conditions = [(c.name, shown(c.here), shown(c.expected)) for c in result.conditions]
     return render(
         (
@@ -27,7 +25,6 @@ def alignment_table(result: AlignResult, *, stream: TextIO | None = None, wide: 
             Table(("condition that differs", "A", "B"), conditions, cut=("A", "B")),
             Lines(_errors(result)),
         ),
-        stream,
         wide=wide,
     )
 

@@ -21,7 +21,6 @@ from flagbench.verdict.align import Curve
 from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.result import Ratio
 from flagbench.verdict.rules.comparison import NO_THROTTLING, throttled
-from flagbench.verdict.stats.compare import WITHIN
 
 WIDTH, HEIGHT, ROW = 480, 250, 44
 """Of the picture, of one with two axes, and of a row."""
@@ -149,14 +148,7 @@ TONES = {"PASS": "good", "FAIL": "bad", **{verdict: _CLASSES[style] for verdict,
 """The class of the style sheet by verdict, or by the outcome of a check."""
 
 
-def ratio_chart(
-    ratios: Mapping[str, tuple[Ratio, str]],
-    *,
-    title: str = "Speed against the published row",
-    band: tuple[float, float] = (LOW, HIGH),
-    id: str = "ratio",
-    of: str = "the published value",
-) -> Chart | None:
+def ratio_chart(ratios: Mapping[str, tuple[Ratio, str]]) -> Chart | None:
     """Ratios with their intervals in the band of a verdict; None without any. By label: the ratio and its verdict."""
     if not ratios:
         return None
@@ -166,23 +158,18 @@ def ratio_chart(
     ]
     cells = [(row.label, f"{row.value:.3f}", interval(row.ends, "{:.3f}"), ratios[row.label][1]) for row in rows]
     told = (
-        f"1 is {of}. A line is a 95 % interval, the shaded band {band[0]:.2f} to {band[1]:.2f}: "
+        f"1 is the published value. A line is a 95 % interval, the shaded band {LOW:.2f} to {HIGH:.2f}: "
         "the verdict is decided where a whole line lies inside the band or outside it."
     )
     table = Table(("measured", "ratio", "95 % interval", "verdict"), cells, frozenset({"ratio", "95 % interval"}))
-    return row_chart(id, title, told, rows, table, label=f"ratio to {of}", band=band, target=1.0, shown=_around(band))
+    band, title, label = (LOW, HIGH), "Speed against the published row", "ratio to the published value"
+    return row_chart("ratio", title, told, rows, table, label=label, band=band, target=1.0, shown=_around(band))
 
 
-def verdict_chart(result: VerifyResult, within: float = WITHIN) -> Chart | None:
-    """The ratios of a verdict that are of comparable speeds, that which decides first; None without any.
-
-    `within`: the tolerance of a comparison with a baseline.
-    """
+def verdict_chart(result: VerifyResult) -> Chart | None:
+    """The ratios of a verdict on a claim that are of comparable speeds, the deciding one first; None without any."""
     speeds = sorted((m for m in result.metrics if m.comparable), key=lambda metric: metric.name != result.gate)
-    ratios = {m.name: (m.ratio, m.verdict.value) for m in speeds if m.ratio and m.verdict}
-    if result.against.kind == "claim":
-        return ratio_chart(ratios)
-    return ratio_chart(ratios, title="Speed against the baseline", of="the baseline", band=(1 - within, 1 + within))
+    return ratio_chart({m.name: (m.ratio, m.verdict.value) for m in speeds if m.ratio and m.verdict})
 
 
 def _around(band: tuple[float, float] | None) -> list[float]:

@@ -332,9 +332,9 @@ def _misleading(text: str) -> bool:
     return True
 
 
-def explanation_page(explanation: Explanation, *, stream: TextIO | None = None, wide: bool = False) -> str:
-    """`explanation_blocks` as text for `stream` (default stdout), after an empty line."""
-    return "\n" + render(explanation_blocks(explanation), stream, wide=wide)
+def explanation_page(explanation: Explanation, *, wide: bool = False) -> str:
+    """`explanation_blocks` as text, after an empty line."""
+    return "\n" + render(explanation_blocks(explanation), wide=wide)
 
 
 def explanation_blocks(explanation: Explanation) -> list[Block]:

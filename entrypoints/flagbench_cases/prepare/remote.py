@@ -99,9 +99,9 @@ class Remote:
         if not all(each.complete for each in self._found.values()):
             fetch(self._case, self._sources, interruption)
 
-    def urls(self, environment: Mapping[str, str] = os.environ) -> Dict[str, str]:
+    def urls(self) -> Dict[str, str]:
         """Where data and weights are from, by kind, without credentials: as looked up, else as the launcher says."""
-        told = {kind: environment.get(name) for kind, name in SOURCE_VARIABLES.items()}
+        told = {kind: os.environ.get(name) for kind, name in SOURCE_VARIABLES.items()}
         urls = {kind: self._found[kind].url if kind in self._found else told[kind] for kind in KINDS}
         return {kind: redact(url) for kind, url in urls.items() if url}
 

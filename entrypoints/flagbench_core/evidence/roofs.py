@@ -15,8 +15,6 @@ from flagbench_core.evidence.section import Section, Span
 from flagbench_core.stats import summary
 
 PRODUCT = "matmul"
-COPIES = ("copy", "h2d", "d2h")
-"""Within the memory of a device; from the host to the device, and back."""
 COLLECTIVES = ("all_reduce", "all_gather", "all_to_all")
 PUBLISHED = frozenset(
     (

@@ -160,7 +160,6 @@ def further_runs(
     values: Sequence[float],
     within: Sequence[float] = (),
     prior: Prior = DEFAULT,
-    level: float = LEVEL,
     session: float = 1.0,
     apart: bool = False,
 ) -> int | None:
@@ -172,14 +171,14 @@ def further_runs(
         within, prior, session: as for `over_runs`; runs spread by no less than their windows let them.
         apart: whether each further run is of a session of its own.
     """
-    found = over_runs(values, (), prior, level, session)
+    found = over_runs(values, (), prior, LEVEL, session)
     if found is None or not math.isfinite(found.spread):
         return None
     n = len(values)
     least = _least(within, found.value)
     for runs in range(n + 1, MOST_RUNS + 1):
         share = math.hypot(session * n, math.sqrt(runs - n)) / runs if apart else session
-        _, half = _half_width(runs, (runs - 1) * found.spread**2, least, prior, level, share)
+        _, half = _half_width(runs, (runs - 1) * found.spread**2, least, prior, LEVEL, share)
         factor = math.exp(min(half, WIDEST))
         if decided(1 / factor, factor):
             return runs - n

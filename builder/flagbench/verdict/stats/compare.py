@@ -70,7 +70,6 @@ def compare_sides(
     *,
     least: float = 0.0,
     prior: Prior = DEFAULT,
-    level: float = LEVEL,
     session: float = 0.0,
 ) -> SidesRatio:
     """Compare the rates of runs here with those of runs there.
@@ -85,7 +84,7 @@ def compare_sides(
         ValueError: a rate is not positive, or a side has none.
     """
     a, b = _side(here), _side(there)
-    half, method = _half_width(a, b, prior, level, session)
+    half, method = _half_width(a, b, prior, session)
     if min(a.runs, b.runs) == 1:
         half = min(max(half, least), WIDEST)
     difference = a.mean - b.mean
@@ -99,7 +98,6 @@ def further_runs_each(
     *,
     within: float = WITHIN,
     prior: Prior = DEFAULT,
-    level: float = LEVEL,
     session: float = 0.0,
 ) -> int | None:
     """How many more runs on each side, with the same means and spreads, would decide; None if more than MOST_RUNS.
@@ -112,7 +110,7 @@ def further_runs_each(
     difference = a.mean - b.mean
     for more in range(1, MOST_RUNS + 1):
         x, y = (_Side(side.runs + more, side.mean, (side.runs + more - 1) * variance) for side in (a, b))
-        half, _ = _half_width(x, y, prior, level, session)
+        half, _ = _half_width(x, y, prior, session)
         interval = math.exp(difference - half), math.exp(difference + half)
         if side_outcome(interval, within) is not SideOutcome.INCONCLUSIVE:
             return more
@@ -137,22 +135,22 @@ def _side(values: Sequence[float]) -> _Side:
     return _Side(len(logs), mean, math.fsum((log - mean) ** 2 for log in logs))
 
 
-def _half_width(a: _Side, b: _Side, prior: Prior, level: float, session: float) -> tuple[float, str]:
+def _half_width(a: _Side, b: _Side, prior: Prior, session: float) -> tuple[float, str]:
     """Of the difference of the two means, at most WIDEST, and how it was found."""
     factor = math.sqrt(1 / a.runs + 1 / b.runs)
     squares, df, between = a.squares + b.squares, a.runs + b.runs - 2, prior.session or SESSION
     if min(a.runs, b.runs) > 1:
-        half, method = _welch(a, b, level), "Welch t"
+        half, method = _welch(a, b), "Welch t"
         if min(a.runs, b.runs) < RUNS_FOR_STUDENT:
-            half = max(half, t_two_sided(level, df) * math.sqrt(squares / df) * factor)
+            half = max(half, t_two_sided(LEVEL, df) * math.sqrt(squares / df) * factor)
     else:
         pooled = prior.df + df
-        half = t_two_sided(level, pooled) * math.sqrt((prior.df * prior.spread**2 + squares) / pooled) * factor
+        half = t_two_sided(LEVEL, pooled) * math.sqrt((prior.df * prior.spread**2 + squares) / pooled) * factor
         for side in (a, b):
             if side.runs >= RUNS_FOR_STUDENT:
-                half = max(half, t_two_sided(level, side.runs - 1) * math.sqrt(side.variance) * factor)
+                half = max(half, t_two_sided(LEVEL, side.runs - 1) * math.sqrt(side.variance) * factor)
         method = f"predictive t, spread between runs {prior.spread:.1%} ({prior.source})"
-    part = between.half_width(level) * session
+    part = between.half_width(LEVEL) * session
     if min(a.runs, b.runs) == 1 and prior.session is None:
         half = max(half, part)
     else:
@@ -160,9 +158,9 @@ def _half_width(a: _Side, b: _Side, prior: Prior, level: float, session: float) 
     return min(half, WIDEST), f"{a.runs} and {b.runs} runs, {method}"
 
 
-def _welch(a: _Side, b: _Side, level: float) -> float:
+def _welch(a: _Side, b: _Side) -> float:
     x, y = a.variance / a.runs, b.variance / b.runs
     if x + y <= 0:
         return 0.0
     df = (x + y) ** 2 / (x**2 / (a.runs - 1) + y**2 / (b.runs - 1))
-    return t_two_sided(level, df) * math.sqrt(x + y)
+    return t_two_sided(LEVEL, df) * math.sqrt(x + y)
