@@ -149,7 +149,7 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
         rows=tuple(rows),
         may_be=tuple(may_be),
         others=tuple(others[:NEAREST]),
-        cases=tuple(name for name, other in cases.items() if other.model == model),
+        cases=tuple(name for name, other in cases.items() if other.model == model or name.startswith(f"{model}-")),
         estimate=None if len(others) < len(same_task) else estimate(alike, device, leave_one_out(same_task)),
     )
 

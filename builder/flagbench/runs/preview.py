@@ -16,6 +16,7 @@ from flagbench.runs.launchers.estimate import Estimate
 from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
 from flagbench.terminal import visible
+from flagbench_core.evidence.section import MEASURE
 
 
 def announce(target: Target) -> None:
@@ -61,9 +62,10 @@ def show(
         else "unknown: this Python does not have the image side of these manifests",
     }
     if config:
-        rows["precision"] = config["precision"]
-        rows["data"] = _with_folder(facts["data"])
-        rows["weights"] = _with_folder(facts["weights"])
+        if request.case.kind != MEASURE:
+            rows["precision"] = config["precision"]
+            rows["data"] = _with_folder(facts["data"])
+            rows["weights"] = _with_folder(facts["weights"])
         rows["length"] = _length(schedule(config))
     rows["takes"] = time_of_run(expected)
     if series is not None:

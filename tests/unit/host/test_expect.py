@@ -115,6 +115,10 @@ def test_nearest_rows_say_what_differs() -> None:
     assert told["no_estimate"]
 
 
+def test_a_case_named_after_a_model_runs_it() -> None:
+    assert answer("llama3.1-8b", "rtx-4090", None, CATALOG).cases == ("llama3.1-8b-lora",)
+
+
 def test_a_row_that_may_be_of_the_device_comes_first() -> None:
     first = ask("roofs", "a100-sxm-80gb", 1)["nearest"][0]
     assert (first["device"], first["device_id"], first["differs"]) == ("NVIDIA A100 SXM", None, [])
