@@ -24,9 +24,10 @@ from flagbench.report.certificate_page import certificate_blocks
 from flagbench.report.charts import loss_chart, step_chart
 from flagbench.report.export import table
 from flagbench.report.html import picture
-from flagbench.report.picture import badge, terminal_svg, verdict_svg
+from flagbench.report.picture import badge, terminal_svg
 from flagbench.report.reference import reference
 from flagbench.report.schemas import schema_files
+from flagbench.report.verdict_page import verdict_table
 from flagbench.verdict import Verdict, choose_claim, verify_claim
 from flagbench.verdict.align import record_curve
 from flagbench.verdict.limits import HIGH, LOW
@@ -151,7 +152,7 @@ def _pictures(catalog: Catalog, record: Record) -> Iterator[tuple[str, str]]:
     case = catalog.cases[record.case]
     claim = choose_claim(record, case, catalog.claims.values())
     result = verify_claim([record], claim, case, chosen=True)
-    yield "verdict.svg", verdict_svg([record], result, "flagbench verify last")
+    yield "verdict.svg", terminal_svg(verdict_table([record], result, stream=io.StringIO()), "flagbench verify last")
     for chart in (step_chart(record), loss_chart([record_curve(record)])):
         if chart is not None:
             yield f"{chart.id}.svg", picture(chart)

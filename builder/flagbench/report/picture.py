@@ -1,16 +1,12 @@
-"""Pictures as SVG that ask no host for anything: a verdict as `flagbench verify` prints it, and badges."""
+"""Pictures as SVG that ask no host for anything: what a command prints, and badges."""
 
 from __future__ import annotations
 
-import io
 import re
 import textwrap
-from collections.abc import Sequence
 from html import escape
 
-from flagbench.records.model import Record
-from flagbench.report.verdict_page import STYLES, verdict_table
-from flagbench.verdict import VerifyResult
+from flagbench.report.verdict_page import STYLES
 
 _COLUMNS = 116
 _CHARACTER, _LINE, _PADDING, _BADGE = 6.6, 15, 8, 20
@@ -18,11 +14,6 @@ _CHARACTER, _LINE, _PADDING, _BADGE = 6.6, 15, 8, 20
 _COLOURS = {"bold green": "#a6e22e", "bold red": "#f92672", "bold yellow": "#fd971f"}
 _OUTCOMES = {**STYLES, "PASS": "bold green", "FAIL": "bold red"}
 _VERDICTS = re.compile("|".join(rf"\b{word}\b" for word in _OUTCOMES))
-
-
-def verdict_svg(records: Sequence[Record], result: VerifyResult, command: str) -> str:
-    """What `command` prints of a verdict."""
-    return terminal_svg(verdict_table(records, result, stream=io.StringIO()), command)
 
 
 def terminal_svg(printed: str, command: str) -> str:
