@@ -32,8 +32,9 @@ def catalog_get(entries: Mapping[str, T], name: str, *, kind: str) -> T:
 
 
 def near_names(name: str, known: Collection[str]) -> list[str]:
-    """The known names that begin with it, else those that are spelled like it; a few at most."""
+    """The known names that begin with it, else that contain it, else that are spelled like it; a few at most."""
     longer = [each for each in known if each.startswith(name.lower())]
+    longer = longer or [each for each in known if len(name) > 2 and name.lower() in each]
     return longer[:5] or difflib.get_close_matches(name, [*known], n=3, cutoff=0.5)
 
 

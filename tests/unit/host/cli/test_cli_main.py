@@ -95,6 +95,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(debug: str) -> None:
         ("results lst", "error: there is no command 'lst'\nfix: did you mean ls?"),
         ("run", "error: CASE[:STACK] is missing\n"),
         ("run distilbrt", "fix: did you mean distilbert?"),
+        ("run distilbert:4090", "fix: did you mean rtx-4090?"),
         ("run distilbert:cpu --gpus 0", "error: --gpus: "),
         ("--show-completion nosuch", "'nosuch'"),
         ("--show-completion bash zsh", "--show-completion"),
