@@ -76,7 +76,8 @@ class Answer:
         if isinstance(self.estimate, str):
             notes.append(f"no estimate: {self.estimate}")
         if self.cases:
-            notes.append(f"flagbench runs it as: {', '.join(self.cases)}")
+            own = [f"; a row, with its settings: `flagbench reproduce {one.id}`" for one in self.of_task if one.case]
+            notes.append(f"flagbench runs it as: {', '.join(self.cases)}{own[0] if own else ''}")
         cells = [self._cells(entry, wide=wide) for entry in shown]
         return [
             Lines((self.sentence,)),

@@ -219,6 +219,7 @@ def test_a_rate_of_its_own_definition_is_named(flagbench: Flagbench) -> None:
     rows = {row["id"]: row for row in ask("roofs", "a100-sxm-40gb", 8)["rows"]}
     assert rows["roofs/a100-1x8-fp64"]["precision"] == "fp64"  # of its product, not of the run's short one
     shown = flagbench("expect roofs --on a100-sxm-40gb --gpus 8").out
+    assert "reproduce roofs/a100-1x8-" in shown  # which sets its shape
     assert {"matmul_fp64_mean", "memory_bandwidth_mean", "all_reduce_mean"} <= set(shown.split())
 
 
