@@ -76,7 +76,15 @@ def check_job(first, second, schema):
     assert all(check["ok"] for check in record["quality"]["checks"])
 
 
-@pytest.mark.parametrize(("case", "arguments"), [("distilbert", SHORT), ("llama2-7b-lora", SHORT), ("roofs", QUICK)])
+@pytest.mark.parametrize(
+    ("case", "arguments"),
+    [
+        ("distilbert", SHORT),
+        ("qwen2.5-7b-lora", SHORT),
+        ("llama3-8b", {**SHORT, "set_": ("pp=2",)}),
+        ("roofs", QUICK),
+    ],
+)
 def test_two_pods_make_one_record(case, arguments, pod, record_schema):
     second, first = pod(1, case, **arguments), pod(0, case, **arguments)
     check_job(first, second, record_schema)

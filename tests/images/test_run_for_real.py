@@ -27,7 +27,7 @@ SHORT = [*ENDLESS[:-1], "20"]
         ("glm", ["--steps", "20"]),
         ("llama2-7b-lora", ["--steps", "20"]),
         ("aquila-33b", []),
-        ("llama2-70b", []),
+        ("llama3-8b", []),
     ],
 )
 def test_stdout_is_one_line_the_record(case, length, image_of, start, record_schema):
@@ -47,7 +47,7 @@ def test_stdout_is_one_line_the_record(case, length, image_of, start, record_sch
     if case == "aquila-33b":
         assert record["conditions"]["layout"] == "dp1 tp2 pp1"
         assert {metric["name"]: metric["value"] for metric in record["metrics"]}["loss"] < 1
-    elif case == "llama2-70b":
+    elif case == "llama3-8b":
         assert record["conditions"]["layout"] == "dp2 tp1 pp1"
         assert {"learned", "ranks_in_step"} <= set(checks)
 

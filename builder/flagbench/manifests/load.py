@@ -91,7 +91,7 @@ def _read_folder(root: Path, name: str, model: type, stem: str = "*") -> list[Do
     """The manifests of a folder that have a name, by default all, checked against their type."""
     return [
         read_manifest(path, f"{root.name}/{name}/{path.name}", model)
-        for path in sorted((root / name).glob("*.yaml"))
+        for path in sorted((root / name).glob("*.yaml"), key=lambda path: path.stem)
         if stem in ("*", path.stem)
     ]
 
