@@ -121,7 +121,7 @@ def command(
 
 def _announce(plan: Plan, minutes: float) -> None:
     """On stderr: what will run, and what bounds each outcome."""
-    print_note(f"flagbench: accept: {plan.gpus} x {plan.stack.name}, at most {minutes:g} minutes")
+    print_note(f"flagbench: accept: {plan.gpus} x {plan.stack.name}, at most {minutes:g} min")
     for part in plan.parts:
         print_note(f"  {part.target.name}, {part.target.via}, about {part.seconds:.0f} s: {part.why}")
     if plan.without_case:

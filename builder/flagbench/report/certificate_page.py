@@ -18,7 +18,7 @@ def action_text(certificate: Mapping[str, Any]) -> str:
     if action["do"] == "use":
         return "Use this machine."
     if action["do"] == "run again":
-        return f"Run it again for {action['minutes']:g} minutes."
+        return f"Run it again for {action['minutes']:g} min."
     named = ", ".join(map(str, action["ranks"]))
     devices = f": {', '.join(action['devices'])}" if action["devices"] else ""
     return f"Drain this machine; the evidence is against rank {named}{devices}." if named else "Drain this machine."
@@ -56,7 +56,7 @@ def certificate_blocks(certificate: Mapping[str, Any], *, narrow: bool = False) 
         table = Table(("OUTCOME", "CHECK", "MEASURED", "AGAINST", "RATIO"), rows)
     return [
         Lines((f"{certificate['outcome']}: {machine_text(certificate)}",), _STYLES[certificate["outcome"]]),
-        Lines((f"{action_text(certificate)} {certificate['reason']}.", held_text(certificate))),
+        Lines((f"{action_text(certificate).rstrip('.')}: {certificate['reason']}.", held_text(certificate))),
         table,
     ]
 
