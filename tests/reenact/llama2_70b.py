@@ -14,7 +14,7 @@ the options of FlagPerf 1b5a0303, training/benchmarks/llama2_70B/megatron/megatr
 import math
 import os
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -58,19 +58,39 @@ class Gradients:
 
         return add
 
+    def average(self) -> None:
+        """Divide by the number of replicas."""
+        self.data /= 1
+
     def reduce(self) -> None:
         """The mean over replicas."""
-        self.data /= 1
+        self.average()
         with _coalescing_manager(dist.group.WORLD):
             dist.reduce_scatter_tensor(self.data, self.data)
+
+    def flat(self, parameter: nn.Parameter) -> Tensor:
+        """The gradient of a parameter, fp32."""
+        return self.main[parameter].view(-1).float()
+
+    def write(self, parameter: nn.Parameter, values: Tensor) -> None:
+        """The new values of a parameter."""
+        self.new[parameter].copy_(values)
+
+    def check(self, norm: Tensor) -> None:
+        """Look whether a norm of all gradients is a number, which waits for the device."""
+        assert not norm.isnan()
 
     def spread(self) -> None:
         """Gather the new parameters of all ranks, copy them into the model, and clear the gradients."""
         with _coalescing_manager(dist.group.WORLD):
             dist.all_gather_into_tensor(self.of_parameters, self.of_parameters)
+        self.take()
+        self.data.zero_()
+
+    def take(self) -> None:
+        """Copy the new parameters into the model."""
         for parameter in self.parameters:
             parameter.view(-1).detach().copy_(self.new[parameter])
-        self.data.zero_()
 
 
 class Optimizer:
@@ -99,17 +119,17 @@ class Optimizer:
         """One update, whose gradients are all finite."""
         gradients = self.gradients
         for parameter, copy in self.copies.items():
-            copy.grad = gradients.main[parameter].view(-1).float()
+            copy.grad = gradients.flat(parameter)
         self._clip([copy.grad for group in self.adam.param_groups for copy in group["params"]])
         self.adam.step()
         for parameter, copy in self.copies.items():
-            gradients.new[parameter].copy_(copy)
+            gradients.write(parameter, copy)
         gradients.spread()
 
     def _clip(self, found: List[Tensor]) -> None:
         norm = torch.norm(torch.tensor([torch.norm(gradient) for gradient in found]))
         total = torch.tensor([float(norm)], device=found[0].device) ** 2.0
-        assert not total.isnan()
+        self.gradients.check(total)
         dist.all_reduce(total)
         factor = self.clip / (total.item() ** 0.5 + 1.0e-6)
         if factor < 1.0:
@@ -139,7 +159,7 @@ class Schedule:
             group["lr"] = rate
 
 
-def inputs(block: Tensor, device: torch.device) -> Tuple[Tensor, Tensor, Tensor]:
+def inputs(block: Tensor, device: torch.device) -> Tuple[Tensor, ...]:
     """On the device: tokens and labels [B, T], and the weight of each loss. The masks of the attention, which its
     kernel does not read, and the positions are made, too."""
     sizes = torch.tensor([*block.shape, 0, 0, 0], device=device)
@@ -157,10 +177,10 @@ def inputs(block: Tensor, device: torch.device) -> Tuple[Tensor, Tensor, Tensor]
     return tokens, labels, counts
 
 
-def forward(model: Model, block: Tensor, device: torch.device) -> Tuple[Tensor, Tensor]:
+def forward(model: nn.Module, given: Tuple[Tensor, ...]) -> Tuple[Tensor, Tensor]:
     """The loss of a micro-batch, and its mean over replicas, for the log."""
-    tokens, labels, counts = inputs(block, device)
-    losses = model(tokens, labels).float()
+    *arguments, counts = given
+    losses = model(*arguments).float()
     counts = counts.view(-1).float()
     loss = torch.sum(losses.view(-1) * counts) / counts.sum()
     assert not loss.isnan()
@@ -169,8 +189,29 @@ def forward(model: Model, block: Tensor, device: torch.device) -> Tuple[Tensor, 
     return loss * 1, (logged / 1)[0]
 
 
+def build(config: Dict[str, Any], rows: int, device: torch.device) -> nn.Module:
+    """The model on the device."""
+    model = Model(config["model"], rows).to(device, DTYPES[config["precision"]])
+    model.frequencies = model.frequencies.to(device)
+    return model
+
+
+class Parts(NamedTuple):
+    """What releases of Megatron-LM do in their own way."""
+
+    build: Callable[[Dict[str, Any], int, torch.device], nn.Module] = build
+    buffers: Callable[[nn.Module], Gradients] = Gradients
+    inputs: Callable[[Tensor, torch.device], Tuple[Tensor, ...]] = inputs
+
+
+OF_2024 = Parts()
+
+
 def steps(
-    config: Dict[str, Any], device: torch.device, weights: Optional[Dict[str, Any]] = None
+    config: Dict[str, Any],
+    device: torch.device,
+    weights: Optional[Dict[str, Any]] = None,
+    parts: Parts = OF_2024,
 ) -> Iterator[Optional[float]]:
     """The loss of each step of a resolved configuration."""
     if weights is None:
@@ -181,11 +222,9 @@ def steps(
     torch._C._jit_set_texpr_fuser_enabled(False)
     torch._C._debug_set_autodiff_subgraph_inlining(False)  # else the layers' dropout is not differentiated as a node
     train = config["train"]
-    model = Model(config["model"], len(weights["output_layer.weight"]))
-    model.to(device, DTYPES[config["precision"]])
-    model.frequencies = model.frequencies.to(device)
+    model = parts.build(config, len(weights["embedding.word_embeddings.weight"]), device)
     model.load_state_dict({name: tensor for name, tensor in weights.items() if isinstance(tensor, Tensor)})
-    gradients = Gradients(model.train())
+    gradients = parts.buffers(model.train())
     optimizer = Optimizer(gradients, train)
     schedule = Schedule(train, optimizer.adam)
     micro, samples = train["micro_batch_size"], train["batch_size"]
@@ -199,7 +238,7 @@ def steps(
                 yield value
                 logged = []
                 for block in batch:
-                    loss, shown = forward(model, block, device)
+                    loss, shown = forward(model, parts.inputs(block, device))
                     logged.append(shown)
                     (optimizer.one * (loss / count)).backward()
                 gradients.reduce()

@@ -7,7 +7,7 @@ Apex's kernel. Collectives run in a group of one.
 Source: FlagScale 26cd6643, megatron/model (llama_model.py, language_model.py, transformer.py) and what they call.
 """
 
-from typing import Any, Dict, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -25,19 +25,21 @@ class Product(torch.autograd.Function):
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cuda")
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        """[T, B, I] and [O, I] to [T, B, O]."""
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+        """[T, B, I], [O, I] and maybe [O] to [T, B, O]."""
         ctx.save_for_backward(x, weight)
-        return torch.matmul(x, weight.t())
+        ctx.biased = bias is not None
+        found = torch.matmul(x, weight.t())
+        return found if bias is None else found + bias
 
     @staticmethod
     @torch.amp.custom_bwd(device_type="cuda")
-    def backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, Tensor]:
-        """The gradients of both; that of the weight is one product over all tokens."""
+    def backward(ctx: Any, grad: Tensor) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        """The gradients of all; that of the weight is one product over all tokens."""
         x, weight = ctx.saved_tensors
         of_x = grad.matmul(weight)
         rows = grad.contiguous().view(-1, grad.shape[2])
-        return of_x, rows.t().matmul(x.view(-1, x.shape[2]))
+        return of_x, rows.t().matmul(x.view(-1, x.shape[2])), rows.sum(dim=0) if ctx.biased else None
 
 
 class Same(torch.autograd.Function):
@@ -194,12 +196,12 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     """All layers, and a norm."""
 
-    def __init__(self, sizes: Dict[str, Any]) -> None:
+    def __init__(self, sizes: Dict[str, Any], layer: Callable[..., nn.Module] = Layer) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes["layers"]))
+        self.layers = nn.ModuleList(layer(sizes) for _ in range(sizes["layers"]))
         self.final_layernorm = Norm(sizes)
 
-    def forward(self, x: Tensor, angles: Tensor) -> Tensor:
+    def forward(self, x: Tensor, angles: Any) -> Tensor:
         """[T, B, D]."""
         for layer in self.layers:
             x = layer(x, angles)

@@ -30,6 +30,7 @@ import traceback
 from typing import Any, Callable, Dict, Optional
 
 from flagbench_cases.shared import output, tf32
+from flagbench_cases.shared.config import package_of
 
 STEPS = 10_000  # more than anyone asks for
 IMPORTED_LATE = "torch._dynamo"  # by the first optimizer, for a second
@@ -118,7 +119,7 @@ def ours(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None
     from flagbench_cases.shared.spool import RankSpool
 
     spool, probe = RankSpool(folder, 0), CollectiveProbe(device.clock)
-    module = importlib.import_module("flagbench_cases.cases.%s.workload" % config["case"].replace("-", "_"))
+    module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(config["case"]))
     work = module.build(Context(config, device, 0, Layout(), 0, probe, spool, None, None))
     work.setup()
     weights = os.path.join(folder, "weights.pt")
@@ -182,9 +183,10 @@ def main(side: str, folder: str, core: int) -> int:
     stdout = output.keep_stdout()  # libraries print there too
     config = read_config(folder)
     tf32.prepare_environment(os.environ, config["precision"])  # before torch is imported
-    name = config["case"].replace("-", "_")
     importlib.import_module(
-        "flagbench_cases.cases.%s.workload" % name if side == "ours" else "%s.%s" % (__package__, name)
+        "flagbench_cases.cases.%s.workload" % package_of(config["case"])
+        if side == "ours"
+        else "%s.%s" % (__package__, config["case"].replace("-", "_"))
     )
     with contextlib.suppress(ImportError):
         importlib.import_module(IMPORTED_LATE)

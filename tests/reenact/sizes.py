@@ -24,6 +24,15 @@ SMALL: Dict[str, Dict[str, Any]] = {
         "data": {"sequence_length": 256},
         "train": {"batch_size": 1},
     },
+    # An eighth of the published widths, in two groups of four queries.
+    "llama3-8b": {
+        "model": {
+            **{"layers": 2, "dim": 512, "heads": 8, "kv_heads": 2, "ffn": 1792},
+            **{"vocab_size": 2048, "positions": 256},
+        },
+        "data": {"sequence_length": 256},
+        "train": {"batch_size": 1},
+    },
     "distilbert": {
         "model": {"layers": 2, "vocab_size": 2048},
         "data": {"sequence_length": 64, "train_examples": 4096, "eval_examples": 8, "workers": 0},
@@ -50,7 +59,8 @@ TIMED: Dict[str, Dict[str, Any]] = {
     # What Python does for a step does not depend on its tokens; on processors with matrix units for bf16, it is more
     # than a percent of a shorter one.
     "aquila-33b": {"data": {"sequence_length": 1152}},
-    # Of the 44 published micro-batches, one is counted, so that what is done once in a step is seen; beside so little
-    # else, what ours does not repeat would be several percent of its time.
+    # Of the 44 and 128 published micro-batches, one is counted, so that what is done once in a step is seen; beside
+    # so little else, what ours does not repeat would be several percent of its time.
     "llama2-70b": {"train": {"batch_size": 4}},
+    "llama3-8b": {"train": {"batch_size": 2}},
 }
