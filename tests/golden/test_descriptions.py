@@ -26,7 +26,7 @@ pytestmark = pytest.mark.image
 
 GOLDEN = Path(__file__).parent / "descriptions.json"
 CASES = case_names()
-LIBRARIES = {"attention", "peft", "transformers"}
+LIBRARIES = {"attention", "peft", "pointwise", "transformers"}
 """Conditions that depend on the libraries of this environment."""
 SHARED = {"device_model", "devices", "nodes", "division", "precision", "seed", "stop_rule", "torch", "cuda", "driver"}
 """Conditions of every case, which shared code adds to the record."""

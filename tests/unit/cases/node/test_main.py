@@ -175,7 +175,7 @@ def test_roofs_take_a_sixth_of_their_case() -> None:
     words = ["--preset", "tiny", "--roofs"]
     found = request.resolve(cli.parse(["distilbert", *words]), request.unresolved([], None)).request.roofs
     assert found is not None
-    assert found["measure"]["seconds"] == 4
+    assert found["measure"]["seconds"] == 2
     assert (found["case"], found["precision"]) == ("roofs", "fp32")
     with pytest.raises(UsageError):
         request.resolve(cli.parse(["roofs", *words]), request.unresolved([], None))
