@@ -61,11 +61,11 @@ def test_the_image_of_a_stack_stays_as_it_is(followed: Followed) -> None:
     assert before == after
 
 
-def test_the_image_carries_its_own_case_alone(followed: Followed) -> None:
+def test_the_image_carries_its_own_case_and_no_other_model(followed: Followed) -> None:
     images = json.loads(followed.checkout.run("flagbench render circle:cpu --json"))["images"]
     (case,) = (image for image in images if image["name"] == "circle/cpu")
     cases = {path.split("/")[2] for path in case["files"] if path.startswith("flagbench_cases/cases/")}
-    assert cases == {"__init__.py", "circle"}
+    assert cases == {"__init__.py", "circle", "roofs"}  # what --roofs measures
 
 
 def test_the_configuration_is_described(followed: Followed) -> None:
