@@ -27,13 +27,17 @@ from .sizes import SMALL, TIMED
 from .verdict import judge, judge_ratio
 
 CASES = tuple(SMALL)
+USUAL = tuple(name for name in CASES if name != "llama3-8b")
+"""Without the one whose ratio takes 50 starts, seven minutes, to be decided."""
 NOT_THE_SAME = 12
 
 
 def parse(argv: List[str]) -> argparse.Namespace:
     """The arguments; ends the process with exit code 2 where they are wrong."""
     parser = argparse.ArgumentParser("python -m tests.reenact", description=__doc__, allow_abbrev=False)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help="of: %s (default: all)" % ", ".join(CASES))
+    parser.add_argument(
+        "cases", nargs="*", metavar="CASE", help="of: %s (default: all but llama3-8b)" % ", ".join(CASES)
+    )
     parser.add_argument("--stack", default=os.environ.get("FLAGBENCH_STACK", "cpu"), help="default FLAGBENCH_STACK")
     parser.add_argument("--preset", choices=("reference", "tiny"), default="reference")
     parser.add_argument("--small", action="store_true", help="two layers at the published width, for a processor")
@@ -108,7 +112,7 @@ def run_all(arguments: argparse.Namespace) -> Iterator[Dict[str, Any]]:
             free.put(core)
 
     with ThreadPoolExecutor(len(cores)) as pool:
-        futures = [pool.submit(on_a_core, name) for name in arguments.cases or CASES]
+        futures = [pool.submit(on_a_core, name) for name in arguments.cases or USUAL]
         try:
             for future in futures:
                 yield future.result()
