@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,8 +36,8 @@ ROOFS_SHARE, ROOFS_SECONDS = 0.3, 120
 """The share of the time in which the roofs measure, and the most seconds: those of the case's manifest."""
 START_SECONDS = {"cpu": 10.0, "cuda": 20.0}
 """Of a run, from its command to its first step, and from its last one to its record: 14 to 17 s on an H100."""
-ON_A_PROCESSOR, STEPS_ON_A_PROCESSOR = "distilbert", 100
-"""The case that starts fastest, in its tiny preset, and the steps of it that are measured."""
+ON_A_PROCESSOR, STEPS_ON_A_PROCESSOR = "distilbert", 1200
+"""The case that starts fastest, in its tiny preset, and the steps of it that are measured: 15 s on two cores."""
 FEWEST_STEPS = 100
 """Of a window: fewer have no interval, so nothing would be decided by them."""
 MEMORY_SHARE = 0.95
@@ -102,6 +103,8 @@ def plan_of(
         stack = stacks[0]
     processor = stack.device_kind == "cpu"
     count = gpus or (2 if processor else max(1, machine.visible))
+    if processor and count > (here := len(os.sched_getaffinity(0))):
+        raise FlagbenchError(f"--gpus {count}: there are {here} processors for as many ranks", remedy="ask for fewer")
     chosen = choose_via(via, stack, ())
     seconds = max(4, min(ROOFS_SECONDS, int(60 * minutes * ROOFS_SHARE)))
     start = START_SECONDS[stack.device_kind]

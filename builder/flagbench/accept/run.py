@@ -14,7 +14,7 @@ from flagbench.accept.checks import Outcome, checks_of, plain_prior
 from flagbench.accept.plan import Clock, Part, Plan
 from flagbench.devices import this_machine, usage_now
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.model import Catalog
 from flagbench.output import print_note
 from flagbench.records.digest import machine_digest
 from flagbench.records.model import Record
@@ -29,8 +29,7 @@ from flagbench_core.exit_codes import ExitCode
 LEAST_SECONDS = 10.0
 """With less left, a run is not begun."""
 HISTORY = 5
-"""Earlier runs that a run is compared with: the newest steady ones of those LOOKED_AT."""
-LOOKED_AT = 20
+"""Earlier runs that a run is compared with, the newest."""
 LATE_SECONDS = 4.0
 """After its limit, a run that did not end by itself is stopped."""
 
@@ -45,8 +44,8 @@ class Accepted:
 
 
 def run_plan(plan: Plan, catalog: Catalog, store: Store, clock: Clock, asked: dict[str, Any]) -> Accepted:
-    """Run every part for which there is time, unless the machine is found to be another one. Never raises for what
-    ends a run; an interruption is among the facts."""
+    """Run every part for which there is time, unless the machine is found to be another one. What ends a run, and an
+    interruption, are among the facts. Raises FlagbenchError where the first run cannot be started."""
     found = Accepted(_facts(plan, asked))
     facts = found.facts
     if any(check.outcome is Outcome.FAIL for check in checks_of({**facts, "without_case": None}, {}, catalog)):
@@ -82,7 +81,6 @@ def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
         "via": first.via,
         "machine": {
             "host": os.uname().nodename,
-            "processors": len(os.sched_getaffinity(0)),
             "visible": machine.visible,
             "problem": machine.problem,
             "devices": [
@@ -127,6 +125,8 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> bool:
         with _limit(left + LATE_SECONDS):
             ended = run_and_keep(target, store, None)
     except FlagbenchError as error:
+        if len(found.facts["parts"]) == 1:  # such as without a container engine: nothing is known of the machine
+            raise
         facts.update(reason=f"{error.message}; {error.remedy}", exit_code=int(error.code))
         return False
     facts.update(exit_code=ended.code, state="ended without a record")
@@ -137,23 +137,19 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> bool:
     record = read_record(ended.result.record)
     facts.update(record_id=record.record_id, state=record.status.state, reason=record.status.reason)
     found.records[record.record_id] = ended.result.record
-    _compare(record, part.case, facts, found, store, ended)
+    _compare(record, facts, found, store, ended)
     return stopped
 
 
-def _compare(
-    record: Record, case: Case, facts: dict[str, Any], found: Accepted, store: Store, ended: Finished
-) -> None:
+def _compare(record: Record, facts: dict[str, Any], found: Accepted, store: Store, ended: Finished) -> None:
     """Add the earlier runs that a run is compared with, and what is known of the spread between them."""
     if record.status.state != "ok" or not ended.kept:
         return
     try:
         here, earlier = machine_digest(record), earlier_runs(store, record, [record])
         entries = (entry for entry in earlier if entry.summary and entry.summary.machine == here)
-        contents = (store.read(entry) for entry in islice(entries, LOOKED_AT))
-        # An unsteady run decides nothing, and with it in the sample nothing else does.
-        steady = (each for each in contents if (gate := read_record(each).metric(case.gate)) and gate.ci95)
-        records = {read_record(content).record_id: content for content in islice(steady, HISTORY)}
+        contents = (store.read(entry) for entry in islice(entries, HISTORY))
+        records = {read_record(content).record_id: content for content in contents}
         priors = store_priors(store, [record], [record, *map(read_record, records.values())])
     except FlagbenchError as error:
         print_note(f"flagbench: earlier runs cannot be read: {error.message}")
