@@ -19,8 +19,6 @@ from flagbench.manifests.model import Catalog
 from flagbench.page import Block, Lines, Table
 from flagbench.verdict.conditions import describe
 
-NEAREST = 5
-"""Rows of other devices that are named."""
 _SHOWN = 8
 """Rows that a table shows without --wide."""
 _COLUMNS = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "DIFFERS")
@@ -149,7 +147,7 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
         wanted=wanted,
         rows=tuple(rows),
         may_be=tuple(may_be),
-        others=tuple(others[:NEAREST]),
+        others=tuple(others),
         cases=tuple(name for name, other in cases.items() if other.model == model or name.startswith(f"{model}-")),
         estimate=None if len(others) < len(same_task) else estimate(alike, device, leave_one_out(same_task)),
     )

@@ -98,6 +98,11 @@ def test_rows_are_those_of_the_files(asked: str, model: str, device: str) -> Non
     assert {row["id"] for row in told["rows"]} == cited(model, device) | claims
 
 
+def test_rows_of_one_device_are_near_another() -> None:
+    nearest = [row["id"] for row in ask("llama3-8b", "h200-sxm", 8)["nearest"]]
+    assert {f"llama3-8b/h100-{nodes}x8-{precision}" for nodes in (1, 2) for precision in ("bf16", "fp8")} < {*nearest}
+
+
 def test_nearest_rows_say_what_differs() -> None:
     told = ask("llama2-70b", "h200-sxm", 8)
     nearest = {row["id"]: {d["name"]: (d["here"], d["published"]) for d in row["differs"]} for row in told["nearest"]}
