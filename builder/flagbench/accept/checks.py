@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from statistics import median
 from typing import Any
 
 from msgspec import Struct
@@ -48,7 +49,7 @@ HELD = {
 processor in a virtual machine had 31 to 61 GB/s in four idle runs."""
 WRONG = ("precision", "same_results", "loss_finite", "parameters_finite", "ranks_in_step")
 """Checks of a run that fail where a device computes wrongly."""
-TENTHS = "the slowest and the fastest tenth"
+PARTS, BY_PARTS = 5, "the slowest and the fastest fifth"
 """The `ci_method` of a number that was not steady."""
 OTHERS, STOLEN = 0.25, 0.05
 """Processors that others kept busy, and the share that other virtual machines took, which disturb a run."""
@@ -390,20 +391,20 @@ def _number(result: MetricResult, subject: Subject, against: str, limit: float, 
     return _compared(metric, subject, against, result.ratio, result.expected.value, limit, disturbed)
 
 
-def _tenths(subject: Subject, name: str) -> tuple[float, float] | None:
-    """The lowest and the highest rate of ten consecutive parts of what a metric was measured in, relative to all of
-    it; None where there is no evidence of so many."""
+def _fifths(subject: Subject, name: str) -> tuple[float, float] | None:
+    """The lowest and the highest median rate of five consecutive parts of what a metric was measured in, relative to
+    the median of all; None where there is no evidence of so many."""
     measured, section = subject.case.kind == MEASURE, subject.section
     if section is None:
         return None
     name = name.removesuffix("_busbw")
     window = window_of(section.stretch(name) if measured else section.stretch(kind_of(subject.config), WINDOW))
-    if window is None or len(window.micro) < 10 or not all(window.micro):
+    if window is None or len(window.micro) < 4 * PARTS or not all(window.micro):
         return None
-    amounts, n = window.stretch.amount("samples"), len(window.micro)
-    parts = [slice(n * part // 10, n * (part + 1) // 10) for part in range(10)]
-    rates = [sum(amounts[part]) / sum(window.micro[part]) for part in (*parts, slice(n))]
-    return min(rates) / rates[-1], max(rates) / rates[-1]
+    rates = [amount / micro for amount, micro in zip(window.stretch.amount("samples"), window.micro, strict=True)]
+    n, middle = len(rates), median(rates)
+    parts = [median(rates[n * part // PARTS : n * (part + 1) // PARTS]) for part in range(PARTS)]
+    return min(parts) / middle, max(parts) / middle
 
 
 def _compared(
@@ -411,12 +412,12 @@ def _compared(
 ) -> Check:
     """A number beside what it is held against: it fails where its whole interval is below the limit.
 
-    Instead of an interval, one that is not steady has the rates of the slowest and the fastest tenth of its repeats
-    or steps. It passes by them, and does not fail.
+    Instead of an interval, one that is not steady has the median rates of the slowest and the fastest fifth of its
+    repeats or steps. It passes by them, and does not fail.
     """
     steady = ratio is not None and ratio.ci95 is not None
-    if ratio is not None and not steady and (tenths := _tenths(subject, metric.name)):
-        ratio = Ratio(ratio.value, (ratio.value * tenths[0], ratio.value * tenths[1]), TENTHS)
+    if ratio is not None and not steady and (ends := _fifths(subject, metric.name)):
+        ratio = Ratio(ratio.value, (ratio.value * ends[0], ratio.value * ends[1]), BY_PARTS)
     low, high = ratio.ci95 if ratio is not None and ratio.ci95 is not None else (-math.inf, math.inf)
     ok = None
     why = "its interval contains the limit" if steady else "it was not steady"

@@ -44,23 +44,31 @@ class Accepted:
 
 
 def run_plan(plan: Plan, catalog: Catalog, store: Store, clock: Clock, asked: dict[str, Any]) -> Accepted:
-    """Run every part for which there is time, unless the machine is found to be another one. What ends a run, and an
-    interruption, are among the facts. Raises FlagbenchError where the first run cannot be started."""
+    """Run every part for which there is time, until a check fails. What ends a run, and an interruption, are among
+    the facts. Raises FlagbenchError where the first run cannot be started."""
     found = Accepted(_facts(plan, asked))
     facts = found.facts
-    if any(check.outcome is Outcome.FAIL for check in checks_of({**facts, "without_case": None}, {}, catalog)):
-        facts["ending"], facts["without_case"] = "preflight", None
-        return found
     try:
         with Delaying() as delaying:
             for part in plan.parts:
+                if _fails(found, catalog):
+                    break
                 stopped = _run_part(part, found, store, clock)
                 if stopped or delaying.signalled is not None:
                     facts["ending"] = "interrupted"
                     break
     except KeyboardInterrupt:
         facts["ending"] = "interrupted"
+    if facts["ending"] == "done" and _fails(found, catalog):
+        facts["ending"], facts["without_case"] = "failed", None
     return found
+
+
+def _fails(found: Accepted, catalog: Catalog) -> bool:
+    """Whether a check of what is known so far fails, so that no further run changes the outcome."""
+    records = {name: read_record(content) for name, content in found.records.items()}
+    checks = checks_of({**found.facts, "without_case": None}, records, catalog)
+    return any(check.outcome is Outcome.FAIL for check in checks)
 
 
 def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:

@@ -151,6 +151,8 @@ def test_junit_has_each_check(tmp_path: Path) -> None:
 
 
 def test_a_number_is_held_against_earlier_runs() -> None:
+    """It was not steady: its slowest fifth is 6 % slower than the whole."""
+
     def earlier(facts: Raw, raw: Raw) -> None:
         prior = plain_prior(Prior(0.01, 6.0, "6 deviations", SESSION))
         facts["parts"][0].update(history=[raw["record_id"][:-8] + "00000000"], priors={"matmul_fp32": prior})
@@ -160,8 +162,9 @@ def test_a_number_is_held_against_earlier_runs() -> None:
     other = {**json.loads(content), "record_id": found.facts["parts"][0]["history"][0], "run_id": "another"}
     found.records[other["record_id"]] = json.dumps(other).encode()
     document = certificate.certificate_of(found, CATALOG, 50.0)
-    ratios = {each["name"]: each["ratio"]["value"] for each in document["checks"] if each["ratio"]}
-    assert ratios == {"matmul_fp32": 1.0}
+    (check,) = (each for each in document["checks"] if each["ratio"])
+    assert (check["name"], check["outcome"], check["ratio"]["value"]) == ("matmul_fp32", "PASS", 1.0)
+    assert check["ratio"]["ci95"] == pytest.approx((0.9389, 1.2315), abs=1e-4)
     assert b"<svg" in certificate.files_of(document, found.records, {})[certificate.PAGE]
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
-from flagbench.accept.plan import Plan, plan_of
+from flagbench.accept.plan import Clock, Plan, plan_of
+from flagbench.accept.run import run_plan
 from flagbench.errors import FlagbenchError
 from flagbench.records.store import open_store
+from flagbench_core.exit_codes import ExitCode
 
 SMI = """#!/bin/sh
 case "$*" in
@@ -26,14 +28,16 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="a native ru
 
 @pytest.fixture
 def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
-    def plan(device: tuple[str, int] | None, count: int, minutes: float, case: str | None = None) -> Plan:
+    def plan(
+        device: tuple[str, int] | None, count: int, minutes: float, case: str | None = None, gpus: int | None = None
+    ) -> Plan:
         tool = tmp_path / "nvidia-smi"
         if device is not None:
             tool.write_text(SMI % (count, *device))
             tool.chmod(0o755)
             monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         return plan_of(
-            CATALOG, minutes, None, case, "docker" if device else None, open_store(str(tmp_path / "store"))
+            CATALOG, minutes, gpus, case, "docker" if device else None, open_store(str(tmp_path / "store"))
         )
 
     return plan
@@ -70,3 +74,18 @@ def test_a_named_case_is_run(planned: Callable[..., Plan]) -> None:
 def test_what_is_no_case_is_refused(planned: Callable[..., Plan], case: str) -> None:
     with pytest.raises(FlagbenchError):
         planned(None, 0, 1, case)
+
+
+def test_more_ranks_than_processors_are_refused(planned: Callable[..., Plan]) -> None:
+    with pytest.raises(FlagbenchError, match="1000"):
+        planned(None, 0, 1, gpus=1000)
+
+
+def test_without_an_engine_nothing_is_said_of_the_machine(
+    planned: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    asked = {"minutes": 2.0, "gpus": None, "case": None, "price_per_hour": None}
+    with pytest.raises(FlagbenchError) as caught:
+        run_plan(planned(H100, 1, 2), CATALOG, open_store(str(tmp_path / "store")), Clock(2), asked)
+    assert caught.value.code is ExitCode.ENGINE
