@@ -4,7 +4,6 @@ with every check computed again."""
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from flagbench.report.junit import Case, Kind, junit_xml
 from flagbench.runs.launchers.launch_time import utc_now
 from flagbench.runs.reproduce.bundle import RECORDS, record_path, this_flagbench, to_json, unlike
 from flagbench.runs.reproduce.bundle_files import environment, packages
+from flagbench.verdict.efficiency import efficiency
 
 CERTIFICATE, PAGE, JUNIT = "certificate.json", "certificate.html", "junit.xml"
 VERSION = "certificate/v1"
@@ -50,7 +50,7 @@ def certificate_of(
         "devices": [device for record in own[:1] for device in _shares(record)],
         "checks": [msgspec.to_builtins(check) for check in checks],
         "numbers": [number for record in own for number in _numbers(record)],
-        "efficiency": [found for record in own if (found := _efficiency(record, price))],
+        "efficiency": [msgspec.to_builtins(found) for record in own if (found := efficiency(record, price))],
         "software": _software(own),
         "facts": facts,
     }
@@ -78,28 +78,6 @@ def _shares(record: Record) -> Iterable[dict[str, Any]]:
         ]
         share = round(median(shares), 4) if shares else None
         yield {"rank": rank, "name": device.name, "uuid": device.uuid, "share": share}
-
-
-def _efficiency(record: Record, price: float | None) -> dict[str, Any] | None:
-    """Joules and the price of a million tokens or samples, of the steps of the window; None for what has no model.
-
-    Power is the mean of the devices over the run, as their driver reports it.
-    """
-    window, work = record.window, record.work
-    if window is None or work is None or not window.seconds or not work.samples_executed or not window.samples:
-        return None
-    tokens = work.tokens_executed
-    per_second = window.samples / window.seconds * (tokens / work.samples_executed if tokens else 1)
-    powers = [device.power_mean_w for device in record.telemetry.devices] if record.telemetry else []
-    known = [float(power) for power in powers if power is not None]
-    watts = math.fsum(known) if known and len(known) == len(powers) else None
-    return {
-        "part": record.case,
-        "unit": "tokens" if tokens else "samples",
-        "per_second": per_second,
-        "joules_per_million": None if watts is None else 1e6 * watts / per_second,
-        "price_per_million": None if price is None else 1e6 * price / 3600 / per_second,
-    }
 
 
 def _software(records: Iterable[Record]) -> dict[str, Any]:

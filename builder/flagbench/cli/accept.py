@@ -25,6 +25,7 @@ from flagbench.runs.keep import open_usable_store
 from flagbench.runs.launchers.launch_time import utc_now
 from flagbench.runs.reproduce.bundle import check_target, write_bundle
 from flagbench.runs.target import Via
+from flagbench.verdict.efficiency import PRICE, price_here, price_of
 from flagbench.verdict.limits import LOW
 
 _LEAST, _MOST = 0.5, 24 * 60
@@ -46,7 +47,9 @@ def command(
             help="The case to run after the roofs. Default: the largest that fits, with rows of this device first.",
         ),
     ] = None,
-    price: Annotated[float | None, typer.Option(metavar="AMOUNT", help="What this machine costs per hour.")] = None,
+    price: Annotated[
+        float | None, typer.Option(metavar="AMOUNT", help=f"What this machine costs per hour. Default: {PRICE}.")
+    ] = None,
     via: Annotated[
         Via | None,
         typer.Option(help="In a container, or in this Python. Default: docker; native for cpu, or without it."),
@@ -77,8 +80,7 @@ def command(
     clock = Clock(minutes)
     if not _LEAST <= minutes <= _MOST:
         raise FlagbenchError(f"--minutes {minutes:g} is out of range", remedy=f"give {_LEAST:g} to {_MOST}")
-    if price is not None and not 0 < price < 1e9:
-        raise FlagbenchError(f"--price {price:g} is out of range", remedy="give a number above 0")
+    price = price_here() if price is None else price_of(price, "--price")
     stamp = utc_now().replace("-", "").replace(":", "")
     target = out or Path(f"accept-{os.uname().nodename}-{stamp}.tar.gz")
     shown = target.with_name(target.name.removesuffix(".tar.gz") + ".html")

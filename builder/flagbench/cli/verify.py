@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from flagbench import complete
@@ -21,6 +22,7 @@ from flagbench.report import explanation_page, verdict_table
 from flagbench.report.history import store_priors
 from flagbench.report.junit import junit_of_verdict, write_junit
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
+from flagbench.verdict.efficiency import efficiency, price_here
 from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against
@@ -88,7 +90,8 @@ def command(
     --json prints {"schema", "exit_code", "verdict", "qualifiers", "reason", "gate", "against", "records", "metrics":
     [{"name", "held_by", "unit", "better", "measured", "expected", "ratio", "difference", "comparable", "verdict",
     "reason"}], "conditions": [{"name", "here", "expected", "agreement"}], "anomalies": [{"id", "field", "note"}],
-    "series", "self_reported", "not_compared", "findings"}, with --explain also "explanation".
+    "series", "self_reported", "not_compared", "findings", "efficiency": [{"part", "unit", "per_second",
+    "joules_per_million", "price_per_million"}]}, with --explain also "explanation".
     """
     names, others = records or ["last"], baseline or []
     _check_options(claim, others, within)
@@ -109,7 +112,9 @@ def command(
     if junit is not None:
         write_junit(junit, junit_of_verdict(result))
     if as_json:
-        echo_json(result.to_dict() | ({"explanation": explanation and explanation.to_dict()} if why else {}))
+        more: dict[str, Any] = {"efficiency": [efficiency(record, price_here()) for record in held]}
+        more |= {"explanation": explanation and explanation.to_dict()} if why else {}
+        echo_json(result.to_dict() | msgspec.to_builtins(more))
     else:
         print(verdict_table(held, result, wide=wide), end="")
         if explanation:

@@ -10,6 +10,7 @@ from typing import Any
 from flagbench.page import Block, Lines, Table
 from flagbench.report.charts import TONES, Chart, Row, row_chart
 from flagbench.report.html import page
+from flagbench.verdict.efficiency import Efficiency
 
 
 def action_text(certificate: Mapping[str, Any]) -> str:
@@ -94,7 +95,7 @@ def render(certificate: Mapping[str, Any]) -> bytes:
     sections: dict[str, list[Block]] = {
         "Devices, the worst first": [Table(("RANK", "OF THE OTHERS", "DEVICE"), list(_devices(certificate)))],
         "Checks": [_check_table(certificate["checks"])],
-        "Energy and price": [Table(("RUN", "RATE", "ENERGY", "PRICE"), list(_efficiency(certificate)))],
+        "Energy and price": [Table(("RUN", "RATE", "TAKES"), list(_efficiency(certificate)))],
         "Numbers": [Table(("RUN", "METRIC", "VALUE", "OF"), numbers)],
         "Runs": [Table(("RUN", "ENDED", "WHY", "RECORD"), runs)],
         "Software": [Table(("NAME", "VERSION"), [(name, str(value)) for name, value in software])],
@@ -107,7 +108,7 @@ def render(certificate: Mapping[str, Any]) -> bytes:
         verdict=certificate["outcome"],
         headline=f" {action_text(certificate)}",
         lead=lead,
-        charts=[*_charts(certificate)],
+        charts=[*certificate_charts(certificate)],
         sections=filled,
     )
     return text.encode()
@@ -125,13 +126,11 @@ def _devices(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 
 def _efficiency(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     for each in certificate["efficiency"]:
-        joules, price, unit = each["joules_per_million"], each["price_per_million"], each["unit"]
-        energy = "unknown" if joules is None else f"{joules:.4g} J per million {unit}"
-        cost = "" if price is None else f"{price:.4g} per million {unit}"
-        yield each["part"], f"{each['per_second']:.4g} {unit}/s", energy, cost
+        found = Efficiency(**each)
+        yield found.part, f"{found.per_second:.4g} {found.unit}/s", found.text()
 
 
-def _charts(certificate: Mapping[str, Any]) -> Iterator[Chart]:
+def certificate_charts(certificate: Mapping[str, Any]) -> Iterator[Chart]:
     """The ratio of each number to what it is held against."""
     found = [each for each in certificate["checks"] if each["ratio"] is not None]
     if not found:

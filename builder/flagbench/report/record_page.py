@@ -13,6 +13,7 @@ from flagbench.records.store import StoredRecord
 from flagbench.report.results import state_of
 from flagbench.report.verdict_page import setting_text
 from flagbench.verdict.conditions import shown
+from flagbench.verdict.efficiency import efficiency, price_here
 
 
 def listing(entries: Sequence[StoredRecord]) -> Table:
@@ -60,6 +61,7 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
         "reason": status.reason,
         "fix": status.remedy,
         "config": record.config_digest,
+        "took": (took.text() or None) if (took := efficiency(record, price_here())) else None,
     }
     metrics = ("METRIC", "VALUE", "UNIT", "SCOPE", "95 % INTERVAL", "N", "NOTE")
     drop = ("NOTE", "N", "SCOPE", "95 % INTERVAL", "UNIT")

@@ -14,6 +14,7 @@ from flagbench.terminal import brief, visible
 from flagbench.verdict import Agreement, Comparison, Verdict, VerifyResult
 from flagbench.verdict.compare import ABSENT
 from flagbench.verdict.conditions import DEVICE, describe, shown
+from flagbench.verdict.efficiency import efficiency, price_here
 from flagbench.verdict.explain import Cause, Explanation
 from flagbench.verdict.interval import common, estimate, session_of
 from flagbench.verdict.result import Estimate, MetricResult, Ratio
@@ -72,7 +73,7 @@ def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wi
         if means := [] if wide else [row for row in metrics.rows if row[0] in medians]:
             metrics = replace(metrics, rows=[row for row in metrics.rows if row not in means])
             notes = (*notes, f"--wide shows {_counted(len(means), 'more metric')}")
-        return [heading, metrics, Lines(notes), Lines(failed, "bold red")]
+        return [heading, metrics, Lines((*notes, *_efficiency(records))), Lines(failed, "bold red")]
     told = {describe(c, other=result.against.side): c.name for c in result.differing}
     reasons = result.reason.split("; ")
     uncompared = [told[reason] for reason in reasons if reason in told]
@@ -91,6 +92,7 @@ def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wi
     remarks = (*_measured_notes(records), *_interval_notes(records, result), *_not_checked(result))
     anomalies = tuple(f"anomaly of {a.field}: {a.note.strip()}" for a in result.anomalies)
     foot = [
+        *_efficiency(records),
         *_held(result),
         *_elsewhere(records, result, uncompared),
         *(visible(series.text) for series in result.series),
@@ -140,6 +142,12 @@ def _measured_notes(records: Sequence[Record]) -> tuple[str, ...]:
             )  # a collective is named once, not by size
         found += [f"not measured: {', '.join(dict.fromkeys(names))} ({reason})" for reason, names in reasons.items()]
     return tuple(visible(line) for line in found)
+
+
+def _efficiency(records: Sequence[Record]) -> tuple[str, ...]:
+    """What the runs took, each text once."""
+    found = [each.text() for record in records if (each := efficiency(record, price_here()))]
+    return tuple(f"took {text}" for text in dict.fromkeys(found) if text)
 
 
 def _held(result: VerifyResult) -> tuple[str, ...]:
