@@ -20,8 +20,8 @@ from flagbench.page import render
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.report.architecture import layers
-from flagbench.report.certificate_page import certificate_blocks
-from flagbench.report.charts import loss_chart, step_chart
+from flagbench.report.certificate_page import certificate_blocks, certificate_charts
+from flagbench.report.charts import Chart, loss_chart, roof_chart, step_chart, verdict_chart
 from flagbench.report.export import table
 from flagbench.report.html import picture
 from flagbench.report.picture import badge, terminal_svg
@@ -31,6 +31,7 @@ from flagbench.report.verdict_page import verdict_table
 from flagbench.verdict import Verdict, choose_claim, verify_claim
 from flagbench.verdict.align import record_curve
 from flagbench.verdict.limits import HIGH, LOW
+from flagbench.verdict.recompute import recompute
 from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
 
@@ -73,9 +74,14 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
         files |= {record.with_name(name): text for name, text in _pictures(catalog, read_record(record))}
     certificate = docs / "verdict" / "certificate.json"
     if certificate.is_file():
-        blocks = certificate_blocks(json.loads(certificate.read_text(encoding="utf-8")), narrow=True)
+        document = json.loads(certificate.read_text(encoding="utf-8"))
+        blocks = certificate_blocks(document, narrow=True)
         picture_of = terminal_svg(render(blocks, io.StringIO()), "flagbench accept")
         files[certificate.with_name("certificate.svg")] = picture_of
+        files |= {certificate.with_name(f"{chart.id}.svg"): picture(chart) for chart in certificate_charts(document)}
+    if (docs / "measured" / "h100-roofs.json").is_file():
+        for chart in _of_an_h100(catalog, docs / "measured"):
+            files[docs / "verdict" / f"{chart.id}.svg"] = picture(chart)
     if (docs / "badges").is_dir():
         files |= {docs / "badges" / f"{name}.svg": badge(*shown) for name, shown in BADGES.items()}
     for page in sorted([root / "README.md", *docs.glob("*.md")]):
@@ -145,6 +151,16 @@ def _measured(folder: Path) -> set[tuple[str, str]]:
     """Case and stack of every record that was made on a device and is kept with the docs."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("*.json")]
     return {(record["case"], record["stack"]) for record in records if record.get("schema") == "record/v1"}
+
+
+def _of_an_h100(catalog: Catalog, measured: Path) -> Iterator[Chart]:
+    """What an H100 reached of its peaks, and of a published row."""
+    case, claim = catalog.cases["roofs"], catalog.claims["roofs/h100-1x1-mamf-bf16"]
+    roofs = recompute(read_record(measured / "h100-roofs.json"), case)
+    run = read_record(measured / "h100-roofs-mamf-bf16.json")
+    for chart in (roof_chart(roofs.record, roofs.device), verdict_chart(verify_claim([run], claim, case))):
+        assert chart is not None
+        yield chart
 
 
 def _pictures(catalog: Catalog, record: Record) -> Iterator[tuple[str, str]]:
