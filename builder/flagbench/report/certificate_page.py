@@ -39,8 +39,8 @@ def held_text(certificate: Mapping[str, Any]) -> str:
     """What it was held against, and its worst device."""
     held = [each["against"].partition(" of ")[2] for each in certificate["checks"] if each["ratio"] is not None]
     kinds = Counter(re.sub(r"^(claim|catalogue) .*", r"\1", text) for text in held)
-    names = {"claim": "claims", "catalogue": "rows of the catalogue"}
-    parts = [f"{names.get(kind, kind)} ({count} numbers)" for kind, count in kinds.items()]
+    names = {"claim": "published rows", "catalogue": "rows of the catalogue"}
+    parts = [f"{names.get(kind, kind)} ({count} number{'s' * (count > 1)})" for kind, count in kinds.items()]
     shares = [(each["share"], each["rank"]) for each in certificate["devices"] if each["share"] is not None]
     worst = ""
     if shares:
@@ -53,7 +53,7 @@ def certificate_blocks(certificate: Mapping[str, Any], *, narrow: bool = False) 
     """What `flagbench accept` prints; `narrow`: without limits, intervals and reasons, for a picture."""
     table = _check_table(certificate["checks"])
     if narrow:
-        rows = [(row[0], f"{row[1]}: {row[2]}", row[3], row[4], row[6].partition(" ")[0]) for row in table.rows]
+        rows = [(row[0], f"{row[1]}: {row[2]}", row[3], row[4], row[5].partition(" ")[0]) for row in table.rows]
         table = Table(("OUTCOME", "CHECK", "MEASURED", "AGAINST", "RATIO"), rows)
     return [
         Lines((f"{certificate['outcome']}: {machine_text(certificate)}",), _STYLES[certificate["outcome"]]),
@@ -70,13 +70,14 @@ def _check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
     order = ("FAIL", "INCONCLUSIVE", "PASS")
     rows = [
         (
-            *(each[name] for name in ("outcome", "part", "name", "measured", "against", "limit")),
+            *(each[name] for name in ("outcome", "part", "name", "measured", "against")),
             _ratio(each["ratio"]),
             each["reason"],
+            each["limit"],
         )
         for each in sorted(checks, key=lambda each: order.index(each["outcome"]))
     ]
-    columns = ("OUTCOME", "RUN", "CHECK", "MEASURED", "AGAINST", "LIMIT", "RATIO", "WHY")
+    columns = ("OUTCOME", "RUN", "CHECK", "MEASURED", "AGAINST", "RATIO", "WHY", "LIMIT")
     return Table(columns, rows, styles=_STYLES, cut=("WHY", "MEASURED", "AGAINST"), drop=("LIMIT",))
 
 
@@ -84,7 +85,8 @@ def render(certificate: Mapping[str, Any]) -> bytes:
     """The page. Deterministic, as all pages of a report are."""
     cost = "" if certificate["cost"] is None else f", cost {certificate['cost']:.2f}"
     when = f"{certificate['created_at']}, {certificate['seconds']:.0f} s{cost}."
-    lead = f"{held_text(certificate)} {certificate['reason']}. {when}"
+    reason = certificate["reason"]
+    lead = f"{reason[:1].upper()}{reason[1:]}. {held_text(certificate)} {when}"
     numbers = [
         (each["part"], each["name"], f"{each['value']:.5g} {each['unit']}", each["scope"])
         for each in certificate["numbers"]
