@@ -447,7 +447,7 @@ def conclude(checks: Sequence[Check], facts: Mapping[str, Any], records: Mapping
         ranks = sorted({rank for check in failed for rank in check.ranks})
         known = {rank.rank: rank.uuid for record in records.values() for rank in record.ranks if rank.uuid}
         uuids = [known[rank] for rank in ranks if rank in known]
-        reason = "; ".join(f"{check.name}: {check.reason}" for check in failed[:3])
+        reason = "; ".join(f"the check {check.name} failed: {check.reason}" for check in failed[:3])
         action = {"do": "drain", "ranks": ranks, "devices": uuids, "minutes": None}
         return {"outcome": Outcome.FAIL.value, "reason": reason, "action": action}
     again = {"do": "run again", "ranks": [], "devices": [], "minutes": minutes}

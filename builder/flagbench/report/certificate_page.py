@@ -35,8 +35,8 @@ def machine_text(certificate: Mapping[str, Any]) -> str:
     return f"{what}{driver}, {machine['host']}"
 
 
-def held_text(certificate: Mapping[str, Any]) -> str:
-    """What it was held against, and its worst device."""
+def compared_text(certificate: Mapping[str, Any]) -> str:
+    """What it was compared with, and its worst device."""
     held = [each["against"].partition(" of ")[2] for each in certificate["checks"] if each["ratio"] is not None]
     kinds = Counter(re.sub(r"^(claim|catalogue) .*", r"\1", text) for text in held)
     names = {"claim": "published rows", "catalogue": "rows of the catalogue"}
@@ -46,7 +46,7 @@ def held_text(certificate: Mapping[str, Any]) -> str:
     if shares:
         parts.append("the other devices")
         worst = " Worst device: rank {1}, {0:.1%} of the others.".format(*min(shares))
-    return f"Held against {', '.join(parts) or 'nothing'}.{worst}"
+    return f"Compared with {' and '.join(parts) or 'nothing'}.{worst}"
 
 
 def certificate_blocks(certificate: Mapping[str, Any], *, narrow: bool = False) -> list[Block]:
@@ -57,7 +57,7 @@ def certificate_blocks(certificate: Mapping[str, Any], *, narrow: bool = False) 
         table = Table(("OUTCOME", "CHECK", "MEASURED", "AGAINST", "RATIO"), rows)
     return [
         Lines((f"{certificate['outcome']}: {machine_text(certificate)}",), _STYLES[certificate["outcome"]]),
-        Lines((f"{action_text(certificate).rstrip('.')}: {certificate['reason']}.", held_text(certificate))),
+        Lines((f"{action_text(certificate).rstrip('.')}: {certificate['reason']}.", compared_text(certificate))),
         table,
     ]
 
@@ -83,24 +83,32 @@ def _check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
 
 def render(certificate: Mapping[str, Any]) -> bytes:
     """The page. Deterministic, as all pages of a report are."""
-    cost = "" if certificate["cost"] is None else f", cost {certificate['cost']:.2f}"
+    facts = certificate["facts"]
+    price = facts["asked"]["price_per_hour"]
+    cost = "" if price is None else f", cost {certificate['cost']:.2f} at {price:g} per hour"
     when = f"{certificate['created_at']}, {certificate['seconds']:.0f} s{cost}."
     reason = certificate["reason"]
-    lead = f"{reason[:1].upper()}{reason[1:]}. {held_text(certificate)} {when}"
+    lead = f"{reason[:1].upper()}{reason[1:]}. {compared_text(certificate)} {when}"
     numbers = [
         (each["part"], each["name"], f"{each['value']:.5g} {each['unit']}", each["scope"])
         for each in certificate["numbers"]
     ]
-    facts = certificate["facts"]
-    software = [*certificate["software"].items(), ("stack", facts["stack"]), ("flagbench", _version(certificate))]
+    devices = [(f"device {each['index']}", f"{each['name']} {each['uuid']}") for each in facts["machine"]["devices"]]
+    software = [
+        *devices,
+        *certificate["software"].items(),
+        ("stack", facts["stack"]),
+        ("flagbench", _version(certificate)),
+    ]
     runs = [(each["target"], each["state"], each["why"], each["record_id"] or "") for each in facts["parts"]]
     sections: dict[str, list[Block]] = {
-        "Devices, the worst first": [Table(("RANK", "OF THE OTHERS", "DEVICE"), list(_devices(certificate)))],
         "Checks": [_check_table(certificate["checks"])],
         "Energy and price": [Table(("RUN", "RATE", "TAKES"), list(_efficiency(certificate)))],
         "Numbers": [Table(("RUN", "METRIC", "VALUE", "OF"), numbers)],
         "Runs": [Table(("RUN", "ENDED", "WHY", "RECORD"), runs)],
-        "Software": [Table(("NAME", "VERSION"), [(name, str(value)) for name, value in software])],
+        "Devices and software": [
+            Table(("NAME", "WHICH"), [*devices, *((name, str(value)) for name, value in software)])
+        ],
         "Who vouches for it": [Lines((f"{certificate['vouched_by']}.",))],
     }
     filled = {title: blocks for title, blocks in sections.items() if any(map(_has_content, blocks))}
@@ -110,7 +118,7 @@ def render(certificate: Mapping[str, Any]) -> bytes:
         verdict=certificate["outcome"],
         headline=f" {action_text(certificate)}",
         lead=lead,
-        charts=[*certificate_charts(certificate)],
+        charts=certificate_charts(certificate),
         sections=filled,
     )
     return text.encode()
@@ -120,23 +128,39 @@ def _has_content(block: Block) -> bool:
     return bool(block.rows if isinstance(block, Table) else block.lines)
 
 
-def _devices(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    for each in sorted(certificate["devices"], key=lambda each: (each["share"] is None, each["share"])):
-        share = "alone" if each["share"] is None else f"{each['share']:.1%}"
-        yield str(each["rank"]), share, f"{each['name']} {each['uuid'] or ''}".rstrip()
-
-
 def _efficiency(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     for each in certificate["efficiency"]:
         found = Efficiency(**each)
         yield found.part, f"{found.per_second:.4g} {found.unit}/s", found.text()
 
 
-def certificate_charts(certificate: Mapping[str, Any]) -> Iterator[Chart]:
-    """The ratio of each number to what it is held against."""
+def certificate_charts(certificate: Mapping[str, Any]) -> list[Chart]:
+    """The speed of each device beside the others, and the ratio of each number to what it is compared with."""
+    return [chart for chart in (_devices_chart(certificate), _numbers_chart(certificate)) if chart is not None]
+
+
+def _devices_chart(certificate: Mapping[str, Any]) -> Chart | None:
+    """None for a device alone."""
+    failed = {rank for each in certificate["checks"] if each["outcome"] == "FAIL" for rank in each["ranks"]}
+    rows, cells = [], []
+    devices = (each for each in certificate["devices"] if each["share"] is not None)
+    for each in sorted(devices, key=lambda each: each["share"]):
+        name, share = f"rank {each['rank']}, {each['uuid'] or each['name']}", f"{each['share']:.1%}"
+        rows.append(Row(name, each["share"], share, None, TONES["FAIL" if each["rank"] in failed else "PASS"]))
+        cells.append((name, share))
+    if not rows:
+        return None
+    told = "1 is the median of the other devices. The worst device is the first, by the median of all measurements."
+    title, label = "Speed of each device", "speed, of the other devices"
+    return row_chart(
+        "devices", title, told, rows, Table(("device", "speed"), cells), label=label, target=1.0, shown=[0.95, 1.0]
+    )
+
+
+def _numbers_chart(certificate: Mapping[str, Any]) -> Chart | None:
     found = [each for each in certificate["checks"] if each["ratio"] is not None]
     if not found:
-        return
+        return None
     rows = [
         Row(
             f"{each['name']}, {each['against'].partition(' of ')[2]}",
@@ -148,10 +172,11 @@ def certificate_charts(certificate: Mapping[str, Any]) -> Iterator[Chart]:
         for each in found
     ]
     cells = [(each["name"], each["against"], _ratio(each["ratio"]), each["limit"], each["outcome"]) for each in found]
-    told = "1 is the number that each is held against. A line is a 95 % interval, which passes above its limit."
+    limits = ", ".join(dict.fromkeys(each["limit"] for each in found))
+    told = f"1 is what each number is compared with. It passes where its whole line, a 95 % interval, is {limits}."
     table = Table(("number", "against", "ratio", "limit", "outcome"), cells)
-    title, label = "Numbers and what they are held against", "ratio to what it is held against"
-    yield row_chart("numbers", title, told, rows, table, label=label, target=1.0, shown=[1.0])
+    title, label = "Numbers and what they are compared with", "ratio to what it is compared with"
+    return row_chart("numbers", title, told, rows, table, label=label, target=1.0, shown=[1.0])
 
 
 def _ratio(ratio: Mapping[str, Any] | None) -> str:
