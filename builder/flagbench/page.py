@@ -64,8 +64,13 @@ def render(blocks: Sequence[Block], stream: TextIO | None = None, *, wide: bool 
     colour = terminal and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     width = shutil.get_terminal_size().columns if terminal and not wide else None
     ellipsis = "\N{HORIZONTAL ELLIPSIS}" if "utf" in (out.encoding or "").lower() else "..."
-    filled = [block for block in blocks if (block.lines if isinstance(block, Lines) else block.rows)]
-    return "\n\n".join("\n".join(_lines(block, width, ellipsis, colour=colour)) for block in filled) + "\n"
+    shown = ("\n".join(_lines(block, width, ellipsis, colour=colour)) for block in filled(blocks))
+    return "\n\n".join(shown) + "\n"
+
+
+def filled(blocks: Iterable[Block]) -> list[Block]:
+    """Those with lines or rows."""
+    return [block for block in blocks if (block.lines if isinstance(block, Lines) else block.rows)]
 
 
 def _lines(block: Block, width: int | None, ellipsis: str, *, colour: bool) -> Iterable[str]:

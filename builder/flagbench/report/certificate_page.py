@@ -9,7 +9,8 @@ from typing import Any
 
 from flagbench.page import Block, Lines, Table
 from flagbench.report.charts import TONES, Chart, Row, row_chart
-from flagbench.report.html import page
+from flagbench.report.html import Sections, page
+from flagbench.report.verdict_page import STYLES
 from flagbench.verdict.efficiency import Efficiency
 
 
@@ -56,13 +57,10 @@ def certificate_blocks(certificate: Mapping[str, Any], *, narrow: bool = False) 
         rows = [(row[0], f"{row[1]}: {row[2]}", row[3], row[4], row[5].partition(" ")[0]) for row in table.rows]
         table = Table(("OUTCOME", "CHECK", "MEASURED", "AGAINST", "RATIO"), rows)
     return [
-        Lines((f"{certificate['outcome']}: {machine_text(certificate)}",), _STYLES[certificate["outcome"]]),
+        Lines((f"{certificate['outcome']}: {machine_text(certificate)}",), STYLES[certificate["outcome"]]),
         Lines((f"{action_text(certificate).rstrip('.')}: {certificate['reason']}.", compared_text(certificate))),
         table,
     ]
-
-
-_STYLES = {"PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow"}
 
 
 def _check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
@@ -78,7 +76,7 @@ def _check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
         for each in sorted(checks, key=lambda each: order.index(each["outcome"]))
     ]
     columns = ("OUTCOME", "RUN", "CHECK", "MEASURED", "AGAINST", "RATIO", "WHY", "LIMIT")
-    return Table(columns, rows, styles=_STYLES, cut=("WHY", "MEASURED", "AGAINST"), drop=("LIMIT",))
+    return Table(columns, rows, styles=STYLES, cut=("WHY", "MEASURED", "AGAINST"), drop=("LIMIT",))
 
 
 def render(certificate: Mapping[str, Any]) -> bytes:
@@ -101,31 +99,23 @@ def render(certificate: Mapping[str, Any]) -> bytes:
         ("flagbench", _version(certificate)),
     ]
     runs = [(each["target"], each["state"], each["why"], each["record_id"] or "") for each in facts["parts"]]
-    sections: dict[str, list[Block]] = {
+    sections: Sections = {
         "Checks": [_check_table(certificate["checks"])],
         "Energy and price": [Table(("RUN", "RATE", "TAKES"), list(_efficiency(certificate)))],
         "Numbers": [Table(("RUN", "METRIC", "VALUE", "OF"), numbers)],
         "Runs": [Table(("RUN", "ENDED", "WHY", "RECORD"), runs)],
-        "Devices and software": [
-            Table(("NAME", "WHICH"), [*devices, *((name, str(value)) for name, value in software)])
-        ],
+        "Devices and software": [Table(("NAME", "WHICH"), [(name, str(value)) for name, value in software])],
         "Who vouches for it": [Lines((f"{certificate['vouched_by']}.",))],
     }
-    filled = {title: blocks for title, blocks in sections.items() if any(map(_has_content, blocks))}
     text = page(
-        "report.j2",
         machine_text(certificate),
+        lead,
+        certificate_charts(certificate),
+        sections,
         verdict=certificate["outcome"],
         headline=f" {action_text(certificate)}",
-        lead=lead,
-        charts=certificate_charts(certificate),
-        sections=filled,
     )
     return text.encode()
-
-
-def _has_content(block: Block) -> bool:
-    return bool(block.rows if isinstance(block, Table) else block.lines)
 
 
 def _efficiency(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:

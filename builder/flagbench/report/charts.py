@@ -144,7 +144,7 @@ def row_chart(
 
 
 _CLASSES = {"bold green": "good", "bold red": "bad", "bold yellow": "doubt"}
-TONES = {"PASS": "good", "FAIL": "bad", **{verdict: _CLASSES[style] for verdict, style in STYLES.items()}}
+TONES = {outcome: _CLASSES[style] for outcome, style in STYLES.items()}
 """The class of the style sheet by verdict, or by the outcome of a check."""
 
 

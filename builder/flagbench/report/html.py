@@ -1,16 +1,20 @@
-"""Pages of HTML in one frame, `templates/frame.j2`, and charts as files: without a server, a network or a script."""
+"""Pages of HTML by one template, `page.j2`, and charts as files: without a server, a network or a script."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from flagbench.page import Block, filled
 from flagbench.report.charts import TONES, Chart
 from flagbench.terminal import visible
 from flagbench_core import __version__
+
+Sections = dict[str, Sequence[Block]]
+"""The blocks of a page by their heading."""
 
 
 class Link(str):
@@ -25,9 +29,24 @@ class Link(str):
     href: str | None
 
 
-def page(template: str, title: str, **values: Any) -> str:
-    """A page of a template that extends the frame. `home`: the address of the page above it, if there is one."""
-    return _templates().get_template(template).render(title=title, **values)
+def page(
+    title: str,
+    lead: str,
+    charts: Iterable[Chart | None],
+    sections: Sections,
+    *,
+    home: str = "",
+    verdict: str | None = None,
+    headline: str = "",
+) -> str:
+    """A page: what it says first, its charts, and the blocks under each heading; what is empty is left out.
+
+    `home`: the address of the page above it. `headline`: what follows the verdict.
+    """
+    shown = {heading: filled(blocks) for heading, blocks in sections.items()}
+    values = {"home": home, "verdict": verdict, "headline": headline, "lead": lead, "sections": shown}
+    drawn = [chart for chart in charts if chart is not None]
+    return _templates().get_template("page.j2").render(title=title, charts=drawn, **values)
 
 
 def picture(chart: Chart) -> str:
@@ -45,6 +64,6 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if type(value) in (str, Link) else value,
     )
-    found.globals |= {"version": __version__, "tones": TONES, "home": ""}
+    found.globals |= {"version": __version__, "tones": TONES}
     found.globals["style"] = Markup(found.get_template("charts.css").render())
     return found

@@ -12,8 +12,7 @@ _COLUMNS = 116
 _CHARACTER, _LINE, _PADDING, _BADGE = 6.6, 15, 8, 20
 """Pixels: the width of a character of 11 px, the height of a line, the space beside a text, the height of a badge."""
 _COLOURS = {"bold green": "#a6e22e", "bold red": "#f92672", "bold yellow": "#fd971f"}
-_OUTCOMES = {**STYLES, "PASS": "bold green", "FAIL": "bold red"}
-_VERDICTS = re.compile("|".join(rf"\b{word}\b" for word in _OUTCOMES))
+_VERDICTS = re.compile("|".join(rf"\b{word}\b" for word in STYLES))
 
 
 def terminal_svg(printed: str, command: str) -> str:
@@ -29,7 +28,7 @@ def terminal_svg(printed: str, command: str) -> str:
 
 
 def _coloured(found: re.Match[str]) -> str:
-    return f'<tspan fill="{_COLOURS[_OUTCOMES[found[0]]]}" font-weight="bold">{found[0]}</tspan>'
+    return f'<tspan fill="{_COLOURS[STYLES[found[0]]]}" font-weight="bold">{found[0]}</tspan>'
 
 
 def badge(label: str, value: str) -> str:

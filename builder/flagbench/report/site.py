@@ -29,7 +29,7 @@ from flagbench.report.charts import (
     step_chart,
     verdict_chart,
 )
-from flagbench.report.html import Link, page
+from flagbench.report.html import Link, Sections, page
 from flagbench.report.record_page import record_page
 from flagbench.report.results import with_verdicts
 from flagbench.report.verdict_page import explanation_blocks, verdict_blocks
@@ -82,7 +82,7 @@ def run_page(
         else:
             result = series_verdict(series, claim, case)[1]
     parts = verdict_blocks(records, result, wide=True)
-    sections: dict[str, Sequence[Block]] = {"What the verdict rests on" if result else "Measured": parts}
+    sections: Sections = {"What the verdict rests on" if result else "Measured": parts}
     drawn = [None if result is None else verdict_chart(result)]
     headline = ""
     if result is not None and case is not None:
@@ -103,15 +103,16 @@ def run_page(
         if before is not None and curves:
             lead += f". Losses beside the run before, {before.name}: {align_curves(curves[0], before, case).reason}"
             curves.append(before)
+    if listing is not None:
+        sections["Records"] = [listing]
     return page(
-        "report.j2",
         title,
+        lead,
+        [*drawn, loss_chart(curves), *charts],
+        sections,
         home=home,
         verdict=None if result is None else result.verdict.value,
         headline=headline,
-        lead=lead,
-        charts=[chart for chart in (*drawn, loss_chart(curves), *charts) if chart is not None],
-        sections=sections | ({"Records": [listing]} if listing is not None else {}),
     )
 
 
@@ -174,15 +175,9 @@ def _claim_page(claim: str, row: Claim | None, entries: Sequence[StoredRecord], 
         if (ratio := _ratio(entry))
     ]
     chart = run_chart(runs, "All comparable runs against the published row", "ratio", band=(LOW, HIGH))
-    return page(
-        "report.j2",
-        claim,
-        home=INDEX,
-        verdict=None,
-        lead=row.title if row is not None else "This row is no longer in the catalogue.",
-        charts=[chart] if chart is not None else [],
-        sections={"Records": [_listing(entries, pages)], "As published": facts},
-    )
+    lead = row.title if row is not None else "This row is no longer in the catalogue."
+    sections: Sections = {"Records": [_listing(entries, pages)], "As published": facts}
+    return page(claim, lead, [chart], sections, home=INDEX)
 
 
 def _device_page(
@@ -200,15 +195,10 @@ def _device_page(
         run_chart(_speeds(runs), f"All runs of {runs[0].case}:{runs[0].stack}", str(gate), id=f"runs-{number}")
         for number, ((_, gate), runs) in enumerate([*configurations.items()][:_CONFIGURATIONS], 1)
     ]
-    return page(
-        "report.j2",
-        device,
-        home=INDEX,
-        verdict=None,
-        lead="A chart of runs has those of one configuration, with any seed, on all machines with this device.",
-        charts=[chart for chart in charts if chart is not None],
-        sections={"Records": [_listing(entries, pages)], "As published": [] if known is None else _peaks(known)},
-    )
+    lead = "A chart of runs has those of one configuration, with any seed, on all machines with this device."
+    peaks = [] if known is None else _peaks(known)
+    sections: Sections = {"Records": [_listing(entries, pages)], "As published": peaks}
+    return page(device, lead, charts, sections, home=INDEX)
 
 
 def _roofs(store: Store, entries: Sequence[StoredRecord], device: DeviceModel | None) -> Chart | None:
@@ -243,9 +233,7 @@ def _series_page(
                 listing = _listing(entries, pages)
                 return run_page(found, catalog, title, home=INDEX, series=checked, charts=[chart], listing=listing)
     lead += f" The verdict on all of them: flagbench verify {series.series_id}"
-    charts = [chart] if chart is not None else []
-    sections = {"Records": [_listing(entries, pages)]}
-    return page("report.j2", title, home=INDEX, verdict=None, lead=lead, charts=charts, sections=sections)
+    return page(title, lead, [chart], {"Records": [_listing(entries, pages)]}, home=INDEX)
 
 
 def _speeds(entries: Iterable[StoredRecord]) -> list[Run]:
@@ -308,19 +296,14 @@ def _index(
         for each in sorted(series, key=lambda each: (each.started_at, each.series_id), reverse=True)
     ]
     newest = [entry for entry in found if entry.record_id in pages]
-    return page(
-        "report.j2",
-        "Results",
-        verdict=None,
-        lead=f"{len(found):,} records in {store.url}: {', '.join(filter(None, counted))}. All are listed by device.",
-        charts=[],
-        sections={
-            "Published rows": [_groups("claim", claims)],
-            "Devices": [_groups("device", devices)],
-            "Series": [Table(("series", "image", "started", "runs that ended well"), runs)],
-            f"The newest {len(newest)} records": [_listing(newest, pages)],
-        },
-    )
+    lead = f"{len(found):,} records in {store.url}: {', '.join(filter(None, counted))}. All are listed by device."
+    sections: Sections = {
+        "Published rows": [_groups("claim", claims)],
+        "Devices": [_groups("device", devices)],
+        "Series": [Table(("series", "image", "started", "runs that ended well"), runs)],
+        f"The newest {len(newest)} records": [_listing(newest, pages)],
+    }
+    return page("Results", lead, [], sections)
 
 
 def _groups(kind: str, groups: Mapping[str, Sequence[StoredRecord]]) -> Table:

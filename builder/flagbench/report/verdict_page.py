@@ -34,8 +34,10 @@ STYLES = {
     "INVALID": "bold red",
     "INCONCLUSIVE": "bold yellow",
     "NOT_COMPARABLE": "bold yellow",
+    "PASS": "bold green",
+    "FAIL": "bold red",
 }
-"""How a verdict is printed."""
+"""How a verdict, or the outcome of a check, is printed."""
 _SENTENCES = {
     Verdict.REPRODUCED: "{runs} {are} as fast as {other}",
     Verdict.ABOVE: "{runs} {are} faster than {other}",
