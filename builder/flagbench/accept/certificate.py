@@ -18,17 +18,16 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Catalog
 from flagbench.records.bundle_archive import BundleError
 from flagbench.records.model import Record
-from flagbench.records.read import MAX_BYTES, read_record
+from flagbench.records.read import read_record
 from flagbench.report.certificate_page import render
 from flagbench.report.junit import Case, Kind, junit_xml
 from flagbench.runs.launchers.launch_time import utc_now
-from flagbench.runs.reproduce.bundle import RECORDS, record_path, this_flagbench, to_json, unlike
+from flagbench.runs.reproduce.bundle import read_document, read_records, record_path, this_flagbench, to_json, unlike
 from flagbench.runs.reproduce.bundle_files import environment, packages
 from flagbench.verdict.efficiency import efficiency
 
 CERTIFICATE, PAGE, JUNIT = "certificate.json", "certificate.html", "junit.xml"
 VERSION = "certificate/v1"
-_MOST_BYTES = 4 * 2**20
 
 
 def certificate_of(
@@ -135,53 +134,28 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
 
     Raises BundleError where it cannot be read.
     """
-    stated = _read(files[CERTIFICATE])
-    facts, author = stated.get("facts"), stated.get("flagbench")
-    if stated.get("schema") != VERSION or not isinstance(facts, dict):
+    stated = read_document(files, CERTIFICATE)
+    if stated.get("schema") != VERSION:
         raise BundleError(f"its {CERTIFICATE} is not of {VERSION}")
-    records = {}
-    for name in files:
-        if name.startswith(f"{RECORDS}/"):
-            content = files[name].read_bytes()
-            if len(content) > MAX_BYTES:
-                raise BundleError(f"its {name} is larger than {MAX_BYTES:,} bytes")
-            try:
-                records[read_record(content, name).record_id] = content
-            except FlagbenchError as error:
-                raise BundleError(error.message) from error
     try:
-        again = certificate_of(Accepted(facts, records), catalog, stated["seconds"], stated["created_at"])
-        fresh = json.loads(to_json(again))
+        records = {name: files[record_path(name)].read_bytes() for name in read_records(files)}
+        accepted = Accepted(stated["facts"], records)
+        again = certificate_of(accepted, catalog, stated["seconds"], stated["created_at"])
+        first, second = (json.loads(to_json(each), parse_float=_nine_digits) for each in (stated, again))
         pages = {PAGE: render(stated), JUNIT: junit_of(stated)}
     except (KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
         raise BundleError(f"its {CERTIFICATE} is not whole: {type(error).__name__}: {error}") from error
     except FlagbenchError as error:
         raise BundleError(error.message) from error
-    differing = [name for name in unlike(_rounded(stated), _rounded(fresh)) if not name.startswith("flagbench")]
+    differing = [name for name in unlike(first, second) if not name.startswith("flagbench")]
     changed = [name for name, content in pages.items() if name not in files or files[name].read_bytes() != content]
     told = [f"it does not follow from its records in {', '.join(differing[:5])}"] if differing else []
     told += [f"its {name} is not that of its {CERTIFICATE}" for name in changed]
-    if author == this_flagbench() or stated.get("outcome") != fresh["outcome"]:
+    if stated.get("flagbench") == this_flagbench() or stated.get("outcome") != again["outcome"]:
         return CertificateCheck(stated, tuple(told), ())
     return CertificateCheck(stated, (), tuple(f"computed again by this flagbench, {each}" for each in told))
 
 
-def _rounded(value: Any) -> Any:
-    """A document with nine digits of each number: another Python may add up the last ones otherwise."""
-    if isinstance(value, float):
-        return float(f"{value:.9g}")
-    if isinstance(value, Mapping):
-        return {name: _rounded(each) for name, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, list) else value
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > _MOST_BYTES:
-        raise BundleError(f"its {CERTIFICATE} is larger than {_MOST_BYTES:,} bytes")
-    try:
-        found = msgspec.json.decode(path.read_bytes())
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BundleError(f"its {CERTIFICATE} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise BundleError(f"its {CERTIFICATE} is not an object")
-    return found
+def _nine_digits(number: str) -> float:
+    """Another Python may add up the last ones otherwise."""
+    return float(f"{float(number):.9g}")

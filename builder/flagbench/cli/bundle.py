@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,10 +12,11 @@ from flagbench.cli.options import JsonOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.output import echo_json, print_page
-from flagbench.report import verdict_table
+from flagbench.page import Lines
 from flagbench.report.certificate_page import certificate_blocks
-from flagbench.runs.reproduce.bundle import check, opened, read_contents
-from flagbench.terminal import brief, visible
+from flagbench.report.verdict_page import verdict_blocks
+from flagbench.runs.reproduce.bundle import BundleCheck, check, opened, read_contents
+from flagbench.terminal import brief
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of
 
@@ -43,62 +43,31 @@ def verify(
     "verdict" and "stated_by".
     """
     catalog = load_catalog()
+    found: BundleCheck | certificate.CertificateCheck
+    about: dict[str, Any]
     with opened(bundle) as files:
+        count = len(files)
         if certificate.CERTIFICATE in files:
-            _print_certificate(bundle, certificate.check(files, catalog), len(files), wide=wide, as_json=json)
-            return
-        contents = read_contents(files)
-    found = check(contents, catalog)
-    answer = {
-        "schema": "bundle-verification/v1",
-        "bundle": str(bundle),
-        "ok": not found.problems,
-        "sha256": sha256_of(bundle),
-        "claim": contents.claim["id"],
-        "verdict": found.result.to_dict(),
-        "stated_by": contents.stated_by,
-        "files": contents.files,
-        "notes": found.notes,
-        "problems": found.problems,
-    }
+            found = certificate.check(files, catalog)
+            about = {"certificate": found.certificate}
+            blocks = certificate_blocks(found.certificate)
+        else:
+            contents = read_contents(files)
+            found = check(contents, catalog)
+            claim, verdict = contents.claim["id"], found.result.to_dict()
+            about = {"claim": claim, "verdict": verdict, "stated_by": contents.stated_by}
+            blocks = verdict_blocks(found.records, found.result, wide=wide)
+    sha256 = sha256_of(bundle)
     if json:
-        echo_json(answer)
+        what = {"schema": "bundle-verification/v1", "bundle": str(bundle), "ok": not found.problems, "sha256": sha256}
+        echo_json({**what, **about, "files": count, "notes": found.notes, "problems": found.problems})
     else:
-        print(verdict_table(found.records, found.result, wide=wide))
-        print(f"{contents.files} files match its checksums, sha256 of the bundle {answer['sha256']}")
-        for note in found.notes:
-            print(visible(f"note: {note}"))
-    _refuse(bundle, found.problems)
-
-
-def _print_certificate(
-    bundle: Path, found: certificate.CertificateCheck, files: int, *, wide: bool, as_json: bool
-) -> None:
-    stated = found.certificate
-    answer = {
-        "schema": "bundle-verification/v1",
-        "bundle": str(bundle),
-        "ok": not found.problems,
-        "sha256": sha256_of(bundle),
-        "certificate": stated,
-        "files": files,
-        "notes": found.notes,
-        "problems": found.problems,
-    }
-    if as_json:
-        echo_json(answer)
-    else:
-        print_page(*certificate_blocks(stated), wide=wide)
-        print(f"{files} files match its checksums, sha256 of the bundle {answer['sha256']}")
-        for note in found.notes:
-            print(visible(f"note: {note}"))
-    _refuse(bundle, found.problems)
-
-
-def _refuse(bundle: Path, problems: Sequence[str]) -> None:
-    if problems:
+        notes = (f"note: {note}" for note in found.notes)
+        foot = Lines((f"{count} files match its checksums, sha256 of the bundle {sha256}", *notes))
+        print_page(*blocks, foot, wide=wide)
+    if found.problems:
         raise FlagbenchError(
-            f"the bundle {brief(str(bundle))} is not valid: {'; '.join(problems)}",
+            f"the bundle {brief(str(bundle))} is not valid: {'; '.join(found.problems)}",
             remedy="do not rely on it; ask its author for the records, or run it yourself",
             code=ExitCode.INVALID,
         )

@@ -80,8 +80,6 @@ class Contents:
     series: SeriesDocument
     records: Mapping[str, bytes]
     """The bytes of each record by its id."""
-    files: int
-    """Number of files, each of which has its checksum."""
     without_raw: tuple[str, ...]
     """A clause for each record whose raw events, or those of some ranks, are missing.
 
@@ -127,13 +125,13 @@ def read_contents(files: Mapping[str, Path]) -> Contents:
 
     Raises BundleError for documents that are missing, are not what they should be, or do not belong together.
     """
-    claim, verdict, told = (_document(files, name) for name in (CLAIM, VERDICT, REPRODUCTION))
+    claim, verdict, told = (read_document(files, name) for name in (CLAIM, VERDICT, REPRODUCTION))
     against = verdict.get("against")
     names = (claim.get("id"), told.get("claim"), against.get("id") if isinstance(against, dict) else None)
     if not isinstance(names[0], str) or len(set(map(str, names))) > 1:
         raise BundleError(f"its documents are about {' and about '.join(brief(str(name)) for name in names)}")
     try:
-        series, records = _series(files), _records(files)
+        series, records = _series(files), read_records(files)
     except FlagbenchError as error:
         raise BundleError(error.message) from error
     named = {run.record_id for run in series.runs if run.record_id is not None}
@@ -142,10 +140,11 @@ def read_contents(files: Mapping[str, Path]) -> Contents:
     wrong: list[str] = []
     without = [clause for record in records.values() for clause in _without_raw(files, record, wrong)]
     contents = {record_id: files[record_path(record_id)].read_bytes() for record_id in records}
-    return Contents(claim, verdict, told, series, contents, len(files), tuple(sorted(without)), tuple(wrong))
+    return Contents(claim, verdict, told, series, contents, tuple(sorted(without)), tuple(wrong))
 
 
-def _document(files: Mapping[str, Path], name: str) -> dict[str, Any]:
+def read_document(files: Mapping[str, Path], name: str) -> dict[str, Any]:
+    """A JSON document of a bundle. Raises BundleError where it is none."""
     if name not in files:
         raise BundleError(f"it has no {name}")
     try:
@@ -167,7 +166,8 @@ def _series(files: Mapping[str, Path]) -> SeriesDocument:
     return series
 
 
-def _records(files: Mapping[str, Path]) -> dict[str, Record]:
+def read_records(files: Mapping[str, Path]) -> dict[str, Record]:
+    """The records of a bundle by their ids. Raises BundleError or FlagbenchError where one cannot be read."""
     found = {}
     for name in files:
         if name.startswith(f"{RECORDS}/"):
