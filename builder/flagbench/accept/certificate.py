@@ -48,24 +48,15 @@ def certificate_of(
         "vouched_by": "self-reported: nothing but the SHA256SUMS of this bundle speaks for it",
         "devices": [device for record in own[:1] for device in _shares(record)],
         "checks": [msgspec.to_builtins(check) for check in checks],
-        "numbers": [number for record in own for number in _numbers(record)],
+        "numbers": [
+            {"part": record.case, "name": each.name, "value": each.value, "unit": each.unit, "scope": each.scope}
+            for record in own
+            for each in record.metrics
+        ],
         "efficiency": [msgspec.to_builtins(found) for record in own if (found := efficiency(record, price))],
         "software": _software(own),
         "facts": facts,
     }
-
-
-def _numbers(record: Record) -> Iterable[dict[str, Any]]:
-    """Every metric of a run."""
-    for metric in record.metrics:
-        yield {
-            "part": record.case,
-            "name": metric.name,
-            "value": metric.value,
-            "unit": metric.unit,
-            "ci95": metric.ci95,
-            "scope": metric.scope,
-        }
 
 
 def _shares(record: Record) -> Iterable[dict[str, Any]]:
@@ -83,11 +74,10 @@ def _software(records: Iterable[Record]) -> dict[str, Any]:
     """Of the last run that says it."""
     found: dict[str, Any] = {}
     for record in records:
-        software = record.software
-        names = ("python", "torch", "cuda", "hip", "cudnn", "nccl")
-        found.update({name: getattr(software, name) for name in names if getattr(software, name)})
-        found.update({"driver": record.system.driver} if record.system.driver else {})
-        found.update({"image": record.system.image.digest} if record.system.image.digest else {})
+        software, system = record.software, record.system
+        known = {name: getattr(software, name) for name in ("python", "torch", "cuda", "hip", "cudnn", "nccl")}
+        known |= {"driver": system.driver, "image": system.image.digest}
+        found |= {name: version for name, version in known.items() if version}
     return found
 
 

@@ -81,11 +81,6 @@ class Check(Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     """That it is about."""
 
-    @property
-    def compares(self) -> bool:
-        """Whether it says how fast the machine is beside something else."""
-        return self.ratio is not None or self.name == "devices alike"
-
 
 def checks_of(facts: Mapping[str, Any], records: Mapping[str, Record], catalog: Catalog) -> tuple[Check, ...]:
     """Every check of an acceptance, in the order in which it was made.
@@ -97,7 +92,7 @@ def checks_of(facts: Mapping[str, Any], records: Mapping[str, Record], catalog: 
     found = [*_preflight(facts)]
     for part in facts["parts"]:
         found += _of_part(part, facts, records, catalog)
-    if facts["without_case"]:
+    if facts["without_case"] and all(check.outcome is not Outcome.FAIL for check in found):
         found.append(_undecided("ran", "case", "a run that ends well", facts["without_case"]))
     return tuple(found)
 
@@ -206,7 +201,7 @@ def _of_part(
 
 def _ran(part: Mapping[str, Any], record: Record | None, case: Case) -> Check:
     """Whether a run ended well, and its record is sound."""
-    why, ok, ranks = part["reason"] or "it left no record", None, ()
+    why, ok = part["reason"] or "it left no record", None
     if record is not None:
         failed = [check for check in record.checks if not check.ok]
         wrong = [check for check in failed if check.name in WRONG]
@@ -224,7 +219,6 @@ def _ran(part: Mapping[str, Any], record: Record | None, case: Case) -> Check:
         against="its own checks",
         limit="it ends well, and its record follows from its evidence",
         **_decided(ok, brief(why, 300)),
-        ranks=ranks,
     )
 
 
@@ -333,9 +327,10 @@ def _numbers(
             yield _undecided("history", case.name, "it can be compared", error.message)
             return
         kind = "cpu" if record.stack == "cpu" else "cuda"
+        held = HELD[kind] if case.kind == MEASURE else (case.gate,)
         against = f"{len(history)} earlier run{'s' * (len(history) > 1)} of this store"
         for result in compared.metrics:
-            if result.ratio is not None and result.comparable and _held(result.name, case, kind):
+            if result.ratio is not None and result.comparable and result.name in held:
                 yield _number(result, subject, against, EARLIER[kind], disturbed)
 
 
@@ -352,11 +347,6 @@ def _read_prior(plain: Mapping[str, Any]) -> Prior:
 
 _MOST_DF = 1e9
 """Degrees of freedom that are as good as infinitely many."""
-
-
-def _held(name: str, case: Case, kind: str) -> bool:
-    """Whether a metric is compared with earlier runs on that kind of device."""
-    return name in HELD[kind] if case.kind == MEASURE else name == case.gate
 
 
 def _steady(result: MetricResult, record: Record) -> tuple[Metric, float] | None:
@@ -442,25 +432,25 @@ def conclude(checks: Sequence[Check], facts: Mapping[str, Any], records: Mapping
     """The outcome of the whole, why, and what to do: `use`, `run again` for so many minutes, or `drain`."""
     failed = [check for check in checks if check.outcome is Outcome.FAIL]
     open_ = [check for check in checks if check.outcome is Outcome.INCONCLUSIVE]
-    minutes = facts["asked"]["minutes"]
+    outcome, minutes = Outcome.INCONCLUSIVE, facts["asked"]["minutes"]
+    action: dict[str, Any] = {"do": "run again", "ranks": [], "devices": [], "minutes": minutes}
     if failed:
+        outcome = Outcome.FAIL
+        reason = "; ".join(f"the check {check.name} failed: {check.reason}" for check in failed[:3])
         ranks = sorted({rank for check in failed for rank in check.ranks})
         known = {rank.rank: rank.uuid for record in records.values() for rank in record.ranks if rank.uuid}
         uuids = [known[rank] for rank in ranks if rank in known]
-        reason = "; ".join(f"the check {check.name} failed: {check.reason}" for check in failed[:3])
-        action = {"do": "drain", "ranks": ranks, "devices": uuids, "minutes": None}
-        return {"outcome": Outcome.FAIL.value, "reason": reason, "action": action}
-    again = {"do": "run again", "ranks": [], "devices": [], "minutes": minutes}
-    if facts["ending"] == "interrupted":
-        return {"outcome": Outcome.INCONCLUSIVE.value, "reason": "interrupted", "action": again}
-    if open_:
+        action.update(do="drain", ranks=ranks, devices=uuids, minutes=None)
+    elif facts["ending"] == "interrupted":
+        reason = "interrupted"
+    elif open_:
         named = [f"{check.part}: {check.name}: {check.reason}" for check in open_[:3]]
-        more = f"; and {len(open_) - 3} more" if len(open_) > 3 else ""
-        short = any(check.name == "ran" or check.ratio is not None for check in open_)
-        again["minutes"] = 2 * minutes if short else minutes
-        return {"outcome": Outcome.INCONCLUSIVE.value, "reason": "; ".join(named) + more, "action": again}
-    if not any(check.compares for check in checks):
+        reason = "; ".join(named) + (f"; and {len(open_) - 3} more" if len(open_) > 3 else "")
+        if any(check.name == "ran" or check.ratio is not None for check in open_):
+            action["minutes"] = 2 * minutes
+    elif not any(check.ratio is not None or check.name == "devices alike" for check in checks):
         reason = "nothing to compare its speed with: no published row is of it, and no earlier run is in the store"
-        return {"outcome": Outcome.INCONCLUSIVE.value, "reason": reason, "action": again}
-    action = {"do": "use", "ranks": [], "devices": [], "minutes": None}
-    return {"outcome": Outcome.PASS.value, "reason": f"all {len(checks)} checks passed", "action": action}
+    else:
+        outcome, reason = Outcome.PASS, f"all {len(checks)} checks passed"
+        action.update(do="use", minutes=None)
+    return {"outcome": outcome.value, "reason": reason, "action": action}

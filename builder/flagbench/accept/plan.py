@@ -15,7 +15,6 @@ from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import published, wanted_conditions
 from flagbench.image_reference import case_and_stack
 from flagbench.manifests.catalogue import read_cases
-from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog, Claim
 from flagbench.manifests.settings import preset_of, schedule
@@ -27,6 +26,7 @@ from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.launchers.native import NEEDED
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.target import Target, Via, choose_via, target_of
+from flagbench.verdict.conditions import DEVICE
 from flagbench_core.evidence.section import MEASURE
 
 ROOFS = "roofs"
@@ -138,16 +138,16 @@ def _candidates(
     catalog: Catalog, stack: Stack, gpus: int, via: Via, name: str | None, store: Store
 ) -> Iterator[Part]:
     """Runs of the cases that fit a device and this Python, the best first."""
+    cpu = stack.device_kind == "cpu"
     cases = [case for case in catalog.cases.values() if case.name in stack.runs and case.kind != MEASURE]
-    cases = [case for case in cases if name in (None, case.name)]
+    if only := name or (ON_A_PROCESSOR if cpu else None):
+        cases = [case for case in cases if case.name == only]
     if via == "native":
         missing = [each for each in NEEDED if find_spec(each) is None]
         cases = [case for case in cases if not missing and all(map(find_spec, case.imports))]
-    if stack.device_kind == "cpu":
-        names = [name or ON_A_PROCESSOR]
-        for case in (case for case in cases if case.name in names):
-            options = LocalOptions(gpus=gpus, preset="tiny", steps=STEPS_ON_A_PROCESSOR)
-            request = RunRequest(case, stack, options)
+    if cpu:
+        for case in cases:
+            request = RunRequest(case, stack, LocalOptions(gpus=gpus, preset="tiny", steps=STEPS_ON_A_PROCESSOR))
             yield Part(target_of(request, via, DockerOptions()), 2 * START_SECONDS["cpu"], "a model, tiny")
         return
     for case, row in _ranked(catalog, cases, gpus):
@@ -157,9 +157,7 @@ def _candidates(
 class Row(NamedTuple):
     """A published row by which a case is chosen, and how long it takes."""
 
-    id: str
-    same: bool
-    """Whether it is of as many of these devices, so that the run is as the row says."""
+    why: str
     seconds_of_step: float | None
     precision: str | None = None
     settings: tuple[str, ...] = ()
@@ -173,42 +171,43 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[tuple[Ca
     machine = this_machine()
     memory = min((device.memory_gib for device in machine.devices if device.memory_gib), default=math.inf)
     here = cards_here(machine, catalog)
+    names = {device.name for device in here}
     entries = [entry for entry in published(catalog) if entry.case is None]
     found: list[tuple[int, float, Case, Row]] = []
     for case in cases:
         rows = [row for row in catalog.claims.values() if row.case == case.name and row.run.nodes == 1]
         row = min(
             rows,
-            key=lambda row: (_device(row) not in map(_name, here), _takes(row) == 0, abs(row.run.gpus - gpus)),
+            key=lambda row: (row.conditions.get(DEVICE) not in names, _takes(row) == 0, abs(row.run.gpus - gpus)),
             default=None,
         )
-        if row is not None and _takes(row) > MEMORY_SHARE * memory:
-            continue
         if row is not None:
-            found.append((2, -_takes(row), case, Row(row.id, False, _of_claim(case, row, same=False))))
-        if row is not None and _device(row) in map(_name, here) and row.run.gpus == gpus:
-            settings = tuple(f"{key}={value}" for key, value in row.run.set.items())
-            of = Row(row.id, True, _of_claim(case, row, same=True), row.run.precision, settings)
-            found.append((0, -_takes(row), case, of))
+            takes = _takes(row)
+            if takes > MEMORY_SHARE * memory:
+                continue
+            nearest = f"without the settings of a row; the nearest is {row.id}"
+            found.append((2, -takes, case, Row(nearest, _of_claim(case, row, same=False))))
+            if row.conditions.get(DEVICE) in names and row.run.gpus == gpus:
+                settings = tuple(f"{key}={value}" for key, value in row.run.set.items())
+                of = Row(f"as {row.id}", _of_claim(case, row, same=True), row.run.precision, settings)
+                found.append((0, -takes, case, of))
         task = read_cases(catalog)[case.name]
         for device in here:
             wanted = wanted_conditions(case, task.task, device, gpus)
             for entry in entries:
                 if entry.row.model == task.model and entry.speed == case.gate and not entry.differing(wanted):
                     value = float(entry.row.metrics[case.gate].value)
-                    of = Row(entry.id, True, _of_step(case, case.gate, entry.row.sequence) / value)
+                    of = Row(f"as {entry.id}", _of_step(case, case.gate, entry.row.sequence) / value)
                     found.append((1, 0.0, case, of))
     return [(case, of) for _, _, case, of in sorted(found, key=lambda each: (each[0], each[1], each[2].name))]
 
 
 def _windows(case: Case, row: Row, stack: Stack, gpus: int, via: Via, store: Store) -> Iterator[Part]:
     """The runs of a case: of its own window, then of the shortest that decides."""
-    why = f"as {row.id}" if row.same else f"without the settings of a row; the nearest is {row.id}"
     train = schedule(preset_of(case, "reference"))
-    for steps in (None, FEWEST_STEPS):
-        own = train["window_steps"] or 0
-        if own < FEWEST_STEPS if steps is None else own == FEWEST_STEPS:
-            continue
+    own = train["window_steps"] or 0
+    for window in sorted({max(own, FEWEST_STEPS), FEWEST_STEPS}, reverse=True):
+        steps = None if window == own else window
         options = LocalOptions(
             gpus=gpus, steps=steps, set_=row.settings, data="synthetic", precision=cast("Any", row.precision)
         )
@@ -218,19 +217,11 @@ def _windows(case: Case, row: Row, stack: Stack, gpus: int, via: Via, store: Sto
         except FlagbenchError:  # such as a layout that these devices cannot have
             return
         before = estimate(described, stack, store, ())
-        count = train["warmup_steps"] + (steps or train["window_steps"] or 0)
+        count = train["warmup_steps"] + window
         if before is None and not row.seconds_of_step:
             return
         seconds = before.seconds if before else count * (row.seconds_of_step or 0.0)
-        yield Part(target_of(request, via, DockerOptions()), seconds + START_SECONDS[stack.device_kind], why)
-
-
-def _name(device: DeviceModel) -> str:
-    return device.name
-
-
-def _device(row: Claim) -> str:
-    return str(row.conditions.get("device_model"))
+        yield Part(target_of(request, via, DockerOptions()), seconds + START_SECONDS[stack.device_kind], row.why)
 
 
 def _takes(row: Claim) -> float:

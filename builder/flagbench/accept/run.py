@@ -59,15 +59,13 @@ def run_plan(plan: Plan, catalog: Catalog, store: Store, clock: Clock, asked: di
                     break
     except KeyboardInterrupt:
         facts["ending"] = "interrupted"
-    if facts["ending"] == "done" and _fails(found, catalog):
-        facts["ending"], facts["without_case"] = "failed", None
     return found
 
 
 def _fails(found: Accepted, catalog: Catalog) -> bool:
     """Whether a check of what is known so far fails, so that no further run changes the outcome."""
     records = {name: read_record(content) for name, content in found.records.items()}
-    checks = checks_of({**found.facts, "without_case": None}, records, catalog)
+    checks = checks_of(found.facts, records, catalog)
     return any(check.outcome is Outcome.FAIL for check in checks)
 
 
@@ -79,21 +77,18 @@ def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
         for each in usage.devices
         if each.power_limit_w and each.power_default_w and each.power_limit_w < FULL_POWER * each.power_default_w
     ]
-    first = plan.parts[0].target
     return {
         "asked": asked,
         "gpus": plan.gpus,
         "stack": plan.stack.name,
         "device_kind": plan.stack.device_kind,
         "driver_floor": plan.stack.device.driver_floor,
-        "via": first.via,
         "machine": {
             "host": os.uname().nodename,
             "visible": machine.visible,
             "problem": machine.problem,
             "devices": [
-                {"index": index, "name": each.name, "uuid": each.uuid, "memory_gib": each.memory_gib}
-                for index, each in enumerate(machine.devices)
+                {"index": index, "name": each.name, "uuid": each.uuid} for index, each in enumerate(machine.devices)
             ],
             "drivers": sorted({each.driver for each in usage.devices if each.driver}),
             "foreign": [name for _, name in usage.processes[:5]],
@@ -113,9 +108,7 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> bool:
     facts: dict[str, Any] = {
         "case": part.case.name,
         "target": name,
-        "image": part.target.image,
         "why": part.why,
-        "arguments": part.target.request.options.words(),
         "record_id": None,
         "exit_code": None,
         "state": "not run",
