@@ -85,7 +85,7 @@ def test_a_signal_before_the_container_is_made_starts_nothing(tool, scripted, re
 
     monkeypatch.setattr(engine_container, "open_client", interrupted)
     result = DockerLauncher(DockerOptions(image=scripted("exit 0"))).launch(request_for_cpu)
-    assert result.exit_code == 7
+    assert (result.exit_code, result.signalled) == (7, True)
     assert json.loads(result.record)["status"]["state"] == "interrupted"
     assert tool.containers() == []
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -108,17 +108,19 @@ def test_a_container_that_is_kept(tool, scripted):
     assert "docker rm %s" % container.name in ended.err
 
 
-def test_an_image_that_is_not_there_says_what_to_type(docker_client, request_for_cpu):
+@pytest.mark.parametrize("ask", ["check", "launch"])
+def test_an_image_that_is_not_there_says_what_to_type(ask, docker_client, request_for_cpu):
     from flagbench.errors import FlagbenchError
     from flagbench.runs.launchers.docker import DockerLauncher
     from flagbench_core.exit_codes import ExitCode
 
     unbuilt = replace(request_for_cpu, stack=replace(request_for_cpu.stack, name="nobody-built-this"))
     with pytest.raises(FlagbenchError) as caught:
-        DockerLauncher().launch(unbuilt)
+        getattr(DockerLauncher(), ask)(unbuilt)
     assert caught.value.code is ExitCode.USAGE
     assert "flagbench/distilbert:nobody-built-this" in caught.value.message
     assert "flagbench build distilbert:nobody-built-this" in caught.value.remedy
+    assert "--via native" in caught.value.remedy
 
 
 def test_another_image_that_is_not_there_is_not_pulled(tool):

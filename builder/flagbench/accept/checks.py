@@ -244,7 +244,7 @@ def _devices(record: Record, facts: Mapping[str, Any]) -> Iterator[Check]:
         known = any(len(each.devices) > 1 for each in record.measurements)
         shares = ", ".join(f"rank {one.rank} reaches {one.share:.0%} of the others" for one in slow)
         others = disturbance(record) if facts["device_kind"] == "cpu" and not _confined(record) else ""
-        why = f"{shares}, beside {others}" if others else shares
+        why = f"{shares}, beside {others}" if slow and others else shares
         yield Check(
             name="devices alike",
             part=record.case,

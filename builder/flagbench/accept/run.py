@@ -23,7 +23,7 @@ from flagbench.records.store import Store
 from flagbench.report.history import earlier_runs, store_priors
 from flagbench.runs.keep import Finished, run_and_keep
 from flagbench.runs.reproduce.preflight import FULL_POWER
-from flagbench.signals import Delaying
+from flagbench.signals import AT_ONCE_SECONDS, Delaying
 from flagbench_core.exit_codes import ExitCode
 
 LEAST_SECONDS = 10.0
@@ -45,9 +45,12 @@ class Accepted:
 
 def run_plan(plan: Plan, catalog: Catalog, store: Store, clock: Clock, asked: dict[str, Any]) -> Accepted:
     """Run every part for which there is time, until a check fails. What ends a run, and an interruption, are among
-    the facts. Raises FlagbenchError where the first run cannot be started."""
+    the facts. Raises FlagbenchError where the image of any part is missing, or the first run cannot be started."""
     found = Accepted(_facts(plan, asked))
     facts = found.facts
+    if not _fails(found, catalog):
+        for part in plan.parts:
+            part.target.launcher.check(part.target.request)
     try:
         with Delaying() as delaying:
             for part in plan.parts:
@@ -161,9 +164,9 @@ def _compare(record: Record, facts: dict[str, Any], found: Accepted, store: Stor
 
 @contextmanager
 def _limit(seconds: float) -> Iterator[None]:
-    """Stops a run that does not end at its own limit: the signal is forwarded to it, and then it is killed."""
+    """Stops a run that does not end at its own limit: the signal is forwarded to it, again, and then it is killed."""
     before = signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AT_ONCE_SECONDS)
     try:
         yield
     finally:

@@ -41,5 +41,8 @@ class Launcher(Protocol):
         Raises FlagbenchError (usage) for options that cannot be used, or (data) for missing folders.
         """
 
+    def check(self, request: RunRequest) -> None:
+        """Raise FlagbenchError where it is known before a launch that nothing could be started."""
+
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run to the end. Raises FlagbenchError if nothing could be started."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 from flagbench.errors import FlagbenchError
@@ -56,6 +56,15 @@ class DockerLauncher:
         """
         return shlex.join(self._plan(request).command("--rm"))
 
+    def check(self, request: RunRequest) -> None:
+        """Raise FlagbenchError as `launch` does, where no engine answers or it lacks the image; asks no bucket."""
+        from flagbench.runs.launchers.engine_container import check_image
+
+        container = self._plan(request)
+        if self._options.image is None or not is_in_bucket(self._options.image):
+            with self._advising():
+                check_image(container.image, request)
+
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run the image; its progress goes to this process's stderr. The container is removed at the end.
 
@@ -68,22 +77,19 @@ class DockerLauncher:
         if self._options.image is not None and is_in_bucket(self._options.image):
             pulled = pulled_image(self._options.image, self._progress)
             container = replace(container, image=pulled)
-        try:
+        with self._advising():
             image, ended = run_container(
                 replace(container, environment={**container.environment, **self._shows}),
                 request,
                 keep=self._options.keep_container,
             )
-        except FlagbenchError as refused:
-            if self._options.image is None:  # a rented machine is often a container itself
-                refused.remedy += "; or run it in this Python: --via native"
-            raise
         several = request.options.nodes > 1
         if isinstance(ended, FlagbenchError):
-            error = ended
+            error, signalled = ended, ended.code is ExitCode.INTERRUPTED
         else:
+            signalled = ended.signalled is not None
             if record := record_in(ended.printed):
-                return LaunchResult(record, exit_code(record, ended.code), ended.signalled is not None)
+                return LaunchResult(record, exit_code(record, ended.code), signalled)
             if several and ended.code in set(ExitCode) and ended.overdue is None:
                 # Only node 0 prints a record; the image may know its node rank from the platform's variables alone.
                 return LaunchResult(b"", int(ended.code or 0))
@@ -92,7 +98,17 @@ class DockerLauncher:
             sys.stderr.write(redact(f"error: {error.message}\nfix: {error.remedy}\n"))
             return LaunchResult(b"", int(error.code))
         named = replace(request, options=replace(request.options, run_id=container.run))
-        return LaunchResult(record_of_killed(named, error, image=image), int(error.code))
+        return LaunchResult(record_of_killed(named, error, image=image), int(error.code), signalled)
+
+    @contextmanager
+    def _advising(self) -> Iterator[None]:
+        """A refusal of the usual image names the other way: a rented machine is often a container itself."""
+        try:
+            yield
+        except FlagbenchError as refused:
+            if self._options.image is None:
+                refused.remedy += "; or run it in this Python: --via native"
+            raise
 
     def _plan(self, request: RunRequest) -> Container:
         return plan(request, self._options, self._environment, this_host())

@@ -71,6 +71,12 @@ def run_container(
                 _remove(client.api, name)
 
 
+def check_image(name: str, request: RunRequest) -> None:
+    """Raise FlagbenchError where no engine answers, or it has no such image of this case and stack."""
+    with closing(open_client()) as client:
+        _find_image(Engine(client), name, request)
+
+
 def _find_image(engine: Engine, name: str, request: RunRequest | PrepareRequest) -> tuple[str, RunImage]:
     """The engine's id of the image of that name, and how the record names it."""
     case, stack = request.case.name, request.stack.name

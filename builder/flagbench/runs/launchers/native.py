@@ -57,9 +57,13 @@ class NativeLauncher:
         given = [f"{name}={value}" for name, value in request.environment.items()]
         return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *given, *_PYTHON, *request.arguments()])
 
+    def check(self, request: RunRequest) -> None:
+        """Raise FlagbenchError (usage) where what the case imports is missing."""
+        self.command(request)
+
     def launch(self, request: RunRequest) -> LaunchResult:
         """Run `python -m flagbench_cases`; its progress goes to this process's stderr."""
-        self.command(request)  # for its errors
+        self.check(request)
         known = commit()
         with output_folder(request.options.out):
             defaults = {} if known is None else {"FLAGBENCH_COMMIT": known}
@@ -70,7 +74,7 @@ class NativeLauncher:
         if request.options.nodes > 1 and ended.code is not None and ended.code >= 0:
             return LaunchResult(b"", ended.code)
         error = explain(ended)
-        return LaunchResult(record_of_killed(request, error), int(error.code))
+        return LaunchResult(record_of_killed(request, error), int(error.code), ended.signalled is not None)
 
 
 def follow(

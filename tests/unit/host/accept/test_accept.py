@@ -65,6 +65,13 @@ def cuda(facts: Raw, visible: int = 2, driver: str = "580.95") -> None:
     facts["machine"].update(visible=visible, devices=devices, drivers=[driver])
 
 
+def unmeasured(facts: Raw, raw: Raw) -> None:
+    """On a machine on which something else ran."""
+    raw["telemetry"]["cpu"]["others_mean"] = 2.0
+    for measurement in raw["measurements"]:
+        measurement["devices"] = []
+
+
 def results(**wrong: list[int]) -> Callable[[Raw, Raw], Any]:
     return lambda facts, raw: raw["results"][0].update(wrong)
 
@@ -110,6 +117,13 @@ def test_what_is_not_decided_is_run_again(change: Callable[[Raw, Raw], Any]) -> 
     found, _ = concluded(change)
     assert (found["outcome"], found["action"]["do"]) == ("INCONCLUSIVE", "run again")
     assert found["action"]["minutes"] >= 1
+
+
+def test_what_was_not_measured_is_beside_nothing() -> None:
+    found = accepted(unmeasured)
+    records = {name: read_record(content) for name, content in found.records.items()}
+    (check,) = (each for each in checks_of(found.facts, records, CATALOG) if each.name == "devices alike")
+    assert (check.outcome, check.reason[0].isalpha()) == (Outcome.INCONCLUSIVE, True)
 
 
 def test_a_product_is_held_against_mamf_in_another_shape() -> None:

@@ -166,6 +166,7 @@ def test_a_run_that_ignores_signals_is_killed(
     assert time.monotonic() - began < 60
     status = read_record(result.record).status
     assert (result.exit_code, status.exit_code, status.state) == (7, 7, "interrupted")
+    assert result.signalled
 
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGXCPU])
