@@ -6,10 +6,14 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
+from flagbench.errors import FlagbenchError
+from flagbench.files import reason
 from flagbench.page import Block, render
 from flagbench.terminal import visible
+from flagbench_core.exit_codes import ExitCode
 
 Item = TypeVar("Item")
 _EVERY = 5.0
@@ -64,6 +68,16 @@ def size_text(count: float) -> str:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} GiB"
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file that a command was asked for, and its folder. Raises FlagbenchError (not stored)."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        what, remedy = f"{path} cannot be written: {reason(error)}", "name another folder, or free some space"
+        raise FlagbenchError(what, remedy=remedy, code=ExitCode.NOT_STORED) from error
 
 
 def print_page(*blocks: Block, wide: bool = False) -> None:

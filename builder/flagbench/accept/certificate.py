@@ -98,7 +98,7 @@ def junit_of(certificate: Mapping[str, Any]) -> bytes:
 
 def files_of(
     certificate: Mapping[str, Any], records: Mapping[str, bytes], variables: Mapping[str, str]
-) -> dict[str, bytes | Path]:
+) -> dict[str, bytes]:
     """The files of the bundle, by their paths in it."""
     return {
         CERTIFICATE: to_json(certificate),

@@ -10,17 +10,16 @@ from typing import Annotated
 import typer
 
 from flagbench import complete
-from flagbench.accept.certificate import PAGE, certificate_of, files_of, junit_of
+from flagbench.accept.certificate import JUNIT, PAGE, certificate_of, files_of
 from flagbench.accept.checks import CATALOGUED, EARLIER
 from flagbench.accept.plan import Clock, Plan, plan_of
 from flagbench.accept.run import exit_code, run_plan
 from flagbench.cli.options import JunitOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
-from flagbench.output import echo_json, print_error, print_note, print_page
+from flagbench.output import echo_json, print_error, print_note, print_page, write_output
 from flagbench.page import Lines
 from flagbench.report.certificate_page import certificate_blocks
-from flagbench.report.junit import write_junit
 from flagbench.runs.keep import open_usable_store
 from flagbench.runs.launchers.launch_time import utc_now
 from flagbench.runs.reproduce.bundle import check_target, write_bundle
@@ -98,15 +97,11 @@ def command(
     failure = None
     try:
         digest = write_bundle(target, files)
-        content = files[PAGE]
-        assert isinstance(content, bytes)
-        shown.write_bytes(content)
+        write_output(shown, files[PAGE])
         if junit is not None:
-            write_junit(junit, junit_of(certificate))
+            write_output(junit, files[JUNIT])
     except FlagbenchError as error:
         failure = error
-    except OSError as error:
-        failure = FlagbenchError(f"the page could not be written: {error}", remedy="the certificate is in the bundle")
     if as_json:
         echo_json(certificate)
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import webbrowser
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,8 +11,9 @@ import typer
 from flagbench import complete
 from flagbench.cli.options import StoreOption
 from flagbench.errors import FlagbenchError
-from flagbench.files import expanded, reason
+from flagbench.files import expanded
 from flagbench.manifests.load import load_catalog
+from flagbench.output import write_output
 from flagbench.records.bucket_blobs import request_errors
 from flagbench.records.named import RECORD_HELP, SERIES_HELP, load_runs
 from flagbench.records.store import open_store
@@ -56,7 +56,7 @@ def command(
             with request_errors():
                 bucket.put(name, text.encode("utf-8"), kind="text/html; charset=utf-8")
         else:
-            _write(folder / name, text)
+            write_output(folder / name, text.encode())
     print(folder / name if bucket is None else bucket.location(name))
     if show:
         webbrowser.open((folder / name).absolute().as_uri())
@@ -74,15 +74,3 @@ def _pages(record: str | None, store_url: str | None) -> Iterator[tuple[str, str
     series = runs.series[0] if runs.series else None
     kind, title = ("record", held[0].record_id) if series is None else ("series", series.document.series_id)
     yield file_name(kind, title), run_page(held, load_catalog(), title, series=series)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise FlagbenchError(
-            f"{path} cannot be written: {reason(error)}",
-            remedy="give --out a folder that you can write to",
-            code=ExitCode.NOT_STORED,
-        ) from error

@@ -14,13 +14,13 @@ from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import references
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
-from flagbench.output import echo_json
+from flagbench.output import echo_json, write_output
 from flagbench.records.model import Record
 from flagbench.records.named import RECORD_HELP, SERIES_HELP, Runs, is_path, load_runs, require_one_stdin
 from flagbench.records.store import open_store
 from flagbench.report import explanation_page, verdict_table
 from flagbench.report.history import store_priors
-from flagbench.report.junit import junit_of_verdict, write_junit
+from flagbench.report.junit import junit_of_verdict
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
 from flagbench.verdict.efficiency import efficiency, price_here
 from flagbench.verdict.explain import Explanation, explain
@@ -110,7 +110,7 @@ def command(
     result = dated(result, held, datetime.now(timezone.utc).replace(tzinfo=None))
     explanation = _explained(held, result, base) if why and held else None
     if junit is not None:
-        write_junit(junit, junit_of_verdict(result))
+        write_output(junit, junit_of_verdict(result))
     if as_json:
         more: dict[str, Any] = {"efficiency": [efficiency(record, price_here()) for record in held]}
         more |= {"explanation": explanation and explanation.to_dict()} if why else {}

@@ -136,10 +136,12 @@ def row_chart(
     band: tuple[float, float] | None = None,
     target: float | None = None,
     shown: Sequence[float] = (),
-) -> Chart:
-    """A chart of rows, each a value with its interval. `shown`: numbers that the axis has to reach."""
+) -> Chart | None:
+    """A chart of rows, each a value with its interval; None without any. `shown`: numbers that the axis reaches."""
+    if not rows:
+        return None
     ends = [end for row in rows for end in (row.value, *(row.ends or ()))]
-    x = axis([*ends, *(band or ()), *shown], _EDGE + 10, WIDTH - _EDGE - 10, label)
+    x = axis([*ends, *_around(band), *shown], _EDGE + 10, WIDTH - _EDGE - 10, label)
     return Chart(id, title, description, table, x, tuple(rows), band=band, target=target)
 
 
@@ -150,8 +152,6 @@ TONES = {outcome: _CLASSES[style] for outcome, style in STYLES.items()}
 
 def ratio_chart(ratios: Mapping[str, tuple[Ratio, str]]) -> Chart | None:
     """Ratios with their intervals in the band of a verdict; None without any. By label: the ratio and its verdict."""
-    if not ratios:
-        return None
     rows = [
         Row(label, ratio.value, f"{ratio.value:.3f} {verdict}", ratio.ci95, TONES.get(verdict, "plain"))
         for label, (ratio, verdict) in ratios.items()
@@ -163,7 +163,7 @@ def ratio_chart(ratios: Mapping[str, tuple[Ratio, str]]) -> Chart | None:
     )
     table = Table(("measured", "ratio", "95 % interval", "verdict"), cells, frozenset({"ratio", "95 % interval"}))
     band, title, label = (LOW, HIGH), "Speed against the published row", "ratio to the published value"
-    return row_chart("ratio", title, told, rows, table, label=label, band=band, target=1.0, shown=_around(band))
+    return row_chart("ratio", title, told, rows, table, label=label, band=band, target=1.0)
 
 
 def verdict_chart(result: VerifyResult) -> Chart | None:
@@ -253,8 +253,6 @@ def clock_chart(record: Record) -> Chart | None:
         rows.append(Row(f"device {device.index}", busy, f"{busy:.0f} MHz{longest}", ends, "bad" if slowed else "s0"))
         why = ", ".join(f"{why} {seconds:.1f} s" for why, seconds in reasons.items())
         cells.append((f"{device.index}", f"{busy:.0f}", interval(ends, "{:.0f}"), why or "no"))
-    if not rows:
-        return None
     told = (
         "A dot is the mean while the device was busy; the line reaches from the lowest sample to the highest allowed."
     )
@@ -290,8 +288,6 @@ def roof_chart(record: Record, device: DeviceModel | None) -> Chart | None:
             Row(one.name, share, f"{share:.0%} of {peak / scale:,.4g} {unit}", (min(rates) / peak, max(rates) / peak))
         )
         cells.append((one.name, f"{one.rate / scale:,.4g}", f"{peak / scale:,.4g}", unit, f"{share:.1%}"))
-    if not rows:
-        return None
     told = "1 is the peak of the datasheet. A line reaches from the slowest device to the fastest."
     table = Table(("measured", "rate", "peak", "unit", "share"), cells, frozenset({"rate", "peak", "share"}))
     return row_chart(

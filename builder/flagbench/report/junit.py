@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, NamedTuple
 from xml.etree import ElementTree
 
-from flagbench.errors import FlagbenchError
-from flagbench.files import reason
 from flagbench.terminal import visible
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench_core.exit_codes import ExitCode
@@ -58,12 +55,3 @@ def _kind(verdict: Verdict) -> Kind | None:
     if verdict.exit_code is ExitCode.OK:
         return None
     return "failure" if verdict.exit_code is ExitCode.BELOW else "error"
-
-
-def write_junit(path: Path, content: bytes) -> None:
-    """Write the file of --junit. Raises FlagbenchError (not stored)."""
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        what = f"--junit {path} cannot be written: {reason(error)}"
-        raise FlagbenchError(what, remedy="name another file", code=ExitCode.NOT_STORED) from error
