@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from statistics import median
@@ -16,6 +15,7 @@ from flagbench.expect.reference import reference_rows
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.model import Metric, Record
 from flagbench.terminal import brief
+from flagbench.vendors import version
 from flagbench.verdict import rules, verify_baseline, verify_claim
 from flagbench.verdict.conditions import DEVICE
 from flagbench.verdict.interval import Terms, estimate, quotient
@@ -144,11 +144,6 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[Check]:
         limit="no other process, whole devices, full power",
         **_decided(None if busy else True, "what else is on the devices, or limits them, may slow them"),
     )
-
-
-def version(text: str) -> tuple[int, ...]:
-    """The numbers of a version."""
-    return tuple(map(int, re.findall(r"\d+", text)))
 
 
 def _of_part(

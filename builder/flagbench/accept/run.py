@@ -22,7 +22,6 @@ from flagbench.records.read import read_record
 from flagbench.records.store import Store
 from flagbench.report.history import earlier_runs, store_priors
 from flagbench.runs.keep import Finished, run_and_keep
-from flagbench.runs.reproduce.preflight import FULL_POWER
 from flagbench.signals import AT_ONCE_SECONDS, Delaying
 from flagbench_core.exit_codes import ExitCode
 
@@ -75,11 +74,6 @@ def _fails(found: Accepted, catalog: Catalog) -> bool:
 def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
     """What is known before anything runs."""
     machine, usage = this_machine(), usage_now()
-    capped = [
-        f"{each.uuid} may draw {each.power_limit_w:.0f} W of {each.power_default_w:.0f} W"
-        for each in usage.devices
-        if each.power_limit_w and each.power_default_w and each.power_limit_w < FULL_POWER * each.power_default_w
-    ]
     return {
         "asked": asked,
         "gpus": plan.gpus,
@@ -96,7 +90,7 @@ def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
             "drivers": sorted({each.driver for each in usage.devices if each.driver}),
             "foreign": [name for _, name in usage.processes[:5]],
             "partitions": [f"{each.uuid} is a part of a device" for each in machine.devices if each.partition],
-            "capped": capped,
+            "capped": [each.power_cap for each in usage.devices if each.power_cap],
         },
         "without_case": plan.without_case,
         "ending": "done",

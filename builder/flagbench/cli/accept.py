@@ -23,7 +23,7 @@ from flagbench.report.certificate_page import certificate_blocks
 from flagbench.runs.keep import open_usable_store
 from flagbench.runs.launchers.launch_time import utc_now
 from flagbench.runs.reproduce.bundle import check_target, write_bundle
-from flagbench.runs.target import Via
+from flagbench.runs.target import ViaOption
 from flagbench.verdict.efficiency import PRICE, price_here, price_of
 from flagbench.verdict.limits import LOW
 
@@ -49,10 +49,7 @@ def command(
     price: Annotated[
         float | None, typer.Option(metavar="AMOUNT", help=f"What this machine costs per hour. Default: {PRICE}.")
     ] = None,
-    via: Annotated[
-        Via | None,
-        typer.Option(help="In a container, or in this Python. Default: docker; native for cpu, or without it."),
-    ] = None,
+    via: ViaOption = None,
     out: Annotated[
         Path | None,
         typer.Option(

@@ -30,7 +30,7 @@ from flagbench.runs.reproduce.plan import PlanOptions, plan_of
 from flagbench.runs.reproduce.preflight import describe_layout, look, look_at_image, refuse
 from flagbench.runs.reproduce.repeat import Reproduction, run_all
 from flagbench.runs.series import SeriesOptions, plan_sides
-from flagbench.runs.target import Via, choose_via, target_of, with_data
+from flagbench.runs.target import ViaOption, choose_via, target_of, with_data
 from flagbench_core.exit_codes import ExitCode
 
 
@@ -53,10 +53,7 @@ def command(
             metavar="STACK", autocompletion=complete.stacks, help="Run it on this stack instead of the row's own."
         ),
     ] = None,
-    via: Annotated[
-        Via | None,
-        typer.Option(help="In a container, or in this Python. Default: docker; native for cpu, or without it."),
-    ] = None,
+    via: ViaOption = None,
     out: Annotated[
         Path | None,
         typer.Option(

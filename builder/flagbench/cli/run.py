@@ -23,7 +23,7 @@ from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.series import SeriesOptions, check_series, plan_sides, run_sides
-from flagbench.runs.target import Via, targets_of, with_data
+from flagbench.runs.target import ViaOption, targets_of, with_data
 from flagbench.runs.this_machine import with_stack
 from flagbench.signals import Delaying
 from flagbench.stdio import NotPrinted
@@ -43,10 +43,7 @@ def command(
     options: LocalOptions,
     container: DockerOptions,
     series: SeriesOptions,
-    via: Annotated[
-        Via | None,
-        typer.Option(help="In a container, or in this Python. Default: docker; native for cpu, or without it."),
-    ] = None,
+    via: ViaOption = None,
     store: StoreOption = None,
     ticket: Annotated[
         Path | None,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -26,6 +26,10 @@ from flagbench.runs.launchers.native import NativeLauncher
 from flagbench.runs.request import RunRequest
 
 Via = Literal["docker", "native"]
+ViaOption = Annotated[
+    Via | None,
+    typer.Option(help="In a container, or in this Python. Default: docker; native for cpu, or without it."),
+]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -32,6 +33,14 @@ class DeviceState:
     power_limit_w: float | None = None
     power_default_w: float | None = None
 
+    @property
+    def power_cap(self) -> str | None:
+        """`GPU-0 may draw 300 W, by default 700 W`, where that is less than 99 %; else None."""
+        limit, default = self.power_limit_w, self.power_default_w
+        if not limit or not default or limit >= 0.99 * default:
+            return None
+        return f"{self.uuid} may draw {limit:.0f} W, by default {default:.0f} W"
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -53,6 +62,11 @@ class Vendor(Protocol):
 
     def architecture(self, path: str) -> str | None:
         """What the compiler calls its first device, such as sm_90; None if its tool does not say."""
+
+
+def version(text: str) -> tuple[int, ...]:
+    """The numbers of a driver's version."""
+    return tuple(map(int, re.findall(r"\d+", text)))
 
 
 def vendors() -> Iterator[Vendor]:

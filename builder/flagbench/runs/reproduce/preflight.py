@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -18,7 +17,7 @@ from flagbench.runs.launchers.describe import Described, check_folders, describe
 from flagbench.runs.reproduce.nearest import machine_conditions, nearest_lines
 from flagbench.runs.reproduce.plan import Plan
 from flagbench.runs.target import Target
-from flagbench.vendors import Usage
+from flagbench.vendors import Usage, version
 from flagbench.verdict import conditions
 from flagbench_core.exit_codes import ExitCode
 
@@ -26,8 +25,6 @@ DEVICE = "device"
 """The name of the finding on which device there is: a warning where it is not the row's."""
 LEAST_MEMORY = 0.9
 """The part of a card's nominal memory that its driver shows at least; a part of a card has less."""
-FULL_POWER = 0.99
-"""The part of its default power limit that counts as uncapped."""
 MOST_LOAD = 0.5
 """The load of a machine, per processor, from which something else is running on it."""
 
@@ -189,14 +186,8 @@ def _usage(plan: Plan, usage: Usage, *, container: bool) -> Iterator[Diagnosis]:
             "ask the machine's administrator to disable it",
         )
     for device in devices:
-        limit, default = device.power_limit_w, device.power_default_w
-        if limit and default and limit < FULL_POWER * default:
-            yield Diagnosis(
-                "power cap",
-                Level.WARN,
-                f"{device.uuid} may draw {limit:.0f} W, by default {default:.0f} W",
-                f"ask the machine's administrator to set the power limit to {default:.0f} W",
-            )
+        if cap := device.power_cap:
+            yield Diagnosis("power cap", Level.WARN, cap, "ask the machine's administrator to set the default")
     if usage.processes:
         yield Diagnosis(
             "foreign processes",
@@ -212,7 +203,7 @@ def _driver(plan: Plan, drivers: Sequence[str], *, container: bool) -> Iterator[
     floor = plan.request.stack.device.driver_floor if container else None
     if not drivers:
         return
-    if floor is not None and _version(drivers[0]) < _version(str(floor)):
+    if floor is not None and version(drivers[0]) < version(str(floor)):
         yield Diagnosis(
             "driver",
             Level.WARN,
@@ -221,7 +212,3 @@ def _driver(plan: Plan, drivers: Sequence[str], *, container: bool) -> Iterator[
         )
     else:
         yield Diagnosis("driver", Level.OK, drivers[0])
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text))

@@ -49,12 +49,8 @@ class RandomWorkload(TrainWorkload):
         self.blocks = RandomBlocks(
             data["train_blocks"], data["sequence_length"], data["token_ids"], config["seed"], first=0
         )
-        self.sampler: Any = None
-        if context.world > 1:
-            self.sampler = DistributedSampler(self.blocks, context.world, context.rank, shuffle=False, drop_last=True)
-        self.loader = DataLoader(
-            self.blocks, train["batch_size"], sampler=self.sampler, drop_last=True, collate_fn=batch_of
-        )
+        own: Any = DistributedSampler(self.blocks, context.world, context.rank, shuffle=False, drop_last=True)
+        self.loader = DataLoader(self.blocks, train["batch_size"], sampler=own, drop_last=True, collate_fn=batch_of)
         self._make_model()
 
     def _make_model(self) -> None:
