@@ -39,7 +39,8 @@ START_SECONDS = {"cpu": 10.0, "cuda": 20.0}
 ON_A_PROCESSOR, STEPS_ON_A_PROCESSOR = "distilbert", 1200
 """The case that starts fastest, in its tiny preset, and the steps of it that are measured: 15 s on two cores."""
 FEWEST_STEPS = 100
-"""Of a window: fewer have no interval, so nothing would be decided by them."""
+"""Of a window: fewer have no interval, so nothing would be decided by them. Of a pipeline, the micro-batches decide,
+and so does a case's own window."""
 MEMORY_SHARE = 0.95
 """The part of a device's memory that a case may take: its driver and its fragments take some."""
 
@@ -178,12 +179,19 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[tuple[Ca
         rows = [row for row in catalog.claims.values() if row.case == case.name and row.run.nodes == 1]
         row = min(
             rows,
-            key=lambda row: (row.conditions.get(DEVICE) not in names, _takes(row) == 0, abs(row.run.gpus - gpus)),
+            key=lambda row: (
+                away := row.conditions.get(DEVICE) not in names,
+                _takes(row) == 0,
+                away and "batch_size" in row.run.set,  # the run has that of the preset
+                abs(row.run.gpus - gpus),
+            ),
             default=None,
         )
         if row is not None:
             takes = _takes(row)
-            if takes > MEMORY_SHARE * memory:
+            # A model that is split over the devices of a row takes more of each of fewer ones.
+            split = max(1.0, row.run.gpus / gpus) if "layout" in row.conditions else 1.0
+            if split * takes > MEMORY_SHARE * memory:
                 continue
             nearest = f"without the settings of a row; the nearest is {row.id}"
             found.append((2, -takes, case, Row(nearest, _of_claim(case, row, same=False))))
@@ -206,7 +214,8 @@ def _windows(case: Case, row: Row, stack: Stack, gpus: int, via: Via, store: Sto
     """The runs of a case: of its own window, then of the shortest that decides."""
     train = schedule(preset_of(case, "reference"))
     own = train["window_steps"] or 0
-    for window in sorted({max(own, FEWEST_STEPS), FEWEST_STEPS}, reverse=True):
+    fewest = own if any("pp" in engine.layout for engine in case.engines.values()) else FEWEST_STEPS
+    for window in sorted({max(own, fewest), fewest}, reverse=True):
         steps = None if window == own else window
         options = LocalOptions(
             gpus=gpus, steps=steps, set_=row.settings, data="synthetic", precision=cast("Any", row.precision)
@@ -243,6 +252,8 @@ def _of_claim(case: Case, row: Claim, *, same: bool) -> float | None:
 
 
 def _of_step(case: Case, unit: str, sequence: str, settings: Mapping[str, Any] | None = None) -> float:
-    """Tokens or samples of a step of a replica."""
-    batch = (settings or {}).get("batch_size") or schedule(preset_of(case, "reference"))["batch_size"]
-    return float(batch) * ((int(sequence) if sequence.isdecimal() else 0) if unit.startswith("tokens") else 1)
+    """Tokens or samples of a step of a replica, for each of its devices."""
+    preset = preset_of(case, "reference")
+    known = {"batch_size": schedule(preset)["batch_size"], **preset.get("layout", {}), **(settings or {})}
+    work = float(known["batch_size"]) / ((known.get("tp") or 1) * (known.get("pp") or 1))
+    return work * ((int(sequence) if sequence.isdecimal() else 0) if unit.startswith("tokens") else 1)

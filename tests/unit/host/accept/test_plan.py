@@ -19,9 +19,11 @@ from flagbench_core.exit_codes import ExitCode
 SMI = """#!/bin/sh
 case "$*" in
 *memory.total*) for i in $(seq %d); do echo "%s, %d MiB, GPU-$i"; done;;
+*driver_version*) echo "GPU-1, 580.95, Enabled, 700.00, 700.00";;
 esac
 """
 H100, A100 = ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960)
+RTX_4090 = ("NVIDIA GeForce RTX 4090", 24564)
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="a native run imports it")
 
@@ -29,16 +31,20 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="a native ru
 @pytest.fixture
 def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
     def plan(
-        device: tuple[str, int] | None, count: int, minutes: float, case: str | None = None, gpus: int | None = None
+        device: tuple[str, int] | None,
+        count: int,
+        minutes: float,
+        case: str | None = None,
+        gpus: int | None = None,
+        via: Any = "docker",
     ) -> Plan:
         tool = tmp_path / "nvidia-smi"
         if device is not None:
             tool.write_text(SMI % (count, *device))
             tool.chmod(0o755)
             monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        return plan_of(
-            CATALOG, minutes, gpus, case, "docker" if device else None, open_store(str(tmp_path / "store"))
-        )
+        store = open_store(str(tmp_path / "store"))
+        return plan_of(CATALOG, minutes, gpus, case, via if device else None, store)
 
     return plan
 
@@ -53,6 +59,9 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pl
         (A100, 1, 2, "a100-cuda11.8", "distilbert"),
         (H100, 1, 10, "cuda13", "llama2-7b-lora"),
         (H100, 1, 30, "cuda13", "llama3.1-8b-lora"),
+        (H100, 8, 12, "cuda13", "llama3-8b"),
+        (H100, 2, 300, "cuda13", "llama2-7b-lora"),
+        (RTX_4090, 1, 60, "cuda13", "distilbert"),
         pytest.param(None, 0, 1, "cpu", "distilbert", marks=needs_torch),
     ],
 )
@@ -63,6 +72,16 @@ def test_the_largest_case_that_fits(
     assert (plan.stack.name, [part.case.name for part in plan.parts][1:]) == (stack, [case] if case else [])
     assert (plan.without_case is None) is (case is not None)
     assert sum(part.seconds for part in plan.parts) <= 60 * minutes
+
+
+@pytest.mark.parametrize(("via", "floor"), [("docker", "580.65"), ("native", None)])
+def test_what_is_known_before_a_run(
+    planned: Callable[..., Plan], tmp_path: Path, via: Any, floor: str | None
+) -> None:
+    plan = planned(H100, 1, 2, via=via)
+    asked = {"minutes": 0.1, "gpus": None, "case": None, "price_per_hour": None}
+    facts = run_plan(plan, CATALOG, open_store(str(tmp_path / "store")), Clock(0.1), asked).facts
+    assert (facts["driver_floor"], len(facts["machine"]["partitions"])) == (floor, 1)
 
 
 def test_a_named_case_is_run(planned: Callable[..., Plan]) -> None:
