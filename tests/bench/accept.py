@@ -97,7 +97,7 @@ FAULTS = {
     "quota": (quota, "quota", [], ("--gpus=2",)),
     "flipped": (flipped, "same bits", [1], ("--gpus=2",)),
     "missing": (missing, "devices", [1], ("--gpus=2",)),
-    "old driver": (old_driver, "driver", [], ("--gpus=1",)),
+    "old driver": (old_driver, "driver", [], ("--gpus=1", "--via=docker")),  # the image needs it
 }
 """What plants each, the check that must fail, the ranks that it must name, and what `accept` is asked for."""
 

@@ -17,7 +17,7 @@ from flagbench.records.model import Metric, Record
 from flagbench.terminal import brief
 from flagbench.vendors import version
 from flagbench.verdict import rules, verify_baseline, verify_claim
-from flagbench.verdict.conditions import DEVICE
+from flagbench.verdict.conditions import DEVICE, Agreement, agreement
 from flagbench.verdict.interval import Terms, estimate, quotient
 from flagbench.verdict.limits import LOW
 from flagbench.verdict.recompute import recompute
@@ -36,6 +36,8 @@ and caches with whatever else runs. Assumptions; a claim has the verdict's 0.95.
 CATALOGUED = 0.75
 """The limit against a row of the catalogue, by other software, or of MAMF, the best of a search. A sound H100 reached
 0.87 in bf16 and 0.82 in fp8 of them [measured]."""
+LAYERS = "transformer"
+"""The condition that says whose layers ran: a claim by another library's is held as a row of the catalogue."""
 CEILING = 1.02
 """A case reaches no more of what a matrix product reached in its run: the tolerance of the rule `above-ceiling`."""
 HELD = {
@@ -115,35 +117,42 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[Check]:
     if facts["device_kind"] == "cpu":
         return
     visible = machine["visible"]
+    hidden = visible < gpus <= len(machine["devices"])
+    why = (
+        f"CUDA_VISIBLE_DEVICES hides {gpus - visible}"
+        if hidden
+        else f"{gpus - visible} of {gpus} devices are missing"
+    )
     yield Check(
         name="devices",
         part="preflight",
         measured=f"{visible} of {', '.join(sorted({each['name'] for each in machine['devices']})) or 'none'}",
         against="what was asked for" if facts["asked"]["gpus"] else "what the driver shows",
         limit=f"{gpus}",
-        **_decided(0 < visible >= gpus, machine["problem"] or f"{gpus - visible} of {gpus} devices are missing"),
+        **_decided(None if hidden else 0 < visible >= gpus, machine["problem"] or why),
         ranks=tuple(range(visible, gpus)),
     )
     floor, drivers = facts["driver_floor"], machine["drivers"]
-    if floor is not None:
+    if floor is not None and drivers:
         old = [driver for driver in drivers if version(driver) < version(floor)]
         yield Check(
             name="driver",
             part="preflight",
-            measured=", ".join(drivers) or "unknown",
+            measured=", ".join(drivers),
             against=f"the stack {facts['stack']}",
             limit=f"{floor} or newer",
-            **_decided(not old if drivers else None, "it is older" if old else "no tool says which it is"),
+            **_decided(not old, "it is older"),
         )
     busy = [*machine["foreign"], *machine["partitions"], *machine["capped"]]
-    yield Check(
-        name="undisturbed",
-        part="preflight",
-        measured=brief("; ".join(busy)) or "nothing",
-        against="an idle machine",
-        limit="no other process, whole devices, full power",
-        **_decided(None if busy else True, "what else is on the devices, or limits them, may slow them"),
-    )
+    if busy or drivers:  # else its tool is not asked
+        yield Check(
+            name="undisturbed",
+            part="preflight",
+            measured=brief("; ".join(busy)) or "nothing",
+            against="an idle machine",
+            limit="no other process, whole devices, full power",
+            **_decided(None if busy else True, "what else is on the devices, or limits them, may slow them"),
+        )
 
 
 def _of_part(
@@ -172,14 +181,15 @@ def _of_part(
             **_decided(None if disturbed else True, "somebody else uses a device"),
         )
         slowed = throttled(record.telemetry.devices)
-        yield Check(
-            name="throttled",
-            part=name,
-            measured=", ".join(f"{reason} {seconds:.0f} s" for reason, seconds in slowed.items()) or "not",
-            against="its own clocks",
-            limit="by nothing but its own power limit",
-            **_decided(None if slowed else True, "a device was slowed by heat or by its supply"),
-        )
+        if any(each.throttle_seconds or each.power_limit_default_w for each in record.telemetry.devices):  # by NVML
+            yield Check(
+                name="throttled",
+                part=name,
+                measured=", ".join(f"{reason} {seconds:.0f} s" for reason, seconds in slowed.items()) or "not",
+                against="its own clocks",
+                limit="by nothing but its own power limit",
+                **_decided(None if slowed else True, "a device was slowed by heat or by its supply"),
+            )
     history = [records[each] for each in part["history"] if each in records]
     yield from _numbers(subject, catalog, part, history, disturbed)
     if case.kind != MEASURE and (ceiling := record.flops and record.flops.measured_ceiling):
@@ -202,7 +212,7 @@ def _ran(part: Mapping[str, Any], record: Record | None, case: Case) -> Check:
         wrong = [check for check in failed if check.name in WRONG]
         found = rules.invalid(recompute(record, case))
         why = "; ".join(f"{check.name}: {check.detail}" for check in wrong or failed) or record.status.reason or why
-        if wrong or part["exit_code"] == 13:
+        if wrong:
             ok = False
         elif record.status.state == "ok":
             ok = None if found else True
@@ -305,12 +315,14 @@ def _numbers(
             if "pageable" in gate or gate.startswith(MAMF):  # depends on the host's pages; held below
                 continue
             claimed.add(result.name)
+            other = agreement(record.conditions.get(LAYERS), claim.conditions.get(LAYERS)) is Agreement.DIFFERS
+            limit = CATALOGUED if other else LOW
             if steady := _steady(result, record):
                 metric, value = steady
                 ratio = quotient(estimate([metric], terms.prior(metric.name)), Estimate(value, runs=0))
-                yield _compared(metric, subject, f"claim {claim.id}", ratio, value, LOW, disturbed)
+                yield _compared(metric, subject, f"claim {claim.id}", ratio, value, limit, disturbed)
             else:
-                yield _number(result, subject, f"claim {claim.id}", LOW, disturbed)
+                yield _number(result, subject, f"claim {claim.id}", limit, disturbed)
     for metric, row, value in _nearby(record, case, catalog):
         if metric.name not in claimed:
             ratio = quotient(estimate([metric], terms.prior(metric.name)), Estimate(value, runs=0))
@@ -433,7 +445,8 @@ def conclude(checks: Sequence[Check], facts: Mapping[str, Any], records: Mapping
         outcome = Outcome.FAIL
         reason = "; ".join(f"the check {check.name} failed: {check.reason}" for check in failed[:3])
         ranks = sorted({rank for check in failed for rank in check.ranks})
-        known = {rank.rank: rank.uuid for record in records.values() for rank in record.ranks if rank.uuid}
+        own = (records[part["record_id"]] for part in facts["parts"] if part["record_id"] in records)
+        known = {rank.rank: rank.uuid for record in own for rank in record.ranks if rank.uuid}
         uuids = [known[rank] for rank in ranks if rank in known]
         action.update(do="drain", ranks=ranks, devices=uuids, minutes=None)
     elif facts["ending"] == "interrupted":

@@ -74,12 +74,15 @@ def _fails(found: Accepted, catalog: Catalog) -> bool:
 def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
     """What is known before anything runs."""
     machine, usage = this_machine(), usage_now()
+    parts = [f"{each.uuid} is a part of a device" for each in machine.devices if each.partition]
+    parts += [f"{each.uuid} is divided into parts" for each in usage.devices if each.partitioned]
+    floor = plan.stack.device.driver_floor if plan.parts[0].target.via == "docker" else None  # what its image needs
     return {
         "asked": asked,
         "gpus": plan.gpus,
         "stack": plan.stack.name,
         "device_kind": plan.stack.device_kind,
-        "driver_floor": plan.stack.device.driver_floor,
+        "driver_floor": floor,
         "machine": {
             "host": os.uname().nodename,
             "visible": machine.visible,
@@ -89,7 +92,7 @@ def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
             ],
             "drivers": sorted({each.driver for each in usage.devices if each.driver}),
             "foreign": [name for _, name in usage.processes[:5]],
-            "partitions": [f"{each.uuid} is a part of a device" for each in machine.devices if each.partition],
+            "partitions": parts,
             "capped": [each.power_cap for each in usage.devices if each.power_cap],
         },
         "without_case": plan.without_case,

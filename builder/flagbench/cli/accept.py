@@ -120,7 +120,7 @@ def _announce(plan: Plan, minutes: float) -> None:
         print_note(f"  {part.target.name}, {part.target.via}, about {part.seconds:.0f} s: {part.why}")
     if plan.without_case:
         print_note(f"  no case: {plan.without_case}; so the outcome is FAIL or INCONCLUSIVE")
-    print_note("  FAIL: a device is missing or computes wrongly, the driver is older than the stack's, one device is")
+    print_note("  FAIL: a device is missing or computes wrongly, the driver is too old for the image, a device is")
     print_note(
         "        slower than the others by 5 % and three standard errors, or the interval of a number is below"
     )

@@ -126,6 +126,43 @@ def test_what_was_not_measured_is_beside_nothing() -> None:
     assert (check.outcome, check.reason[0].isalpha()) == (Outcome.INCONCLUSIVE, True)
 
 
+def not_found(facts: Raw, raw: Raw) -> None:
+    facts["parts"][0].update(record_id=None, state="failed", exit_code=13)
+
+
+def monitored(**device: Any) -> Callable[[Raw, Raw], Any]:
+    return lambda facts, raw: raw["telemetry"].update(devices=[{"index": 0, **device}])
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "outcome"),
+    [
+        (lambda facts, raw: cuda(facts) or facts["machine"].update(visible=1), "devices", Outcome.INCONCLUSIVE),
+        (lambda facts, raw: cuda(facts), "undisturbed", Outcome.PASS),
+        (lambda facts, raw: cuda(facts) or facts["machine"].update(drivers=[]), "undisturbed", None),
+        (lambda facts, raw: cuda(facts) or facts["machine"].update(drivers=[]), "driver", None),
+        (not_found, "ran", Outcome.INCONCLUSIVE),
+        (monitored(power_limit_default_w=700.0), "throttled", Outcome.PASS),
+        (monitored(), "throttled", None),
+    ],
+)
+def test_what_no_tool_says_is_no_check(change: Callable[[Raw, Raw], Any], name: str, outcome: Outcome | None) -> None:
+    assert concluded(change)[1].get(name) is outcome
+
+
+def test_the_device_to_drain_is_that_of_this_run() -> None:
+    def change(facts: Raw, raw: Raw) -> None:
+        raw["results"][0]["changed"] = [1]
+        raw["ranks"][1]["uuid"] = "GPU-b"
+
+    found = accepted(change)
+    (content,) = found.records.values()
+    raw = json.loads(content)
+    raw["ranks"][1]["uuid"], raw["record_id"] = "GPU-a", raw["record_id"][:-8] + "00000000"
+    found.records[raw["record_id"]] = json.dumps(raw).encode()
+    assert certificate.certificate_of(found, CATALOG, 50.0)["action"]["devices"] == ["GPU-b"]
+
+
 def test_a_product_is_held_against_mamf_in_another_shape() -> None:
     _, outcomes = concluded(lambda facts, raw: raw["conditions"].update(device_model="NVIDIA H100 80GB HBM3"))
     assert "matmul_bf16_best" in outcomes
@@ -182,13 +219,26 @@ def test_a_number_is_held_against_earlier_runs() -> None:
     assert b"<svg" in certificate.files_of(document, found.records, {})[certificate.PAGE]
 
 
-@pytest.mark.parametrize(("slower", "outcome"), [(1.0, "PASS"), (1.05, "INCONCLUSIVE"), (1.2, "FAIL")])
-def test_a_published_number_decides(slower: float, outcome: str) -> None:
-    raw = honest_record(CATALOG.claims["distilbert/a100-1x8-fp32"], Pace(slower=slower))
+ROW, LLAMA = "distilbert/a100-1x8-fp32", "llama3-8b/h100-1x8-bf16"
+
+
+@pytest.mark.parametrize(
+    ("row", "layers", "slower", "outcome"),
+    [
+        (ROW, None, 1.0, "PASS"),
+        (ROW, None, 1.05, "INCONCLUSIVE"),
+        (ROW, None, 1.2, "FAIL"),
+        (LLAMA, "transformer_engine", 1.2, "FAIL"),
+        (LLAMA, "local", 1.2, "PASS"),
+    ],
+)
+def test_a_published_number_decides(row: str, layers: str | None, slower: float, outcome: str) -> None:
+    own = {"conditions": {"transformer": layers}} if layers else {}
+    raw = honest_record(CATALOG.claims[row], Pace(slower=slower), **own)
 
     def published(facts: Raw, _: Raw) -> None:
         cuda(facts, visible=2)
-        facts["parts"] = [{**PART, "case": "distilbert", "record_id": raw["record_id"]}]
+        facts["parts"] = [{**PART, "case": row.partition("/")[0], "record_id": raw["record_id"]}]
 
     found = accepted(published)
     records = {raw["record_id"]: read_record(json.dumps(raw).encode())}

@@ -79,6 +79,8 @@ def test_what_is_known_before_a_run(
     planned: Callable[..., Plan], tmp_path: Path, via: Any, floor: str | None
 ) -> None:
     plan = planned(H100, 1, 2, via=via)
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(tool.read_text(encoding="utf-8").replace("580.95", "535.54"), encoding="utf-8")
     asked = {"minutes": 0.1, "gpus": None, "case": None, "price_per_hour": None}
     facts = run_plan(plan, CATALOG, open_store(str(tmp_path / "store")), Clock(0.1), asked).facts
     assert (facts["driver_floor"], len(facts["machine"]["partitions"])) == (floor, 1)
