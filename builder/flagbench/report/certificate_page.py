@@ -30,8 +30,9 @@ def machine_text(certificate: Mapping[str, Any]) -> str:
     """`8 x NVIDIA H100 80GB HBM3, driver 580.95.05, node-17`."""
     facts = certificate["facts"]
     machine = facts["machine"]
-    names = sorted({each["name"] for each in machine["devices"]})
-    what = f"{facts['gpus']} x {' and '.join(names)}" if names else f"{facts['gpus']} ranks on a processor"
+    names = sorted({each["name"] for each in machine["devices"]}) or [facts["stack"]]
+    processor = facts["device_kind"] == "cpu"
+    what = f"{facts['gpus']} {'ranks on a processor' if processor else 'x ' + ' and '.join(names)}"
     driver = f", driver {', '.join(machine['drivers'])}" if machine["drivers"] else ""
     return f"{what}{driver}, {machine['host']}"
 

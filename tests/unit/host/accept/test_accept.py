@@ -17,6 +17,7 @@ from flagbench.accept.checks import Outcome, checks_of, conclude, plain_prior
 from flagbench.accept.run import Accepted
 from flagbench.records.bundle_archive import unpacked
 from flagbench.records.read import read_record
+from flagbench.report.certificate_page import machine_text
 from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.verdict.stats.between import SESSION, Prior
 from honest import Pace, honest_record
@@ -161,6 +162,18 @@ def test_the_device_to_drain_is_that_of_this_run() -> None:
     raw["ranks"][1]["uuid"], raw["record_id"] = "GPU-a", raw["record_id"][:-8] + "00000000"
     found.records[raw["record_id"]] = json.dumps(raw).encode()
     assert certificate.certificate_of(found, CATALOG, 50.0)["action"]["devices"] == ["GPU-b"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "kind", "title"), [(0, "cuda", "2 x cuda13, here"), (2, "cpu", "2 ranks on a processor, here")]
+)
+def test_a_certificate_is_of_what_was_asked_for(devices: int, kind: str, title: str) -> None:
+    def change(facts: Raw, raw: Raw) -> None:
+        cuda(facts, visible=devices)
+        facts["machine"]["drivers"].clear()
+        facts.update(device_kind=kind, stack="cuda13")
+
+    assert machine_text(certificate.certificate_of(accepted(change), CATALOG, 50.0)) == title
 
 
 def test_a_product_is_held_against_mamf_in_another_shape() -> None:
