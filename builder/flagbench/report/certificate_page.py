@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flagbench.page import Block, Lines, Table
-from flagbench.report.charts import TONES, Chart, Row, row_chart
+from flagbench.report.charts import TONES, Chart, Row, ratio_row, row_chart
 from flagbench.report.html import Sections, page
 from flagbench.report.verdict_page import STYLES
 from flagbench.verdict.efficiency import Efficiency
+from flagbench.verdict.result import Ratio
 
 
 def action_text(certificate: Mapping[str, Any]) -> str:
@@ -92,17 +93,20 @@ def render(certificate: Mapping[str, Any]) -> bytes:
         (each["part"], each["name"], f"{each['value']:.5g} {each['unit']}", each["scope"])
         for each in certificate["numbers"]
     ]
+    efficiencies = [Efficiency(**each) for each in certificate["efficiency"]]
+    taken = [(each.part, f"{each.per_second:.4g} {each.unit}/s", each.text()) for each in efficiencies]
+    author = certificate["flagbench"]
     devices = [(f"device {each['index']}", f"{each['name']} {each['uuid']}") for each in facts["machine"]["devices"]]
     software = [
         *devices,
         *certificate["software"].items(),
         ("stack", facts["stack"]),
-        ("flagbench", _version(certificate)),
+        ("flagbench", f"{author['version']}{' at ' + author['commit'] if author['commit'] else ''}"),
     ]
     runs = [(each["target"], each["state"], each["why"], each["record_id"] or "") for each in facts["parts"]]
     sections: Sections = {
         "Checks": [_check_table(certificate["checks"])],
-        "Energy and price": [Table(("RUN", "RATE", "TAKES"), list(_efficiency(certificate)))],
+        "Energy and price": [Table(("RUN", "RATE", "TAKES"), taken)],
         "Numbers": [Table(("RUN", "METRIC", "VALUE", "OF"), numbers)],
         "Runs": [Table(("RUN", "ENDED", "WHY", "RECORD"), runs)],
         "Devices and software": [Table(("NAME", "WHICH"), [(name, str(value)) for name, value in software])],
@@ -117,12 +121,6 @@ def render(certificate: Mapping[str, Any]) -> bytes:
         headline=f" {action_text(certificate)}",
     )
     return text.encode()
-
-
-def _efficiency(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    for each in certificate["efficiency"]:
-        found = Efficiency(**each)
-        yield found.part, f"{found.per_second:.4g} {found.unit}/s", found.text()
 
 
 def certificate_charts(certificate: Mapping[str, Any]) -> list[Chart]:
@@ -149,13 +147,7 @@ def _devices_chart(certificate: Mapping[str, Any]) -> Chart | None:
 def _numbers_chart(certificate: Mapping[str, Any]) -> Chart | None:
     found = [each for each in certificate["checks"] if each["ratio"] is not None]
     rows = [
-        Row(
-            f"{each['name']}, {each['against'].partition(' of ')[2]}",
-            each["ratio"]["value"],
-            f"{each['ratio']['value']:.3f} {each['outcome']}",
-            None if each["ratio"]["ci95"] is None else tuple(each["ratio"]["ci95"]),
-            TONES[each["outcome"]],
-        )
+        ratio_row(f"{each['name']}, {each['against'].partition(' of ')[2]}", Ratio(**each["ratio"]), each["outcome"])
         for each in found
     ]
     cells = [(each["name"], each["against"], _ratio(each["ratio"]), each["limit"], each["outcome"]) for each in found]
@@ -167,12 +159,4 @@ def _numbers_chart(certificate: Mapping[str, Any]) -> Chart | None:
 
 
 def _ratio(ratio: Mapping[str, Any] | None) -> str:
-    if ratio is None:
-        return ""
-    interval = "" if ratio["ci95"] is None else " [{:.3f}, {:.3f}]".format(*ratio["ci95"])
-    return f"{ratio['value']:.3f}{interval}"
-
-
-def _version(certificate: Mapping[str, Any]) -> str:
-    of = certificate["flagbench"]
-    return f"{of['version']}{' at ' + of['commit'] if of['commit'] else ''}"
+    return "" if ratio is None else str(Ratio(**ratio))

@@ -150,12 +150,14 @@ TONES = {outcome: _CLASSES[style] for outcome, style in STYLES.items()}
 """The class of the style sheet by verdict, or by the outcome of a check."""
 
 
+def ratio_row(label: str, ratio: Ratio, outcome: str) -> Row:
+    """A ratio with its interval, in the colour of its verdict, or of the outcome of a check."""
+    return Row(label, ratio.value, f"{ratio.value:.3f} {outcome}", ratio.ci95, TONES[outcome])
+
+
 def ratio_chart(ratios: Mapping[str, tuple[Ratio, str]]) -> Chart | None:
     """Ratios with their intervals in the band of a verdict; None without any. By label: the ratio and its verdict."""
-    rows = [
-        Row(label, ratio.value, f"{ratio.value:.3f} {verdict}", ratio.ci95, TONES.get(verdict, "plain"))
-        for label, (ratio, verdict) in ratios.items()
-    ]
+    rows = [ratio_row(label, *ratio) for label, ratio in ratios.items()]
     cells = [(row.label, f"{row.value:.3f}", interval(row.ends, "{:.3f}"), ratios[row.label][1]) for row in rows]
     told = (
         f"1 is the published value. A line is a 95 % interval, the shaded band {LOW:.2f} to {HIGH:.2f}: "

@@ -95,7 +95,7 @@ def run_page(
     for record in records:
         with suppress(CurveError):
             curves.append(record_curve(record))
-    lead = ", ".join(dict.fromkeys(f"{each.case}:{each.stack} of {each.created_at}" for each in records[:1]))
+    lead = f"{first.case}:{first.stack} of {first.created_at}"
     if len(records) == 1:
         drawn += [step_chart(first), clock_chart(first)]
         drawn += [roof_chart(first, recompute(first, case).device)] if case else []

@@ -4,11 +4,10 @@ global batch, of several micro-batches on every replica.
 Shapes: micro-batches int64 [B, T + 1].
 """
 
-import functools
 import inspect
 import math
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -107,7 +106,7 @@ class Trainer:
         )
         self.run_schedule = get_forward_backward_func()
         # Only a pipeline of several stages has a bubble.
-        self.timers = Timers(context.probe) if context.layout.pp > 1 else None
+        self.config.timers = Timers(context.probe) if context.layout.pp > 1 else None
         self.updates = self.skipped = 0
         self.skipped_last = False
 
@@ -117,7 +116,15 @@ class Trainer:
         self.model.train()
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
-        losses = self._run(batches, forward_only=False)
+        found = self.run_schedule(
+            forward_step_func=self._forward,
+            data_iterator=iter(batches),
+            model=self.model,
+            num_microbatches=len(batches),
+            seq_length=batches[0].shape[1] - 1,
+            micro_batch_size=batches[0].shape[0],
+            forward_only=False,
+        )
         self.context.probe.micro_batch()
         self.context.probe.backward_done()
         updated, _, _ = self.optimizer.step()
@@ -127,36 +134,19 @@ class Trainer:
             self.schedule.step(len(batches) * batches[0].shape[0] * self.context.layout.dp)
         else:
             self.skipped += 1
-        return float(torch.stack(losses).mean()) if losses else None
+        return float(torch.stack([entry["loss"] for entry in found]).mean()) if found else None
 
-    def loss(self, batches: List[torch.Tensor]) -> Optional[torch.Tensor]:
-        """The sum of the micro-batches' mean losses without training, on the last stage; None on the others."""
-        self.model.eval()
-        with torch.no_grad():
-            losses = self._run(batches, forward_only=True)
-        return torch.stack(losses).sum() if losses else None
-
-    def _run(self, batches: List[torch.Tensor], forward_only: bool) -> List[torch.Tensor]:
-        self.config.timers = None if forward_only else self.timers
-        found = self.run_schedule(
-            forward_step_func=functools.partial(_forward, self.rows, self._beat if forward_only else self._begin),
-            data_iterator=iter(batches),
-            model=self.model,
-            num_microbatches=len(batches),
-            seq_length=batches[0].shape[1] - 1,
-            micro_batch_size=batches[0].shape[0],
-            forward_only=forward_only,
-        )
-        return [entry["loss"] for entry in found]
-
-    def _beat(self) -> None:
-        """A step of a thousand micro-batches is longer than a rank may be silent."""
-        self.context.spool.beat()
-
-    def _begin(self) -> None:
-        """Beat, and mark the start of a micro-batch."""
-        self._beat()
+    def _forward(self, batches: Iterator[torch.Tensor], model: Any, *_: Any) -> Tuple[torch.Tensor, Any]:
+        """Megatron-Core's forward step: the output of a stage, and what makes a loss of the last one's."""
+        self.context.spool.beat()  # a step of a thousand micro-batches is longer than a rank may be silent
         self.context.probe.micro_batch()
+        tokens = next(batches)
+        inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        if parallel_state.is_pipeline_first_stage():
+            # As in the publisher's embedding, which waits for the device here.
+            assert not torch.any((inputs < 0) | (inputs >= self.rows)), "a token is outside of the vocabulary"
+        positions = torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0).expand_as(inputs)
+        return model(inputs, positions, None, labels=labels), _mean
 
     def state(self) -> Tuple[Dict[str, torch.Tensor], Dict[str, Any]]:
         """What this rank needs to resume: tensors by name, and facts, which are the same on all ranks."""
@@ -213,21 +203,6 @@ class Trainer:
         if self.config.fp16:
             found["loss_scale"] = float(self.optimizer.get_loss_scale())
         return found
-
-
-def _forward(
-    rows: int, begin: Callable[[], None], batches: Iterator[torch.Tensor], model: Any, *_: Any
-) -> Tuple[torch.Tensor, Any]:
-    """Megatron-Core's forward step: the output of a stage, and what makes a loss of the last one's. `rows`: of the
-    embedding. `begin`: called first."""
-    begin()
-    tokens = next(batches)
-    inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    if parallel_state.is_pipeline_first_stage():
-        # As in the publisher's embedding, which waits for the device here.
-        assert not torch.any((inputs < 0) | (inputs >= rows)), "a token is outside of the vocabulary"
-    positions = torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0).expand_as(inputs)
-    return model(inputs, positions, None, labels=labels), _mean
 
 
 def _mean(losses: torch.Tensor) -> Tuple[torch.Tensor, Dict[str, torch.Tensor]]:
