@@ -63,7 +63,6 @@ class LlamaLoraWorkload(TrainWorkload):
         self.as_published = self.config["engine"]["name"] == "torch"
         self.has_monitor = self.config["train"]["memory_monitor"] and self.as_published
         self.losses = EpochLosses()
-        self._finite = True
         self.weights_digest: Optional[str] = None
         self._epoch = 0
 
