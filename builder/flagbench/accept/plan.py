@@ -124,14 +124,15 @@ def plan_of(
         tried.append(part)
         if part.seconds <= left:
             return Plan(stack, count, (*parts, part))
+    shortest = min(tried, key=lambda part: part.seconds, default=None)
     if name is not None:
         target = target_of(RunRequest(catalog.cases[name], stack, LocalOptions(gpus=count)), chosen, DockerOptions())
-        last = tried[-1] if tried else Part(target, left, "asked for; how long it takes is not known")
+        last = shortest or Part(target, left, "asked for; how long it takes is not known")
         return Plan(stack, count, (*parts, last))
-    shortest = min((part.seconds for part in tried), default=None)
     why = "no case fits the memory of a device and this Python"
     if shortest is not None:
-        why = f"no case fits into {minutes:g} minutes; the shortest takes about {shortest:.0f} s after the roofs"
+        takes = f"the shortest takes about {shortest.seconds:.0f} s after the roofs"
+        why = f"no case fits into {minutes:g} minutes; {takes}"
     return Plan(stack, count, tuple(parts), why)
 
 

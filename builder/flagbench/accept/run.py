@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from flagbench.accept.checks import Outcome, checks_of, plain_prior
+from flagbench.accept.checks import EARLIER, Outcome, checks_of, plain_prior
 from flagbench.accept.plan import Clock, Part, Plan
 from flagbench.devices import this_machine, usage_now
 from flagbench.errors import FlagbenchError
@@ -19,8 +19,9 @@ from flagbench.output import print_note
 from flagbench.records.digest import machine_digest
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
-from flagbench.records.store import Store
-from flagbench.report.history import earlier_runs, store_priors
+from flagbench.records.store import Store, StoredRecord
+from flagbench.report.history import MOST_RUNS, earlier_runs, store_priors
+from flagbench.report.results import with_verdicts
 from flagbench.runs.keep import Finished, run_and_keep
 from flagbench.signals import AT_ONCE_SECONDS, Delaying
 from flagbench_core.exit_codes import ExitCode
@@ -147,9 +148,7 @@ def _compare(record: Record, facts: dict[str, Any], found: Accepted, store: Stor
     if record.status.state != "ok" or not ended.kept:
         return
     try:
-        here, earlier = machine_digest(record), earlier_runs(store, record, [record])
-        entries = (entry for entry in earlier if entry.summary and entry.summary.machine == here)
-        contents = (store.read(entry) for entry in islice(entries, HISTORY))
+        contents = map(store.read, held_against(store, record))
         records = {read_record(content).record_id: content for content in contents}
         priors = store_priors(store, [record], [record, *map(read_record, records.values())])
     except FlagbenchError as error:
@@ -157,6 +156,20 @@ def _compare(record: Record, facts: dict[str, Any], found: Accepted, store: Stor
         return
     facts.update(history=[*records], priors={name: plain_prior(prior) for name, prior in priors.items()})
     found.records.update(records)
+
+
+def held_against(store: Store, record: Record) -> list[StoredRecord]:
+    """The newest HISTORY of the sound earlier runs on this machine, without those that are below the limit of the
+    fastest: a machine that became slower would soon be held against itself."""
+    here, limit = machine_digest(record), EARLIER["cpu" if record.stack == "cpu" else "cuda"]
+    earlier = (
+        each for each in earlier_runs(store, record, [record]) if each.summary and each.summary.machine == here
+    )
+    judged = with_verdicts(store, islice(earlier, MOST_RUNS))
+    summaries = [(each, each.summary) for each in judged if each.summary and each.summary.sound]
+    known = [(each, of.metrics.get(of.gate or "", 0.0)) for each, of in summaries]
+    fastest = max((speed for _, speed in known), default=0.0)
+    return [each for each, speed in known if speed >= limit * fastest][:HISTORY]
 
 
 @contextmanager

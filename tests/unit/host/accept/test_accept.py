@@ -14,9 +14,10 @@ import pytest
 from catalogs import CATALOG
 from flagbench.accept import certificate
 from flagbench.accept.checks import Outcome, checks_of, conclude, plain_prior
-from flagbench.accept.run import Accepted
+from flagbench.accept.run import Accepted, held_against
 from flagbench.records.bundle_archive import unpacked
 from flagbench.records.read import read_record
+from flagbench.records.store import Store
 from flagbench.report.certificate_page import machine_text
 from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.verdict.stats.between import SESSION, Prior
@@ -230,6 +231,19 @@ def test_a_number_is_held_against_earlier_runs() -> None:
     assert (check["name"], check["outcome"], check["ratio"]["value"]) == ("matmul_fp32", "PASS", 1.0)
     assert check["ratio"]["ci95"] == pytest.approx((0.9389, 1.2315), abs=1e-4)
     assert b"<svg" in certificate.files_of(document, found.records, {})[certificate.PAGE]
+
+
+def test_slow_and_unsound_runs_are_not_held_against(store: Store) -> None:
+    speeds = {1: 1.0, 2: 0.97, 3: 1.01, 4: 0.85, 5: 0.85, 6: 0.85, 7: 0.85, 8: 0.85, 9: 0.85}
+    for number, speed in speeds.items():
+        name = f"2026010{number}T120000Z-run"
+        made = {"record_id": name, "run_id": name, "created_at": f"2026-01-0{number}T12:00:00Z"}
+        raw = honest_record(CATALOG.claims[ROW], Pace(slower=1 / speed, seed=number), **made)
+        if number == 2:
+            next(each for each in raw["metrics"] if each["name"] == "p_core")["value"] += 10
+        store.put(json.dumps(raw).encode())
+    newest = read_record(json.dumps(raw).encode())
+    assert [each.record_id[:8] for each in held_against(store, newest)] == ["20260103", "20260101"]
 
 
 ROW, LLAMA = "distilbert/a100-1x8-fp32", "llama3-8b/h100-1x8-bf16"

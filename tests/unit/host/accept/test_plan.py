@@ -23,7 +23,7 @@ case "$*" in
 esac
 """
 H100, A100 = ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960)
-RTX_4090 = ("NVIDIA GeForce RTX 4090", 24564)
+A100_80, RTX_4090 = ("NVIDIA A100-SXM4-80GB", 81920), ("NVIDIA GeForce RTX 4090", 24564)
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="a native run imports it")
 
@@ -89,6 +89,11 @@ def test_what_is_known_before_a_run(
 def test_a_named_case_is_run(planned: Callable[..., Plan]) -> None:
     plan = planned(H100, 1, 1, "glm")
     assert [part.case.name for part in plan.parts] == ["roofs", "glm"]
+
+
+def test_a_named_case_without_time_is_run_as_its_row(planned: Callable[..., Plan]) -> None:
+    plan = planned(A100_80, 8, 2, "llama3-8b")
+    assert "--set=pp=2" in plan.parts[1].target.request.options.words()
 
 
 @pytest.mark.parametrize("case", ["roofs", "none", "distilbert:none"])
