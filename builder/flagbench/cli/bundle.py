@@ -50,7 +50,7 @@ def verify(
         if certificate.CERTIFICATE in files:
             found = certificate.check(files, catalog)
             about = {"certificate": found.certificate}
-            blocks = certificate_blocks(found.certificate)
+            blocks = [] if found.problems else certificate_blocks(found.certificate)
         else:
             contents = read_contents(files)
             found = check(contents, catalog)
