@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flagbench.page import Block, Lines, Table
@@ -58,11 +58,20 @@ def certificate_blocks(certificate: Mapping[str, Any], *, narrow: bool = False) 
     if narrow:
         rows = [(row[0], f"{row[1]}: {row[2]}", row[3], row[4], row[5].partition(" ")[0]) for row in table.rows]
         table = Table(("OUTCOME", "CHECK", "MEASURED", "AGAINST", "RATIO"), rows)
+    took = () if narrow else (f"{part}: {rate}, {text}" for part, rate, text in _efficiency(certificate) if text)
     return [
         Lines((f"{certificate['outcome']}: {machine_text(certificate)}",), STYLES[certificate["outcome"]]),
         Lines((f"{action_text(certificate).rstrip('.')}: {certificate['reason']}.", compared_text(certificate))),
         table,
+        Lines(tuple(took)),
     ]
+
+
+def _efficiency(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Of each run: its case, its rate, and what it took."""
+    for each in certificate["efficiency"]:
+        found = Efficiency(**each)
+        yield found.part, f"{found.per_second:.4g} {found.unit}/s", found.text()
 
 
 def _check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
@@ -93,8 +102,6 @@ def render(certificate: Mapping[str, Any]) -> bytes:
         (each["part"], each["name"], f"{each['value']:.5g} {each['unit']}", each["scope"])
         for each in certificate["numbers"]
     ]
-    efficiencies = [Efficiency(**each) for each in certificate["efficiency"]]
-    taken = [(each.part, f"{each.per_second:.4g} {each.unit}/s", each.text()) for each in efficiencies]
     author = certificate["flagbench"]
     devices = [(f"device {each['index']}", f"{each['name']} {each['uuid']}") for each in facts["machine"]["devices"]]
     software = [
@@ -106,7 +113,7 @@ def render(certificate: Mapping[str, Any]) -> bytes:
     runs = [(each["target"], each["state"], each["why"], each["record_id"] or "") for each in facts["parts"]]
     sections: Sections = {
         "Checks": [_check_table(certificate["checks"])],
-        "Energy and price": [Table(("RUN", "RATE", "TAKES"), taken)],
+        "Energy and price": [Table(("RUN", "RATE", "ENERGY, PRICE"), list(_efficiency(certificate)))],
         "Numbers": [Table(("RUN", "METRIC", "VALUE", "OF"), numbers)],
         "Runs": [Table(("RUN", "ENDED", "WHY", "RECORD"), runs)],
         "Devices and software": [Table(("NAME", "WHICH"), [(name, str(value)) for name, value in software])],

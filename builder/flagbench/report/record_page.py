@@ -61,7 +61,7 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
         "reason": status.reason,
         "fix": status.remedy,
         "config": record.config_digest,
-        "took": (took.text() or None) if (took := efficiency(record, price_here())) else None,
+        "takes": (took.text() or None) if (took := efficiency(record, price_here())) else None,
     }
     metrics = ("METRIC", "VALUE", "UNIT", "SCOPE", "95 % INTERVAL", "N", "NOTE")
     drop = ("NOTE", "N", "SCOPE", "95 % INTERVAL", "UNIT")

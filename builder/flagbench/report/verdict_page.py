@@ -149,7 +149,7 @@ def _measured_notes(records: Sequence[Record]) -> tuple[str, ...]:
 def _efficiency(records: Sequence[Record]) -> tuple[str, ...]:
     """What the runs took, each text once."""
     found = [each.text() for record in records if (each := efficiency(record, price_here()))]
-    return tuple(f"took {text}" for text in dict.fromkeys(found) if text)
+    return tuple(text for text in dict.fromkeys(found) if text)
 
 
 def _held(result: VerifyResult) -> tuple[str, ...]:

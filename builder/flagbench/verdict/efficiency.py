@@ -27,10 +27,10 @@ class Efficiency(Struct, frozen=True):
     price_per_million: float | None
 
     def text(self) -> str:
-        """`1717 J and 0.0024 per million tokens`; empty where neither is known."""
+        """`1717 J, price 0.0024 per million tokens`; empty where neither is known."""
         joules = "" if self.joules_per_million is None else f"{self.joules_per_million:.4g} J"
-        price = "" if self.price_per_million is None else f"{self.price_per_million:.4g}"
-        return f"{' and '.join(filter(None, (joules, price)))} per million {self.unit}" if joules or price else ""
+        price = "" if self.price_per_million is None else f"price {self.price_per_million:.4g}"
+        return f"{', '.join(filter(None, (joules, price)))} per million {self.unit}" if joules or price else ""
 
 
 def price_of(text: str | float | None, name: str) -> float | None:
