@@ -120,7 +120,7 @@ def test_a_run_under_nohup_outlives_its_terminal(tmp_path):
 
 
 def test_time_limit(tmp_path):
-    run_case(tmp_path, "--gpus", "2", "--max-minutes", "0.03", *ENDLESS).failed(6, None, "--max-minutes")
+    run_case(tmp_path, "--gpus", "2", "--max-minutes", "0.03", *ENDLESS).failed(6, None, "limit")
 
 
 def test_out_unwritable(tmp_path):

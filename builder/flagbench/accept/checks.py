@@ -116,7 +116,7 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[Check]:
     machine, gpus = facts["machine"], facts["gpus"]
     if facts["device_kind"] == "cpu":
         return
-    visible = machine["visible"]
+    visible, names = machine["visible"], sorted({each["name"] for each in machine["devices"]})
     hidden = visible < gpus <= len(machine["devices"])
     why = (
         f"CUDA_VISIBLE_DEVICES hides {gpus - visible}"
@@ -126,7 +126,7 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[Check]:
     yield Check(
         name="devices",
         part="preflight",
-        measured=f"{visible} of {', '.join(sorted({each['name'] for each in machine['devices']})) or 'none'}",
+        measured=f"{visible} of {', '.join(names)}" if names else "none",
         against="what was asked for" if facts["asked"]["gpus"] else "what the driver shows",
         limit=f"{gpus}",
         **_decided(None if hidden else 0 < visible >= gpus, machine["problem"] or why),

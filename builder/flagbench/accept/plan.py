@@ -105,7 +105,8 @@ def plan_of(
     processor = stack.device_kind == "cpu"
     count = gpus or (2 if processor else max(1, machine.visible))
     if processor and count > (here := len(os.sched_getaffinity(0))):
-        raise FlagbenchError(f"--gpus {count}: there are {here} processors for as many ranks", remedy="ask for fewer")
+        why = f"--gpus {count}: the stack is cpu, and there are {here} processors for as many ranks"
+        raise FlagbenchError(why, remedy="ask for fewer, or name the accelerator's stack: --case distilbert:cuda13")
     chosen = choose_via(via, stack, ())
     seconds = max(4, min(ROOFS_SECONDS, int(60 * minutes * ROOFS_SHARE)))
     start = START_SECONDS[stack.device_kind]

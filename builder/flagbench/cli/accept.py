@@ -81,6 +81,8 @@ def command(
     target = out or Path(f"accept-{os.uname().nodename}-{stamp}.tar.gz")
     shown = target.with_name(target.name.removesuffix(".tar.gz") + ".html")
     check_target(target)
+    if junit is not None and not os.access(junit, os.W_OK):
+        check_target(junit, "--junit")
     catalog = load_catalog()
     records = open_usable_store(store)
     plan = plan_of(catalog, minutes, gpus, case, via, records)
@@ -91,10 +93,11 @@ def command(
     accepted = run_plan(plan, catalog, records, clock, asked)
     certificate = certificate_of(accepted, catalog, clock.seconds)
     files = files_of(certificate, accepted.records, os.environ)
-    failure = None
+    failure, where = None, []
     try:
-        digest = write_bundle(target, files)
+        where.append(f"certificate {target}, sha256 {write_bundle(target, files)}")
         write_output(shown, files[PAGE])
+        where.append(f"page {shown}")
         if junit is not None:
             write_output(junit, files[JUNIT])
     except FlagbenchError as error:
@@ -102,8 +105,7 @@ def command(
     if as_json:
         echo_json(certificate)
     else:
-        where = () if failure else (f"certificate {target}, sha256 {digest}", f"page {shown}")
-        print_page(*certificate_blocks(certificate), Lines(where), wide=wide)
+        print_page(*certificate_blocks(certificate), Lines(tuple(where)), wide=wide)
     sys.stdout.flush()
     if failure is not None:
         print_error(failure.message, failure.remedy)

@@ -275,8 +275,8 @@ class Run:
             if done_since is not None and clock - done_since > DONE_SECONDS:
                 return OK if self.ranks.all_reported() else self._hang_outcome(clock - done_since)
             if self.limits.total is not None and clock - began > self.limits.total:
-                reason = "the limit --max-minutes was reached after %.0f s" % (clock - began)
-                remedy = "increase --max-minutes, or use fewer --steps"
+                reason = "it did not end within its limit of %.0f s" % self.limits.total
+                remedy = "increase --max-minutes (of accept: --minutes), or use fewer --steps"
                 return Outcome("failed", self.ranks.phase(), reason, remedy, ExitCode.TIMEOUT)
             time.sleep(POLL)
         return self._interrupted() if self._was_interrupted() else None

@@ -212,8 +212,8 @@ def _without_raw(files: Mapping[str, Path], record: Record, wrong: list[str]) ->
         yield f"the raw events of the record {record.record_id} are not in it"
 
 
-def check_target(target: Path) -> None:
-    """Raise FlagbenchError (usage) where a bundle cannot be written: that should not cost a run."""
+def check_target(target: Path, option: str = "--out") -> None:
+    """Raise FlagbenchError (usage) where a new file cannot be written: that should not cost a run."""
     why: str | None = "it exists already"
     try:
         target.lstat()
@@ -229,7 +229,7 @@ def check_target(target: Path) -> None:
     except (OSError, ValueError) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
     if why is not None:
-        raise FlagbenchError(f"--out {str(target)!r} cannot be used: {why}", remedy="name a new .tar.gz file")
+        raise FlagbenchError(f"{option} {str(target)!r} cannot be used: {why}", remedy="name a new file")
 
 
 def write_bundle(target: Path, files: Mapping[str, bytes | Path]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from msgspec import to_builtins
 
 from catalogs import CATALOG
 from flagbench.accept import certificate
@@ -18,10 +19,13 @@ from flagbench.accept.run import Accepted, held_against
 from flagbench.records.bundle_archive import unpacked
 from flagbench.records.read import read_record
 from flagbench.records.store import Store
-from flagbench.report.certificate_page import machine_text
+from flagbench.report.certificate_page import certificate_blocks, machine_text
 from flagbench.runs.reproduce.bundle import write_bundle
+from flagbench.verdict.efficiency import Efficiency
 from flagbench.verdict.stats.between import SESSION, Prior
+from flagbench_core.exit_codes import ExitCode
 from honest import Pace, honest_record
+from unit.host.conftest import Flagbench
 from unit.host.verdict.conftest import ROWS
 
 Raw = dict[str, Any]
@@ -205,6 +209,25 @@ def test_one_changed_digit_is_refused(name: str, tmp_path: Path) -> None:
 
     with unpacked(written(tmp_path, change)) as files:
         assert certificate.check(files, CATALOG).problems
+
+
+def test_a_refused_certificate_is_not_shown(tmp_path: Path, flagbench: Flagbench) -> None:
+    """It would say `PASS`, and to use the machine."""
+    refused = written(tmp_path, lambda files: files.update({certificate.JUNIT: b""}))
+    result = flagbench("bundle verify", str(refused))
+    assert (result.code, "PASS" in result.out) == (ExitCode.INVALID, False)
+
+
+def test_the_page_in_text_says_the_price() -> None:
+    document = certificate.certificate_of(accepted(), CATALOG, 50.0)
+    document["efficiency"] = [to_builtins(Efficiency("distilbert", "tokens", 100.0, None, 0.25))]
+    assert any("0.25" in line for block in certificate_blocks(document) for line in getattr(block, "lines", ()))
+
+
+def test_junit_that_cannot_be_written_costs_no_run(tmp_path: Path, flagbench: Flagbench) -> None:
+    (tmp_path / "file").touch()
+    junit = str(tmp_path / "file" / "checks.xml")
+    assert flagbench("accept --case distilbert:cpu --gpus 1 --dry-run --junit", junit).code == ExitCode.USAGE
 
 
 def test_junit_has_each_check(tmp_path: Path) -> None:
