@@ -228,10 +228,9 @@ def _windows(case: Case, row: Row, stack: Stack, gpus: int, via: Via, store: Sto
         except FlagbenchError:  # such as a layout that these devices cannot have
             return
         before = estimate(described, stack, store, ())
-        count = train["warmup_steps"] + window
-        if before is None and not row.seconds_of_step:
+        seconds = before.seconds if before else (train["warmup_steps"] + window) * (row.seconds_of_step or 0.0)
+        if not seconds:
             return
-        seconds = before.seconds if before else count * (row.seconds_of_step or 0.0)
         yield Part(target_of(request, via, DockerOptions()), seconds + START_SECONDS[stack.device_kind], row.why)
 
 

@@ -24,7 +24,6 @@ from flagbench.report.history import MOST_RUNS, earlier_runs, store_priors
 from flagbench.report.results import with_verdicts
 from flagbench.runs.keep import Finished, run_and_keep
 from flagbench.signals import AT_ONCE_SECONDS, Delaying
-from flagbench_core.exit_codes import ExitCode
 
 LEAST_SECONDS = 10.0
 """With less left, a run is not begun."""
@@ -111,7 +110,6 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> bool:
         "target": name,
         "why": part.why,
         "record_id": None,
-        "exit_code": None,
         "state": "not run",
         "reason": None,
         "history": [],
@@ -129,9 +127,9 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> bool:
     except FlagbenchError as error:
         if len(found.facts["parts"]) == 1:  # such as without a container engine: nothing is known of the machine
             raise
-        facts.update(reason=f"{error.message}; {error.remedy}", exit_code=int(error.code))
+        facts["reason"] = f"{error.message}; {error.remedy}"
         return False
-    facts.update(exit_code=ended.code, state="ended without a record")
+    facts["state"] = "ended without a record"
     found.stored = found.stored and ended.kept
     stopped = ended.result.signalled and clock.left > -LATE_SECONDS  # else by the limit
     if not ended.result.record.strip() or ended.refused:
@@ -182,11 +180,3 @@ def _limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def exit_code(outcome: str, *, interrupted: bool, stored: bool) -> ExitCode:
-    """What `accept` ends with."""
-    if interrupted:
-        return ExitCode.INTERRUPTED
-    code = {"PASS": ExitCode.OK, "FAIL": ExitCode.BELOW, "INCONCLUSIVE": ExitCode.INCONCLUSIVE}[outcome]
-    return code if stored or code is not ExitCode.OK else ExitCode.NOT_STORED

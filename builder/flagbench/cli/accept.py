@@ -13,7 +13,7 @@ from flagbench import complete
 from flagbench.accept.certificate import JUNIT, PAGE, certificate_of, files_of
 from flagbench.accept.checks import CATALOGUED, EARLIER
 from flagbench.accept.plan import Clock, Plan, plan_of
-from flagbench.accept.run import exit_code, run_plan
+from flagbench.accept.run import run_plan
 from flagbench.cli.options import JunitOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
@@ -26,9 +26,11 @@ from flagbench.runs.reproduce.bundle import check_target, write_bundle
 from flagbench.runs.target import ViaOption
 from flagbench.verdict.efficiency import PRICE, price_here, price_of
 from flagbench.verdict.limits import LOW
+from flagbench_core.exit_codes import ExitCode
 
 _LEAST, _MOST = 0.5, 24 * 60
 """Minutes."""
+_CODES = {"PASS": ExitCode.OK, "FAIL": ExitCode.BELOW, "INCONCLUSIVE": ExitCode.INCONCLUSIVE}
 
 
 def command(
@@ -109,10 +111,10 @@ def command(
     sys.stdout.flush()
     if failure is not None:
         print_error(failure.message, failure.remedy)
-    interrupted = accepted.facts["ending"] == "interrupted"
-    raise typer.Exit(
-        int(exit_code(certificate["outcome"], interrupted=interrupted, stored=accepted.stored and not failure))
-    )
+    code = ExitCode.INTERRUPTED if accepted.facts["ending"] == "interrupted" else _CODES[certificate["outcome"]]
+    if code is ExitCode.OK and (failure is not None or not accepted.stored):
+        code = ExitCode.NOT_STORED
+    raise typer.Exit(int(code))
 
 
 def _announce(plan: Plan, minutes: float) -> None:

@@ -31,7 +31,7 @@ from unit.host.verdict.conftest import ROWS
 Raw = dict[str, Any]
 MEASURED: Raw = json.loads((ROWS / "run-roofs-2.json").read_text(encoding="utf-8"))
 RESULTS = [{"name": "matmul_fp32", "digests": {"00": [0, 1]}, "changed": [], "apart": []}]
-PART: Raw = {"case": "roofs", "target": "roofs:cpu", "why": "", "exit_code": 0, "state": "ok", "reason": None}
+PART: Raw = {"case": "roofs", "target": "roofs:cpu", "why": "", "state": "ok", "reason": None}
 PART |= {"history": [], "priors": {}}
 
 
@@ -132,10 +132,6 @@ def test_what_was_not_measured_is_beside_nothing() -> None:
     assert (check.outcome, check.reason[0].isalpha()) == (Outcome.INCONCLUSIVE, True)
 
 
-def not_found(facts: Raw, raw: Raw) -> None:
-    facts["parts"][0].update(record_id=None, state="failed", exit_code=13)
-
-
 def monitored(**device: Any) -> Callable[[Raw, Raw], Any]:
     return lambda facts, raw: raw["telemetry"].update(devices=[{"index": 0, **device}])
 
@@ -147,7 +143,6 @@ def monitored(**device: Any) -> Callable[[Raw, Raw], Any]:
         (lambda facts, raw: cuda(facts), "undisturbed", Outcome.PASS),
         (lambda facts, raw: cuda(facts) or facts["machine"].update(drivers=[]), "undisturbed", None),
         (lambda facts, raw: cuda(facts) or facts["machine"].update(drivers=[]), "driver", None),
-        (not_found, "ran", Outcome.INCONCLUSIVE),
         (monitored(power_limit_default_w=700.0), "throttled", Outcome.PASS),
         (monitored(), "throttled", None),
     ],
