@@ -159,7 +159,8 @@ def _numbers_chart(certificate: Mapping[str, Any]) -> Chart | None:
     ]
     cells = [(each["name"], each["against"], _ratio(each["ratio"]), each["limit"], each["outcome"]) for each in found]
     limits = ", ".join(dict.fromkeys(each["limit"] for each in found))
-    told = f"1 is what each number is compared with. It passes where its whole line, a 95 % interval, is {limits}."
+    line = "a 95 % interval, or from the slowest to the fastest fifth of a run that was not steady"
+    told = f"1 is what each number is compared with. It passes where its whole line, {line}, is {limits}."
     table = Table(("number", "against", "ratio", "limit", "outcome"), cells)
     title, label = "Numbers and what they are compared with", "ratio to what it is compared with"
     return row_chart("numbers", title, told, rows, table, label=label, target=1.0, shown=[1.0])
