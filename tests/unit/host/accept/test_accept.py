@@ -132,6 +132,15 @@ def test_what_was_not_measured_is_beside_nothing() -> None:
     assert (check.outcome, check.reason[0].isalpha()) == (Outcome.INCONCLUSIVE, True)
 
 
+def ran_in(executed: str) -> Callable[[Raw, Raw], Any]:
+    def change(facts: Raw, raw: Raw) -> None:
+        detail = f"requested tf32; a matrix product ran in {executed}, relative error 1.0e+00"
+        raw["quality"] = {**raw["quality"], "checks": [{"name": "precision", "ok": False, "detail": detail}]}
+        raw["status"].update(state="failed", exit_code=12)
+
+    return change
+
+
 def monitored(**device: Any) -> Callable[[Raw, Raw], Any]:
     return lambda facts, raw: raw["telemetry"].update(devices=[{"index": 0, **device}])
 
@@ -143,6 +152,8 @@ def monitored(**device: Any) -> Callable[[Raw, Raw], Any]:
         (lambda facts, raw: cuda(facts), "undisturbed", Outcome.PASS),
         (lambda facts, raw: cuda(facts) or facts["machine"].update(drivers=[]), "undisturbed", None),
         (lambda facts, raw: cuda(facts) or facts["machine"].update(drivers=[]), "driver", None),
+        (ran_in("fp32"), "ran", Outcome.INCONCLUSIVE),
+        (ran_in("fp32/wrong"), "ran", Outcome.FAIL),
         (monitored(power_limit_default_w=700.0), "throttled", Outcome.PASS),
         (monitored(), "throttled", None),
     ],
