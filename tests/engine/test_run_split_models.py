@@ -42,7 +42,9 @@ def values(record):
 def test_four_ranks_train_one_model(megatron, tmp_path):
     """Two parts of every layer, two stages. The loss is that of the last stage; rank 0 counts."""
     arguments = ["--preset", "tiny", "--gpus", "4", "--set", "tp=2", "--set", "pp=2", "--steps", "5"]
-    record = run_case(tmp_path, *arguments, "--precision", "fp32", case=TRAINS).ok(TRAINS)
+    run = run_case(tmp_path, *arguments, "--precision", "fp32", case=TRAINS)
+    record = run.ok(TRAINS)
+    assert not any(word in run.stderr for word in ("deprecated", "cache")), "advice that no user can follow"
     conditions, work = record["conditions"], record["work"]
     assert (conditions["layout"], conditions["data"], conditions["precision"]) == ("dp1 tp2 pp2", "shipped", "fp32")
     assert (conditions["batch_size"], conditions["gradient_accumulation_steps"]) == (2, 4)

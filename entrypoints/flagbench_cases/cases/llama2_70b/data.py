@@ -1,5 +1,6 @@
 """The training set: blocks of tokens from an indexed dataset, as Megatron-LM draws them, or random ones."""
 
+import logging
 import os
 import warnings
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
@@ -38,6 +39,7 @@ class IndexedBlocks:
             from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
             from megatron.core.datasets.utils import Split
         sample_index.provide()
+        logging.getLogger(GPTDataset.__module__).setLevel(logging.ERROR)  # else it warns that it keeps no cache
         config = GPTDatasetConfig(
             random_seed=seed,
             sequence_length=length,

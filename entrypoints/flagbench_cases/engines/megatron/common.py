@@ -11,6 +11,7 @@ from flagbench_cases.contract import Context
 from flagbench_cases.engines.megatron.norm import torch_release
 from flagbench_cases.engines.megatron.shape import LEARNED, Shape
 
+warnings.filterwarnings("ignore", "`torch.distributed.* is deprecated", FutureWarning)  # Megatron-Core calls these
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Apex and Transformer Engine are absent; pynvml has another name
     from megatron.core import parallel_state, tensor_parallel
