@@ -76,6 +76,8 @@ class Check(Struct, frozen=True, kw_only=True):
     against: str
     limit: str
     """What it passes within."""
+    floor: float | None = None
+    """The ratio from which a number passes."""
     reason: str = ""
     """Why it did not."""
     ratio: Ratio | None = None
@@ -431,6 +433,7 @@ def _compared(
         measured=f"{four_digits(metric.value)} {metric.unit}",
         against=f"{four_digits(expected)} of {against}",
         limit=f"at least {limit:.0%}",
+        floor=limit,
         ratio=ratio,
         **_decided(ok, why),
     )

@@ -158,12 +158,16 @@ def _numbers_chart(certificate: Mapping[str, Any]) -> Chart | None:
         for each in found
     ]
     cells = [(each["name"], each["against"], _ratio(each["ratio"]), each["limit"], each["outcome"]) for each in found]
-    limits = ", ".join(dict.fromkeys(each["limit"] for each in found))
     line = "a 95 % interval, or from the slowest to the fastest fifth of a run that was not steady"
-    told = f"1 is what each number is compared with. It passes where its whole line, {line}, is {limits}."
+    told = f"1 is what each number is compared with. It passes where its whole line, {line}, is above its limit"
+    floors = {each["floor"] for each in found}
+    band = None
+    if len(floors) == 1:
+        band = (min(floors), 1.0)
+        told += f", {min(floors):.0%}, where the shaded band begins"
     table = Table(("number", "against", "ratio", "limit", "outcome"), cells)
     title, label = "Numbers and what they are compared with", "ratio to what it is compared with"
-    return row_chart("numbers", title, told, rows, table, label=label, target=1.0, shown=[1.0])
+    return row_chart("numbers", title, f"{told}.", rows, table, label=label, band=band, target=1.0, shown=[1.0])
 
 
 def _ratio(ratio: Mapping[str, Any] | None) -> str:

@@ -74,7 +74,7 @@ def test_the_largest_case_that_fits(
     assert sum(part.seconds for part in plan.parts) <= 60 * minutes
 
 
-@pytest.mark.parametrize(("via", "floor"), [("docker", "580.65"), ("native", None)])
+@pytest.mark.parametrize(("via", "floor"), [("docker", "580.65"), pytest.param("native", None, marks=needs_torch)])
 def test_what_is_known_before_a_run(
     planned: Callable[..., Plan], tmp_path: Path, via: Any, floor: str | None
 ) -> None:
