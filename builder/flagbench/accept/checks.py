@@ -34,8 +34,8 @@ EARLIER = {"cuda": 0.90, "cpu": 0.75}
 """The limits against earlier runs of this store, where one run leaves an interval of 6 %; a processor shares memory
 and caches with whatever else runs. Assumptions; a claim has the verdict's 0.95."""
 CATALOGUED = 0.75
-"""The limit against a row of the catalogue, by other software, or of MAMF, the best of a search. A sound H100 reached
-0.87 in bf16 and 0.82 in fp8 of them [measured]."""
+"""The limit against a row of the catalogue, by other software, or of MAMF, the best of a search. Sound H100
+reached 0.82 to 0.92 of them in other shapes (docs/measured, docs/verdict/certificate.json)."""
 LAYERS = "transformer"
 """The condition that says whose layers ran: a claim by another library's is held as a row of the catalogue."""
 CEILING = 1.02
@@ -279,7 +279,7 @@ def _devices(record: Record, facts: Mapping[str, Any]) -> Iterator[Check]:
 def _confined(record: Record) -> bool:
     """Whether a slow rank may use fewer processors than another one: then it is slow by its place, not by chance."""
     allowed = {rank.rank: rank.processors for rank in record.ranks if rank.processors}
-    return any(allowed.get(one.rank, math.inf) < max(allowed.values()) for one in record.slow_devices)
+    return any(allowed.get(one.rank, math.inf) < max(allowed.values(), default=0) for one in record.slow_devices)
 
 
 def disturbance(record: Record) -> str:
