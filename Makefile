@@ -42,7 +42,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/flagbench manifests compile --check
-	$(BIN)/flagbench manifests docs --check
+	$(BIN)/python tools/docs.py --check
 	$(BIN)/flagbench claims lint
 	$(BIN)/flagbench render --all --check
 	$(BIN)/hadolint -c .hadolint.yaml images/rendered/*/*/Dockerfile
@@ -72,7 +72,7 @@ $(SINGLE:%=bench-%): bench-%:
 ## compile: update the image side's copies of the manifests, the JSON Schemas and the generated parts of the docs
 compile: $(VENV)/.cases
 	$(BIN)/flagbench manifests compile
-	$(BIN)/flagbench manifests docs
+	$(BIN)/python tools/docs.py
 
 $(VENV)/.cases: images/rendered/cpu/requirements.txt pyproject.toml tools/install.py
 	@$(INSTALL) cases

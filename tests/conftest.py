@@ -12,7 +12,8 @@ import tempfile
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+# Tests import the helpers in tests/ by their names, and tools/ as a package.
+sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), ROOT]
 
 # Workers keep all processors busy; with a thread for each of them, every process would wait for the others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -20,7 +20,7 @@ TABLES = {"README.md", "docs/reference.md", "docs/run-a-case.md"}
 """Pages with tables made from every manifest."""
 FORMULAS = "entrypoints/flagbench_core/flops.py"
 """To which a case may add a formula."""
-COPIED = ("manifests", "images", "entrypoints", *sorted(TABLES))
+COPIED = ("manifests", "images", "entrypoints", "tools", *sorted(TABLES))
 BLOCK = re.compile(r"^(?:`(?P<path>[^`\n]+)`:\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 GENERATED = re.compile(r"^- `([^`\n]+)`: ", re.MULTILINE)
 

@@ -121,7 +121,7 @@ def has_torch(python: Path) -> bool:
 
 def unreachable(python: Path, url: str, seconds: float = PROBE_SECONDS) -> str | None:
     """Why pip would not reach `url`, which may take `seconds`; None where it does, or where pip cannot be asked."""
-    command = [python, "-c", PROBE, url, str(seconds)]
+    command = [str(python), "-c", PROBE, url, str(seconds)]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + LOAD_SECONDS)
     except subprocess.TimeoutExpired as error:

@@ -26,7 +26,6 @@ COMMANDS = {
     "run distilbert:cpu --via docker --show-command": 1.6,
     "run distilbert:cpu --preset tiny --dry-run": 2.2,
     "render --all --check": 1.75,
-    "manifests docs --check": 2.0,
     "job distilbert:cpu --for kubernetes --registry registry.example.com": 1.5,
 }
 

@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,10 +18,10 @@ from flagbench.cli.app import load
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.records.read import read_record
-from flagbench.report.generated import BADGES, MEASURED, generated_files
 from flagbench_core.exit_codes import ExitCode
+from tools.generated.files import BADGES, MEASURED, generated_files
 
-from .conftest import ROOT, Flagbench
+from .conftest import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -76,25 +78,30 @@ def test_every_command_of_a_page_is_one_that_there_is(name: str) -> None:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of the pages and of what they are generated from."""
-    for name in ("docs", "builder", "entrypoints", "manifests"):
+    for name in ("docs", "builder", "entrypoints", "manifests", "tools"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
     for name in ("README.md", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     return tmp_path
 
 
-def test_an_edited_generated_part_is_written_again(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch, flagbench: Flagbench
-) -> None:
-    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(checkout / "manifests"))
+def run_generator(checkout: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """tools/docs.py of a checkout."""
+    program = checkout / "tools" / "docs.py"
+    return subprocess.run([sys.executable, program, *options], capture_output=True, text=True, check=False)
+
+
+def test_an_edited_generated_part_is_written_again(checkout: Path) -> None:
     page, picture = checkout / "README.md", checkout / "docs" / "verdict" / "verdict.svg"
     before = page.read_text()
     page.write_text(before.replace("| `glm` |", "| `glm` | typed by hand |"))
     picture.write_text("<svg/>")
-    stale = flagbench("manifests docs --check")
-    assert (stale.code, "stale: README.md, docs/verdict/verdict.svg\n" in stale.err) == (ExitCode.USAGE, True)
-    assert flagbench("manifests docs --json").json["changed"] == ["README.md", "docs/verdict/verdict.svg"]
+    check = run_generator(checkout, "--check")
+    assert check.returncode == ExitCode.USAGE
+    assert check.stderr.startswith("error: out of date: README.md, docs/verdict/verdict.svg\n")
+    assert run_generator(checkout).returncode == 0
     assert page.read_text() == before
+    assert run_generator(checkout, "--check").returncode == 0
 
 
 def test_a_record_of_a_device_makes_its_cell_measured(checkout: Path) -> None:

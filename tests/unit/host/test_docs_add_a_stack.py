@@ -43,8 +43,13 @@ def test_the_page_makes_a_stack_and_names_all_changes(tmp_path: Path) -> None:
     assert_page_tells_all(page, checkout.changes(before))
     assert page.files == {"manifests/stacks/mini.yaml", "images/templates/stacks/mini.j2"}
     assert digests(checkout) == others, "images of other stacks stay as they are"
-    for command in ("manifests compile", "manifests docs", "render --all", "lock mini"):
-        checkout.run(f"flagbench {command} --check")
+    for command in (
+        "flagbench manifests compile",
+        "python tools/docs.py",
+        "flagbench render --all",
+        "flagbench lock mini",
+    ):
+        checkout.run(f"{command} --check")
 
     lock = read_lock(load_catalog(checkout.root / "manifests").stacks["mini"], checkout.root / "images")
     assert {entry.name: entry.hashes for entry in lock.entries} == hashes, "torch is the base's"

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from flagbench.records.model import Record
-from flagbench.report.schemas import schema_files
 from flagbench.schema import violations
+from tools.generated.schemas import schema_files
 from unit.host.conftest import FULL_RECORD, MANIFESTS
 
 SCHEMAS: dict[str, Any] = {name: json.loads(text) for name, text in schema_files().items()}

@@ -81,7 +81,7 @@ def test_no_command_that_reads_loads_an_engine_or_a_framework(
 
 @pytest.mark.parametrize(
     "line",
-    ["run distilbert:cpu --via docker --show-command", "render --all --check", "manifests docs --check"],
+    ["run distilbert:cpu --via docker --show-command", "render --all --check"],
 )
 def test_no_process_is_started_and_each_lock_read_once(line: str, tmp_path: Path) -> None:
     _, locks, started = observe(line, FLAGBENCH_STORE=str(tmp_path))

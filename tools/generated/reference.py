@@ -13,7 +13,7 @@ from flagbench.manifests.stack import Stack
 from flagbench.report.export import cell, table
 from flagbench.verdict.rules import RULES, Needs
 
-HEADER = """<!-- GENERATED from manifests/ by `flagbench manifests docs`. Do not edit. -->
+HEADER = """<!-- GENERATED from manifests/ by `make compile`. Do not edit. -->
 
 # Reference
 """

@@ -19,14 +19,10 @@ from flagbench.manifests.stack import Stack
 from flagbench.page import render
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
-from flagbench.report.architecture import layers
 from flagbench.report.certificate_page import certificate_blocks, certificate_charts
 from flagbench.report.charts import Chart, loss_chart, roof_chart, step_chart, verdict_chart
 from flagbench.report.export import table
 from flagbench.report.html import picture
-from flagbench.report.picture import badge, terminal_svg
-from flagbench.report.reference import reference
-from flagbench.report.schemas import schema_files
 from flagbench.report.verdict_page import verdict_table
 from flagbench.verdict import Verdict, choose_claim, verify_claim
 from flagbench.verdict.align import record_curve
@@ -34,6 +30,10 @@ from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
+from tools.generated.architecture import layers
+from tools.generated.pictures import badge, terminal_svg
+from tools.generated.reference import reference
+from tools.generated.schemas import schema_files
 
 Blocks = Mapping[str, Callable[[], str]]
 """The text of each generated part by its name, made when a page has it."""

@@ -1,0 +1,1 @@
+"""Programs for work on flagbench itself: they are not installed with it."""
