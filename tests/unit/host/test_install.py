@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tools import install
+
 from .conftest import ROOT
 
 TOOLS = ROOT / "tools"
-
-
-@pytest.fixture(scope="module")
-def install() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("install", TOOLS / "install.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Machine:
@@ -129,13 +119,13 @@ def test_this_python_passes_the_check(machine: Machine) -> None:
     assert "usage" in ended.stderr
 
 
-def test_versions_are_the_locks_and_no_newer_on_another_python(install: ModuleType) -> None:
+def test_versions_are_the_locks_and_no_newer_on_another_python() -> None:
     lock = "# comment\nnumpy==2.4.6 \\\n    --hash=sha256:00\n# unresolved: torch==2.13.0+cpu\ntyper==0.29.2 \\\n"
     assert install.constraints(lock, (3, 11)) == ["numpy==2.4.6", "torch==2.13.0", "typer==0.29.2"]
     assert install.constraints(lock, (3, 10)) == ["numpy<=2.4.6", "torch<=2.13.0", "typer<=0.29.2"]
 
 
-def test_incomplete_packages_are_removed(install: ModuleType, tmp_path: Path) -> None:
+def test_incomplete_packages_are_removed(tmp_path: Path) -> None:
     for name in ("whole", "cut", "unlisted"):
         info = tmp_path / f"{name}-1.dist-info"
         info.mkdir()
@@ -158,7 +148,7 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("direct")
 def test_an_index_that_does_not_answer_is_left_out(
-    install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(install, "has_torch", lambda python: False)
     with socket.create_server(("127.0.0.1", 0)) as nobody:

@@ -1,23 +1,19 @@
-"""Makes the tiny set of Aquila-33B: sentences, a vocabulary in the published format, and a model trained on them.
-
-    python tests/make_tiny_aquila.py --check        # the shipped files are those of provenance.json and this script
-    python tests/make_tiny_aquila.py --out FOLDER   # all of it, in about a minute of one processor
+"""The tiny set of Aquila-33B: sentences, a vocabulary in the published format, and a model trained on them.
 
 The sentences are the same everywhere, the vocabulary with one release of tokenizers, the weights on one kind of
-processor with one release of torch; provenance.json has the releases and the sums of what is shipped.
+processor with one release of torch; provenance.json has the releases and the checksums of what is shipped.
 """
 
 import json
 import random
-import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
-import tiny_sets
 from flagbench_cases.cases.aquila_33b.tokens import FILES, Tokeniser
 from flagbench_cases.shared.config import load_case
+from tools.tiny import common
 
-SHIPPED = tiny_sets.CASES / "aquila_33b" / "tiny"
+SHIPPED = common.CASES / "aquila_33b" / "tiny"
 SENTENCES, SEED = 64, 11
 SPECIAL = ["<|startofpiece|>", "<|endofpiece|>", "<|LDWANG|>", "[MASK]", "[gMASK]", "[sMASK]", "[CLS]", "</s>"]
 TRAINING: Dict[str, Any] = {"seed": 3, "steps": 700, "batch": 16, "learning_rate": 4e-3, "warmup": 50}
@@ -120,18 +116,14 @@ def make(folder: Path) -> None:
 
     preset = sections()
     section = preset["model"]
-    tiny_sets.write(files(), folder)
+    common.write(files(), folder)
     write_vocabulary(folder, section["vocab_size"])
     tokeniser = Tokeniser(str(folder), section["vocab_size"])
-    model = tiny_sets.train_llama(section, TRAINING, batches(tokeniser, preset["data"]["sequence_length"]))
-    tiny_sets.write_llama_weights(folder, "aquila-33b", model, section, torch.bfloat16)
-    tiny_sets.write_provenance(folder, Path(__file__).name, settings(), tokenizers, torch, transformers)
+    model = common.train_llama(section, TRAINING, batches(tokeniser, preset["data"]["sequence_length"]))
+    common.write_llama_weights(folder, "aquila-33b", model, section, torch.bfloat16)
+    common.write_provenance(folder, Path(__file__).name, settings(), tokenizers, torch, transformers)
 
 
 def check() -> List[str]:
     """What differs between the shipped files, their provenance and this script."""
-    return tiny_sets.changed(SHIPPED, settings()) + tiny_sets.differing(files(), SHIPPED)
-
-
-if __name__ == "__main__":
-    sys.exit(tiny_sets.main(__doc__.split("\n")[0], make, check))
+    return common.changed(SHIPPED, settings()) + common.differing(files(), SHIPPED)

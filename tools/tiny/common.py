@@ -1,41 +1,22 @@
-"""What the scripts that make tiny sets share: command line, provenance, vocabularies and weights of Llama."""
+"""What the generators of tiny sets share: random choices, provenance, vocabularies and weights of Llama."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import json
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-CASES = Path(__file__).parents[1] / "entrypoints" / "flagbench_cases" / "cases"
+CASES = Path(__file__).parents[2] / "entrypoints" / "flagbench_cases" / "cases"
 PROVENANCE = "provenance.json"
-
-
-def main(description: str, make: Callable[[Path], None], differences: Callable[[], list[str]]) -> int:
-    """`--out FOLDER` makes the set in a new folder, `--check` names shipped files that differ; returns the exit
-    code."""
-    parser = argparse.ArgumentParser(description=description)
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--check", action="store_true", help="check that the shipped files are unchanged")
-    action.add_argument("--out", type=Path, help="a new folder for the files")
-    options = parser.parse_args()
-    if options.check:
-        wrong = differences()
-        print("changed: %s" % ", ".join(wrong) if wrong else "unchanged")
-        return 1 if wrong else 0
-    if options.out.exists():
-        parser.error("%s exists" % options.out)
-    options.out.mkdir(parents=True)
-    make(options.out)
-    return 0
+T = TypeVar("T")
 
 
 class Draw:
@@ -47,7 +28,7 @@ class Draw:
     def below(self, count: int) -> int:
         return int(self._random.random() * count)
 
-    def one(self, items: Any) -> Any:
+    def one(self, items: Sequence[T]) -> T:
         return items[self.below(len(items))]
 
     def chance(self, probability: float) -> bool:
@@ -88,7 +69,7 @@ def sums(folder: Path) -> dict[str, str]:
 def write_provenance(folder: Path, script: str, settings: dict[str, Any], *libraries: ModuleType) -> None:
     """Write the settings, the releases of libraries and the sums of a set that was made in a folder."""
     content = {
-        "script": "tests/" + script,
+        "script": "tools/tiny/" + script,
         **settings,
         "libraries": {library.__name__: library.__version__ for library in libraries},
         "sha256": sums(folder),
@@ -144,7 +125,7 @@ def train_llama(section: dict[str, Any], training: dict[str, Any], batches: Iter
         rms_norm_eps=section["norm_eps"],
         initializer_range=0.06,
         tie_word_embeddings=False,
-        attn_implementation="eager",
+        attn_implementation="eager",  # type: ignore[call-arg]  # of its base class
     )
     model, steps, rate = LlamaForCausalLM(config), training["steps"], training["learning_rate"]
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)

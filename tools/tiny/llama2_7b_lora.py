@@ -1,26 +1,22 @@
-"""Makes the tiny set of Llama2-7B LoRA: text, vocabulary and a base model trained on text of the same form.
-
-    python tests/make_tiny_lora.py --check        # the shipped files are those of provenance.json and of this script
-    python tests/make_tiny_lora.py --out FOLDER   # all of it, in about two minutes of one processor
+"""The tiny set of Llama2-7B LoRA: text, vocabulary and a base model trained on text of the same form.
 
 The text is the same everywhere, the vocabulary with one release of sentencepiece, the weights on one kind of
-processor with one release of torch; provenance.json has the releases and the sums of what is shipped.
+processor with one release of torch; provenance.json has the releases and the checksums of what is shipped.
 """
 
 import csv
 import io
 import itertools
 import json
-import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
-import tiny_lora_text as text
-import tiny_sets
 from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS
+from tools.tiny import common
+from tools.tiny import llama2_7b_lora_text as text
 
-SHIPPED = tiny_sets.CASES / "llama2_7b_lora" / "tiny"
+SHIPPED = common.CASES / "llama2_7b_lora" / "tiny"
 PIECES, LENGTH = 512, 128
 MODEL: Dict[str, Any] = {"layers": 2, "dim": 64, "heads": 4, "ffn": 128, "initializer_range": 0.06}
 TRAINING: Dict[str, Any] = {"seed": 5, "steps": 600, "batch": 16, "learning_rate": 3e-3, "warmup": 50}
@@ -80,20 +76,16 @@ def make(folder: Path) -> None:
 
     for place in ("samsum_dataset", "mmlu/dev", "mmlu/test", "weights"):
         (folder / place).mkdir(parents=True)
-    tiny_sets.write(files(), folder)
-    tiny_sets.write_sentencepiece(folder / "tokenizer.model", vocabulary_lines(), PIECES)
+    common.write(files(), folder)
+    common.write_sentencepiece(folder / "tokenizer.model", vocabulary_lines(), PIECES)
     section = dict(MODEL, name="llama2-tiny", kv_heads=MODEL["heads"], vocab_size=PIECES, positions=LENGTH)
     section.update(norm_eps=1e-5, rope_theta=10000.0)
     vocabulary = Vocabulary(str(folder / "tokenizer.model"), PIECES)
-    model = tiny_sets.train_llama(section, TRAINING, batches(vocabulary))
-    tiny_sets.write_llama_weights(folder / "weights", "llama2-7b-lora", model, section, torch.float16)
-    tiny_sets.write_provenance(folder, Path(__file__).name, settings(), sentencepiece, torch, transformers)
+    model = common.train_llama(section, TRAINING, batches(vocabulary))
+    common.write_llama_weights(folder / "weights", "llama2-7b-lora", model, section, torch.float16)
+    common.write_provenance(folder, Path(__file__).name, settings(), sentencepiece, torch, transformers)
 
 
 def check() -> List[str]:
     """What differs between the shipped files, their provenance and this script."""
-    return tiny_sets.changed(SHIPPED, settings()) + tiny_sets.differing(files(), SHIPPED)
-
-
-if __name__ == "__main__":
-    sys.exit(tiny_sets.main(__doc__.split("\n")[0], make, check))
+    return common.changed(SHIPPED, settings()) + common.differing(files(), SHIPPED)

@@ -1,26 +1,22 @@
-"""Makes the tiny set of Llama2-70B: short stories as an indexed dataset of Megatron.
-
-    python tests/make_tiny_llama2_70b.py --check        # the shipped files are those of provenance.json
-    python tests/make_tiny_llama2_70b.py --out FOLDER   # both files, in seconds
+"""The tiny set of Llama2-70B: short stories as an indexed dataset of Megatron.
 
 The stories are the same everywhere, the vocabulary and with it the tokens with one release of sentencepiece;
-provenance.json has it and the sums of what is shipped.
+provenance.json has it and the checksums of what is shipped.
 """
 
 import json
 import random
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Dict, List
 
-import tiny_sets
 from flagbench_cases.cases.llama2_70b import prepare
 from flagbench_cases.prepare.writer import Writer
 from flagbench_cases.shared.config import load_case
-from make_tiny_aquila import story
+from tools.tiny import common
+from tools.tiny.aquila_33b import story
 
-SHIPPED = tiny_sets.CASES / "llama2_70b" / "tiny"
+SHIPPED = common.CASES / "llama2_70b" / "tiny"
 STORIES, SEED = 1200, 21
 
 
@@ -44,17 +40,13 @@ def make(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         text, vocabulary = Path(place, "stories.jsonl"), Path(place, "tokenizer.model")
         write_text(text)
-        tiny_sets.write_sentencepiece(vocabulary, (story(draw) for _ in range(2000)), pieces)
+        common.write_sentencepiece(vocabulary, (story(draw) for _ in range(2000)), pieces)
         writer = Writer(str(folder), "llama2-70b", "data", None, None)
         preset = {"model": {"vocab_size": pieces}}
         prepare.prepare_data(str(text), str(vocabulary), preset, writer, lambda *_: None)
-    tiny_sets.write_provenance(folder, Path(__file__).name, settings(), sentencepiece)
+    common.write_provenance(folder, Path(__file__).name, settings(), sentencepiece)
 
 
 def check() -> List[str]:
     """The settings and shipped files that differ from their provenance."""
-    return tiny_sets.changed(SHIPPED, settings())
-
-
-if __name__ == "__main__":
-    sys.exit(tiny_sets.main(__doc__.split("\n")[0], make, check))
+    return common.changed(SHIPPED, settings())

@@ -1,22 +1,19 @@
-"""Makes the tiny set of DistilBERT: labelled sentences in the shape of SST-2, from the grammar in
-tiny_distilbert_text.py.
+"""The tiny set of DistilBERT: labelled sentences in the shape of SST-2, from the grammar in distilbert_text.py.
 
-    python tests/make_tiny_distilbert.py --check        # the shipped files are those of this script
-    python tests/make_tiny_distilbert.py --out FOLDER   # all of it; the same in all Python versions
+They are the same in all Python versions.
 """
 
 import re
 import string
-import sys
 import zlib
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
-import tiny_distilbert_text as grammar
-import tiny_sets
-from tiny_sets import Draw
+from tools.tiny import common
+from tools.tiny import distilbert_text as grammar
+from tools.tiny.common import Draw
 
-SHIPPED = tiny_sets.CASES / "distilbert" / "tiny"
+SHIPPED = common.CASES / "distilbert" / "tiny"
 SEED = 20
 SIZES = {"train": 6000, "dev": 800}
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -211,13 +208,9 @@ def files() -> Dict[str, str]:
 
 def make(folder: Path) -> None:
     """Make everything in an empty folder."""
-    tiny_sets.write(files(), folder)
+    common.write(files(), folder)
 
 
 def check() -> List[str]:
     """The shipped files that are not those of this script."""
-    return tiny_sets.differing(files(), SHIPPED)
-
-
-if __name__ == "__main__":
-    sys.exit(tiny_sets.main(__doc__.split("\n\n")[0], make, check))
+    return common.differing(files(), SHIPPED)

@@ -1,20 +1,15 @@
-"""Makes the tiny set of GLM: passages and queries in ReCoRD's format.
-
-python tests/make_tiny_glm.py --check        # the shipped files are those of this script
-python tests/make_tiny_glm.py --out FOLDER   # all of it; the same in all Python versions
-"""
+"""The tiny set of GLM: passages and queries in ReCoRD's format, the same in all Python versions."""
 
 import json
 import string
-import sys
 import zlib
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-import tiny_sets
-from tiny_sets import Draw
+from tools.tiny import common
+from tools.tiny.common import Draw
 
-SHIPPED = tiny_sets.CASES / "glm" / "tiny"
+SHIPPED = common.CASES / "glm" / "tiny"
 SEED = 7
 PASSAGES = {"train": 520, "val": 100}
 SENTENCES = 5
@@ -22,9 +17,21 @@ SENTENCES = 5
 VAL_SHARE = 5
 
 PERSONS = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo", "Ida", "Jonas", "Karla", "Leo")
-PLACES = ("garden", "kitchen", "cellar", "old barn", "library", "fish market", "harbour", "bus stop")
+PLACES: Tuple[str, ...] = ("garden", "kitchen", "cellar", "old barn", "library", "fish market", "harbour", "bus stop")
 PLACES += ("town hall", "museum", "north gate", "attic")
-DOINGS = ("reads", "sings", "works", "waits", "sleeps", "paints", "talks", "rests", "cooks", "writes", "dances")
+DOINGS: Tuple[str, ...] = (
+    "reads",
+    "sings",
+    "works",
+    "waits",
+    "sleeps",
+    "paints",
+    "talks",
+    "rests",
+    "cooks",
+    "writes",
+    "dances",
+)
 DOINGS += ("listens",)
 PERSON_QUERIES = ("The story is about @placeholder.", "We hear most of @placeholder.")
 PLACE_QUERIES = ("Most of it happens in the @placeholder.", "The story is set in the @placeholder.")
@@ -99,13 +106,9 @@ def files() -> Dict[str, str]:
 
 def make(folder: Path) -> None:
     """Make everything in an empty folder."""
-    tiny_sets.write(files(), folder)
+    common.write(files(), folder)
 
 
 def check() -> List[str]:
     """The shipped files that are not those of this script."""
-    return tiny_sets.differing(files(), SHIPPED)
-
-
-if __name__ == "__main__":
-    sys.exit(tiny_sets.main(__doc__.split("\n")[0], make, check))
+    return common.differing(files(), SHIPPED)
