@@ -5,12 +5,15 @@ import os
 import shutil
 import signal
 import subprocess
+import tarfile
 import time
 from datetime import datetime
 
 import jsonschema
 import pytest
 
+from flagbench.images.lockfile import parse_lock
+from flagbench.manifests.load import load_catalog
 from running import ENDLESS, need
 
 pytest_plugins = ["containers"]
@@ -188,6 +191,22 @@ def test_a_run_in_a_container_end_to_end(tool, docker_client, cpu_image, tmp_pat
     assert json.loads(file.read_text()) == record
     assert file.stat().st_uid == os.geteuid()
     assert tool.containers() == [], "removed"
+
+
+def test_the_bundle_of_a_reproduction_has_the_lock_of_its_image(tool, docker_client, cpu_image, tmp_path):
+    path = str(tmp_path / "bundle.tar.gz")
+    row = ["distilbert/a100-1x1-fp32-bs96", "--on", "cpu", "--preset", "tiny", "--steps", "20", "--runs", "1"]
+    ended = tool.do("reproduce", *row, "--via", "docker", "--out", path)
+    assert ended.returncode == 10, ended.err
+    with tarfile.open(path) as bundle:
+        files = {name: bundle.extractfile(name).read() for name in bundle.getnames()}
+    assert json.loads(files["reproduction.json"])["missing"] == {}
+    (record,) = (json.loads(content) for name, content in files.items() if name.startswith("records/"))
+    labels = docker_client.images.get(cpu_image).labels
+    lock = parse_lock(files["pylock.toml"].decode(), load_catalog(claims=False).stacks["cpu"])
+    assert lock.digest == record["software"]["lock_digest"] == labels["dev.flagbench.lock"]
+    assert record["system"]["image"]["context_digest"] == labels["dev.flagbench.context"]
+    assert tool.do("bundle", "verify", path).returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from flagbench import complete
-from flagbench.errors import FlagbenchError
 from flagbench.images.build import build_images
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import open_engine
@@ -75,9 +74,6 @@ def command(
     template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A template that extends stack.j2 or case.j2.")
     ] = None,
-    sbom: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the bill of materials there, not into the data folder.")
-    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the images' ids.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
@@ -89,12 +85,10 @@ def command(
     names. Its progress goes to stderr. What the options name is used while a step installs and leaves nothing in an
     image: no address, no certificate, no package file.
 
-    --json prints {"images": [{image, image_id, context, tags, skipped, base {name, digest}, lock, sbom, tiers:
+    --json prints {"images": [{image, image_id, context, tags, skipped, base {name, digest}, lock, tiers:
     [{tier, image_id, context, tags, skipped, seconds}]}]}. Exit codes: 2 usage, 7 interrupted, 8 a build failed,
     15 engine.
     """
-    if sbom and len(images) > 1:
-        raise FlagbenchError("--sbom names one file for several images", remedy="build them one at a time")
     options = BuildOptions(
         base=base,
         pip_source=tuple(pip_source or ()),
@@ -109,7 +103,7 @@ def command(
     targets = [find_target(image, catalog) for image in images]
     progress = Progress(quiet=quiet or as_json)
     with closing(open_engine()) as engine:
-        results = list(build_images(targets, catalog, options, engine, progress, sbom))
+        results = list(build_images(targets, catalog, options, engine, progress))
     if as_json:
         echo_json({"images": [result.as_json() for result in results]})
         return
@@ -120,4 +114,4 @@ def command(
         elif top.skipped:
             print(f"{top.tier.tags[0]}  up to date  {top.image_id}")
         else:
-            print(f"{top.tier.tags[0]}  built  {top.image_id}\n  bill of materials: {result.sbom}")
+            print(f"{top.tier.tags[0]}  built  {top.image_id}")

@@ -121,7 +121,7 @@ def command(
         raise typer.Exit(outcome.code or int(ExitCode.INTERRUPTED))
     failure = sha256 = None
     try:
-        with bundle_files(asked, outcome, records, log.text) as files:
+        with bundle_files(asked, outcome, records, catalog, log.text) as files:
             sha256 = write_bundle(bundle, files)
     except FlagbenchError as error:
         failure = error

@@ -6,7 +6,6 @@ lockfile.py        the file of a lock
 build.py           both tiers of an image; what is up to date is not built again
 build_options.py   what a build is given
 tags.py            tags, labels and context digest of an image
-sbom.py            the bill of materials
 push.py, pull.py   to a registry or a bucket, and from a bucket
 bucket.py          addresses and keys of images in a bucket
 docker.py          the engine, and the command lines given to docker

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from flagbench.checkout import commit
@@ -18,8 +17,6 @@ from flagbench.images.docker import BuildRequest, Engine, Resources
 from flagbench.images.lockfile import Lock
 from flagbench.images.render.directory import context_tar
 from flagbench.images.render.image import ImageRenderer, Target
-from flagbench.images.render.stack import interpreter
-from flagbench.images.sbom import is_sbom_of, read_contents, sbom_json, sbom_path, write_sbom
 from flagbench.images.tags import CREATED_LABEL, REVISION_LABEL, Base, Tier, case_tier, stack_tier
 from flagbench.manifests.lookup import require_base
 from flagbench.manifests.model import Catalog
@@ -132,7 +129,6 @@ class ImageResult:
     """Lowest first; the last is the image itself."""
     lock: Lock
     """The stack's."""
-    sbom: Path | None = None
 
     @property
     def top(self) -> TierResult:
@@ -147,7 +143,6 @@ class ImageResult:
             **{key: value for key, value in self.top.as_json().items() if key not in ("tier", "seconds")},
             "base": {"name": base.reference, "digest": base.identity},
             "lock": self.lock.digest,
-            "sbom": None if self.sbom is None else str(self.sbom),
             "tiers": [tier.as_json() for tier in self.tiers],
         }
 
@@ -244,23 +239,11 @@ def build_images(
     options: BuildOptions,
     engine: Engine,
     progress: Progress,
-    sbom: Path | None = None,
 ) -> Iterator[ImageResult]:
-    """Build each image in turn, each once, with its bill of materials.
-
-    Args:
-        sbom: the file of the bill of materials; None: one for each image in the user's data folder.
-    """
+    """Build each image in turn, each once."""
     builder = Builder(catalog, options, engine, progress)
     for target in {target.name: target for target in targets}.values():
-        result = builder.build(target)
-        top = result.top
-        file = sbom or sbom_path(top.tier.tags[1])
-        if not is_sbom_of(file, top.image_id):
-            progress.note(f"listing what is in {top.tier.tags[0]}")
-            contents = read_contents(top.image_id, interpreter(target.stack))
-            write_sbom(file, sbom_json(top.image_id, top.tier, result.lock, contents, target.stack.build.indexes))
-        yield replace(result, sbom=file)
+        yield builder.build(target)
 
 
 def compiler_jobs(engine: Resources, stages: int) -> int:

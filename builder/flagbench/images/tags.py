@@ -162,7 +162,7 @@ def _digest(rendered: Rendered, base: Base, platform: str, below: str | None) ->
 
 
 def _labels(title: str, stack: Stack, lock: Lock, base: Base, digest: str) -> dict[str, str]:
-    """The labels of the OCI image specification, and our own; licenses are in the bill of materials, by package."""
+    """The labels of the OCI image specification, and our own."""
     return {
         "org.opencontainers.image.title": title,
         "org.opencontainers.image.version": __version__,

@@ -32,7 +32,7 @@ from flagbench_core.s3 import sha256_of
 from flagbench_core.scratch import scratch
 
 CLAIM, VERDICT, REPRODUCTION = "claim.json", "verdict.json", "reproduction.json"
-ENVIRONMENT, PACKAGES, SBOM, LOG = "environment.json", "packages.json", "sbom.cdx.json", "logs/run.log"
+ENVIRONMENT, PACKAGES, LOCK, LOG = "environment.json", "packages.json", "pylock.toml", "logs/run.log"
 SERIES, RECORDS, RAW = "series", "records", "raw"
 """The folders of the series, of the records, and of what each node kept of a run."""
 _DOCUMENT_BYTES = 16 * 2**20

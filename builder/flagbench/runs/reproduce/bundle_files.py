@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.sbom import sbom_of
+from flagbench.images.lockfile import load_lock, lock_path
+from flagbench.manifests.model import Catalog
 from flagbench.records.model import Record
 from flagbench.records.store import Store
 from flagbench.runs.launchers.launch_time import utc_now
@@ -25,7 +26,9 @@ from flagbench_core.scratch import scratch
 
 
 @contextmanager
-def bundle_files(asked: Reproduction, outcome: Measured, store: Store, log: str) -> Iterator[dict[str, bytes | Path]]:
+def bundle_files(
+    asked: Reproduction, outcome: Measured, store: Store, catalog: Catalog, log: str
+) -> Iterator[dict[str, bytes | Path]]:
     """The files by their paths in the bundle; those that are large are copied from the store while it is open."""
     series, result = outcome.series, outcome.result
     assert series is not None
@@ -45,7 +48,13 @@ def bundle_files(asked: Reproduction, outcome: Measured, store: Store, log: str)
                 files.update(_raw(record, store, Path(temporary)))
             except FlagbenchError as error:
                 missing[bundle.raw_path(record.record_id, "")] = redact(error.message)
-        files.update(_parts(asked.target, outcome, missing))
+        if asked.target.image is None:
+            files[bundle.PACKAGES] = bundle.to_json(packages())
+        else:
+            try:
+                files[bundle.LOCK] = _lock_of_image(asked.target, outcome.records, catalog)
+            except FlagbenchError as error:
+                missing[bundle.LOCK] = error.message
         files[bundle.REPRODUCTION] = bundle.to_json({**_about(asked, outcome), "missing": missing})
         yield files
 
@@ -67,21 +76,22 @@ def _raw(record: Record, store: Store, folder: Path) -> Iterator[tuple[str, Path
         yield bundle.raw_path(record.record_id, stored.name), path
 
 
-def _parts(target: Target, outcome: Measured, missing: dict[str, str]) -> dict[str, bytes | Path]:
-    """What the runs consisted of: the bill of materials of the image, or the packages of this Python."""
-    if target.image is None:
-        return {bundle.PACKAGES: bundle.to_json(packages())}
-    ids = {record.system.image.id for record in outcome.records}
-    found: Path | None = None
-    if len(ids) == 1 and (image_id := ids.pop()):
-        try:
-            found = sbom_of(target.image, image_id)
-        except ValueError:
-            found = None
-    if found is None:
-        missing[bundle.SBOM] = f"this machine has no bill of materials of {target.image}: it was not built here"
-        return {}
-    return {bundle.SBOM: found}
+def _lock_of_image(target: Target, records: Sequence[Record], catalog: Catalog) -> Path:
+    """The file of the lock that the image was built from: the one with the digest that the records have.
+
+    Raises FlagbenchError (usage) where this machine has another lock of the image's stack, or none.
+    """
+    from flagbench.images.render.templates import images_root  # jinja2, which `accept` does not need
+
+    stack, images = target.request.stack, images_root(catalog)
+    lock = load_lock(stack, images)
+    digests = {record.software.lock_digest for record in records}
+    if lock is None or digests != {lock.digest}:
+        raise FlagbenchError(
+            f"this machine does not have the lock that {target.image} was built from",
+            remedy="build the image with the flagbench that runs it",
+        )
+    return lock_path(stack.name, images)
 
 
 def _about(asked: Reproduction, outcome: Measured) -> dict[str, Any]:

@@ -6,28 +6,20 @@ import pytest
 
 from flagbench.cli import main
 from flagbench.images.docker_errors import BuildFailed
-from flagbench.images.sbom import Contents, PythonPackage
-from flagbench.images.tags import VERSION
 
 ON_DEBIAN = ["--base", "debian:bookworm-slim"]
-CONTENTS = Contents("debian", "12", [], [PythonPackage("psutil", "7.2.2", "")])
 
 
 @pytest.fixture(autouse=True)
 def in_memory(engine, mini, monkeypatch):
-    """The command finds this engine, and every image has the same contents."""
+    """The command finds this engine."""
     monkeypatch.setattr("flagbench.cli.build.open_engine", lambda: engine)
-    monkeypatch.setattr("flagbench.images.build.read_contents", lambda *_: CONTENTS)
 
 
-def test_it_builds_and_then_has_nothing_to_do(capsys, engine, tmp_path):
+def test_it_builds_and_then_has_nothing_to_do(capsys, engine):
     assert main.run(["build", "distilbert:small", *ON_DEBIAN]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("flagbench/distilbert:mini  built  sha256:")
-    sbom = tmp_path / "data" / "flagbench" / "images" / "distilbert" / f"mini-{VERSION}.cdx.json"
-    assert f"bill of materials: {sbom}" in out
-    components = json.loads(sbom.read_text(encoding="utf-8"))["components"]
-    assert {component["name"] for component in components} == {"flagbench", "psutil"}
     assert "building stack/mini" in err
     assert main.run(["build", "distilbert:small", *ON_DEBIAN]) == 0
     out, err = capsys.readouterr()
@@ -44,7 +36,7 @@ def test_json_is_one_document(capsys, engine):
     assert [tier["tier"] for tier in case["tiers"]] == ["stack/mini", "distilbert/mini"]
     assert set(case["tiers"][0]) == {"tier", "image_id", "context", "tags", "skipped", "seconds"}
     assert case["base"] == {"name": "debian:bookworm-slim", "digest": engine.images["debian:bookworm-slim"].id}
-    assert set(case) == {"image", "image_id", "context", "tags", "skipped", "base", "lock", "sbom", "tiers"}
+    assert set(case) == {"image", "image_id", "context", "tags", "skipped", "base", "lock", "tiers"}
     assert stack["image_id"] == case["tiers"][0]["image_id"]
     assert err == ""
 
@@ -62,15 +54,6 @@ def test_a_build_that_ends_early_tags_nothing(failure, code, capsys, engine):
     assert main.run(["build", "mini", *ON_DEBIAN]) == code
     assert capsys.readouterr().out == ""
     assert [ref for ref in engine.images if ref.startswith("flagbench/")] == []
-
-
-def test_a_file_for_the_bill_of_materials(capsys, tmp_path):
-    file = tmp_path / "sbom.json"
-    assert main.run(["build", "mini", *ON_DEBIAN, "--sbom", str(file)]) == 0
-    assert file.is_file()
-    assert not (tmp_path / "data").exists()
-    assert main.run(["build", "mini", "distilbert:mini", *ON_DEBIAN, "--sbom", str(file)]) == 2
-    assert "several images" in capsys.readouterr().err
 
 
 def test_options_come_from_the_environment(monkeypatch, engine, wheelhouse):
@@ -98,7 +81,6 @@ def test_options_come_from_the_environment(monkeypatch, engine, wheelhouse):
         (["mini", "--base", "nowhere"], 8),
         (["mini", *ON_DEBIAN, "--ca-bundle", "nowhere"], 2),
         (["mini", *ON_DEBIAN, "--template", "{template}"], 8),
-        (["mini", *ON_DEBIAN, "--sbom", "{template}/x.json"], 2),
     ],
 )
 def test_errors_and_their_exit_codes(arguments, code, capsys, tmp_path):

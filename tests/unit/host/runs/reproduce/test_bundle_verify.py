@@ -57,6 +57,11 @@ def test_the_verdict_is_computed_again(verify: Callable[[Files], Ended], files: 
     assert answer["sha256"] == hashlib.sha256((tmp_path / "bundle.tar.gz").read_bytes()).hexdigest()
 
 
+def test_a_bundle_with_files_of_an_earlier_version_verifies(verify: Callable[[Files], Ended], files: Files) -> None:
+    answer = verify({**files, "sbom.cdx.json": b'{"bomFormat": "CycloneDX", "specVersion": "1.6"}'}).json
+    assert (answer["ok"], answer["problems"], answer["notes"]) == (True, [], [])
+
+
 @pytest.mark.parametrize("name", ["missing.tar.gz", "a/b.tar.gz", "x" * 300])
 def test_what_is_not_there_cannot_be_read(tmp_path: Path, name: str, flagbench: Flagbench) -> None:
     assert flagbench("bundle verify", str(tmp_path / name)).code == ExitCode.DATA

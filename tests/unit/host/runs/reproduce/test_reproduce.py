@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from catalogs import CATALOG
 from flagbench.cli import main
 from flagbench.devices import Machine
 from flagbench.errors import FlagbenchError
+from flagbench.images.lockfile import load_lock, lock_path
+from flagbench.images.render.templates import shipped_images
 from flagbench.records import bundle_archive as archive
 from flagbench.records.model import Record
 from flagbench.records.series import Series, load_series
@@ -34,7 +37,7 @@ from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench
 
 from .. import fake_runs
-from ..fake_runs import FakeRuns
+from ..fake_runs import FakeRuns, measured
 
 CLAIM = "distilbert/a100-1x1-fp32-bs96"
 ON_CPU = f"reproduce {CLAIM} --on cpu --preset tiny"
@@ -262,13 +265,27 @@ def test_a_bundle_that_cannot_be_written(runs: FakeRuns, flagbench: Flagbench, s
     assert "bundle" in ended.err
 
 
-def test_in_a_container_the_bill_of_materials_is_the_images(runs: FakeRuns, flagbench: Flagbench) -> None:
+def test_the_bundle_of_a_container_has_the_lock_of_its_image(
+    runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = load_lock(CATALOG.stacks["cpu"], shipped_images())
+    assert lock is not None
+    software = {**fake_runs.measured(1)["software"], "lock_digest": lock.digest}
+    monkeypatch.setattr(fake_runs, "measured", lambda number: {**measured(number), "software": software})
     assert flagbench(f"{ON_CPU} --via docker -o b.tar.gz").code == ExitCode.NOT_COMPARABLE
     files = unpacked("b.tar.gz")
     about = json.loads(files["reproduction.json"])
-    assert (about["via"], about["image"]) == ("docker", "flagbench/distilbert:cpu")
-    assert "sbom.cdx.json" in about["missing"]
+    assert (about["via"], about["image"], about["missing"]) == ("docker", "flagbench/distilbert:cpu", {})
+    assert files["pylock.toml"] == lock_path("cpu", shipped_images()).read_bytes()
     assert "packages.json" not in files
+
+
+def test_a_lock_that_the_image_was_not_built_from_is_left_out(runs: FakeRuns, flagbench: Flagbench) -> None:
+    assert flagbench(f"{ON_CPU} --via docker -o b.tar.gz").code == ExitCode.NOT_COMPARABLE
+    files = unpacked("b.tar.gz")
+    missing = json.loads(files["reproduction.json"])["missing"]
+    assert "the lock that flagbench/distilbert:cpu was built from" in missing["pylock.toml"]
+    assert "pylock.toml" not in files
 
 
 @pytest.mark.parametrize(
