@@ -10,7 +10,6 @@ import copy
 import functools
 import json
 import random
-import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, Evidence
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import config as configs
-from flagbench_cases.shared.spool import RankSpool, Step
+from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence.roofs import amount, short_roofs
 from flagbench_core.flops import batch_of, padded
 
@@ -86,25 +85,6 @@ def honest_record(
     made["conditions"].update(fields.pop("conditions", {}))
     made.update(fields)
     return made
-
-
-def honest_events(
-    claim: Claim, pace: Pace = EVEN, *, steps: int | None = None, count: int = STEPS
-) -> dict[str, bytes]:
-    """The raw events of the run that `honest_record` makes of the same arguments, by their files in a bundle."""
-    request, files = _request(claim, steps), {}
-    evidence = _evidence(claim, request, pace, _steps(claim, request, pace, count if steps is None else steps))
-    with tempfile.TemporaryDirectory() as folder:
-        for rank, own in evidence.steps.items():
-            spool = RankSpool(folder, rank)
-            spool.reserve(len(own))
-            for step in own:
-                spool.step(step)
-            for fact in evidence.facts:
-                if fact["rank"] == rank:
-                    spool.fact(**fact)
-            files.update({f"rank-{rank:05d}.{kind}": content for kind, content in spool.files().items()})
-    return files
 
 
 @functools.cache

@@ -16,11 +16,11 @@ from flagbench.records.series_document import SeriesDocument, SeriesRequest, Ser
 from flagbench.runs.reproduce import bundle
 from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.verdict.series import series_verdict
-from honest import honest_events, honest_record
+from honest import honest_record
 
 CLAIM = CATALOG.claims["distilbert/a100-1x8-fp32"]
 CASE = CATALOG.cases["distilbert"]
-RAW = raw_bundle(honest_events(CLAIM), record_id="record-of-mine-1", run_id="mine-1", node=0)
+RAW = raw_bundle(record_id="record-of-mine-1", run_id="mine-1", node=0)
 _MADE = json.dumps(honest_record(CLAIM))
 Files = dict[str, bytes]
 

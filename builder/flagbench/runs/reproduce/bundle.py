@@ -22,7 +22,6 @@ from flagbench.records.model import Record
 from flagbench.records.read import MAX_BYTES, read_record
 from flagbench.records.series import with_records
 from flagbench.records.series_document import SeriesDocument, parse_series
-from flagbench.runs.reproduce.raw_events import compared, has_steps
 from flagbench.terminal import brief
 from flagbench.verdict import VerifyResult
 from flagbench.verdict.series import series_verdict
@@ -81,12 +80,7 @@ class Contents:
     records: Mapping[str, bytes]
     """The bytes of each record by its id."""
     without_raw: tuple[str, ...]
-    """A clause for each record whose raw events, or those of some ranks, are missing.
-
-    Nothing shows where the evidence of such a record comes from.
-    """
-    contradicted: tuple[str, ...] = ()
-    """Where the evidence of a record is not that of its raw events."""
+    """Ids of the records whose raw events are not in it."""
 
     @property
     def stated_by(self) -> str:
@@ -137,10 +131,9 @@ def read_contents(files: Mapping[str, Path]) -> Contents:
     named = {run.record_id for run in series.runs if run.record_id is not None}
     if other := sorted(records.keys() - named):
         raise BundleError(f"its series does not name the record {other[0]}")
-    wrong: list[str] = []
-    without = [clause for record in records.values() for clause in _without_raw(files, record, wrong)]
+    without_raw = [record_id for record_id, record in records.items() if not _has_raw_events(files, record)]
     contents = {record_id: files[record_path(record_id)].read_bytes() for record_id in records}
-    return Contents(claim, verdict, told, series, contents, tuple(sorted(without)), tuple(wrong))
+    return Contents(claim, verdict, told, series, contents, tuple(sorted(without_raw)))
 
 
 def read_document(files: Mapping[str, Path], name: str) -> dict[str, Any]:
@@ -184,32 +177,21 @@ def _content(path: Path, limit: int, name: str) -> bytes:
     return path.read_bytes()
 
 
-def _without_raw(files: Mapping[str, Path], record: Record, wrong: list[str]) -> Iterator[str]:
-    """Whose raw events are not there; adds to `wrong` where the record's evidence is not that of those that are.
-
-    Raises BundleError for those of another run.
-    """
-    named, ranks = record.bundle is None, set[int]()
+def _has_raw_events(files: Mapping[str, Path], record: Record) -> bool:
+    """Whether the raw events of a record are in the bundle. Raises BundleError for those of another run."""
+    found = False
     for name in files:
         if not name.startswith(raw_path(record.record_id, "")):
             continue
         with unpacked(files[name]) as raw:
             origin = read_origin(raw)
-            if (origin.record_id, origin.run_id) != (record.record_id, record.run_id):
-                raise BundleError(f"{name} is not of the record {record.record_id}")
-            if record.bundle is not None and origin.node == record.bundle.node:
-                if sha256_of(files[name]) != record.bundle.sha256:
-                    raise BundleError(f"{name} does not have the sha256 that the record {record.record_id} names")
-                named = True
-            found, clauses = compared(raw, record, origin.node)
-        ranks |= found
-        wrong += clauses
-    lacking = len(record.ranks) - len(ranks) if has_steps(record) else 0
-    if lacking and ranks:
-        of = f"{lacking} of {len(record.ranks)} ranks"
-        yield f"the raw events of {of} of the record {record.record_id} are not in it"
-    elif lacking or not named:
-        yield f"the raw events of the record {record.record_id} are not in it"
+        if (origin.record_id, origin.run_id) != (record.record_id, record.run_id):
+            raise BundleError(f"{name} is not of the record {record.record_id}")
+        named = record.bundle
+        if named is not None and origin.node == named.node and sha256_of(files[name]) != named.sha256:
+            raise BundleError(f"{name} does not have the sha256 that the record {record.record_id} names")
+        found = True
+    return found
 
 
 def check_target(target: Path, option: str = "--out") -> None:
@@ -279,7 +261,8 @@ def check(contents: Contents, catalog: Catalog) -> BundleCheck:
             "FLAGBENCH_MANIFESTS to the author's manifests",
             code=ExitCode.DATA,
         )
-    notes, problems = [], [*contents.contradicted[:5]]
+    notes: list[str] = []
+    problems: list[str] = []
     series = with_records(contents.series, lambda run: contents.records.get(run.record_id or ""))
     records, result = series_verdict(series, claim, catalog.cases[claim.case])
     fresh = _plain(result.to_dict())
@@ -297,7 +280,8 @@ def check(contents: Contents, catalog: Catalog) -> BundleCheck:
         problems.append(f"its verdict does not follow from its records in {', '.join(differing[:5])}")
     elif differing:
         notes.append(f"computed again by flagbench {__version__}, the verdict differs in {', '.join(differing[:5])}")
-    return BundleCheck(records, result, problems, [*notes, *contents.without_raw])
+    notes += [f"the raw events of the record {record_id} are not in it" for record_id in contents.without_raw]
+    return BundleCheck(records, result, problems, notes)
 
 
 def _plain(document: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.runs.reproduce import bundle
 from flagbench.runs.reproduce.bundle import check_target
 from flagbench_core.exit_codes import ExitCode
-from honest import Pace, honest_events, honest_record
-from reproductions import CLAIM, Files, bundle_files, changed, record, written
+from reproductions import Files, bundle_files, changed, record, written
 from unit.host.conftest import Ended, Flagbench
 
 RECORD = bundle.record_path("record-of-mine-1")
@@ -43,11 +41,6 @@ def verify(tmp_path: Path, flagbench: Flagbench) -> Callable[[Files], Ended]:
 
 def without(files: Files, part: str) -> Files:
     return {name: content for name, content in files.items() if part not in name}
-
-
-def named(raw: bytes) -> dict[str, Any]:
-    """How a record names the bundle of node 0."""
-    return {"node": 0, "sha256": hashlib.sha256(raw).hexdigest(), "bytes": len(raw)}
 
 
 def test_the_verdict_is_computed_again(verify: Callable[[Files], Ended], files: Files, tmp_path: Path) -> None:
@@ -101,12 +94,11 @@ def test_what_was_changed_contradicts_itself(verify: Callable[[Files], Ended], f
     assert verify(edit(files)).code == code
 
 
-@pytest.mark.parametrize("honest", [True, False])
-def test_a_record_is_that_of_its_raw_events(verify: Callable[[Files], Ended], honest: bool) -> None:
-    raw = raw_bundle(honest_events(CLAIM, Pace(seed=7)), **IDS)
-    made = honest_record(CLAIM, Pace(seed=7), record_id="record-of-mine-1", run_id="mine-1")
-    content = json.dumps({**made, "bundle": named(raw)}).encode() if honest else record(bundle=named(raw))
-    assert verify({**bundle_files(content), RAW: raw}).code == (ExitCode.OK if honest else ExitCode.INVALID)
+def test_raw_events_have_the_sha256_that_the_record_names(verify: Callable[[Files], Ended], files: Files) -> None:
+    other = raw_bundle({"steps": b"of another run"}, **IDS)
+    ended = verify({**files, RAW: other})
+    assert ended.code == ExitCode.DATA
+    assert "does not have the sha256 that the record record-of-mine-1 names" in ended.err
 
 
 def test_a_changed_claim_is_said_and_the_present_one_decides(verify: Callable[[Files], Ended], files: Files) -> None:
@@ -115,16 +107,7 @@ def test_a_changed_claim_is_said_and_the_present_one_decides(verify: Callable[[F
     assert answer["verdict"]["verdict"] == "REPRODUCED"
 
 
-@pytest.mark.parametrize("raw", [None, raw_bundle({"steps": b"none of a rank"}, **IDS)])
-def test_evidence_without_its_raw_events_is_noted(verify: Callable[[Files], Ended], raw: bytes | None) -> None:
-    files = without(bundle_files(record(bundle=raw and named(raw))), RAW)
-    (note,) = verify(files if raw is None else {**files, RAW: raw}).json["notes"]
-    assert "the raw events of the record" in note
-
-
-def test_ranks_of_other_nodes_without_raw_events_are_counted(verify: Callable[[Files], Ended]) -> None:
-    made = json.loads(record())
-    for rank in made["ranks"][4:]:
-        rank["node"] = 1
-    notes = verify(bundle_files(json.dumps(made).encode() + b"\n")).json["notes"]
-    assert "the raw events of 4 of 8 ranks" in notes[-1]
+def test_a_record_without_its_raw_events_is_noted(verify: Callable[[Files], Ended], files: Files) -> None:
+    assert verify(without(files, RAW)).json["notes"] == [
+        "the raw events of the record record-of-mine-1 are not in it"
+    ]
