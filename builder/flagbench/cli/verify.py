@@ -26,7 +26,7 @@ from flagbench.verdict.efficiency import efficiency, price_here
 from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against
-from flagbench.verdict.series import dated, look_level, with_provenance
+from flagbench.verdict.series import dated, look_level, with_series
 from flagbench.verdict.stats.between import Prior
 from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
@@ -54,12 +54,6 @@ def command(
             metavar="RECORD|SERIES",
             autocompletion=complete.runs,
             help="Compare with another record or series instead, named the same way. May be repeated.",
-        ),
-    ] = None,
-    nonce: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT", help="The nonce that you chose before the runs: their series is not self-reported then."
         ),
     ] = None,
     within: Annotated[
@@ -90,8 +84,8 @@ def command(
     --json prints {"schema", "exit_code", "verdict", "qualifiers", "reason", "gate", "against", "records", "metrics":
     [{"name", "held_by", "unit", "better", "measured", "expected", "ratio", "difference", "comparable", "verdict",
     "reason"}], "conditions": [{"name", "here", "expected", "agreement"}], "anomalies": [{"id", "field", "note"}],
-    "series", "self_reported", "not_compared", "findings", "efficiency": [{"part", "unit", "per_second",
-    "joules_per_million", "price_per_million"}]}, with --explain also "explanation".
+    "series", "not_compared", "findings", "efficiency": [{"part", "unit", "per_second", "joules_per_million",
+    "price_per_million"}]}, with --explain also "explanation".
     """
     names, others = records or ["last"], baseline or []
     _check_options(claim, others, within)
@@ -101,12 +95,8 @@ def command(
     held = runs.to_verify()
     series = runs.summaries("runs")
     terms = Terms(within, _priors([*names, *others], held, base, store), look_level(series, len(held)))
-    result = with_provenance(
-        _verified(held, runs, claim, base, terms),
-        held,
-        [*series, *(base.summaries("baseline") if base else ())],
-        runs.of_nonce(nonce) if nonce is not None else (),
-    )
+    baselines = base.summaries("baseline") if base else []
+    result = with_series(_verified(held, runs, claim, base, terms), [*series, *baselines])
     result = dated(result, held, datetime.now(timezone.utc).replace(tzinfo=None))
     explanation = _explained(held, result, base) if why and held else None
     if junit is not None:

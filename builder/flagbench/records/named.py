@@ -222,24 +222,6 @@ class Runs:
         return [f"series {s.document.series_id}: {what}" for s in self.series for what in s.problems]
 
     @property
-    def in_series(self) -> set[str]:
-        """Ids of the records that are of a series."""
-        return {record.record_id for each in self.series for record in (*each.records, *each.failed)}
-
-    def of_nonce(self, nonce: str) -> set[str]:
-        """Ids of the records whose seeds and run ids follow from a nonce that the verifier chose.
-
-        Raises FlagbenchError (usage) where no series is of it.
-        """
-        found = [s for s in self.series if s.document.nonce == nonce and s.document.seeds == "derived"]
-        if not found:
-            raise FlagbenchError(
-                f"no series of these runs has its ids and seeds from the nonce '{brief(nonce)}'",
-                remedy="name a series that was run with this --nonce; `flagbench results series` shows all",
-            )
-        return {record.record_id for each in found if not each.problems for record in each.records}
-
-    @property
     def own_seeds(self) -> bool:
         """Whether runs have seeds of their own, derived from a nonce."""
         return any(each.document.seeds == "derived" for each in self.series)

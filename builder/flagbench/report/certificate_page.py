@@ -117,7 +117,6 @@ def render(certificate: Mapping[str, Any]) -> bytes:
         "Numbers": [Table(("RUN", "METRIC", "VALUE", "OF"), numbers)],
         "Runs": [Table(("RUN", "ENDED", "WHY", "RECORD"), runs)],
         "Devices and software": [Table(("NAME", "WHICH"), [(name, str(value)) for name, value in software])],
-        "Who vouches for it": [Lines((f"{certificate['vouched_by']}.",))],
     }
     text = page(
         machine_text(certificate),

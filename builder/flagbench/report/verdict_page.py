@@ -98,7 +98,6 @@ def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wi
         *_held(result),
         *_elsewhere(records, result, uncompared),
         *(visible(series.text) for series in result.series),
-        *_self_reported(result),
     ]
     if wide:
         blocks += (more, Lines(remarks), Lines(anomalies))
@@ -186,13 +185,6 @@ def _not_checked(result: VerifyResult) -> tuple[str, ...]:
         names = visible(brief(", ".join(result.not_compared), 200))
         found.append(f"not checked, not in the record, in flagbench {__version__} or in any source: {names}")
     return tuple(found)
-
-
-def _self_reported(result: VerifyResult) -> tuple[str, ...]:
-    """Which records nothing but themselves speaks for."""
-    if not result.self_reported:
-        return ()
-    return (f"self-reported, without a bundle of `reproduce` or a nonce of yours: {', '.join(result.self_reported)}",)
 
 
 def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wide: bool = False) -> str:

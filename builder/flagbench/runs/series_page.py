@@ -19,7 +19,7 @@ from flagbench.runs.series import Side
 from flagbench.stdio import NotPrinted
 from flagbench.verdict import choose_claim, claims_for, verify_claim
 from flagbench.verdict.interval import Terms
-from flagbench.verdict.series import look_level, with_provenance
+from flagbench.verdict.series import look_level, with_series
 
 
 def show(
@@ -112,7 +112,7 @@ def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, w
         result = verify_claim(records, against, case, chosen=claim is None, terms=terms)
     except FlagbenchError as error:
         return f"no verdict: {error.message}\n"
-    result = with_provenance(result, records, runs.summaries("runs"), runs.in_series)
+    result = with_series(result, runs.summaries("runs"))
     return verdict_table(records, result, wide=wide)
 
 

@@ -183,8 +183,6 @@ class VerifyResult(Struct, frozen=True):
     anomalies: tuple[Anomaly, ...] = ()
     series: tuple[SeriesSummary, ...] = ()
     """The series that the records are of."""
-    self_reported: tuple[str, ...] = ()
-    """Ids of records that nothing but themselves speaks for: no bundle's launcher, and no nonce of the verifier."""
     not_compared: tuple[str, ...] = ()
     """Metrics, fields and checks that only one of the records and this version of flagbench has."""
     findings: tuple[Finding, ...] = ()

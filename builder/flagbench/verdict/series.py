@@ -7,7 +7,7 @@ part demands.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
@@ -53,23 +53,12 @@ def is_decided(result: VerifyResult) -> bool:
     return result.verdict is not Verdict.INCONCLUSIVE or not result.metrics
 
 
-def with_provenance(
-    result: VerifyResult, records: Sequence[Record], series: Sequence[SeriesSummary], vouched: Collection[str]
-) -> VerifyResult:
-    """The result with what is known of where its records come from.
+def with_series(result: VerifyResult, series: Sequence[SeriesSummary]) -> VerifyResult:
+    """The result with the series that its records are of.
 
-    A series of the runs with problems makes the verdict INVALID; runs left out qualify it. Being self-reported
-    changes nothing of it.
-
-    Args:
-        vouched: ids of the records that something else than their own fields speaks for: a launcher, or a nonce of
-            the verifier.
+    A series of the runs with problems makes the verdict INVALID; runs left out qualify it.
     """
-    result = replace(
-        result,
-        series=tuple(series),
-        self_reported=tuple(r.record_id for r in records if r.record_id not in vouched),
-    )
+    result = replace(result, series=tuple(series))
     own = [each for each in series if each.side == "runs"]
     if wrong := [f"series {each.series_id}: {'; '.join(each.problems)}" for each in own if each.problems]:
         return replace(
@@ -91,7 +80,7 @@ def dated(result: VerifyResult, records: Sequence[Record], now: datetime) -> Ver
 
 
 def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Record], VerifyResult]:
-    """The records that the verdict is on, and the verdict; the launcher of the series vouches for them.
+    """The records that the verdict is on, and the verdict.
 
     A series with problems is INVALID, one of runs that are not one sample INCONCLUSIVE. Raises FlagbenchError (data)
     where no run left a record.
@@ -106,6 +95,6 @@ def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Recor
             ids = tuple(record.record_id for record in held)
             reason = f"the runs are not one sample: {error.message}"
             result = VerifyResult(Verdict.INCONCLUSIVE, (), reason, case.gate, against, ids, (), ())
-    else:  # problems, which with_provenance makes the reason
+    else:  # problems, which with_series makes the reason
         result = VerifyResult(Verdict.INVALID, (), "", case.gate, against, (), (), ())
-    return held, with_provenance(result, held, summaries, runs.in_series)
+    return held, with_series(result, summaries)

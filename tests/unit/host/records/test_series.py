@@ -260,18 +260,6 @@ def test_names_that_fit_nothing_or_several(document: dict[str, Any], store: Stor
     assert [row["series_id"] for row in flagbench("results series --json").json["series"]] == ["mine", "minute"]
 
 
-def test_only_a_nonce_of_the_verifier_speaks_for_a_record(
-    store: Store, make_record: Callable[..., bytes], flagbench: Flagbench
-) -> None:
-    launch = {"started_at": f"{DAY}T11:59:00Z", "seconds": 61.5, "via": "docker"}
-    store.put(make_record(record_id="with-a-launch", launch=launch))
-    stored_series(store)
-    for words, reported in (("with-a-launch", True), ("mine", True), ("mine --nonce mine", False)):
-        assert bool(json.loads(flagbench(f"verify {words} --json").out)["self_reported"]) is reported
-        assert ("self-reported" in flagbench(f"verify {words}").out) is reported
-    assert flagbench("verify mine --nonce other").code == ExitCode.USAGE
-
-
 def test_exported_lines_are_the_bytes_whose_sums_the_series_has(store: Store, flagbench: Flagbench) -> None:
     series = stored_series(store)
     store.blobs.delete(next(entry.blob.key for entry in store.list() if entry.record_id == "record-mine-3"))

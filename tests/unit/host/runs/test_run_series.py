@@ -67,7 +67,7 @@ def test_verify_takes_a_series_by_id_file_and_last(
     assert len({answer.out for answer in answers}) == 1
     (series,) = json.loads(answers[0].out)["series"]
     assert (series["requested"], series["held"], [run["run"] for run in series["left_out"]]) == (3, 2, [1])
-    text = flagbench("verify mine --nonce mine").out
+    text = flagbench("verify mine").out
     assert "2 of 3 runs" in text
     assert text in shown.out
     assert [row["series_id"] for row in flagbench("results series --json").json["series"]] == ["mine"]
