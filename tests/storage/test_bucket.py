@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from flagbench import prune as pruning
 from flagbench.records.blobs import INDEX, StoreError, Unread
 from flagbench.records.read import MAX_BYTES
+from flagbench.records.removal import may_be_removed
 from flagbench.records.store import Store, open_store
 from flagbench.records.store_doctor import probe
 from flagbench.report.results import State, state_of
@@ -229,7 +229,7 @@ def test_a_network_that_never_recovers_is_no_damage(bucket: str, proxy: Any, sto
     proxy.fault = lambda method, path, count: "cut" if "/case" in path and "?" not in path else None
     assert isinstance(refused(ExitCode.DATA, through.get, "20260101T120000Z-0001"), Unread)
     (listed,) = through.list()
-    assert (state_of(listed), pruning.records(through, [listed])) == (State.UNREAD, [])
+    assert (state_of(listed), may_be_removed(listed)) == (State.UNREAD, False)
     proxy.fault = lambda method, path, count: "lost"
     refused(ExitCode.NOT_STORED, through.put, record(record_id="20260101T120000Z-0002"))
     assert not open_store(f"s3://{bucket}/some/prefix").health().ok

@@ -18,7 +18,7 @@ from flagbench.runs.launchers.docker_command import DockerOptions, plan, this_ho
 from flagbench.runs.launchers.fetch import FetchedRequest, fetch
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench_core.exit_codes import ExitCode
-from prepared_sets import CASE, SMALL, contents, get, prepare, put
+from prepared_sets import CASE, SMALL, contents, prepare, put
 from running import ENTRYPOINTS, need_megatron
 from warmup import warm
 
@@ -105,16 +105,3 @@ def test_a_container_gets_the_folder_and_no_credentials(bucket: str, small: str,
     assert "--data=/data" in container.arguments
     server.delete_object(Bucket=bucket, Key="x/data/prepared.json")
     assert fetch(request) == ExitCode.DATA, "no container is started without its data"
-
-
-def test_the_cache_can_be_removed(small: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = Path(get(small)["data"]["folder"])
-    other = cache / f"{CASE}-weights-{'0' * 32}"
-    other.mkdir()
-    (other / ".w.bin.part").write_bytes(bytes(5000))
-    (cache / "notes").mkdir()
-    assert main.run(["results", "prune", "--cache", "--json"]) == 0
-    found = {each["name"]: each["detail"] for each in json.loads(capsys.readouterr().out)["removable"]}
-    assert found == {str(folder): "glm data, fetched", str(other): "glm weights, fetched in part"}
-    assert main.run(["results", "prune", "--cache", "--yes"]) == 0
-    assert [path.name for path in cache.iterdir()] == ["notes"]

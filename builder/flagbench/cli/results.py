@@ -150,8 +150,7 @@ def show_record(
     print_page(*record_page(parsed, place.bundles.find(parsed.record_id)), wide=wide)
 
 
-app.command("rm")(results_remove.remove)
-app.command("prune")(results_remove.prune)
+app.command("rm")(results_remove.command)
 
 
 @app.command("push")

@@ -96,7 +96,7 @@ def test_ls_filters_and_limits(filled: Store, flagbench: Flagbench, options: str
     assert (shown["store"], [entry["record_id"] for entry in shown["records"]]) == (filled.url, listed)
 
 
-@pytest.mark.parametrize("command", ["ls --stack", "prune --yes --case"])
+@pytest.mark.parametrize("command", ["ls --stack", "rm --yes --case"])
 def test_an_empty_name_is_an_unknown_one(filled: Store, flagbench: Flagbench, command: str) -> None:
     ended = flagbench(f"results {command}", "")
     assert (ended.code, ended.out) == (ExitCode.USAGE, "")

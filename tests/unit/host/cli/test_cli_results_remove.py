@@ -1,4 +1,4 @@
-"""`flagbench results rm` and `prune` remove what they are asked to, of what flagbench made, and nothing else."""
+"""`flagbench results rm` removes the records that are named or selected, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from docker.errors import APIError
 
-from flagbench import prune
-from flagbench.errors import FlagbenchError
-from flagbench.manifests.load import load_catalog
 from flagbench.records.store import Store
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench, MakeRecord
@@ -48,7 +41,7 @@ def test_rm_removes_the_named_records_and_their_checksums(store: Store, flagbenc
 
 def test_rm_takes_last_a_prefix_and_a_damaged_record(store: Store, flagbench: Flagbench) -> None:
     (removed,) = flagbench("results rm last --yes --json").json["removed"]
-    assert (removed["kind"], removed["name"]) == ("record", "record-4")
+    assert removed["name"] == "record-4"
     assert removed["size"] > 100
     Path(store.blobs.location(next(store.list()).blob.key)).write_bytes(b"{}")
     assert flagbench("results rm record-3 --yes").code == 0
@@ -59,7 +52,7 @@ def test_rm_takes_last_a_prefix_and_a_damaged_record(store: Store, flagbench: Fl
 
 @pytest.mark.parametrize(
     ("command", "answer", "left"),
-    [(["rm", "record-1"], "y", 3), (["rm", "record-1"], "", 4), (["prune", "--older-than", "2026-01-02"], "n", 4)],
+    [(["rm", "record-1"], "y", 3), (["rm", "record-1"], "", 4), (["rm", "--older-than", "2026-01-02"], "n", 4)],
 )
 def test_a_terminal_is_asked(store: Store, command: list[str], answer: str, left: int) -> None:
     master, slave = pty.openpty()
@@ -74,12 +67,6 @@ def test_a_terminal_is_asked(store: Store, command: list[str], answer: str, left
     assert len(ids(store)) == left
 
 
-def removable(flagbench: Flagbench, options: str) -> list[str]:
-    shown = flagbench(f"results prune {options} --json").json
-    assert shown["bytes"] == sum(one["size"] for one in shown["removable"])
-    return [one["name"] for one in shown["removable"]]
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -87,22 +74,28 @@ def removable(flagbench: Flagbench, options: str) -> list[str]:
         ("--older-than 2026-01-03", ["record-2", "record-1"]),
         ("--older-than 2026-01-02T12:00:00Z", ["record-2", "record-1"]),
         ("--state failed", ["record-2"]),
-        ("--keep 3", ["record-1"]),
-        ("--keep 1 --older-than 1w", ["record-2", "record-1"]),
+        ("--state ok --older-than 1w", ["record-3", "record-1"]),
         ("--case glm", []),
-        ("--stack cpu --state ok", ["record-4", "record-3", "record-1"]),
+        ("--case distilbert --state ok", ["record-4", "record-3", "record-1"]),
     ],
 )
-def test_prune_means_the_records_for_which_all_options_hold(
+def test_records_that_match_all_options_are_removed(
     store: Store, flagbench: Flagbench, options: str, expected: list[str]
 ) -> None:
-    assert removable(flagbench, options) == expected
+    shown = flagbench(f"results rm {options} --dry-run --json").json["removable"]
+    assert [record["name"] for record in shown] == expected
+    assert flagbench(f"results rm {options} --dry-run").code == 0
+    assert flagbench(f"results rm {options}").code == ExitCode.USAGE  # no terminal, no --yes
     assert len(ids(store)) == 4
-    assert flagbench(f"results prune {options}").code == (ExitCode.USAGE if expected else 0)  # no terminal, no --yes
-    assert flagbench(f"results prune {options} --yes --dry-run").code == 0
-    assert len(ids(store)) == 4
-    assert flagbench(f"results prune {options} --yes").code == 0
+    assert flagbench(f"results rm {options} --yes").code == 0
     assert len(ids(store)) == 4 - len(expected)
+
+
+def test_dry_run_shows_named_records(store: Store, flagbench: Flagbench) -> None:
+    shown = flagbench("results rm record-1 record-3 --dry-run").out.splitlines()
+    assert shown[0].split() == ["RECORD", "DETAIL", "SIZE"]
+    assert [line.split()[0] for line in shown[1:]] == ["record-1", "record-3"]
+    assert len(ids(store)) == 4
 
 
 @pytest.mark.parametrize(
@@ -113,9 +106,12 @@ def test_prune_means_the_records_for_which_all_options_hold(
         ("rm record-1 ../store --yes", ExitCode.USAGE, "../store"),
         ("rm record-1", ExitCode.USAGE, "--yes"),
         ("rm record-1 --json", ExitCode.USAGE, "--yes"),
-        ("prune --yes", ExitCode.USAGE, "--older-than"),
-        *((f"prune --yes --older-than {when}", ExitCode.USAGE, "--older-than") for when in ("soon", "30m", "99999w")),
-        ("prune --yes --case distilbrt", ExitCode.USAGE, "distilbrt"),
+        ("rm --older-than 2w --json", ExitCode.USAGE, "--yes"),
+        ("rm --yes", ExitCode.USAGE, "--older-than"),
+        ("rm --dry-run", ExitCode.USAGE, "--older-than"),
+        ("rm record-1 --state ok --yes", ExitCode.USAGE, "--state"),
+        *((f"rm --yes --older-than {when}", ExitCode.USAGE, "--older-than") for when in ("soon", "30m", "99999w")),
+        ("rm --yes --case distilbrt", ExitCode.USAGE, "distilbrt"),
         ("ls --since soon", ExitCode.USAGE, "--since"),
     ],
 )
@@ -127,12 +123,18 @@ def test_errors_and_missing_confirmation_remove_nothing(
     assert len(ids(store)) == 4
 
 
-def test_prune_keeps_files_that_are_not_records(store: Store, flagbench: Flagbench) -> None:
+def test_a_filter_selects_no_file_that_is_not_a_record(store: Store, flagbench: Flagbench) -> None:
     foreign = Path(next(store.list()).location).with_name("somebody-else-s.json")
     foreign.write_bytes(b"{}")
-    assert flagbench("results prune --older-than 2100-01-01 --yes").code == 0
+    assert flagbench("results rm --older-than 2100-01-01 --yes").code == 0
     assert foreign.exists()
     assert [entry.record_id for entry in store.list() if entry.problem is None] == []
+
+
+def test_a_filter_selects_damaged_records(store: Store, flagbench: Flagbench) -> None:
+    Path(next(store.list()).location).write_bytes(b"{}")
+    assert flagbench("results rm --state damaged --yes").code == 0
+    assert ids(store) == ["record-3", "record-2", "record-1"]
 
 
 def test_a_record_that_cannot_be_removed_keeps_no_other(store: Store, flagbench: Flagbench) -> None:
@@ -140,48 +142,6 @@ def test_a_record_that_cannot_be_removed_keeps_no_other(store: Store, flagbench:
     checksum = Path(next(store.list()).location + ".sha256")
     checksum.unlink()
     (checksum / "x").mkdir(parents=True)
-    ended = flagbench("results prune --keep 0 --yes")
+    ended = flagbench("results rm --older-than 2100-01-01 --yes")
     assert (ended.code, "record-4" in ended.err) == (ExitCode.NOT_STORED, True)
     assert ids(store) == []
-
-
-def removable_images(*images: tuple[str, ...], remove: Callable[[str], None]) -> list[prune.Removable]:
-    """Which of the images of an engine, given by their tags, can be removed; the first one has the id sha256:0."""
-    listed = [
-        {"Id": f"sha256:{number}", "RepoTags": list(tags) or None, "Labels": {prune.IMAGE_LABEL: "x"}, "Size": 1000}
-        for number, tags in enumerate(images)
-    ]
-
-    def list_images(filters: dict[str, str]) -> list[dict[str, Any]]:
-        assert filters == {"label": prune.IMAGE_LABEL}
-        return listed
-
-    client = SimpleNamespace(api=SimpleNamespace(images=list_images), images=SimpleNamespace(remove=remove))
-    return prune.images(client, load_catalog(claims=False))
-
-
-def test_only_our_images_without_a_current_name_are_removed() -> None:
-    gone: list[str] = []
-    found = removable_images(
-        ("flagbench/glm:cpu", "flagbench/glm:cpu-0.1.0"),
-        ("flagbench/glm:cpu-0.0.9", "localhost/flagbench/glm:cpu-0.0.9"),
-        (),
-        ("registry.example.com/bench/glm:cpu-0.0.9", "flagbench/glm:cpu-0.0.9"),
-        ("flagbench/stack:cpu",),
-        ("flagbench/glm:a100",),
-        remove=gone.append,
-    )
-    assert [one.name for one in found] == ["flagbench/glm:cpu-0.0.9", "sha256:2"]
-    for one in found:
-        one.remove()
-    assert gone == ["flagbench/glm:cpu-0.0.9", "localhost/flagbench/glm:cpu-0.0.9", "sha256:2"]
-
-
-def test_an_image_in_use_is_named() -> None:
-    def refuse(name: str) -> None:
-        raise APIError("conflict", explanation="it is used by container 0123")
-
-    (found,) = removable_images((), remove=refuse)
-    with pytest.raises(FlagbenchError, match=r"sha256:0 .* container 0123") as caught:
-        found.remove()
-    assert caught.value.code is ExitCode.ENGINE

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bundles import bundle
-from flagbench import prune
 from flagbench.records.blobs import Blob, StoreError
 from flagbench.records.folder_blobs import FolderBlobs
+from flagbench.records.removal import remove, with_bundles
 from flagbench.records.store import Store
 from flagbench.records.store_keys import BundlePlace, parse_bundle_key, parse_inbox_key
 from flagbench_core.exit_codes import ExitCode
@@ -110,13 +110,13 @@ def test_many_records_take_one_listing_of_bundles(
         store.bundles.put(BundlePlace(name, 0, SHA256), file)
     entries = [*store.list()]
     blobs.listed.clear()
-    found = prune.records(store, entries)
+    records = with_bundles(store, entries)
     assert blobs.listed == ["bundles/"]
-    assert all("bundle" in one.detail and one.size > len(CONTENT) for one in found)
-    for one in found[1:]:
-        one.remove()
-    assert [*store.bundles.all()] == [found[0].name]
-    assert [entry.record_id for entry in store.list()] == [found[0].name]
+    assert all(len(record.bundles) == 1 and record.size > len(CONTENT) for record in records)
+    for record in records[1:]:
+        remove(store, record)
+    assert [*store.bundles.all()] == [records[0].record_id]
+    assert [entry.record_id for entry in store.list()] == [records[0].record_id]
 
 
 def test_show_and_rm_know_bundles(

@@ -1,0 +1,54 @@
+"""Removes stored records together with their bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flagbench.records.bundles import StoredBundle
+from flagbench.records.store import Store, StoredRecord
+
+
+@dataclass(frozen=True)
+class RemovableRecord:
+    """A listed record with its bundles."""
+
+    entry: StoredRecord
+    bundles: tuple[StoredBundle, ...]
+
+    @property
+    def record_id(self) -> str:
+        """The id that the record is stored under."""
+        return self.entry.record_id
+
+    @property
+    def size(self) -> int:
+        """Bytes of the record and its bundles."""
+        return self.entry.blob.size + sum(bundle.size for bundle in self.bundles)
+
+
+def may_be_removed(entry: StoredRecord) -> bool:
+    """Whether a filter may select this entry for removal.
+
+    It must not select files that the store did not write, nor records that may be sound but could not be read.
+    """
+    return entry.problem is None and not entry.unread
+
+
+def with_bundles(store: Store, entries: Iterable[StoredRecord]) -> list[RemovableRecord]:
+    """The records with their bundles, which takes one listing of the store. Raises StoreError as `Blobs.list`."""
+    entries = list(entries)
+    if not entries:
+        return []
+    bundles = store.bundles.all()
+    return [RemovableRecord(entry, tuple(bundles.get(entry.record_id, ()))) for entry in entries]
+
+
+def remove(store: Store, record: RemovableRecord) -> None:
+    """Delete a record. Raises StoreError (NOT_STORED) if that is not possible.
+
+    Bundles are deleted first: while the record exists, they can be found again.
+    """
+    for bundle in record.bundles:
+        store.bundles.remove(bundle)
+    store.remove(record.entry)
