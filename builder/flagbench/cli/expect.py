@@ -31,16 +31,12 @@ def command(
 ) -> None:
     """Show what has been published of a case or model for a device, and what comes closest.
 
-    Rows are flagbench's claims and the catalogue's. Where none is of the device, a speed is estimated from a row of
-    another device of its vendor, by the ratio of their peaks, where published rows say how far off that is: at least
-    8 of them, with a median error of at most 15 % and peaks as far apart. An estimate is never a verdict.
+    Rows are flagbench's claims and the catalogue's.
 
-    --json prints {"asked", "model", "task", "device", "wanted", "rows": [ROW], "nearest": [ROW], "cases", "estimate",
-    "no_estimate"}. A ROW has id, case (of a claim), source, model, task, device, device_id, may_be (ids of devices,
-    where it is not said which), precision, devices, nodes, batch, sequence, parallelism, software, file, section,
-    conditions, metrics [{name, value, unit}] and differs [{name, here, published}]. estimate has source (a row's id),
-    device, precision, metric, value, unit, factor, error and tried; it is null where a row is or may be of
-    the device, or where no_estimate says why there is none.
+    --json prints {"asked", "model", "task", "device", "wanted", "rows": [ROW], "nearest": [ROW], "cases"}. A ROW has
+    id, case (of a claim), source, model, task, device, device_id, may_be (ids of devices, where it is not said
+    which), precision, devices, nodes, batch, sequence, parallelism, software, file, section, conditions,
+    metrics [{name, value, unit}] and differs [{name, here, published}].
 
     Exits 0, or 2 for an unknown model or device.
     """

@@ -1,1 +1,1 @@
-"""What has been published of a model for a device, and an estimate where nothing has. Never a verdict."""
+"""What has been published of a model for a device, and the rows that come closest. Never a verdict."""

@@ -1,4 +1,4 @@
-"""What `expect` answers: rows of a device, rows that come closest, cases that run them, and an estimate."""
+"""What `expect` answers: rows of a device, rows that come closest, and cases that run them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from flagbench.devices import cards_here, this_machine
 from flagbench.errors import FlagbenchError
-from flagbench.expect.estimate import Estimate, estimate, leave_one_out, ratio
 from flagbench.expect.rows import Entry, published, wanted_conditions
 from flagbench.manifests.catalogue import peak_of, read_cases
 from flagbench.manifests.device import DeviceModel
@@ -44,8 +43,6 @@ class Answer:
     """Of other devices and the same task, those that come closest."""
     cases: tuple[str, ...]
     """Cases that run the model."""
-    estimate: Estimate | str | None
-    """Or why there is none; None where a row that is or may be of this device has the task."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -55,8 +52,6 @@ class Answer:
             "device": self.device.id,
             "rows": [entry.to_dict(self.wanted) for entry in self.rows],
             "nearest": [entry.to_dict(self.wanted) for entry in (*self.may_be, *self.others)],
-            "estimate": self.estimate.to_dict() if isinstance(self.estimate, Estimate) else None,
-            "no_estimate": self.estimate if isinstance(self.estimate, str) else None,
         }
 
     @property
@@ -66,13 +61,13 @@ class Answer:
 
     def page(self, *, wide: bool) -> list[Block]:
         """The answer in a sentence, the rows, and what can be run."""
-        others = self.others if wide or self.estimate is not None else ()
-        found = [*self.of_task, *self.may_be, *others, *(entry for entry in self.rows if entry not in self.of_task)]
+        found = [*self.of_task, *self.may_be]
+        if wide or not found:
+            found += self.others
+        found += [entry for entry in self.rows if entry not in self.of_task]
         shown = found if wide else found[:_SHOWN]
         left = len(found) - len(shown)
         notes = [f"rows that --wide adds: {left}"] if left else []
-        if isinstance(self.estimate, str):
-            notes.append(f"no estimate: {self.estimate}")
         if self.cases:
             own = [f"; a row, with its settings: `flagbench reproduce {one.id}`" for one in self.of_task if one.case]
             notes.append(f"flagbench runs it as: {', '.join(self.cases)}{own[0] if own else ''}")
@@ -98,12 +93,6 @@ class Answer:
         none = f"No published row is of {what} on {self.device.name}"
         if may_be:
             return f"{none} for certain, and {len(may_be)} may be; {nearest}."
-        if isinstance(self.estimate, Estimate):
-            one = self.estimate
-            each = "/device" if one.metric.endswith("_per_device") else ""
-            about = f"about {float(f'{one.value:.3g}'):g} {one.unit}{each}"
-            error = f"median error {one.error:.0%} over {one.tried} published rows"
-            return f"{none}; estimated from {_described(one.source)}: {about}, {error}."
         return f"{none}; {nearest}."
 
     def _cells(self, entry: Entry, *, wide: bool) -> tuple[str, ...]:
@@ -137,8 +126,6 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
     rows = [entry for entry in of_model if entry.row.device_id == device.id]
     may_be = [entry for entry in same_task if device.id in entry.may_be]
     others = [entry for entry in same_task if entry not in rows and entry not in may_be]
-    vendors = {id: each.vendor for id, each in catalog.devices.items()}
-    alike = [entry for entry in others if vendors.get(entry.row.device_id or "") == device.vendor]
     return Answer(
         asked=asked,
         model=model,
@@ -149,7 +136,6 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
         may_be=tuple(may_be),
         others=tuple(others),
         cases=tuple(name for name, other in cases.items() if other.model == model or name.startswith(f"{model}-")),
-        estimate=None if len(others) < len(same_task) else estimate(alike, device, leave_one_out(same_task)),
     )
 
 
@@ -173,8 +159,11 @@ def _distance(entry: Entry, wanted: Mapping[str, Scalar], device: DeviceModel) -
     names = [result.name for result in entry.differing(wanted)]
     gpus, devices = wanted.get("devices"), entry.row.devices
     apart = abs(devices - gpus) if devices is not None and isinstance(gpus, int) else 0
-    peak, its = peak_of(device, entry.row.precision), entry.row.peak
-    return "task" in names, entry.speed is None, len(names), ratio(peak, its) if peak and its else math.inf, apart
+    peak, peak_of_row = peak_of(device, entry.row.precision), entry.row.peak
+    ratio = math.inf
+    if peak and peak_of_row:
+        ratio = max(peak, peak_of_row) / min(peak, peak_of_row)
+    return "task" in names, entry.speed is None, len(names), ratio, apart
 
 
 def _described(entry: Entry) -> str:

@@ -1,21 +1,17 @@
-"""`flagbench expect`: rows, nearest rows, the estimate and its error, each against the files themselves."""
+"""`flagbench expect`: rows and nearest rows, each against the files themselves."""
 
 from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
-import yaml
 
 from catalogs import CATALOG
 from flagbench.expect.answer import answer, find_device
-from flagbench.expect.estimate import LEAST_ROWS, MOST_ERROR, Estimate, estimate, leave_one_out
 from flagbench.expect.reference import references
 from flagbench.expect.rows import published
 from flagbench.records.read import read_record
@@ -34,46 +30,6 @@ def cells() -> Iterator[tuple[str, dict[str, str]]]:
     for path in sorted((CATALOG.root / "catalogue").glob("*.csv")):
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
         yield from ((path.stem, row) for row in csv.DictReader(lines))
-
-
-def products() -> Iterator[tuple[str, dict[str, str]]]:
-    """Every value of MAMF in the shape of the catalogue."""
-    names = {device.name: device.id for device in CATALOG.devices.values()}
-    same = {"model": "matmul", "task": "matmul", "devices": "1", "batch": "", "sequence": "", "parallelism": ""}
-    for claim in yaml.safe_load((CATALOG.root / "claims" / "roofs.yaml").read_text(encoding="utf-8"))["claims"]:
-        metric, conditions = claim["metrics"][0], claim["conditions"]
-        own = {"software": conditions["torch"], "conditions": conditions.get("shape", "")}
-        device, precision = names.get(conditions["device_model"], ""), claim["precision"]["label"]
-        if metric["name"].startswith("mamf"):
-            row = {**same, **own, "device_id": device, "precision": precision, "metric": "mamf"}
-            yield claim["id"], {**row, "value": str(metric["value"])}
-
-
-def errors_by_hand(model: str, metric: str) -> dict[str, list[float]]:
-    """Errors of the estimates of a model's rows by precision, each left out once, computed from the files alone."""
-    peaks: dict[str, dict[str, float]] = {}
-    for path in (CATALOG.root / "devices").glob("*.yaml"):
-        device = yaml.safe_load(path.read_text(encoding="utf-8"))
-        peaks[device["id"]] = {name: peak["flops"] for name, peak in device["peaks"].items()}
-    able = []
-    cited = ((f"{name}/{row['row']}", row) for name, row in cells())
-    for name, row in (*cited, *products()):
-        kind = {"mxfp8": "fp8", "nvfp4": "fp4"}.get(row["precision"], row["precision"].split("-")[0])
-        peak = peaks.get(row["device_id"], {}).get(kind)
-        if (row["model"], row["metric"]) == (model, metric) and row["task"] != "inference" and peak:
-            able.append((name, row, peak))
-    found: dict[str, list[float]] = {}
-    for _, row, peak in able:
-        same = ("task", "precision", "sequence", "parallelism")
-        others = [o for o in able if o[1]["device_id"] != row["device_id"] and all(o[1][k] == row[k] for k in same)]
-        if others:
-            more = ("devices", "batch", "software", "conditions")
-            _, other, its = min(
-                others, key=lambda o: (sum(o[1][k] != row[k] for k in more), abs(math.log(peak / o[2])), o[0])
-            )
-            error = abs(float(other["value"]) * peak / its / float(row["value"]) - 1)
-            found.setdefault(row["precision"], []).append(error)
-    return found
 
 
 def ask(model: str, on: str, gpus: int | None = None) -> dict[str, Any]:
@@ -116,8 +72,6 @@ def test_nearest_rows_say_what_differs() -> None:
     other_task = {d["name"] for row in told["rows"] for d in row["differs"]}
     assert {"task", "sequence"} <= other_task
     assert [*told["cases"]] == ["llama2-70b"]
-    assert told["estimate"] is None
-    assert told["no_estimate"]
 
 
 def test_a_case_named_after_a_model_runs_it() -> None:
@@ -140,51 +94,6 @@ def test_all_rows_that_may_be_of_the_device_are_shown(flagbench: Flagbench) -> N
     assert "llama3-8b/h100-1x8-bf16" in shown.splitlines()[0]  # no number without its source
     assert "flagperf/8 " in shown
     assert "DGX-B200" not in shown
-
-
-@pytest.mark.parametrize("model", ["matmul", "qwen3-30b-a3b", "nemotron-3-nano", "llama3-8b", "gpt-oss-120b"])
-def test_error_is_that_of_the_files(model: str) -> None:
-    tried = leave_one_out(entry for entry in ENTRIES if entry.row.model == model and entry.case in (None, "roofs"))
-    metric = "mamf" if model == "matmul" else "tokens_per_second_per_device"
-    by_hand = errors_by_hand(model, metric)
-    for precision in {one.entry.row.precision for one in tried}:
-        errors = sorted(one.error for one in tried if one.entry.row.precision == precision)
-        assert errors == pytest.approx(sorted(by_hand.pop(str(precision))))
-    assert not by_hand
-
-
-def test_an_estimate_is_the_row_times_the_ratio_of_peaks() -> None:
-    told = ask("matmul", "h800-sxm", 1)
-    found = told["estimate"]
-    row = next(row for row in told["nearest"] if row["id"] == found["source"])
-    peaks = [CATALOG.devices[name].peaks["bf16"].flops for name in ("h800-sxm", row["device_id"])]
-    assert found["precision"] == "bf16"
-    assert found["value"] == pytest.approx(float(row["metrics"][0]["value"]) * peaks[0] / peaks[1])
-    errors = errors_by_hand("matmul", "mamf")["bf16"]
-    assert (found["tried"], found["error"]) == (len(errors), pytest.approx(median(errors)))
-    assert len(errors) >= LEAST_ROWS
-    assert median(errors) <= MOST_ERROR
-
-
-def test_no_estimate_on_few_rows_or_a_large_error() -> None:
-    rows = [entry for entry in ENTRIES if entry.row.model == "matmul"]
-    tried, device = leave_one_out(rows), CATALOG.devices["h800-sxm"]
-    bf16 = [one for one in tried if one.entry.row.precision == "bf16"]
-    assert isinstance(estimate(rows, device, bf16), Estimate)
-    assert isinstance(estimate(rows, device, bf16[: LEAST_ROWS - 1]), str)
-    assert isinstance(estimate(rows, device, [one for one in bf16 if one.error > MOST_ERROR] * 9), str)
-
-
-def test_no_estimate_of_inference() -> None:
-    assert all(one.entry.row.task != "inference" for one in leave_one_out(ENTRIES))
-
-
-@pytest.mark.parametrize(
-    ("model", "device"), [("gpt-oss-120b", "rtx-4090"), ("qwen3-30b-a3b", "h200-sxm"), ("gpt-oss-120b", "mi355x")]
-)
-def test_no_estimate_beyond_what_was_tried(model: str, device: str) -> None:
-    """An H200's peak in fp8 is 0.44 of a B200's, and 0.90 to 1.11 was tried; an MI355X has its own software."""
-    assert ask(model, device, 8)["no_estimate"]
 
 
 @pytest.mark.parametrize(
