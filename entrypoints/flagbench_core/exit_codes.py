@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
         member.meaning = meaning
         return member
 
-    OK = 0, "done; for verify: REPRODUCED, ABOVE, FASTER or SAME, for align: ALIGNED, for accept: PASS"
+    OK = 0, "done; for verify: REPRODUCED, ABOVE, FASTER or SAME, for accept: PASS"
     BUG = 1, "a bug in flagbench"
     USAGE = (
         2,
@@ -30,7 +30,7 @@ class ExitCode(IntEnum):
     TIMEOUT = 6, "timeout or hang"
     INTERRUPTED = 7, "interrupted; the record is kept"
     BUILD_FAILED = 8, "an image could not be built"
-    BELOW = 9, "verdict BELOW, or SLOWER than a baseline; for align: DIVERGED, for accept: FAIL"
+    BELOW = 9, "verdict BELOW, or SLOWER than a baseline; for accept: FAIL"
     NOT_COMPARABLE = 10, "verdict NOT_COMPARABLE"
     INCONCLUSIVE = 11, "verdict or acceptance INCONCLUSIVE"
     INVALID = (

@@ -25,8 +25,8 @@ from flagbench.report.export import table
 from flagbench.report.html import picture
 from flagbench.report.verdict_page import verdict_table
 from flagbench.verdict import Verdict, choose_claim, verify_claim
-from flagbench.verdict.align import record_curve
 from flagbench.verdict.limits import HIGH, LOW
+from flagbench.verdict.losses import loss_curve
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
@@ -169,6 +169,6 @@ def _pictures(catalog: Catalog, record: Record) -> Iterator[tuple[str, str]]:
     claim = choose_claim(record, case, catalog.claims.values())
     result = verify_claim([record], claim, case, chosen=True)
     yield "verdict.svg", terminal_svg(verdict_table([record], result, stream=io.StringIO()), "flagbench verify last")
-    for chart in (step_chart(record), loss_chart([record_curve(record)])):
+    for chart in (step_chart(record), loss_chart({record.record_id: loss_curve(record)})):
         if chart is not None:
             yield f"{chart.id}.svg", picture(chart)

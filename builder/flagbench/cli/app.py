@@ -23,8 +23,7 @@ GROUPS = {
     "Records": {
         "report": "Make static pages: an index, one for each published row, device, series and new record.",
         "results": "List, show, export and remove stored records, and store those that wait.",
-        "compare": "Show what differs between two records of a case, and the ratio B/A of every metric.",
-        "align": "Say whether two loss curves are aligned by the published rule, and where they diverge.",
+        "compare": "Show how two records of a case differ: conditions, settings, metrics (B/A), losses.",
         "store": "Test a store; create and collect upload tickets.",
         "bundle": "Check the bundle of a reproduction or an acceptance, without a network.",
     },

@@ -1,4 +1,4 @@
-"""`flagbench compare`: two records side by side."""
+"""`flagbench compare`: two records side by side, and their losses."""
 
 from __future__ import annotations
 
@@ -26,15 +26,19 @@ def command(
     wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what differs between two records of a case, and the ratio B/A of every metric.
+    """Show how two records of a case differ: conditions, settings, metrics (B/A), losses.
 
     The intervals of A and B are within the runs, that of B/A is between runs; the last lines name them.
+
+    If both have losses, it says whether these are aligned by the rule published for Llama2-70B, and the step at which
+    they part: the mean of |B - A| / |A| over all steps of A from the 21st on has to be less than 2 %.
 
     Exits 12 if a record is INVALID by the checks of `flagbench verify`, and 11 if one has no evidence. An invalid
     record has no ratios.
 
     --json prints {"schema", "exit_code", "a", "b", "case", "conditions": [{"name", "a", "b", "agreement"}], "config":
-    [{"path", "a", "b"}], "gate", "metrics": [{"name", "unit", "a", "b", "ratio"}], "problems"}.
+    [{"path", "a", "b"}], "gate", "metrics": [{"name", "unit", "a", "b", "ratio"}], "losses":
+    {"outcome", "reason", "errors": {"steps", "missing", "mean", "largest", "largest_step", "parts_at"}}, "problems"}.
     """
     left, right = load_records([a, b], store)
     case = catalog_get(load_catalog(claims=False).cases, left.case, kind="case")

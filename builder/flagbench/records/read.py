@@ -82,14 +82,14 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
     return record
 
 
-def read_content(file: Path | None, what: str = "record") -> tuple[bytes, str]:
+def read_content(file: Path | None) -> tuple[bytes, str]:
     """The bytes of a file or of standard input (None), and what errors call it. Raises RecordError."""
     name = "standard input" if file is None else brief(str(file))
     try:
         return (read_stdin(MAX_BYTES) if file is None else read_input(file, MAX_BYTES)), name
     except OSError as error:
         raise RecordError(
-            f"{f'the {what} ' if file else ''}{name} cannot be read: {reason(error)}",
+            f"{'the record ' if file else ''}{name} cannot be read: {reason(error)}",
             remedy="name a file; `flagbench results ls` shows the stored records",
         ) from error
 

@@ -17,8 +17,8 @@ from flagbench.records.model import Record
 from flagbench.report.verdict_page import STYLES
 from flagbench.terminal import visible
 from flagbench.verdict import VerifyResult
-from flagbench.verdict.align import Curve
 from flagbench.verdict.limits import HIGH, LOW
+from flagbench.verdict.losses import LossCurve
 from flagbench.verdict.result import Ratio
 from flagbench.verdict.rules.comparison import NO_THROTTLING, throttled
 
@@ -262,11 +262,11 @@ def clock_chart(record: Record) -> Chart | None:
     return row_chart("clocks", "Clocks and throttling", told, rows, table, label="MHz")
 
 
-def loss_chart(curves: Sequence[Curve]) -> Chart | None:
-    """The losses of runs by step; None without any."""
+def loss_chart(curves: Mapping[str, LossCurve]) -> Chart | None:
+    """The losses of runs by step, each under the name of its run; None without any."""
     losses = {
-        visible(curve.name): {step: loss for step, loss in curve.losses.items() if loss is not None}
-        for curve in curves
+        visible(name): {step: loss for step, loss in curve.items() if loss is not None}
+        for name, curve in curves.items()
     }
     told = "The line is the median of each stretch of steps."
     return _curve("losses", "Loss by step", told, losses, "loss")

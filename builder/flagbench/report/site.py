@@ -33,11 +33,11 @@ from flagbench.report.html import Link, Sections, page
 from flagbench.report.record_page import record_page
 from flagbench.report.results import with_verdicts
 from flagbench.report.verdict_page import explanation_blocks, verdict_blocks
-from flagbench.verdict import choose_claim, claims_for, verify_claim
-from flagbench.verdict.align import Curve, CurveError, align_curves, record_curve
+from flagbench.verdict import choose_claim, claims_for, compare_records, verify_claim
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.explain import explain
 from flagbench.verdict.limits import HIGH, LOW
+from flagbench.verdict.losses import loss_curve
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Ratio
 from flagbench.verdict.series import series_verdict
@@ -63,14 +63,14 @@ def run_page(
     *,
     home: str = "",
     series: Series | None = None,
-    before: Curve | None = None,
+    before: Record | None = None,
     charts: Sequence[Chart | None] = (),
     listing: Table | None = None,
 ) -> str:
     """A page of runs of one configuration: the verdict on them, charts, and all that their records say.
 
-    `series`: the one that the records are of. `before`: the losses of an earlier run of the same configuration and
-    seed. `charts`, `listing`: what follows.
+    `series`: the one that the records are of. `before`: an earlier run of the same configuration and seed, whose
+    losses are shown beside those of the first one. `charts`, `listing`: what follows.
     """
     case, first = catalog.cases.get(records[0].case), records[0]
     claims = [] if case is None else claims_for(first, case, catalog.claims.values())
@@ -91,18 +91,17 @@ def run_page(
         explanation = explain(records, result, case)
         if explanation.gap is not None:
             sections["Where the time went"] = explanation_blocks(explanation)
-    curves = []
-    for record in records:
-        with suppress(CurveError):
-            curves.append(record_curve(record))
+    curves = {record.record_id: loss_curve(record) for record in records}
     lead = f"{first.case}:{first.stack} of {first.created_at}"
     if len(records) == 1:
         drawn += [step_chart(first), clock_chart(first)]
         drawn += [roof_chart(first, recompute(first, case).device)] if case else []
         sections["Record"] = record_page(first, ())
-        if before is not None and curves:
-            lead += f". Losses beside the run before, {before.name}: {align_curves(curves[0], before, case).reason}"
-            curves.append(before)
+        if before is not None and case is not None:
+            losses = compare_records(before, first, case).losses
+            if losses is not None:
+                lead += f". Losses beside the run before, {before.record_id}: {losses.reason}"
+                curves[before.record_id] = loss_curve(before)
     if listing is not None:
         sections["Records"] = [listing]
     return page(
@@ -122,17 +121,19 @@ def store_pages(store: Store) -> Iterator[tuple[str, str]]:
     found = with_verdicts(store, store.list())
     entries = [entry for entry in found if entry.summary is not None]
     pages: set[str] = set()
-    curves: dict[str | None, Curve] = {}
+    newest: dict[str, Record] = {}
+    """By digest of the configuration, the newest record so far that has losses."""
     for entry, content in store.read_all(entries[:NEWEST][::-1]):
         with suppress(FlagbenchError):
             if isinstance(content, FlagbenchError):
                 raise content
             record = read_record(content)
-            before = curves.get(record.config_digest)
+            before = newest.get(record.config_digest or "")
             text = run_page([record], catalog, entry.record_id, home=INDEX, before=before)
             pages.add(entry.record_id)
             yield file_name("record", entry.record_id), text
-            curves[record.config_digest] = record_curve(record)
+            if record.config_digest is not None and loss_curve(record):
+                newest[record.config_digest] = record
     claims = _by(entries, lambda summary: summary.claim)
     for claim, of_claim in claims.items():
         yield file_name("claim", claim), _claim_page(claim, catalog.claims.get(claim), of_claim, pages)

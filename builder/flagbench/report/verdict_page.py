@@ -17,6 +17,7 @@ from flagbench.verdict.conditions import DEVICE, describe, shown
 from flagbench.verdict.efficiency import efficiency, price_here
 from flagbench.verdict.explain import Cause, Explanation
 from flagbench.verdict.interval import common, estimate, session_of
+from flagbench.verdict.losses import FIRST_STEP, LIMIT, LossComparison, percent
 from flagbench.verdict.result import Estimate, MetricResult, Ratio
 from flagbench.verdict.subject import ending, slow_devices
 from flagbench_core import __version__
@@ -201,6 +202,7 @@ def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wi
         Table(("setting that differs", "A", "B"), settings, cut=("A", "B")),
         Table(columns, metrics, right, drop=("unit", "B", "A")),
         Lines(_comparison_notes(comparison)),
+        Lines(_loss_notes(comparison.losses)),
     )
     return render(blocks, stream, wide=wide)
 
@@ -222,6 +224,20 @@ def _comparison_notes(comparison: Comparison) -> tuple[str, ...]:
             if found is not None and found.ci_method is not None:
                 ways.setdefault(found.ci_method, {})[label] = None
     return tuple(f"95 % interval of {', '.join(labels)}: {way}" for way, labels in ways.items())
+
+
+def _loss_notes(losses: LossComparison | None) -> tuple[str, ...]:
+    """Whether two runs have the same losses, and where these part."""
+    if losses is None:
+        return ()
+    rule = f"mean of |B - A| / |A| from step {FIRST_STEP} on less than {percent(LIMIT)}"
+    notes = [f"losses {losses.outcome.value}: {losses.reason}", f"rule, as published for Llama2-70B: {rule}"]
+    if losses.errors.largest is not None:
+        notes.append(f"largest error {percent(losses.errors.largest)}, at step {losses.errors.largest_step}")
+    if losses.errors.parts_at is not None:
+        step = losses.errors.parts_at
+        notes.append(f"the losses part at step {step}: all errors from there on exceed {percent(LIMIT)}")
+    return tuple(notes)
 
 
 def _metric_table(result: VerifyResult) -> Table:

@@ -14,6 +14,7 @@ from flagbench.verdict.conditions import Agreement, ConditionResult, compare_con
 from flagbench.verdict.derivation import leaves, same
 from flagbench.verdict.interval import quotient, ratio_of_sides
 from flagbench.verdict.judge import no_evidence
+from flagbench.verdict.losses import LossComparison, compare_losses
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Estimate, Ratio
 from flagbench.verdict.rules import invalid
@@ -55,6 +56,8 @@ class Comparison(Struct, frozen=True):
     """What makes a record invalid, or its numbers no evidence, one clause each; A and B are named."""
     exit_code: ExitCode = ExitCode.OK
     """INVALID and INCONCLUSIVE as for `flagbench verify`, where a record is invalid or has no evidence."""
+    losses: LossComparison | None = None
+    """None if no step has a loss in both records."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; the shape `flagbench compare --json` prints."""
@@ -74,6 +77,7 @@ class Comparison(Struct, frozen=True):
             ],
             "gate": self.gate,
             "metrics": to_builtins(self.metrics),
+            "losses": to_builtins(self.losses),
             "problems": list(self.problems),
         }
 
@@ -117,6 +121,7 @@ def compare_records(a: Record, b: Record, case: Case) -> Comparison:
         gate=case.gate,
         problems=(*wrong, *unproven, *([f"A and B count as one run: {once}"] if once else ())),
         exit_code=ExitCode.INVALID if wrong else ExitCode.INCONCLUSIVE if unproven else ExitCode.OK,
+        losses=compare_losses(a, b, case, wrong),
     )
 
 

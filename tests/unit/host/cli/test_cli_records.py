@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from flagbench.records.store import Store
+from flagbench_cases.shared.spool import Step
 from flagbench_core.exit_codes import ExitCode
+from honest import CLAIMS, Pace, honest_record
 from unit.host.conftest import Flagbench, MakeRecord
 
 IDS = ("20260103T000000Z-alpha", "20260102T000000Z-beta", "20260102T000000Z-be", "20260101T000000Z-gamma")
@@ -94,3 +96,38 @@ def test_an_existing_path_is_a_path(flagbench: Flagbench, make_record: MakeRecor
 @pytest.mark.parametrize("command", ["compare - -", "verify - -", "verify - --baseline -"])
 def test_standard_input_is_named_once(flagbench: Flagbench, command: str) -> None:
     assert flagbench(command).code == ExitCode.USAGE
+
+
+def trained(factor: float) -> bytes:
+    """A sound record of 60 steps, with the usual losses of `honest_record` times a factor."""
+
+    def with_loss(rank: int, step: Step) -> Step:
+        return step._replace(loss=factor * step.loss)
+
+    record_id = f"20260101T000000Z-{factor}"
+    claim = CLAIMS["distilbert/a100-1x8-fp32"]
+    record = honest_record(claim, Pace(noise=0.01), count=60, change=with_loss, record_id=record_id, run_id=record_id)
+    return json.dumps(record).encode()
+
+
+def test_compare_says_where_losses_part(flagbench: Flagbench) -> None:
+    Path("a.json").write_bytes(trained(1.0))
+    Path("b.json").write_bytes(trained(1.03))
+    ended = flagbench("compare a.json b.json")
+    assert ended.code == ExitCode.OK
+    assert "\nlosses DIVERGED: the mean relative error of 40 steps is 3 %, not less than 2 %\n" in ended.out
+    assert "\nthe losses part at step 1: " in ended.out
+    losses = flagbench("compare --json b.json b.json").json["losses"]
+    assert losses["outcome"] == "ALIGNED"
+    assert losses["errors"] == {
+        "steps": 40, "missing": 0, "mean": 0.0, "largest": 0.0, "largest_step": 21, "parts_at": None,
+    }  # fmt: skip
+
+
+def test_losses_that_contradict_the_evidence_are_invalid(flagbench: Flagbench) -> None:
+    Path("a.json").write_bytes(trained(1.0))
+    record = json.loads(trained(1.03))
+    record["quality"]["losses"]["values"] = json.loads(trained(1.0))["quality"]["losses"]["values"]
+    Path("b.json").write_text(json.dumps(record))
+    ended = flagbench("compare --json a.json b.json")
+    assert (ended.code, json.loads(ended.out)["losses"]["outcome"]) == (ExitCode.INVALID, "INVALID")

@@ -12,7 +12,6 @@ from flagbench.records.model import DeviceTelemetry, Telemetry
 from flagbench.records.read import read_record
 from flagbench.report.charts import Run, axis, clock_chart, loss_chart, ratio_chart, roof_chart, run_chart, step_chart
 from flagbench.report.html import picture
-from flagbench.verdict.align import Curve
 from flagbench.verdict.result import Ratio
 from unit.host.conftest import ROOT
 
@@ -58,8 +57,7 @@ def test_record_charts_have_every_step_and_a_table() -> None:
     assert steps.table.rows[0][0] == "10 to 28"
     losses = record.quality and record.quality.losses
     assert losses is not None
-    curve = Curve("a", dict(enumerate(losses.values, 1)))
-    both = loss_chart([curve, Curve("b", {1: 2.0, 2: None, 3: 1.0})])
+    both = loss_chart({"a": dict(enumerate(losses.values, 1)), "b": {1: 2.0, 2: None, 3: 1.0}})
     assert both is not None
     assert [line.name for line in both.lines] == ["a", "b"]
     assert both.table.columns[0] == "run"

@@ -78,9 +78,9 @@ def _believed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     its parts agree; for "records" nothing."""
     tested = getattr(request.module, "TESTED", "comparisons")
     if tested == "comparisons":
-        for name in ("verify", "compare", "align"):
+        for name in ("verify", "compare"):
             monkeypatch.setattr(import_module(f"flagbench.verdict.{name}"), "recompute", Subject)
-        for name in ("rules", "compare", "align"):
+        for name in ("rules", "compare"):
             monkeypatch.setattr(import_module(f"flagbench.verdict.{name}"), "invalid", _on_any_record)
 
 
