@@ -34,9 +34,7 @@ GROUPS = {
             "Convert downloaded data and weights into the folders that runs read; --to uploads them to a bucket."
         ),
         "expect": "Show what has been published of a case or model for a device, and what comes closest.",
-        "plan": (
-            "Show the layouts of a split model, and whether they fit into the devices' memory; the fastest first."
-        ),
+        "plan": "Show the layouts of a split model, and whether they fit into the devices' memory.",
         "job": "Print a Kubernetes job that runs a case, for `kubectl apply -f -`.",
     },
     "For those who publish": {

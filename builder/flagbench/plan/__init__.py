@@ -1,1 +1,1 @@
-"""Predicts memory and speed of the layouts of a split model, and which of them fit."""
+"""Predicts the memory of the layouts of a split model, and which of them fit."""

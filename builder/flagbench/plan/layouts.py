@@ -1,4 +1,4 @@
-"""Every layout of a number of devices, with its memory, its bubble and how fast it should be."""
+"""Every layout of a number of devices, with its memory and whether it fits."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, Engine
 from flagbench.manifests.settings import preset_of, setting_fault
 from flagbench.plan.memory import StageMemory, forward_memory, fullest_stage
-from flagbench.plan.model import Layout, Model, Software, Step, bubble
-from flagbench.plan.speed import TensorSpeed
+from flagbench.plan.model import Layout, Model, Software, Step
 from flagbench.runs.request import read_setting
 
 GIB = 2**30
-UNCERTAINTY = 0.1
-"""Predictions are up to this much below or above the published memory (docs/plan.md)."""
+TIGHT = 0.1
+"""A layout that fits by less than this part of a device's memory is tight."""
+LEAST_RECOMPUTED_FIRST = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,9 @@ class Row:
     recompute: str
     memory: StageMemory
     """Of the stage that needs most."""
-    bubble: float
-    relative: float
-    """Predicted speed of a device, 1 for one that never waits, recomputes nothing and has the fastest measured
-    tensor parallelism."""
     fits: bool
     tight: bool
-    """It fits by less than the uncertainty of the prediction."""
+    """Whether it fits by less than `TIGHT`."""
     global_batch: int
     """Samples of a step of all replicas."""
 
@@ -123,8 +119,6 @@ class Row:
             **self.layout._asdict(),
             "recompute": self.recompute,
             "global_batch": self.global_batch,
-            "bubble": self.bubble,
-            "relative_speed": self.relative,
             "fits": self.fits,
             "tight": self.tight,
             "memory": self.memory.to_dict(),
@@ -187,43 +181,38 @@ def _at(plan: Planned, path: str) -> int:
     return int(found)
 
 
-def rows(
-    plan: Planned, devices: int, per_node: int, memory: float, software: Software, speed: TensorSpeed
-) -> list[Row]:
-    """Every layout: those that fit into `memory` GiB, then those that just fit, both the fastest first; then those
-    that do not fit, the smallest first.
+def rows(plan: Planned, devices: int, per_node: int, memory: float, software: Software) -> list[Row]:
+    """Every layout: those that fit into `memory` GiB, then those that are tight, then those that do not fit.
 
-    If several recomputations may be chosen, a row has the fastest that fits, else the one that needs least.
-    Of layouts that are equally fast, the one with less tensor parallelism is first, then with fewer stages.
+    Layouts that fit are sorted by recomputation, stages and tensor parallelism, the least first; those that do not
+    fit by memory. If several recomputations may be chosen, a row has the least that fits.
     """
     found = []
     for layout in layouts(plan, devices, per_node):
-        choices = [_row(plan, layout, recompute, memory, software, speed) for recompute in plan.recomputes]
+        choices = [_row(plan, layout, recompute, memory, software) for recompute in plan.recomputes]
         found.append(min(choices, key=_order))
     return sorted(found, key=_order)
 
 
-def _order(row: Row) -> tuple[Any, ...]:
+def _order(row: Row) -> tuple[int, ...]:
     if not row.fits:
-        return (True, row.memory.in_use)
-    return (False, row.tight, -round(row.relative, 9), row.layout.tp, row.layout.pp)
+        return (2, row.memory.in_use)
+    recomputed = LEAST_RECOMPUTED_FIRST.index(row.recompute)
+    return (int(row.tight), recomputed, row.layout.pp, row.layout.tp)
 
 
-def _row(plan: Planned, layout: Layout, recompute: str, memory: float, software: Software, speed: TensorSpeed) -> Row:
+def _row(plan: Planned, layout: Layout, recompute: str, memory: float, software: Software) -> Row:
     step, model = plan.step(recompute), plan.model
     if plan.training:
-        needed, waits = fullest_stage(model, step, layout, software), bubble(layout.pp, step.micro_batches)
-        again = model.recomputed_share(recompute, step.sequence_length, layout.tp)
+        needed = fullest_stage(model, step, layout, software)
     else:
-        needed, waits, again = forward_memory(model, step, layout, software), 0.0, 0.0
+        needed = forward_memory(model, step, layout, software)
     fits = needed.in_use <= memory * GIB
     return Row(
         layout,
         recompute,
         needed,
-        waits,
-        (1 - waits) / (1 + again) * speed.of(layout.tp),
         fits,
-        fits and needed.in_use > (1 - UNCERTAINTY) * memory * GIB,
+        fits and needed.in_use > (1 - TIGHT) * memory * GIB,
         step.micro_batch * step.micro_batches * layout.dp,
     )

@@ -11,7 +11,7 @@ values, V vocabulary, t tensor-parallel ranks, e bytes of a value.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from flagbench.plan.model import GPU, Layout, Model, Software, Step
 
@@ -30,8 +30,6 @@ in NVIDIA/nccl issue 964. Not measured on the devices of the claims."""
 class StageMemory:
     """Bytes on each rank of one stage."""
 
-    stage: int
-    """From 0."""
     weights: int
     gradients: int
     optimizer: int
@@ -73,8 +71,8 @@ class StageMemory:
         return self.always + max(spent, self.update) + self.context + self.communicators
 
     def to_dict(self) -> dict[str, int]:
-        """All terms, and both sums."""
-        return {**asdict(self), "tensors": self.tensors, "in_use": self.in_use}
+        """Both sums, bytes."""
+        return {"tensors": self.tensors, "in_use": self.in_use}
 
 
 def _margin(layout: Layout, software: Software, *, training: bool) -> dict[str, int]:
@@ -207,7 +205,6 @@ def stage_memory(model: Model, step: Step, layout: Layout, stage: int, software:
     if software.copying_reduce_scatter and step.distributed_optimizer:
         update = max(update, FP32 * elements)
     return StageMemory(
-        stage=stage,
         weights=step.bytes * elements,
         gradients=FP32 * elements,
         optimizer=of_optimizer * elements // replicas,
@@ -333,7 +330,6 @@ def forward_memory(model: Model, step: Step, layout: Layout, software: Software 
         hidden + (e * (1 if step.micro_batch == 1 else 2) + (0 if e == FP32 else FP32)) * logits,
     ]
     return StageMemory(
-        stage=0,
         weights=e * sum(model.parameters(layout, 0)),
         gradients=0,
         optimizer=0,

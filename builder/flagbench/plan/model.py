@@ -73,18 +73,6 @@ class Model:
         head = [h] if self.tied and layout.pp == 1 else [h, table]
         return first * (stage == 0) + layers + head * (stage == layout.pp - 1)
 
-    def recomputed_share(self, recompute: str, length: int, tp: int) -> float:
-        """FLOPs that recomputation repeats, as a part of those of forward and backward; sequences of `length`.
-
-        The operators are those of the formula llama-matmul/v1 of the manifests: 2 FLOPs per multiply-accumulate,
-        attention in full, a backward pass of twice the forward pass.
-        """
-        attention = 2 * length * self.dim
-        linear = 2 * self.dim * (self.dim + self.kv_dim) + 3 * self.dim * self.ffn
-        forward = self.layers * (linear + attention) + self.dim * self.padded_vocabulary(tp)
-        again = {"none": 0, "selective": attention, "full": linear + attention}[recompute]
-        return self.layers * again / (3 * forward)
-
 
 @dataclass(frozen=True)
 class Step:
@@ -145,11 +133,3 @@ def software_of(stack: Stack) -> Software:
         return CPU
     release = tuple(int(part) for part in stack.expects["torch"].split(".")[:2])
     return Software(fused_norm=release >= FUSED_NORM_FROM, foreach_adam=release >= FOREACH_ADAM_FROM)
-
-
-def bubble(stages: int, micro_batches: int) -> float:
-    """Share of a step in which a stage waits: (p - 1) / (m + p - 1) for p equal stages and m micro-batches.
-
-    Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters, SC 2021.
-    """
-    return (stages - 1) / (micro_batches + stages - 1)

@@ -13,14 +13,15 @@ from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
 from flagbench.page import Block, Lines, Table
-from flagbench.plan.layouts import GIB, UNCERTAINTY, Planned, Row, planned, rows, splits
+from flagbench.plan.layouts import GIB, TIGHT, Planned, Row, planned, rows, splits
 from flagbench.plan.model import GPU, Step, software_of
-from flagbench.plan.speed import TensorSpeed, tensor_speed
 from flagbench.runs.request import RunOptions, check_options
 from flagbench_core.exit_codes import ExitCode
 
 NODE = 8
 """Devices of a node, unless told otherwise: as in all published rows of several nodes."""
+PREDICTION_ERROR = "The prediction is off by more than 10 % for 8 of 17 published rows, by 21 % at most."
+"""What the table in docs/plan.md shows."""
 
 
 def _gib(count: int) -> str:
@@ -33,31 +34,26 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "DP": lambda row: str(row.layout.dp),
     "RECOMPUTE": lambda row: row.recompute,
     "BATCH": lambda row: str(row.global_batch),
-    "MODEL": lambda row: _gib(row.memory.weights + row.memory.gradients + row.memory.optimizer),
-    "ACTIVATIONS": lambda row: _gib(row.memory.activations + row.memory.working),
     "IN USE": lambda row: _gib(row.memory.in_use),
     "FITS": lambda row: "tight" if row.tight else "yes" if row.fits else "no",
-    "BUBBLE": lambda row: f"{row.bubble:.1%}",
-    "SPEED": lambda row: f"{row.relative:.3f}",
 }
 """Of the table: what each shows of a layout. Memory in GiB."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The layouts of a case on a number of devices, the best first."""
+    """The layouts of a case on a number of devices, those that fit first."""
 
     planned: Planned
     stack: Stack | None
     options: RunOptions
     memory: float
     """GiB of a device."""
-    speed: TensorSpeed
     rows: Sequence[Row]
 
     @property
-    def best(self) -> Row | None:
-        """The fastest layout that fits; None if none does."""
+    def first_fit(self) -> Row | None:
+        """The first layout that fits; None if none does."""
         return self.rows[0] if self.rows[0].fits else None
 
     @property
@@ -67,11 +63,11 @@ class Plan:
 
     @property
     def command(self) -> str | None:
-        """The command that runs the best layout; None if none fits."""
-        if self.best is None:
+        """The command that runs the first layout; None if none fits."""
+        if self.first_fit is None:
             return None
-        case, layout = self.planned.case, self.best.layout
-        chosen = {"tp": layout.tp, "pp": layout.pp, "recompute": self.best.recompute}
+        case, layout = self.planned.case, self.first_fit.layout
+        chosen = {"tp": layout.tp, "pp": layout.pp, "recompute": self.first_fit.recompute}
         settings = [f"{name}={value}" for name, value in chosen.items() if name in case.settable]
         settings += sorted(text for text in self.options.set_ if text.partition("=")[0] not in chosen)
         image = f"{case.name}:{self.stack.selector if self.stack else 'STACK'}"
@@ -79,7 +75,7 @@ class Plan:
 
     def require_fit(self) -> None:
         """Raise FlagbenchError (out of memory) if no layout fits."""
-        if self.best is not None:
+        if self.first_fit is not None:
             return
         ways = ["use devices with more memory"]
         if "pp" in self.planned.engine.layout:
@@ -101,16 +97,13 @@ class Plan:
             "stack": self.stack.name if self.stack else None,
             "preset": self.options.preset,
             "precision": self.planned.precision,
-            "flops": self.planned.case.formula,
             "devices": self.options.nodes * self.options.gpus,
             "devices_per_node": self.options.gpus,
             "memory_gib": self.memory,
             "sequence_length": step.sequence_length,
             "micro_batch_size": step.micro_batch,
             "batch_size": step.micro_batch * step.micro_batches,
-            "tensor_speed": {"measured": dict(self.speed.measured), "claims": list(self.speed.claims)},
             "layouts": [row.to_dict() for row in self.rows],
-            "fastest": self.best.to_dict() if self.best else None,
             "command": self.command,
         }
 
@@ -125,30 +118,19 @@ class Plan:
             [[cell(row) for cell in COLUMNS.values()] for row in self.rows],
             right=frozenset(COLUMNS) - {"RECOMPUTE", "FITS"},
             styles={"no": "bold red", "tight": "bold yellow"},
-            drop=("MODEL", "ACTIVATIONS", "BATCH"),
+            drop=("BATCH",),
         )
         return [Lines((head,)), table, Lines(tuple(self._notes()))]
 
     def _notes(self) -> list[str]:
         notes = [
-            "Memory is predicted, GiB on each rank of the fullest stage (docs/plan.md). A layout that fits by less",
-            f"than {UNCERTAINTY:.0%}, the uncertainty of the prediction, is tight and listed after the others.",
+            "IN USE is the predicted memory of each rank of the fullest stage, GiB (docs/plan.md).",
+            PREDICTION_ERROR,
+            f"A layout that fits by less than {TIGHT:.0%} is tight.",
         ]
-        if self.planned.training:
-            notes.append("SPEED is that of a device, 1 without bubble, recomputation and cost of tensor parallelism.")
-        if self.speed.claims:
-            known = ", ".join(f"tp {tp}: {value:.3f}" for tp, value in self.speed.measured.items())
-            notes += [
-                f"Tensor parallelism ({known}) as in the published rows",
-                f"  {' and '.join(self.speed.claims)}",
-            ]
-        else:
-            notes.append("What tensor parallelism costs was not published; of equal speeds, less of it is first.")
-        if self.planned.case.formula is None:
-            notes.append(
-                "The case counts no FLOPs: its runs have no utilisation, and no rule on FLOPs applies to them."
-            )
-        return notes if self.command is None else [*notes, f"Fastest that fits: {self.command}"]
+        if self.command is not None:
+            notes.append(f"To run the first one: {self.command}")
+        return notes
 
 
 def make_plan(
@@ -176,9 +158,8 @@ def make_plan(
     check_options(options, case, min(able, key=lambda one: one.device_kind == "cpu"))
     memory = _memory(memory, stack)
     plan = planned(case, options.preset, options.precision, options.set_)
-    speed = tensor_speed(case, catalog.claims.values()) if plan.training else TensorSpeed()
     software = GPU if stack is None else software_of(stack)
-    return Plan(plan, stack, options, memory, speed, rows(plan, devices, per_node, memory, software, speed))
+    return Plan(plan, stack, options, memory, rows(plan, devices, per_node, memory, software))
 
 
 def _case_and_stack(name: str, catalog: Catalog) -> tuple[Case, Stack | None]:
