@@ -20,6 +20,7 @@ from flagbench.records.store_doctor import probe
 from flagbench.report.results import State, state_of
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import PROFILES
+from storage.policies import become_guest, become_owner, write_only_policy
 from unit.host.conftest import RECORD
 
 pytestmark = pytest.mark.s3
@@ -85,17 +86,16 @@ def test_a_bucket_that_keeps_versions_is_refused(store: Store, server: Any, buck
 
 
 def test_a_key_that_can_only_write_stores_and_shows_nothing(
-    bucket: str, store: Store, monkeypatch: pytest.MonkeyPatch
+    server: Any, bucket: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", os.environ["FLAGBENCH_TEST_S3_WRITER_KEY"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", os.environ["FLAGBENCH_TEST_S3_WRITER_SECRET"])
-    writer = open_store(f"s3://{bucket}/some/prefix")
+    server.put_bucket_policy(Bucket=bucket, Policy=write_only_policy(bucket, "some/prefix"))
+    become_guest(monkeypatch)
+    writer = open_store(store.url)
     assert writer.health().ok
     writer.put(record())
     refused(ExitCode.NOT_STORED, writer.put, record())  # it cannot see that this is the same
     refused(ExitCode.USAGE, lambda: [*writer.list()])
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", os.environ["FLAGBENCH_TEST_S3_KEY"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", os.environ["FLAGBENCH_TEST_S3_SECRET"])
+    become_owner(monkeypatch)
     assert store.get("20260101T120000Z-0001") == record()
 
 

@@ -26,6 +26,7 @@ from flagbench_core.exit_codes import ExitCode
 from oci_images import MANIFEST
 from registries import Bench, own_stack
 from running import wait_until
+from storage.policies import become_guest, write_only_policy
 
 pytest_plugins = ["containers", "registries"]
 pytestmark = [pytest.mark.s3, pytest.mark.docker]
@@ -112,8 +113,8 @@ def test_a_key_that_may_only_write(
     bench: Bench, push: Push, server: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = build(bench, "case:1", b"own")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", os.environ["FLAGBENCH_TEST_S3_WRITER_KEY"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", os.environ["FLAGBENCH_TEST_S3_WRITER_SECRET"])
+    server.put_bucket_policy(Bucket=bucket, Policy=write_only_policy(bucket, "v2"))
+    become_guest(monkeypatch)
     first = push(image)
     assert (hows(first), push(image).digest) == ({"uploaded"}, first.digest)
     assert f"v2/{bench.name}/case/manifests/1" in keys_of(server, bucket)
