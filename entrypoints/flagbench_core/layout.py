@@ -1,4 +1,4 @@
-"""Where a store is, and where it keeps records, bundles, series and uploads: names below its folder or its prefix."""
+"""Where a store is, and where it keeps records, bundles and series: names below its folder or its prefix."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ BUNDLE = "bundles/{record_id}/node-{node}-{sha256}.tar.gz"
 SERIES = "series/{series_id}.json"
 SERIES_PART = "series/{series_id}/{part}.json"
 """A part of a series that has not ended."""
-INBOX_RECORD = "inbox/{run_id}/record.json"
-"""What the holder of a ticket uploads."""
-INBOX_BUNDLE = "inbox/{run_id}/node-{node}.tar.gz"
 CHECKSUM = "{name}.sha256"
 """In a folder, the file beside a record."""
 CHECKSUM_TEXT = "{sha256}  {name}\n"

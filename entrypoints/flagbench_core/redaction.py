@@ -105,7 +105,7 @@ _SECRET_NAME = re.compile(
 # A tokenizer's and Kubernetes' own words.
 _HARMLESS_NAME = re.compile(
     r"PUBLIC_?KEY|(^|_)(PAD|EOS|BOS|UNK|CLS|SEP|MASK)_TOKEN$|TOKENS?_(PER|TYPE|COUNT|IDS?)(_|$)"
-    r"|(PULL|FROM)_?SECRETS?$|^__(STORE|TICKET)_SECRET$|SECRET_?(NAME|REF)|AGENT_INJECT",
+    r"|(PULL|FROM)_?SECRETS?$|^__STORE_SECRET$|SECRET_?(NAME|REF)|AGENT_INJECT",
     re.IGNORECASE,
 )
 _END = r"[,.;:)\]}]*"

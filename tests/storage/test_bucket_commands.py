@@ -7,14 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flagbench.records.store import open_store
-from flagbench.records.tickets import Inbox
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import RECORD
 from warmup import warm
@@ -82,25 +80,6 @@ def test_a_record_that_could_not_be_stored_is_pushed_later(flagbench: Any, bucke
     assert ids(flagbench("results", "push", "--json")) == []
 
 
-def test_a_run_with_a_ticket_and_without_keys_is_collected(
-    flagbench: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("torch")
-    store, file = open_store(f"s3://{bucket}/lab"), tmp_path / "a ticket"
-    file.write_bytes(Inbox(store).issue("rented", 1, timedelta(hours=1)).encode())
-    with monkeypatch.context() as rented:
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
-            rented.setenv(name, "no-such-key")
-        ran = flagbench(*SHORT, "--ticket", str(file), "--json")
-    assert ran.returncode == 0, ran.stderr
-    assert "Signature" not in ran.stderr + ran.stdout
-    record = json.loads(ran.stdout)
-    inbox = Inbox(store)
-    (found,) = (inbox.collect(*each) for each in inbox.waiting().items())
-    assert (found.run_id, found.record_id, found.bundles) == ("rented", record["record_id"], 1)
-    assert json.loads(store.get(record["record_id"])) == record
-
-
 def test_a_record_survives_a_kill_while_it_is_being_stored(
     flagbench: Any, bucket: str, proxy: Any, tmp_path: Path
 ) -> None:
@@ -145,14 +124,22 @@ def test_the_doctor_of_a_bucket(flagbench: Any, bucket: str, server: Any, proxy:
         return ended.returncode, answer["safe"], failed
 
     assert doctor() == (0, True, [])
-    proxy.fault = lambda method, path, count: "lost" if method == "PUT" and "/inbox/" in path else None
-    assert doctor() == (0, True, ["tickets"])
     proxy.fault = lambda method, path, count: (403, "AccessDenied") if "list-type" in path else None
     assert doctor()[:2] == (ExitCode.USAGE, False)
     proxy.fault = lambda method, path, count: None
     server.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     assert doctor()[:2] == (ExitCode.USAGE, False)
     assert flagbench(*SHORT, "--store", f"s3://{bucket}").returncode == ExitCode.USAGE
+
+
+def test_the_doctor_names_uploads_that_were_never_collected(flagbench: Any, bucket: str, server: Any) -> None:
+    for key, content in (("1/record.json", b"{}"), ("1/node-0.tar.gz", b"x"), ("2/record.json", b"")):
+        server.put_object(Bucket=bucket, Key=f"lab/inbox/{key}", Body=content)
+    answer = json.loads(flagbench("store", "doctor", "--store", f"s3://{bucket}/lab", "--json").stdout)
+    (inbox,) = (check for check in answer["checks"] if check["name"] == "inbox")
+    assert (answer["safe"], inbox["ok"]) == (True, True)
+    assert f"2 uploads in s3://{bucket}/lab/inbox/ were never collected" in inbox["detail"]
+    assert f"aws s3 cp --recursive s3://{bucket}/lab/inbox/ inbox" in inbox["detail"]
 
 
 NOWHERE = "s3://flagbench-nowhere"
@@ -163,8 +150,6 @@ NOWHERE = "s3://flagbench-nowhere"
     [
         ["results", "ls"],
         ["store", "doctor"],
-        ["store", "ticket"],
-        ["store", "collect"],
         SHORT,
         ["push", "distilbert:cpu", "--to", NOWHERE],
     ],
@@ -185,7 +170,7 @@ def test_what_keeps_all_files_back_is_said_once(flagbench: Any, proxy: Any, tmp_
     assert len(proxy.requests) == 1, "a store that fails is tried once"
 
 
-@pytest.mark.parametrize("command", ["results ls", "results show last", "store ticket", "store collect"])
+@pytest.mark.parametrize("command", ["results ls", "results show last"])
 def test_a_server_that_fails_is_no_usage_error(typed: Any, bucket: str, proxy: Any, command: str) -> None:
     proxy.fault = lambda method, path, count: (503, "SlowDown")
     assert typed(*command.split(), "--store", f"s3://{bucket}").code == ExitCode.ENGINE

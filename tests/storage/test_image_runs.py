@@ -1,8 +1,7 @@
-"""Real runs of a case that store their record and their bundles: in a bucket, with a ticket, on two nodes."""
+"""Real runs of a case that store their record and their bundles: in a bucket, on two nodes."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
@@ -19,7 +18,6 @@ from flagbench.records.store import open_store
 from flagbench_cases.record import stores
 from flagbench_core.exit_codes import ExitCode
 from running import CaseRun, Ended, free_port, run_case
-from storage.tickets import make_ticket, secrets_of
 
 pytestmark = [pytest.mark.s3, pytest.mark.image]
 
@@ -123,48 +121,6 @@ def test_a_run_whose_upload_failed_waits_and_says_so(bucket: str, proxy: Any, tm
     assert len(kept) == 3
     assert f"{record['record_id']}.json" in kept
     assert f"{record['record_id']}.node-0-{record['bundle']['sha256']}.tar.gz" in kept
-
-
-def test_two_nodes_with_a_ticket_and_no_keys(
-    server: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticket = make_ticket(bucket, os.environ["AWS_ENDPOINT_URL"], "rented-1", nodes=2)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name)
-    first, second = two_nodes(tmp_path, SHORT, FLAGBENCH_TICKET=ticket.encode().decode())
-    assert (first.code, second.code) == (0, 0), (first.stderr, second.stderr)
-    found = objects(server, bucket)
-    assert set(found) == {f"inbox/rented-1/{name}" for name in ("record.json", "node-0.tar.gz", "node-1.tar.gz")}
-    assert json.loads(found["inbox/rented-1/record.json"]) == first.record
-    assert first.record["run_id"] == "rented-1"
-    for node in range(2):
-        files = inside(found[f"inbox/rented-1/node-{node}.tar.gz"])
-        assert set(files) - LISTED == {f"rank-0000{node}.{kind}" for kind in ("facts", "steps")}
-        manifest = json.loads(files["MANIFEST.json"])
-        assert (manifest["node"], manifest["record_id"]) == (node, first.record["record_id"])
-        whole = b"".join(files.values()).decode("utf-8", "replace")
-        told = (tmp_path / f"message-{node}").read_text() + first.stderr + second.stderr + first.lines[0]
-        assert not any(secret in whole + told for secret in secrets_of(ticket))
-    file = tmp_path / "ticket"
-    file.write_bytes(ticket.encode())
-    again = run_case(str(tmp_path), *SHORT, "--ticket", str(file))
-    assert (again.code, again.status["state"]) == (ExitCode.NOT_STORED, "ok")
-    assert json.loads(objects(server, bucket)["inbox/rented-1/record.json"]) == first.record
-
-
-def test_what_a_ticket_could_not_upload_waits_without_its_urls(bucket: str, proxy: Any, tmp_path: Path) -> None:
-    ticket = make_ticket(bucket, proxy.url, "rented-2")
-    proxy.fault = lambda method, path, count: (400, "EntityTooLarge") if method == "PUT" else None
-    file = tmp_path / "ticket"
-    file.write_bytes(ticket.encode())
-    ended = run_case(str(tmp_path), *SHORT, "--ticket", str(file), "--out", str(tmp_path / "out"))
-    assert (ended.code, ended.status["state"]) == (ExitCode.NOT_STORED, "ok"), ended.stderr
-    assert [len(files) for files in waiting(tmp_path / "out").values()] == [2]
-    assert list(waiting(tmp_path / "out")) == ["ticket:rented-2"]
-    texts = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    texts += [gzip.decompress(text) for text in texts if text[:2] == b"\x1f\x8b"]
-    texts.append(ended.stderr.encode())
-    assert not any(secret.encode() in text for secret in secrets_of(ticket) for text in texts)
 
 
 def test_a_store_that_cannot_be_used_costs_no_run(bucket: str, server: Any, tmp_path: Path) -> None:

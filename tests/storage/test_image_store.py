@@ -21,12 +21,10 @@ from deliveries import bundle_of, push, start, waiting
 from flagbench.records.store import open_store
 from flagbench_cases.node.delivery import Delivery, Targets
 from flagbench_cases.record import stores
-from flagbench_cases.record.stores import BucketStore, TicketStore, read_ticket
-from flagbench_cases.shared.errors import CaseError, UsageError
+from flagbench_cases.record.stores import BucketStore
+from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_core.exit_codes import ExitCode
-from flagbench_core.s3 import ticket as tickets
-from storage.tickets import make_ticket
 from unit.cases.refusal import refuses
 from unit.host.conftest import RECORD
 
@@ -67,35 +65,6 @@ def test_a_bucket_that_cannot_be_used_is_refused(server: Any, bucket: str, monke
 def test_a_key_that_may_not_list_is_enough(bucket: str, proxy: Any) -> None:
     proxy.fault = lambda method, path, count: (403, "AccessDenied") if "list-type" in path else None
     BucketStore(f"s3://{bucket}").check()
-
-
-def test_a_record_and_a_bundle_are_uploaded_once_with_a_ticket(
-    server: Any, bucket: str, proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tickets, "WAITS", (0, 0))
-    monkeypatch.setenv("FLAGBENCH_TICKET", make_ticket(bucket, proxy.url, "mine").encode().decode())
-    (tmp_path / "bundle").write_bytes(b"evidence")
-    bundle, ticket = bundle_of(tmp_path / "bundle"), read_ticket(None)
-    assert ticket is not None
-    place = TicketStore(ticket)
-    place.check()
-    proxy.fault = lambda method, path, count: "lost" if method == "PUT" and count == 1 else None
-    place.put_record(record(), "{}")
-    place.put_bundle("id", bundle)
-    for again in (
-        lambda: place.put_record(record(), "other"),
-        lambda: place.put_bundle("id", bundle._replace(node=1)),
-    ):
-        with refuses(CaseError, "mine", code=ExitCode.NOT_STORED):
-            again()
-    stored = server.list_objects_v2(Bucket=bucket)["Contents"]
-    assert {each["Key"]: each["Size"] for each in stored} == {
-        "inbox/mine/node-0.tar.gz": 8,
-        "inbox/mine/record.json": 3,
-    }
-    proxy.close()
-    with refuses(CaseError, code=ExitCode.ENGINE):
-        place.check()
 
 
 def test_an_image_without_boto3_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> bool:
     target = part.target.asked(max_minutes=left / 60, timeout=max(5.0, left / 2))
     try:
         with _limit(left + LATE_SECONDS):
-            ended = run_and_keep(target, store, None)
+            ended = run_and_keep(target, store)
     except FlagbenchError as error:
         if len(found.facts["parts"]) == 1:  # such as without a container engine: nothing is known of the machine
             raise

@@ -24,7 +24,7 @@ GROUPS = {
         "report": "Make static pages: an index, one for each published row, device, series and new record.",
         "results": "List, show, export and remove stored records, and store those that wait.",
         "compare": "Show how two records of a case differ: conditions, settings, metrics (B/A), losses.",
-        "store": "Test a store; create and collect upload tickets.",
+        "store": "Test whether records are safe in a store.",
         "bundle": "Check the bundle of a reproduction or an acceptance, without a network.",
     },
     "Before a run": {

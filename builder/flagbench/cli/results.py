@@ -18,7 +18,6 @@ from flagbench.errors import FlagbenchError
 from flagbench.files import reason, write_atomically
 from flagbench.output import echo_json, echo_json_text, print_error, print_note, print_page
 from flagbench.page import Table
-from flagbench.records.bucket_blobs import store_errors
 from flagbench.records.named import RECORD_HELP, is_path, named_series, note, stored_record
 from flagbench.records.push import NotSent, push
 from flagbench.records.read import read_content, read_record
@@ -31,7 +30,6 @@ from flagbench.report.results import State, names, select, with_verdicts
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
-from flagbench_core.s3.ticket import read_ticket
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
@@ -162,9 +160,6 @@ def push_records(
             help="Folders of --out, or records; by default what runs of this user could not store.",
         ),
     ] = None,
-    ticket: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Upload what waits for this ticket with it.")
-    ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -174,22 +169,18 @@ def push_records(
     fails stays where it is; the others are stored.
 
     --json prints {"stored": [{record_id, location}], "bundles": [{record_id, location}],
-    "failed": [{name, error}]}; location is null where a ticket leads.
+    "failed": [{name, error}]}.
     """
-    if ticket is not None and store is not None:
-        raise FlagbenchError("--ticket and --store contradict each other", remedy="give one of them")
-    with store_errors():
-        granted = None if ticket is None else read_ticket(str(ticket))
-    sent: dict[str, list[dict[str, str | None]]] = {"stored": [], "bundles": []}
+    sent: dict[str, list[dict[str, str]]] = {"stored": [], "bundles": []}
     failed: list[NotSent] = []
-    for each in push(files or (), store_url=store, ticket=granted):
+    for each in push(files or (), store_url=store):
         if isinstance(each, NotSent):
             failed.append(each)
             continue
         sent["bundles" if each.bundle else "stored"].append({"record_id": each.record_id, "location": each.location})
         if not json:
-            kept = f"kept in {each.location}" if each.location else "uploaded"
-            typer.echo(visible(f"{'bundle of' if each.bundle else 'record'} {each.record_id} {kept}"), err=True)
+            what = "bundle of" if each.bundle else "record"
+            typer.echo(visible(f"{what} {each.record_id} kept in {each.location}"), err=True)
     for message, remedy in dict.fromkeys((each.error.message, each.error.remedy) for each in failed):
         print_error(message, remedy)
     if json:

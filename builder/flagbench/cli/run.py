@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +15,7 @@ from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.options import takes_options, words
 from flagbench.output import print_error
 from flagbench.runs import preview
-from flagbench.runs.keep import open_usable_store, read_granted, run_and_keep
+from flagbench.runs.keep import open_usable_store, run_and_keep
 from flagbench.runs.launchers.describe import check_folders, describe
 from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
@@ -45,10 +43,6 @@ def command(
     series: SeriesOptions,
     via: ViaOption = None,
     store: StoreOption = None,
-    ticket: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Upload the record and bundle with a ticket of `flagbench store ticket`."),
-    ] = None,
     claim: Annotated[
         str | None,
         typer.Option(autocompletion=complete.claims, help="The claim to show beside it. Default: the nearest."),
@@ -82,10 +76,7 @@ def command(
             f"the claim {claim} is not of the case {case.name}",
             remedy=f"name a claim of {case.name}; `flagbench list claims` shows them",
         )
-    check_series(series, options, ticket)
-    granted = read_granted(ticket, options, store)
-    if granted is not None:
-        options = replace(options, run_id=granted.run_id)
+    check_series(series, options)
     records = open_usable_store(store)
     flags = ["--show-command"] if show_command else []
     targets = targets_of(RunRequest(case, stack, options), via, container, series.interleave, catalog, flags)
@@ -117,11 +108,11 @@ def command(
         command_line = ["run", image_name, *options.words(), *words(container), *words(series)]
         digests = [None if each is None else each.digest for each in described]
         sides = plan_sides(series, targets, records, command_line, digests)
-        code = run_sides(sides, lambda target: run_and_keep(target, records, None))
+        code = run_sides(sides, lambda target: run_and_keep(target, records))
         series_page.show(sides, catalog, claim, store, wide=wide, as_json=as_json)
         raise typer.Exit(code)
     with Delaying() as delaying:
-        ended = run_and_keep(targets[0], records, granted)
+        ended = run_and_keep(targets[0], records)
     interrupted = delaying.signalled is not None or ended.result.signalled
     code = ended.code or int(ExitCode.INTERRUPTED if interrupted else ExitCode.OK)
     if ended.refused or not ended.result.record.strip():

@@ -1,7 +1,7 @@
 """A bundle: a .tar.gz of plain files, and SHA256SUMS, which names each of them; written, and read without trust.
 
-What a ticket's holder uploaded and what somebody published may be hostile. tarfile's own data filter is not enough:
-it lets links through, and Python 3.10.11 and 3.11.3 do not have it.
+A bundle that somebody published may be hostile. tarfile's own data filter is not enough: it lets links through, and
+Python 3.10.11 and 3.11.3 do not have it.
 """
 
 from __future__ import annotations

@@ -54,8 +54,7 @@ class Bundles:
     def put(self, place: BundlePlace, path: Path) -> bool:
         """Keep a bundle. Whether it was sent: False where it was there already.
 
-        A run stores its bundles before its record, so that a stored record has its evidence. `store collect` checks
-        each bundle against its record, which it stores first.
+        A run stores its bundles before its record, so that a stored record has its evidence.
 
         Raises StoreError (NOT_STORED).
         """

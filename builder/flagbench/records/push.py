@@ -10,7 +10,6 @@ from flagbench.errors import FlagbenchError
 from flagbench.records.store import Store, open_store
 from flagbench.records.waiting import Waiting, record_file, unsent_folder, waiting
 from flagbench_core.exit_codes import ExitCode
-from flagbench_core.s3.ticket import MEANT_FOR, Ticket
 
 
 @dataclass(frozen=True)
@@ -19,8 +18,7 @@ class Sent:
 
     record_id: str
     bundle: bool
-    location: str | None
-    """None where a ticket leads."""
+    location: str
 
 
 @dataclass(frozen=True)
@@ -32,45 +30,33 @@ class NotSent:
     error: FlagbenchError
 
 
-def push(files: Sequence[Path], *, store_url: str | None, ticket: Ticket | None) -> Iterator[Sent | NotSent]:
+def push(files: Sequence[Path], *, store_url: str | None) -> Iterator[Sent | NotSent]:
     """Send what waits for this user or, where they are given, what those folders and files hold, one by one.
 
-    `store_url` names another place for all of it. With a ticket only what waits for that is sent. Nothing that
-    another process has sent meanwhile is an error.
+    `store_url` names another place for all of it. Nothing that another process has sent meanwhile is an error.
     """
-    found: list[Waiting] = [] if files else waiting(unsent_folder())
-    told = False
+    unsent: list[Waiting] = [] if files else waiting(unsent_folder())
     for named in files:
         inside, wrong = _find(named)
-        found += inside
+        unsent += inside
         yield from wrong
-        told = told or bool(wrong)
-    known: dict[str | None, tuple[Store, dict[str, set[str]]] | FlagbenchError] = {}  # each is tried and listed once
-    for each in found:
-        if ticket is not None and each.address not in (None, ticket.meant_for):
-            continue
+    stores: dict[str | None, tuple[Store, dict[str, set[str]]] | FlagbenchError] = {}
+    for item in unsent:
         try:
-            if ticket is not None:
-                location = each.send(ticket)
-            else:
-                address = store_url or _address(each, of_user=not files)
-                if address not in known:
-                    known[address] = _open(address)
-                if isinstance(target := known[address], FlagbenchError):
-                    raise target
-                location = each.send(*target)
+            address = store_url or _address(item, of_user=not files)
+            if address not in stores:  # each is opened and listed once
+                stores[address] = _open(address)
+            target = stores[address]
+            if isinstance(target, FlagbenchError):
+                raise target
+            store, known = target
+            location = item.send(store, known)
         except FlagbenchError as error:
-            if each.path.exists():
-                yield NotSent(each.record_id if each.address else str(each.path), error)
-                told = True
+            if item.path.exists():
+                yield NotSent(item.record_id if item.address else str(item.path), error)
             continue
-        each.forget(keep=each.place is None and bool(files))
-        yield Sent(each.record_id, each.place is not None, location)
-        told = True
-    if ticket is not None and files and not told:
-        message = f"nothing in {', '.join(map(str, files))} waits for the run {ticket.run_id}"
-        unused = FlagbenchError(message, remedy="name the ticket of its run", code=ExitCode.DATA)
-        yield NotSent(ticket.run_id, unused)
+        item.forget(keep=item.place is None and bool(files))
+        yield Sent(item.record_id, item.place is not None, location)
 
 
 def _find(named: Path) -> tuple[list[Waiting], list[NotSent]]:
@@ -106,12 +92,6 @@ def _open(address: str | None) -> tuple[Store, dict[str, set[str]]] | FlagbenchE
 def _address(waits: Waiting, *, of_user: bool) -> str | None:
     """Where it is meant for. Raises FlagbenchError (not stored) where that cannot be used."""
     address = waits.address
-    if address is not None and address.startswith(MEANT_FOR):
-        raise FlagbenchError(
-            f"what the run {address[len(MEANT_FOR) :]} left waits for its ticket",
-            remedy="give it with --ticket FILE, or name a store with --store",
-            code=ExitCode.NOT_STORED,
-        )
     # A folder that was named may come from another machine, whose images let only uploads wait.
     if address is not None and not address.lower().startswith("s3:") and not of_user:
         raise FlagbenchError(

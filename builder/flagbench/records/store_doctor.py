@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from flagbench.errors import FlagbenchError
 from flagbench.records.blobs import Blobs
-from flagbench.records.bucket_blobs import BucketBlobs, store_errors
-from flagbench.records.store_keys import InboxPlace
-from flagbench.records.tickets import sign
-from flagbench_core.s3 import Bucket, S3Error
-from flagbench_core.s3.ticket import RECORD, Ticket
 
 WRITERS = 16
 ROUNDS = 3
 PREFIX = "probe/"
-WRITE, TICKETS = "write", "tickets"
-"""Without the first nothing else is tried; records do not need the last."""
+WRITE = "write"
+"""Without it nothing else is tried."""
 _BYTES = 4096
-_UPLOAD = InboxPlace("probe", None)
+_INBOX = "inbox/"
+"""Where upload tickets, which no longer exist, put records and bundles that were not collected."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a store has to do, for records or for tickets."""
+    """One thing that a store has to do."""
 
     name: str
     ok: bool
@@ -39,13 +33,12 @@ class Check:
 def probe(blobs: Blobs) -> Iterator[Check]:
     """Each check as it is made; what was written is removed at the end, as far as the store lets it.
 
-    A store that fails one other than TICKETS is not safe: a record in it could be lost, replaced or read damaged.
+    A store that fails one is not safe: a record in it could be lost, replaced or read damaged.
     """
     folder = f"{PREFIX}{secrets.token_hex(8)}/"
-    checks = {**_CHECKS, **(_BUCKET_CHECKS if isinstance(blobs, BucketBlobs) else {})}
     written = False
     try:
-        for name, attempt in checks.items():
+        for name, attempt in _CHECKS.items():
             check = _attempt(name, partial(attempt, blobs, folder))
             yield check
             written = written or check.ok
@@ -53,8 +46,13 @@ def probe(blobs: Blobs) -> Iterator[Check]:
                 break
     finally:
         removed = _attempt("remove", lambda: _remove(blobs, folder))
-    if written:
-        yield removed
+    if not written:
+        return
+    yield removed
+    if removed.ok:  # and so what is there can be listed
+        uploads = _attempt("inbox", lambda: _old_uploads(blobs))
+        if uploads.detail:
+            yield uploads
 
 
 def _attempt(name: str, attempt: Callable[[], str]) -> Check:
@@ -114,31 +112,26 @@ def _one_wins(blobs: Blobs, folder: str) -> str:
     return f"of {WRITERS} writers at the same time, in {ROUNDS} rounds"
 
 
-def _tickets(blobs: Blobs, folder: str) -> str:
-    assert isinstance(blobs, BucketBlobs)
-    address = blobs.bucket.address
-
-    def upload(ticket: Ticket) -> None:
-        ticket.put(RECORD, io.BytesIO(_content(1)), _BYTES)
-
-    with store_errors():
-        ticket = sign(Bucket(replace(address, prefix=f"{address.prefix}{folder}")), _UPLOAD.run_id, 1, 300)
-        upload(ticket)
-    for how, asked in (("a second put", ticket), ("a put without the signed header", replace(ticket, headers={}))):
-        with suppress(S3Error):
-            upload(asked)
-            raise _Failed(f"{how} succeeded")
-    return "an upload succeeds once"
-
-
 def _remove(blobs: Blobs, folder: str) -> str:
     races = (f"race-{round_}" for round_ in range(ROUNDS))
-    for name in ("test-object", *races, _UPLOAD.key):  # also where nothing can be listed
+    for name in ("test-object", *races):  # also where nothing can be listed
         blobs.delete(folder + name)
     blobs.clear(folder)
     if left := len([*blobs.list(folder)]):
         raise _Failed(f"{left} objects are left below {folder}")
     return "nothing is left of these checks"
+
+
+def _old_uploads(blobs: Blobs) -> str:
+    """What an inbox still holds, and how to get it out; empty where it holds nothing."""
+    uploads = [blob for blob in blobs.list(_INBOX) if blob.size]  # an empty object says that one was collected
+    if not uploads:
+        return ""
+    inbox = blobs.location(_INBOX)
+    return (
+        f"{len(uploads)} uploads in {inbox} were never collected: `aws s3 cp --recursive {inbox} inbox`, then "
+        f"`flagbench results push inbox/*/record.json --store {blobs.url}`"
+    )
 
 
 _CHECKS: dict[str, Callable[[Blobs, str], str]] = {
@@ -148,7 +141,6 @@ _CHECKS: dict[str, Callable[[Blobs, str], str]] = {
     "never overwrite": _never_overwrite,
     "one of several writers wins": _one_wins,
 }
-_BUCKET_CHECKS: dict[str, Callable[[Blobs, str], str]] = {TICKETS: _tickets}
 
 
 def _content(writer: int) -> bytes:

@@ -65,20 +65,6 @@ class BundlePlace:
         return layout.BUNDLE.format(**vars(self))
 
 
-@dataclass(frozen=True)
-class InboxPlace:
-    """The parts of the key of what the holder of a ticket uploaded."""
-
-    run_id: str
-    node: int | None
-    """None: it is the record."""
-
-    @property
-    def key(self) -> str:
-        """The path of the upload below the store."""
-        return (layout.INBOX_RECORD if self.node is None else layout.INBOX_BUNDLE).format(**vars(self))
-
-
 def parse_key(key: str) -> Place | None:
     """The parts of a key; None for one that is not of the layout. What is wrong with one of them is its `problem`."""
     match = _pattern(layout.RECORD, record_id=_ANY).fullmatch(key)
@@ -94,19 +80,6 @@ def parse_bundle_key(key: str) -> BundlePlace | None:
 def bundles_prefix(record_id: str | None = None) -> str:
     """The folder, ending in a slash, of the bundles of a record, or of all."""
     return _folder(layout.BUNDLE, record_id=record_id)
-
-
-def parse_inbox_key(key: str) -> InboxPlace | None:
-    """The parts of the key of an upload; None for one that no ticket names."""
-    if match := _pattern(layout.INBOX_RECORD).fullmatch(key):
-        return InboxPlace(match["run_id"], None)
-    match = _pattern(layout.INBOX_BUNDLE).fullmatch(key)
-    return None if match is None else InboxPlace(match["run_id"], int(match["node"]))
-
-
-def inbox_prefix(run_id: str | None = None) -> str:
-    """The folder, ending in a slash, of the uploads of a run, or of all."""
-    return _folder(layout.INBOX_RECORD, run_id=run_id)
 
 
 def prefix(**known: str | None) -> str:

@@ -1,13 +1,12 @@
 """Records and bundles that wait until they are stored, in one folder of the user, and how one is sent.
 
 `ID.json` and `ID.node-K-SHA256.tar.gz` wait there, each beside a file `.meant-for` with the address that it is meant
-for; a ticket's URLs are credentials, and `ticket:RUN` stands for them. An image does the same, in the folder of its
-`--out` if it has one. The name of the address is written first and removed last: what has none does not wait.
+for. An image does the same, in the folder of its `--out` if it has one. The name of the address is written first and
+removed last: what has none does not wait.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,15 +14,12 @@ from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 from flagbench.files import read_file, reason, write_atomically
-from flagbench.records.blobs import StoreError
-from flagbench.records.bucket_blobs import store_errors
 from flagbench.records.read import MAX_BYTES, read_record
 from flagbench.records.store import Store
 from flagbench.records.store_keys import BundlePlace, bundles_prefix, parse_bundle_key
 from flagbench.user_folders import data_folder
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.layout import ADDRESS_SUFFIX
-from flagbench_core.s3.ticket import RECORD, Ticket, bundle_name
 from flagbench_core.scratch import scratch
 
 _RUN = ".run-"
@@ -43,20 +39,15 @@ class Waiting:
     content: bytes | None = None
     """Of a record that is in memory, too, and may not have been written."""
 
-    def send(self, target: Store | Ticket, known: dict[str, set[str]] | None = None) -> str | None:
-        """Store it, or upload it with a ticket; returns where it is, None where a ticket leads.
-
-        `known`: as `Store.put` takes it.
+    def send(self, store: Store, known: dict[str, set[str]] | None = None) -> str:
+        """Store it; returns where it is. `known`: as `Store.put` takes it.
 
         Raises StoreError (NOT_STORED), and FlagbenchError (data) where the file is no record.
         """
-        if isinstance(target, Ticket):
-            self._upload(target)
-            return None
         if self.place is None:
-            return target.put(self.content or _read(self.path), known=known).location
-        target.bundles.put(self.place, self.path)
-        return target.blobs.location(self.place.key)
+            return store.put(self.content or _read(self.path), known=known).location
+        store.bundles.put(self.place, self.path)
+        return store.blobs.location(self.place.key)
 
     def forget(self, *, keep: bool = False) -> None:
         """It is stored: remove it, or only what says that it waits. A failure leaves it to be stored again."""
@@ -64,22 +55,6 @@ class Waiting:
             if not keep:
                 self.path.unlink(missing_ok=True)
             _mark(self.path).unlink(missing_ok=True)
-
-    def _upload(self, ticket: Ticket) -> None:
-        if self.place is None:
-            content = self.content or _read(self.path)
-            if (run_id := read_record(content).run_id) != ticket.run_id:
-                raise FlagbenchError(
-                    f"{self.path} is a record of the run {run_id}, the ticket is for {ticket.run_id}",
-                    remedy="name the ticket of its run",
-                )
-            with store_errors():
-                return ticket.put(RECORD, io.BytesIO(content), len(content))
-        try:
-            with self.path.open("rb") as file, store_errors():
-                return ticket.put(bundle_name(self.place.node), file, self.path.stat().st_size)
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be read: {reason(error)}", remedy="make it readable") from error
 
 
 def unsent_folder() -> Path:

@@ -1,4 +1,4 @@
-"""Keeps what a run left: its bundles and its record in the store, and with a ticket where that leads."""
+"""Keeps what a run left: its bundles and its record, in the store."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from pathlib import Path
 from flagbench.errors import FlagbenchError
 from flagbench.files import reason
 from flagbench.output import print_error, print_note
-from flagbench.records.bucket_blobs import store_errors
 from flagbench.records.store import Store, open_store
 from flagbench.records.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.launch_time import TimedLaunch, stamped, timed_launch
-from flagbench.runs.request import LocalOptions, RunRequest
+from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
 from flagbench_core.exit_codes import ExitCode
-from flagbench_core.s3.ticket import Ticket, read_ticket
 
 
 def open_usable_store(url: str | None) -> Store:
@@ -33,21 +31,6 @@ def open_usable_store(url: str | None) -> Store:
             code=health.code,
         )
     return store
-
-
-def read_granted(file: Path | None, options: LocalOptions, store: str | None) -> Ticket | None:
-    """The ticket of a run; None without one. Raises FlagbenchError (usage) where it cannot be used for the run."""
-    if file is None:
-        return None
-    if store is not None:
-        raise FlagbenchError(
-            "--ticket and --store contradict each other",
-            remedy="leave out --store: the record is also kept in your own store",
-        )
-    with store_errors():
-        ticket = read_ticket(str(file))
-        ticket.check(options.run_id, options.nodes, options.max_minutes)
-    return ticket
 
 
 @contextmanager
@@ -75,7 +58,7 @@ class Finished:
     """Whether the image refused its arguments, as another version of it may. Such a record is not stored."""
 
 
-def run_and_keep(target: Target, store: Store, ticket: Ticket | None) -> Finished:
+def run_and_keep(target: Target, store: Store) -> Finished:
     """Run to the end and store what the run left. Raises FlagbenchError if nothing could be started."""
     store.check_keeps()
     with bundles_of(target.request) as request:
@@ -83,7 +66,7 @@ def run_and_keep(target: Target, store: Store, ticket: Ticket | None) -> Finishe
         if _refused(launch.result):
             return Finished(launch.result, launch, kept=False, code=launch.result.exit_code, refused=True)
         result = stamped(launch, request)
-        kept, code = keep(result, request, store, ticket)
+        kept, code = keep(result, request, store)
         return Finished(result, launch, kept, code)
 
 
@@ -94,36 +77,38 @@ def _refused(result: LaunchResult) -> bool:
         return False
 
 
-def keep(result: LaunchResult, request: RunRequest, store: Store, ticket: Ticket | None) -> tuple[bool, int]:
-    """Store what a run left, and with a ticket upload it, too: bundles, then the record, each in any case.
+def keep(result: LaunchResult, request: RunRequest, store: Store) -> tuple[bool, int]:
+    """Store what a run left: bundles, then the record, each in any case.
 
-    Whether the record is in the store, and the exit code; failures are reported. Meanwhile all of it waits, for the
-    ticket if there is one: that may take minutes, and may be interrupted.
+    Whether the record is in the store, and the exit code; failures are reported. Meanwhile all of it waits: that may
+    take minutes, and may be interrupted.
     """
-    meant_for, kept, complete = ticket or store, True, True
     try:
-        left = _set_aside(result, request, store.url if ticket is None else ticket.meant_for)
+        left = _set_aside(result, request, store.url)
     except FlagbenchError as error:  # what it left is no record
         print_error(error.message, f"{error.remedy}; the record is on stdout")
-        left, kept, complete = [], False, False
-    for target in (store,) if ticket is None else (store, ticket):
-        for each in left:
-            try:
-                location = each.send(target)
-            except FlagbenchError as error:
-                unkept = each.place is None and target is store
-                kept, complete = kept and not unkept, False
-                remedy = f"{error.remedy}{'; the record is on stdout' * unkept}"
-                if target is meant_for and each.path.exists():
-                    remedy += f"; `flagbench results push{' --ticket FILE' * (target is ticket)}` stores it later"
-                print_error(error.message, remedy)
-                continue
-            if target is meant_for:
-                each.forget()
-            if each.place is None:
-                where = f"kept in {location}" if location else "uploaded"
-                print_note(f"record {each.record_id} {where}")
-    return kept, result.exit_code or int(ExitCode.OK if complete else ExitCode.NOT_STORED)
+        return False, result.exit_code or int(ExitCode.NOT_STORED)
+    kept = complete = True
+    for item in left:
+        is_record = item.place is None
+        try:
+            location = item.send(store)
+        except FlagbenchError as error:
+            complete = False
+            remedy = error.remedy
+            if is_record:
+                kept = False
+                remedy += "; the record is on stdout"
+            if item.path.exists():
+                remedy += "; `flagbench results push` stores it later"
+            print_error(error.message, remedy)
+            continue
+        item.forget()
+        if is_record:
+            print_note(f"record {item.record_id} kept in {location}")
+    if complete:
+        return kept, result.exit_code
+    return kept, result.exit_code or int(ExitCode.NOT_STORED)
 
 
 def _set_aside(result: LaunchResult, request: RunRequest, address: str) -> list[Waiting]:

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
@@ -122,18 +121,17 @@ class Side:
         return with_records(self.writer.series, lambda run: self.contents.get(run.run))
 
 
-def check_series(series: SeriesOptions, options: LocalOptions, ticket: Path | None) -> None:
+def check_series(series: SeriesOptions, options: LocalOptions) -> None:
     """Raise FlagbenchError (usage) for a nonce that is not valid, and for options that do not fit a series."""
     if series.nonce is not None:
         check_nonce(series.nonce)
     if not series.asked:
         return
-    for name, given, remedy in (
-        ("--run-id", options.run_id, "leave it out: the ids of the runs follow from --nonce"),
-        ("--ticket", ticket, "a ticket is for one run: run it once, or give keys with --store"),
-    ):
-        if given is not None:
-            raise FlagbenchError(f"{name} and a series contradict each other", remedy=remedy)
+    if options.run_id is not None:
+        raise FlagbenchError(
+            "--run-id and a series contradict each other",
+            remedy="leave it out: the ids of the runs follow from --nonce",
+        )
     if options.nodes > 1 and series.nonce is None:
         raise FlagbenchError(
             "a series on several nodes needs --nonce",

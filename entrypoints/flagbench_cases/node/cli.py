@@ -114,9 +114,6 @@ def build_parser() -> Parser:
         help="also store the record and a bundle: file:///FOLDER or s3://BUCKET/PREFIX (default: $FLAGBENCH_STORE)",
     )
     limits.add_argument(
-        "--ticket", metavar="FILE", help="upload both with this ticket (default: the JSON in $FLAGBENCH_TICKET)"
-    )
-    limits.add_argument(
         "--bundle", metavar="DIR", help="also write the bundle of this node's evidence below this folder"
     )
     limits.add_argument("--resume", metavar="DIR", help="resume from a checkpoint, if the case supports it")

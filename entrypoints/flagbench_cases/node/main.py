@@ -15,7 +15,7 @@ from flagbench_cases.prepare import remote
 from flagbench_cases.record import assemble as record
 from flagbench_cases.record import bundle, termination
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
-from flagbench_cases.record.stores import Bundle, read_ticket
+from flagbench_cases.record.stores import Bundle
 from flagbench_cases.shared import output, processes, user_home
 from flagbench_cases.shared.checkpoint_facts import flat
 from flagbench_cases.shared.errors import CaseError, system_error
@@ -78,12 +78,11 @@ class Attempt:
             self.arguments = cli.parse(self.argv)
             self.request = unresolved(self.argv, self.arguments)
             if self._folder_removed:
-                names = ("data", "weights", "out", "resume", "store", "ticket", "bundle")
+                names = ("data", "weights", "out", "resume", "store", "bundle")
                 given = {name: getattr(self.arguments, name) for name in names}
                 user_home.refuse_relative({k: v for k, v in given.items() if (k, v) != ("data", "synthetic")})
-            ticket = read_ticket(self.arguments.ticket)  # first: no process that is started here inherits it
             self.remote = remote.look_up(self.arguments, self.interruption)
-            resolved = resolve(self.arguments, self.request, ticket)
+            resolved = resolve(self.arguments, self.request)
             self.request = resolved.request._replace(sources=self.remote.urls())
             if self.arguments.describe:
                 return None

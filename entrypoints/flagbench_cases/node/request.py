@@ -53,23 +53,20 @@ class Resolved(NamedTuple):
     store: Optional[stores.Store]
 
 
-def resolve(arguments: argparse.Namespace, request: Request, ticket: Optional[stores.Ticket] = None) -> Resolved:
-    """The resolved request, the node's placement, the data folder and the store. `ticket`: that of the run.
+def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
+    """The resolved request, the node's placement, the data folder and the store.
 
     Raises UsageError for contradictory arguments, DataError for unusable weights or checkpoints.
     """
     case = config.load_case(arguments.case)
     stack = config.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
-    store = stores.open_store(arguments.store, ticket)
+    store = stores.open_store(arguments.store)
     for option in ("data", "weights", "out", "resume", "bundle"):
         if "://" in (getattr(arguments, option) or ""):
             raise UsageError("--%s takes a folder, not a URL" % option, "download it first and give the folder")
     for option in ("out", "bundle"):
         if getattr(arguments, option):
             setattr(arguments, option, os.path.abspath(getattr(arguments, option)))
-    if ticket is not None:
-        stores.check_ticket(ticket, arguments.run_id, arguments.nodes, arguments.max_minutes)
-        arguments.run_id = ticket.run_id
     source, folder = cli.locate_data(arguments.data)
     if arguments.data is None and (arguments.preset == "tiny" or case.get("kind") == MEASURE):
         source, folder = None, None  # the tiny preset has its own data set, and a measurement has none

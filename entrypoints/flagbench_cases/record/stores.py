@@ -1,8 +1,7 @@
-"""Where a run's record and bundles are kept: in a folder, in a bucket, or where a ticket lets them be uploaded."""
+"""Where a run's record and bundles are kept: in a folder or in a bucket."""
 
 import contextlib
 import hashlib
-import io
 import os
 import shutil
 from pathlib import Path
@@ -14,11 +13,9 @@ from flagbench_cases.shared.redaction import redact
 from flagbench_core import layout
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import Bucket, S3Error, parse_address, put_file
-from flagbench_core.s3 import ticket as tickets
-from flagbench_core.s3.ticket import Ticket
 
 VARIABLE = "FLAGBENCH_STORE"
-"""The address of the store where neither --store nor a ticket is given."""
+"""The address of the store where --store is not given."""
 
 
 class Bundle(NamedTuple):
@@ -88,9 +85,17 @@ class BucketStore:
         self.meant_for: Optional[str] = self._bucket.url
 
     def check(self) -> None:
-        """Find out whether this key may write to the bucket, and whether that keeps what is put. Raises CaseError."""
-        with _checking("--store: "):
+        """Find out whether this key may write to the bucket, and whether that keeps what is put.
+
+        Raises CaseError: network (15), else usage (2).
+        """
+        try:
             self._bucket.check_keeps()
+        except S3Error as error:
+            message = "--store: %s" % error.message
+            if error.network:
+                raise CaseError(message, error.remedy, ExitCode.ENGINE) from None
+            raise UsageError(message, error.remedy) from None
 
     def put_record(self, record: Dict[str, Any], line: str) -> str:
         """Store a record, unless another one has its id; returns its URL. Raises CaseError (14)."""
@@ -111,45 +116,11 @@ class BucketStore:
         return self._bucket.location(key)
 
 
-class TicketStore:
-    """The uploads of the run that a ticket is for."""
-
-    def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
-        self.name = "the ticket of run %s" % ticket.run_id
-        self.meant_for: Optional[str] = ticket.meant_for
-
-    def check(self) -> None:
-        """Find out whether the server answers. Raises CaseError."""
-        with _checking():
-            self._ticket.reach()
-
-    def put_record(self, record: Dict[str, Any], line: str) -> str:
-        """Upload a record. Raises CaseError (14)."""
-        content = (line + "\n").encode("utf-8")
-        with _raising(_not_stored):
-            self._ticket.put(tickets.RECORD, io.BytesIO(content), len(content))
-        return "%s of %s" % (tickets.RECORD, self.name)
-
-    def put_bundle(self, record_id: str, bundle: Bundle) -> str:
-        """Upload a bundle. Raises CaseError (14)."""
-        name = tickets.bundle_name(bundle.node)
-        with _raising(_not_stored), open(bundle.path, "rb") as file:
-            self._ticket.put(name, file, bundle.bytes)
-        return "%s of %s" % (name, self.name)
-
-
-def open_store(url: Optional[str], ticket: Optional[Ticket] = None) -> Optional[Store]:
-    """The store of --store, of a ticket, or else of FLAGBENCH_STORE; None without any of them.
+def open_store(url: Optional[str]) -> Optional[Store]:
+    """The store of --store, or else of FLAGBENCH_STORE; None without either.
 
     Touches no network. Raises UsageError.
     """
-    if ticket is not None and url is not None:
-        raise UsageError(
-            "a store and a ticket exclude each other", "omit --store, or --ticket and the variable FLAGBENCH_TICKET"
-        )
-    if ticket is not None:
-        return TicketStore(ticket)
     url = os.environ.get(VARIABLE) or None if url is None else url
     if url is None:
         return None
@@ -159,24 +130,6 @@ def open_store(url: Optional[str], ticket: Optional[Ticket] = None) -> Optional[
         return FolderStore(os.path.abspath(layout.folder_of(url)))
     except layout.AddressError as error:
         raise UsageError("--store %s cannot be used: %s" % (redact(url), error), redact(error.remedy)) from None
-
-
-def read_ticket(path: Optional[str]) -> Optional[Ticket]:
-    """The ticket in the file of --ticket, else in FLAGBENCH_TICKET; None without either. Raises UsageError.
-
-    The variable is removed from the environment: processes that this one starts have no use for it.
-    """
-    given = os.environ.pop(tickets.VARIABLE, "")
-    with _raising(UsageError):
-        if path is not None:
-            return tickets.read_ticket(path)
-        return tickets.parse_ticket(given.encode("utf-8", "replace"), tickets.VARIABLE) if given else None
-
-
-def check_ticket(ticket: Ticket, run_id: Optional[str], nodes: int, minutes: Optional[float]) -> None:
-    """Raise UsageError if a ticket cannot be used for a run; see `Ticket.check`."""
-    with _raising(UsageError):
-        ticket.check(run_id, nodes, minutes)
 
 
 def record_key(record: Dict[str, Any]) -> str:
@@ -211,17 +164,6 @@ def copy_bundle(bundle: Bundle, path: str) -> str:
 
 def _not_stored(message: str, remedy: str) -> CaseError:
     return CaseError(message, remedy, ExitCode.NOT_STORED)
-
-
-@contextlib.contextmanager
-def _checking(begin: str = "") -> Iterator[None]:
-    """Turns an error of a bucket before a run into a CaseError that begins so: network (15), else usage (2)."""
-    try:
-        yield
-    except S3Error as error:
-        if error.network:
-            raise CaseError(begin + error.message, error.remedy, ExitCode.ENGINE) from None
-        raise UsageError(begin + error.message, error.remedy) from None
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 from flagbench_core.s3.bucket import Bucket, Head, Listed
 from flagbench_core.s3.errors import S3Error
 from flagbench_core.s3.profiles import PROFILES, Address, Profile, parse_address
-from flagbench_core.s3.transfers import download, get_file, put_file, sha256_of
+from flagbench_core.s3.transfers import get_file, put_file, sha256_of
 
 __all__ = [
     "PROFILES",
@@ -18,7 +18,6 @@ __all__ = [
     "Listed",
     "Profile",
     "S3Error",
-    "download",
     "get_file",
     "parse_address",
     "put_file",

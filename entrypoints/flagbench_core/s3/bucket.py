@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -39,8 +38,6 @@ class Listed:
     """Bytes."""
     etag: str
     """Changes when the content does."""
-    modified: datetime
-    """When it was put, by the server's clock."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +242,7 @@ class Bucket:
             for found in page.get("Contents", ()):
                 if not found["Key"].endswith("/"):  # what a browser of buckets makes for an empty folder
                     key, etag = found["Key"][len(self.address.prefix) :], found["ETag"].strip('"')
-                    yield Listed(key, found["Size"], etag, found["LastModified"])
+                    yield Listed(key, found["Size"], etag)
 
     def delete(self, key: str) -> None:
         """Delete an object; a missing one is not an error."""

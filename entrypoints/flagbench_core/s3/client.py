@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
 from flagbench_core.redaction import has_userinfo, redact
-from flagbench_core.s3.errors import PAGE, S3Error, is_page
+from flagbench_core.s3.errors import S3Error
 from flagbench_core.s3.profiles import PROFILES, Address, Profile, profile_of
 
 ATTEMPTS = 5
@@ -30,6 +31,7 @@ _REMEDIES = {
 }
 _REFUSED = "see the server's answer; the address can name the kind of server: s3://BUCKET/PREFIX?profile=ceph"
 _CREATE_ONLY = "If-None-Match"
+_PAGE = "the answer is a page of HTML, such as a proxy's login page, and not that of an S3 server"
 
 
 def open_client(address: Address) -> tuple[Any, Profile]:
@@ -48,8 +50,6 @@ def open_client(address: Address) -> tuple[Any, Profile]:
         if profile is None:  # the endpoint, with all that may set it, is known to a client alone
             profile = profile_of(session.client("s3", region_name=region).meta.endpoint_url)
         config = Config(
-            # boto3's own choice for presigned URLs is version 2, which does not bind If-None-Match.
-            signature_version="s3v4",
             s3={"addressing_style": profile.addressing},
             request_checksum_calculation=profile.checksums,
             response_checksum_validation=profile.checksums,
@@ -126,8 +126,14 @@ def broke_off(error: BaseException | None) -> bool:
 
 
 def _refuse_page(response_dict: Any, **_: Any) -> None:
-    if response_dict["status_code"] < HTTPStatus.BAD_REQUEST and is_page(response_dict["headers"]):
-        raise S3Error(PAGE, _NETWORK, network=True)
+    if response_dict["status_code"] < HTTPStatus.BAD_REQUEST and _is_page(response_dict["headers"]):
+        raise S3Error(_PAGE, _NETWORK, network=True)
+
+
+def _is_page(headers: Mapping[str, str]) -> bool:
+    """Whether an answer without an error is a page of HTML. An object that is HTML itself comes with its ETag."""
+    kind, length = str(headers.get("content-type", "")).lower(), headers.get("content-length")
+    return kind.startswith("text/html") and "etag" not in headers and length != "0"
 
 
 def _translate(request: Any, profile: Profile) -> None:

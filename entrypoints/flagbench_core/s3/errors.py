@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from http import HTTPStatus
 
-PAGE = "the answer is a page of HTML, such as a proxy's login page, and not that of an S3 server"
 _MISSING = {"NoSuchKey", "404", "NotFound"}
 _TAKEN = {"PreconditionFailed", "FileAlreadyExists"}
 
@@ -57,9 +55,3 @@ class S3Error(Exception):
     def denied(self) -> bool:
         """Whether the key may not do this."""
         return self.code in ("AccessDenied", "403")
-
-
-def is_page(headers: Mapping[str, str]) -> bool:
-    """Whether an answer without an error is a page of HTML. An object that is HTML itself comes with its ETag."""
-    kind, length = str(headers.get("content-type", "")).lower(), headers.get("content-length")
-    return kind.startswith("text/html") and "etag" not in headers and length != "0"

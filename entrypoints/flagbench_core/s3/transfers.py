@@ -86,7 +86,7 @@ def get_file(
         return
     part = path.with_name(f".{path.name}.part")  # the next attempt overwrites what a kill leaves
     try:
-        download(bucket, key, part, show)
+        _download(bucket, key, part, show)
         found = sha256_of(part)
         if found != sha256:
             raise S3Error(
@@ -100,7 +100,7 @@ def get_file(
             part.unlink()
 
 
-def download(bucket: Bucket, key: str, path: Path, show: Callable[[int], None] | None = None) -> None:
+def _download(bucket: Bucket, key: str, path: Path, show: Callable[[int], None] | None = None) -> None:
     """Write an object to a file, which is incomplete after an error. `show` as in `put_file`.
 
     Raises S3Error and OSError.

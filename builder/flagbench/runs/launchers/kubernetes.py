@@ -75,9 +75,6 @@ class JobOptions:
     store_secret: Annotated[
         Text, Option(metavar="NAME", help="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the bucket.")
     ] = None
-    ticket_secret: Annotated[
-        Text, Option(metavar="NAME", help="Secret with FLAGBENCH_TICKET, a ticket for --run-id and --nodes.")
-    ] = None
     env: Annotated[Texts, ENV] = ()
     queue: Annotated[Text, Option(metavar="NAME", help="LocalQueue of Kueue that the job waits in.")] = None
     port: Annotated[int, Option(min=1024, max=65535, help="Where node 0 listens.")] = 29400
@@ -132,17 +129,7 @@ def check_sources(run: RunOptions, job: JobOptions) -> None:
 
 
 def check_store(run: RunOptions, job: JobOptions) -> None:
-    """Raise FlagbenchError (usage) unless at most one place gets the record, and a Secret has a bucket to be for."""
-    if job.ticket_secret is not None and job.store is not None:
-        raise FlagbenchError(
-            "--ticket-secret and --store contradict each other: the ticket says where the record goes",
-            remedy="give one of them",
-        )
-    if job.ticket_secret is not None and run.run_id is None:
-        raise FlagbenchError(
-            "--ticket-secret needs --run-id: a ticket is for one run",
-            remedy="give --run-id and --nodes as they were given to `flagbench store ticket`",
-        )
+    """Raise FlagbenchError (usage) unless the store is a bucket, and a Secret has a bucket to be for."""
     if job.store is not None and not is_address(job.store):
         raise FlagbenchError(
             f"--store {redact(job.store)!r} is not a bucket, and a pod's folders end with it",
@@ -159,7 +146,7 @@ def check_store(run: RunOptions, job: JobOptions) -> None:
 DEFAULT_MINUTES = 210
 _LONGEST_NAME = 63
 """Characters of a host name, which a pod's is: the job's with the number of the node."""
-_NAMES = ("--name=", "--namespace=", "--queue=", "--pull-secret=", "--store-secret=", "--ticket-secret=")
+_NAMES = ("--name=", "--namespace=", "--queue=", "--pull-secret=", "--store-secret=")
 """Options with the name of something, which may well look like a key: sk-learn-2x8-nightly."""
 
 
@@ -283,7 +270,7 @@ class JobRequest:
             found.append(f"clusters look for {self.image} at docker.io; name the registry by --registry or --image")
         if (self.job.store is not None or reads_bucket(self.run)) and self.job.store_secret is None:
             found.append("the job gives its pods no credentials for the bucket; --store-secret does")
-        stored = {self.job.store, self.job.ticket_secret, self.job.out_pvc} != {None}
+        stored = self.job.store is not None or self.job.out_pvc is not None
         if self.run.nodes > 1 and not stored:
             found.append(
                 "where one node fails, the others are deleted with their logs, node 0's record among them; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from flagbench.records.read import MAX_BYTES
 from flagbench.records.store_keys import is_record_id
 from flagbench.runs.launchers import Launcher, LaunchResult
 from flagbench.runs.request import RunRequest
-from flagbench_core.s3.ticket import VARIABLE as TICKET_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,9 @@ def utc_now() -> str:
 def stamped(launch: TimedLaunch, request: RunRequest) -> LaunchResult:
     """The result with the field `launch` in its record, and in the copy that the image wrote to --out.
 
-    All copies of a record have the same bytes. So the field is left out where a copy cannot be changed: a native run
-    with FLAGBENCH_TICKET has uploaded one, and a folder of --out may no longer be writable.
+    All copies of a record have the same bytes. So the field is left out where the folder of --out is no longer
+    writable.
     """
-    if launch.via == "native" and TICKET_VARIABLE in os.environ:
-        return launch.result
     content = with_launch(launch.result.record, launch)
     if content == launch.result.record:
         return launch.result

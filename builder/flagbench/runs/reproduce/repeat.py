@@ -106,7 +106,7 @@ def run_all(side: Side, asked: Reproduction, store: Store) -> Measured:
 
     def run(target: Target) -> Finished:
         before = clock.seconds
-        ended = run_and_keep(target.asked(max_minutes=clock.left), store, None)
+        ended = run_and_keep(target.asked(max_minutes=clock.left), store)
         clock.longest = max(clock.longest, clock.seconds - before)
         return ended
 

@@ -141,23 +141,6 @@ def test_describe_runs_nothing() -> None:
     assert described["config_digest"] == config.digest(described["config"])
 
 
-def test_no_process_that_is_started_inherits_a_ticket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does the one that looks up data in a bucket, before anything else is resolved."""
-    seen = []
-
-    def look_up(arguments: object, interruption: object) -> None:
-        seen.append("FLAGBENCH_TICKET" in os.environ)
-        raise UsageError("enough", "-")
-
-    monkeypatch.setattr(main.remote, "look_up", look_up)
-    uploads = dict.fromkeys(("record.json", "node-0.tar.gz"), "https://h/k")
-    ticket = {"schema": "ticket/v1", "run_id": "mine", "nodes": 1, "store": "s3://b", "headers": {}}
-    ticket.update(expires_at="2099-01-01T00:00:00Z", uploads=uploads)
-    monkeypatch.setenv("FLAGBENCH_TICKET", json.dumps(ticket))
-    outcome = main.Attempt(["distilbert", "--data", "s3://bucket/x"], 1, False, Interruption()).run()
-    assert (outcome.reason, seen) == ("enough", [False])
-
-
 def test_a_second_signal_keeps_what_was_gathered() -> None:
     argv = ["distilbert", "--preset", "tiny", "--data", "synthetic", "--steps", "1"]
     attempt = main.Attempt(argv, 1, False, Interruption())

@@ -1,15 +1,12 @@
-"""Stores as the image side names and fills them: a folder, the folder of what waits, a ticket that is refused."""
+"""Stores as the image side names and fills them: a folder, a bucket, the folder of what waits."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
 import shlex
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +15,6 @@ from flagbench_cases.record.stores import Bundle, FolderStore
 from flagbench_cases.record.unsent import Unsent
 from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_core.exit_codes import ExitCode
-from flagbench_core.s3.ticket import in_seconds, parse_ticket
 from unit.cases.refusal import refuses
 
 pytestmark = pytest.mark.image
@@ -49,8 +45,6 @@ def test_an_address_that_is_no_store(url: str) -> None:
 def test_where_results_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLAGBENCH_STORE", "/b")
     assert [each and each.name for each in map(stores.open_store, (None, "/a"))] == ["/b", "/a"]
-    ticket = parse_ticket(json.dumps(TICKET).encode(), "the ticket")
-    assert isinstance(stores.open_store(None, ticket), stores.TicketStore)
     monkeypatch.delenv("FLAGBENCH_STORE")
     bucket, folder = stores.open_store("s3://bucket/x?profile=ceph"), stores.open_store("file:///a%20b/../c")
     assert bucket is not None
@@ -120,96 +114,3 @@ def test_what_cannot_wait_does_not_say_that_it_does(bundle: Bundle, tiny_disk: P
     with refuses(CaseError, code=ExitCode.NOT_STORED):
         unsent.keep_bundle(bundle._replace(path=str(large)))
     assert files(tiny_disk) == set()
-
-
-URL = "https://h/b/k?X-Amz-Signature=SECRET"
-TICKET = {
-    "schema": "ticket/v1",
-    "run_id": "mine",
-    "nodes": 2,
-    "store": "s3://b/p",
-    "expires_at": in_seconds(3600),
-    "headers": {"If-None-Match": "*"},
-    "uploads": dict.fromkeys(("record.json", "node-0.tar.gz", "node-1.tar.gz"), URL),
-}
-
-
-def test_a_ticket_is_read_from_a_file_or_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FLAGBENCH_TICKET", json.dumps(TICKET))
-    found = stores.read_ticket(None)
-    assert found is not None
-    assert json.loads(found.encode()) == TICKET
-    assert "FLAGBENCH_TICKET" not in os.environ, "the ranks do not inherit it"
-    path = tmp_path / "ticket"
-    uploads = dict.fromkeys(TICKET["uploads"], "https://h:65535/b/k")
-    path.write_text(json.dumps({**TICKET, "run_id": "another", "uploads": uploads}))
-    found = stores.read_ticket(str(path))
-    assert found is not None
-    assert found.run_id == "another"
-    assert stores.read_ticket(None) is None
-    with refuses(UsageError):
-        stores.open_store("s3://bucket", found)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[" * 100_000,
-        "null",
-        "SECRET",
-        {"schema": "ticket/v2"},
-        {"nodes": 3},
-        {"run_id": "../x"},
-        {"expires_at": "soon"},
-        {"store": "s3://b\x1b[2J"},
-        {"headers": {"A": "x\r\ny"}},
-        {"uploads": []},
-        *(
-            {"uploads": {**TICKET["uploads"], "node-0.tar.gz": url}}
-            for url in (
-                {},
-                "file:///etc/passwd",
-                "https://u:SECRET@h/k",
-                "https://h/SECRET x",
-                "https://h:SECRET/k",
-                "https://h:65536/k",
-            )
-        ),
-    ],
-)
-def test_a_damaged_ticket_is_refused_without_its_secrets(tmp_path: Path, content: str | dict[str, Any]) -> None:
-    path = tmp_path / "ticket"
-    path.write_text(content if isinstance(content, str) else json.dumps({**TICKET, **content}))
-    with refuses(UsageError, path) as caught:
-        stores.read_ticket(str(path))
-    assert "SECRET" not in caught.value.message + caught.value.remedy
-
-
-@pytest.mark.parametrize("name", ["missing", "", "nul\0"])
-def test_a_ticket_that_cannot_be_read(tmp_path: Path, name: str) -> None:
-    with refuses(UsageError, "--ticket"):
-        stores.read_ticket(str(tmp_path / name))
-
-
-def test_a_ticket_fits_its_run() -> None:
-    ticket = parse_ticket(json.dumps(TICKET).encode(), "the ticket")
-    stores.check_ticket(ticket, "mine", 2, 50)
-    stores.check_ticket(ticket, None, 1, None)
-    over = dataclasses.replace(ticket, expires_at="2024-01-01T00:00:00Z")
-    for each, asked in (
-        (ticket, ("another", 1, None)),
-        (ticket, (None, 3, None)),
-        (ticket, (None, 1, 90)),
-        (over, (None, 1, None)),
-    ):
-        with refuses(UsageError):
-            stores.check_ticket(each, *asked)
-
-
-def test_a_ticket_without_urllib3_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "urllib3", None)
-    with refuses(UsageError, "urllib3"):
-        stores.TicketStore(parse_ticket(json.dumps(TICKET).encode(), "the ticket")).check()

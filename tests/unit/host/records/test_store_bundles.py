@@ -14,7 +14,7 @@ from flagbench.records.blobs import Blob, StoreError
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.removal import remove, with_bundles
 from flagbench.records.store import Store
-from flagbench.records.store_keys import BundlePlace, parse_bundle_key, parse_inbox_key
+from flagbench.records.store_keys import BundlePlace, parse_bundle_key
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench
 
@@ -39,12 +39,10 @@ def file(tmp_path: Path) -> Path:
         f"bundles/{ID}/node-0-{SHA256[1:]}.tar.gz",
         f"bundles/{ID}/x/node-0-{SHA256}.tar.gz",
         f"bundles/{ID}/node-0-{SHA256}.tar.gz.part",
-        "inbox/run/node-1234567.tar.gz",
-        "inbox/.hidden/record.json",
     ],
 )
 def test_keys_that_are_not_of_the_layout(key: str) -> None:
-    assert (parse_bundle_key(key), parse_inbox_key(key)) == (None, None)
+    assert parse_bundle_key(key) is None
 
 
 def test_a_bundle_is_kept_once_and_comes_back(store: Store, file: Path, tmp_path: Path) -> None:

@@ -187,7 +187,6 @@ def test_two_images_alternate_and_are_cross_linked(fake: FakeRuns, flagbench: Fl
 BAD = [("--nonce", ["--repeat", "2", "--nonce", nonce]) for nonce in ("", "../x", "\u00fc", "x" * 65)] + [
     ("--repeat", ["--repeat", "1001"]),
     ("--run-id", ["--repeat", "2", "--run-id", "mine"]),
-    ("--ticket", ["--nonce", "x", "--ticket", "/nowhere"]),
     ("--nonce", ["--repeat", "2", "--nodes", "2", "--node-rank", "0", "--master", "here:1"]),
     ("--interleave", ["--interleave", "glm:cpu"]),
     ("--interleave", ["--interleave", "flagbench/distilbert:mine", "--via", "native"]),

@@ -125,9 +125,6 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "data in a bucket": {
         "main env 3": from_secret("bucket", "AWS_ACCESS_KEY_ID", optional=False),
     },
-    "a ticket": {
-        "main env 3": from_secret("ticket", "FLAGBENCH_TICKET"),
-    },
     "a registry": {
         "main image": f"r.io:5000/team/flagbench/distilbert:cpu-{__version__}",
     },

@@ -54,7 +54,6 @@ FIELDS: dict[str, tuple[str, str | Callable[[list[dict[str, Any]]], str]]] = {
     "resume_pvc": ("%s:x", "pod volumes 1 persistentVolumeClaim claimName"),
     "store": ("%s", argument("--store")),
     "store_secret": ("%s", "main env 3 valueFrom secretKeyRef name"),
-    "ticket_secret": ("%s", "main env -1 valueFrom secretKeyRef name"),
     "env": ("%s=1", "main env -1 name"),
     "env value": ("A=%s", lambda documents: expand(find(documents, "main env -1 value"), {"HOME": "/root"})),
     "queue": ("%s", "job metadata labels kueue.x-k8s.io/queue-name"),
