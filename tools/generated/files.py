@@ -32,7 +32,7 @@ from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
 from tools.generated.architecture import layers
 from tools.generated.pictures import badge, terminal_svg
-from tools.generated.reference import reference
+from tools.generated.reference import reference_pages
 from tools.generated.schemas import schema_files
 
 Blocks = Mapping[str, Callable[[], str]]
@@ -67,7 +67,7 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
     """
     docs = root / "docs"
     known = _blocks(catalog, root)
-    files = {docs / "reference.md": reference(catalog)}
+    files = {docs / "reference" / name: text for name, text in reference_pages(catalog).items()}
     files |= {root / "manifests" / "schema" / name: text for name, text in schema_files().items()}
     record = docs / "verdict" / "record.json"
     if record.is_file():

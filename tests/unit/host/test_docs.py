@@ -20,6 +20,7 @@ from flagbench.manifests.load import load_catalog
 from flagbench.records.read import read_record
 from flagbench_core.exit_codes import ExitCode
 from tools.generated.files import BADGES, MEASURED, generated_files
+from tools.generated.reference import METRICS
 
 from .conftest import ROOT
 
@@ -48,10 +49,12 @@ def test_every_link_leads_somewhere(name: str) -> None:
             assert anchor in anchors(target), link
 
 
-def test_the_index_names_every_page() -> None:
-    index = ROOT / "docs" / "README.md"
-    linked = {(index.parent / link).resolve() for link in LINK.findall(index.read_text(encoding="utf-8"))}
-    assert {page for page in PAGES if page.is_relative_to(ROOT / "docs") and page != index} <= linked
+@pytest.mark.parametrize("folder", ["docs", "docs/reference"])
+def test_the_index_of_a_folder_links_its_pages(folder: str) -> None:
+    index = ROOT / folder / "README.md"
+    links = {(index.parent / link).resolve() for link in LINK.findall(index.read_text(encoding="utf-8"))}
+    pages = {*index.parent.glob("*.md"), *index.parent.glob("*/README.md")} - {index}
+    assert pages <= links
 
 
 def commands(page: Path) -> Iterator[list[str]]:
@@ -113,6 +116,20 @@ def test_a_record_of_a_device_makes_its_cell_measured(checkout: Path) -> None:
     measured = dict(zip(stacks.split("|"), row.split("|")))
     assert MEASURED in measured[" `cuda13` "]
     assert row.count(MEASURED) == 1
+
+
+def test_the_reference_explains_every_metric_of_a_model() -> None:
+    for case in load_catalog().cases.values():
+        if case.kind != "measure":
+            assert {metric.name for metric in case.metrics} <= METRICS.keys(), case.name
+
+
+def test_the_page_of_a_removed_case_is_stale(checkout: Path) -> None:
+    page = checkout / "docs" / "reference" / "removed.md"
+    page.write_text("# `removed`\n")
+    assert "docs/reference/removed.md" in run_generator(checkout, "--check").stderr
+    assert run_generator(checkout).returncode == 0
+    assert not page.exists()
 
 
 def test_a_part_that_nothing_generates_is_named(checkout: Path) -> None:
