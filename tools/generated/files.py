@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
-from flagbench.page import render
+from flagbench.page import Block, Table, render
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.report.certificate_page import certificate_blocks, certificate_charts
@@ -75,9 +76,8 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
     certificate = docs / "verdict" / "certificate.json"
     if certificate.is_file():
         document = json.loads(certificate.read_text(encoding="utf-8"))
-        blocks = certificate_blocks(document, narrow=True)
-        picture_of = terminal_svg(render(blocks, io.StringIO()), "flagbench accept")
-        files[certificate.with_name("certificate.svg")] = picture_of
+        printed = render(_narrow_blocks(document), io.StringIO())
+        files[certificate.with_name("certificate.svg")] = terminal_svg(printed, "flagbench accept")
         files |= {certificate.with_name(f"{chart.id}.svg"): picture(chart) for chart in certificate_charts(document)}
     if (docs / "measured" / "h100-roofs.json").is_file():
         for chart in _of_an_h100(catalog, docs / "measured"):
@@ -90,6 +90,16 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
             if _PART.search(text):
                 files[page] = _PART.sub(partial(_filled, page, known), text)
     return files
+
+
+def _narrow_blocks(certificate: Mapping[str, Any]) -> list[Block]:
+    """What `flagbench accept` prints, without limits, intervals, reasons and energy: as wide as the picture."""
+    headline, action, checks, _ = certificate_blocks(certificate)
+    assert isinstance(checks, Table)
+    rows = []
+    for outcome, run, check, measured, against, ratio, *_ in checks.rows:
+        rows.append((outcome, f"{run}: {check}", measured, against, ratio.partition(" ")[0]))
+    return [headline, action, Table(("OUTCOME", "CHECK", "MEASURED", "AGAINST", "RATIO"), rows)]
 
 
 def _filled(page: Path, blocks: Blocks, part: re.Match[str]) -> str:

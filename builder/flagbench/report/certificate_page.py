@@ -52,17 +52,13 @@ def compared_text(certificate: Mapping[str, Any]) -> str:
     return f"Compared with {' and '.join(parts) or 'nothing'}.{worst}"
 
 
-def certificate_blocks(certificate: Mapping[str, Any], *, narrow: bool = False) -> list[Block]:
-    """What `flagbench accept` prints; `narrow`: without limits, intervals and reasons, for a picture."""
-    table = _check_table(certificate["checks"])
-    if narrow:
-        rows = [(row[0], f"{row[1]}: {row[2]}", row[3], row[4], row[5].partition(" ")[0]) for row in table.rows]
-        table = Table(("OUTCOME", "CHECK", "MEASURED", "AGAINST", "RATIO"), rows)
-    took = () if narrow else (f"{part}: {rate}, {text}" for part, rate, text in _efficiency(certificate) if text)
+def certificate_blocks(certificate: Mapping[str, Any]) -> list[Block]:
+    """What `flagbench accept` prints."""
+    took = [f"{part}: {rate}, {text}" for part, rate, text in _efficiency(certificate) if text]
     return [
         Lines((f"{certificate['outcome']}: {machine_text(certificate)}",), STYLES[certificate["outcome"]]),
         Lines((f"{action_text(certificate).rstrip('.')}: {certificate['reason']}.", compared_text(certificate))),
-        table,
+        _check_table(certificate["checks"]),
         Lines(tuple(took)),
     ]
 
