@@ -103,7 +103,6 @@ def _request(claim: Claim, steps: int | None) -> Request:
         nodes=run.nodes,
         gpus=run.gpus,
         preset=run.preset,
-        division=run.division,
         precision=run.precision,
         seed=None,
         source=None if run.preset == "tiny" else "files",
@@ -121,7 +120,6 @@ def _request(claim: Claim, steps: int | None) -> Request:
         stack=stack,
         run_id="made-up",
         preset=run.preset,
-        division=run.division,
         nodes=run.nodes,
         gpus=run.gpus,
     )

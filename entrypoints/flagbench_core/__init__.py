@@ -14,3 +14,5 @@ Python 3.8 and the standard library; boto3 alone is imported where a bucket is o
 """
 
 __version__ = "0.2.0.dev0"
+DIVISION = "faithful"
+"""What every case runs: the published work, as the publisher's code does it. Configurations and records have it."""

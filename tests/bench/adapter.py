@@ -59,12 +59,12 @@ SIZES = {
 
 
 def resolved(name, layers):
-    """The faithful division on one rank, at a small size."""
+    """A case on one rank, at a small size."""
     case = configuration.load_case(name)
     config = configuration.resolve(
         case,
         configuration.load_stack("cpu"),
-        **{"nodes": 1, "gpus": 1, "preset": "reference", "division": "faithful", "precision": None, "seed": None},
+        **{"nodes": 1, "gpus": 1, "preset": "reference", "precision": None, "seed": None},
         **{"source": "synthetic", "weights": False, "steps": 1, "max_samples": None, "full": False},
         settings=["%s=1" % setting for setting in ("tp", "pp") if setting in case["settable"]],
     )

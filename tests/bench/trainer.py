@@ -38,7 +38,7 @@ T_975 = 2.145  # Student's t, 97.5 %, 14 degrees of freedom
 
 def resolved():
     """The tiny preset on synthetic data with the published dropout: the same work on both sides."""
-    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "precision": None, "seed": 0}
+    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "precision": None, "seed": 0}
     settings = ["batch_size=%d" % BATCH, "dropout=0.1", "attention_dropout=0.1", "classifier_dropout=0.2"]
     return configuration.resolve(
         configuration.load_case("distilbert"),

@@ -69,7 +69,7 @@ def _same_rounding() -> Iterator[None]:
 
 def configured(case: str, precision: str) -> dict[str, Any]:
     """The tiny preset on synthetic data, as CHANGED has it."""
-    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "source": "synthetic", "steps": STEPS}
+    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "source": "synthetic", "steps": STEPS}
     unset = dict.fromkeys(("precision", "seed", "max_samples"))
     config = resolve(load_case(case), load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
     return merge(config, merge(CHANGED[case], {"precision": precision}))

@@ -37,7 +37,7 @@ ONE = {"low": 0.99, "value": 1.0, "high": 1.01}
 
 
 def configured() -> dict[str, Any]:
-    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "source": "synthetic", "steps": 1}
+    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "source": "synthetic", "steps": 1}
     unset = dict.fromkeys(("precision", "seed", "max_samples"))
     return resolve(CASE, load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
 

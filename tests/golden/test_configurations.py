@@ -27,7 +27,6 @@ def digest_of(case, preset, stack):
         nodes=4,
         gpus=8,
         preset=preset,
-        division="faithful",
         precision=None,
         seed=None,
         source=None,

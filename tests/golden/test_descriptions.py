@@ -34,7 +34,7 @@ SHARED = {"device_model", "devices", "nodes", "division", "precision", "seed", "
 
 def describe(case: str, folder: Path, rank: int, world: int) -> dict[str, Any]:
     """The description of a case's workload, as a record has it."""
-    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "source": "synthetic", "steps": 9}
+    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "source": "synthetic", "steps": 9}
     unset = dict.fromkeys(("precision", "seed", "max_samples"))
     config = resolve(load_case(case), load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
     module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(case))

@@ -1,4 +1,4 @@
-"""Losses of the faithful divisions, held to four decimals over versions of Python, torch, the publishers' libraries
+"""Losses of the cases, held to four decimals over versions of Python, torch, the publishers' libraries
 and this code.
 
 Tiny models without dropout, in fp32, in each case's own order of the data, on one gloo rank and on two. The sizes of

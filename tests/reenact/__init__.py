@@ -3,7 +3,7 @@
     python -m tests.reenact [CASE ...] [--small]
 
 runs a case and its re-enactment in two processes that take turns, a step of one and a step of the other, on one core
-or one device, and compares what a step costs and what it does. The faithful division aims at a ratio of 1.00.
+or one device, and compares what a step costs and what it does. A case aims at a ratio of 1.00.
 
 A re-enactment is a module named after its case with one function,
 

@@ -67,7 +67,7 @@ def resolved(arguments: argparse.Namespace, case: Dict[str, Any]) -> Dict[str, A
     config = configuration.resolve(
         case,
         configuration.load_stack(arguments.stack),
-        **{"nodes": 1, "gpus": 1, "preset": arguments.preset, "division": "faithful", "seed": None},
+        **{"nodes": 1, "gpus": 1, "preset": arguments.preset, "seed": None},
         **{"precision": arguments.precision, "source": "synthetic", "weights": False},
         **{"settings": [*whole, *arguments.set], "steps": STEPS, "max_samples": None, "full": False},
     )

@@ -29,7 +29,7 @@ def command(
     """Show the cases, stacks, devices and claims there are.
 
     --json prints {"cases": [...], "stacks": [...], "devices": [...], "claims": [...]}, or the one kind asked for. A
-    case has name, title, task, unit, gate, divisions, precisions, default_precision and flops, the formula by which
+    case has name, title, task, unit, gate, precisions, default_precision and flops, the formula by which
     they are counted or null; a stack has name, title, vendor, aliases, runs, does_not_run {case: reason},
     base_image, python, expects and accelerators, the names of its devices; a device has what its manifest has, null
     for a limit that is not known; a claim has id, case, stack (null where there is none, and no_stack says why),
@@ -63,13 +63,13 @@ def command(
 
 
 _COLUMNS: dict[str, tuple[str, ...]] = {
-    "cases": ("CASE", "TITLE", "DIVISIONS", "PRECISIONS", "GATE", "FLOPS"),
+    "cases": ("CASE", "TITLE", "PRECISIONS", "GATE", "FLOPS"),
     "stacks": ("STACK", "ALIASES", "RUNS", "BASE IMAGE"),
     "devices": ("DEVICE", "NAME", "MEMORY", "BF16", "FP8", "STACKS"),
     "claims": ("CLAIM", "TITLE", "STACK", "PUBLISHED"),
 }
 _DROP: dict[str, tuple[str, ...]] = {
-    "cases": ("DIVISIONS", "FLOPS", "PRECISIONS", "GATE", "TITLE"),
+    "cases": ("FLOPS", "PRECISIONS", "GATE", "TITLE"),
     "stacks": ("BASE IMAGE", "RUNS", "ALIASES"),
     "devices": ("FP8", "STACKS", "BF16", "MEMORY", "NAME"),
     "claims": ("STACK", "TITLE", "PUBLISHED", "THIS MACHINE"),
@@ -79,7 +79,7 @@ _DROP: dict[str, tuple[str, ...]] = {
 
 def _row(entry: Case | Stack | DeviceModel | Claim, catalog: Catalog) -> tuple[str, ...]:
     if isinstance(entry, Case):
-        texts = entry.name, entry.title, ", ".join(entry.divisions), ", ".join(entry.precisions)
+        texts = entry.name, entry.title, ", ".join(entry.precisions)
         return *texts, entry.gate, entry.formula or "none"
     if isinstance(entry, Stack):
         aliases = ", ".join(alias for alias in entry.aliases if alias != entry.name)
@@ -101,7 +101,7 @@ def _gate_value(claim: Claim, case: Case) -> str:
 
 def _as_json(entry: Case | Stack | DeviceModel | Claim, catalog: Catalog, here: Collection[str]) -> dict[str, Any]:
     if isinstance(entry, Case):
-        keys = ("name", "title", "task", "unit", "gate", "divisions", "precisions", "default_precision")
+        keys = ("name", "title", "task", "unit", "gate", "precisions", "default_precision")
         return {**{key: msgspec.to_builtins(getattr(entry, key)) for key in keys}, "flops": entry.formula}
     if isinstance(entry, Stack):
         names = ("name", "title", "vendor", "aliases", "runs", "base_image", "python", "expects")

@@ -291,10 +291,9 @@ def _check_stack(doc: Document, claim: Any, here: FieldPath, case: Document | No
 
 def _check_values(doc: Document, claim: Any, here: FieldPath, case: Any) -> None:
     """That a run, its settings and its metrics are as the case declares them, and that no condition is missing."""
-    for key, allowed in (("precision", case["precisions"]), ("division", case["divisions"])):
-        if claim["run"][key] not in allowed:
-            text = f"'{claim['run'][key]}' is not allowed; {case['name']} has {', '.join(allowed)}"
-            doc.problem((*here, "run", key), text)
+    if claim["run"]["precision"] not in case["precisions"]:
+        text = f"'{claim['run']['precision']}' is not allowed; {case['name']} has {', '.join(case['precisions'])}"
+        doc.problem((*here, "run", "precision"), text)
     for name, value in claim["run"]["set"].items():
         if name in case["settable"] and (fault := setting_fault(case["settable"][name], value)):
             doc.problem((*here, "run", "set", name), fault)

@@ -41,7 +41,7 @@ Environment = Mapping[
     Annotated[str, Meta(pattern=r"^[A-Z_][A-Z0-9_]*\Z")], Annotated[str, Meta(pattern=r"^[^\n\r]*\Z")]
 ]
 Capability = Literal["IPC_LOCK", "SYS_NICE", "SYS_PTRACE"]
-Division = Literal["faithful", "tuned"]
+Division = Literal["faithful"]
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 PeakPrecision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
 DeviceNumber = PeakPrecision | Literal["power_watts", "memory_bandwidth", "sm_clock_mhz"]

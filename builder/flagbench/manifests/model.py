@@ -218,7 +218,6 @@ class CaseManifest:
     further_gates: tuple[str, ...] = ()
     """What decides where the other side has no `gate`: the first of them that it has."""
     published: Published
-    divisions: Annotated[tuple[Division, ...], Meta(min_length=1)]
     precisions: Annotated[tuple[Precision, ...], Meta(min_length=1)]
     default_precision: Precision
     default_seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None

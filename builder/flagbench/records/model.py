@@ -468,7 +468,7 @@ class Record(Struct, frozen=True):
     case: Name
     stack: Name
     preset: Literal["reference", "tiny"]
-    division: Literal["faithful", "tuned"]
+    division: Literal["faithful"]
     config: dict[str, Any] | None
     """The resolved configuration; None where it could not be resolved."""
     config_digest: Digest | None

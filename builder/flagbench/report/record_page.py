@@ -54,7 +54,7 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
     facts = {
         "record": record.record_id,
         "image": f"{record.case}:{record.stack}",
-        "preset": f"{record.preset}, {record.division} division",
+        "preset": record.preset,
         "created": record.created_at,
         "host": record.system.host,
         "status": f"{status.state} (exit code {status.exit_code}, in phase {status.phase})",

@@ -61,10 +61,6 @@ class RunOptions:
     preset: Annotated[
         Literal["reference", "tiny"], Option(help="The published size, or a tiny one that takes seconds.")
     ] = "reference"
-    division: Annotated[
-        Literal["faithful", "tuned"],
-        Option(hidden=True, help="faithful, as published, or tuned where the case has it."),
-    ] = "faithful"
     precision: Annotated[Precision | None, Option(help="Default: the case's own.")] = None
     data: Annotated[
         Text,
@@ -311,7 +307,6 @@ def can_resume(options: RunOptions, case: Case) -> bool:
 def _check_choices(options: RunOptions, case: Case, stack: Stack) -> None:
     choices: dict[str, tuple[Any, tuple[str, ...]]] = {
         "--preset": (options.preset, tuple(case.presets)),
-        "--division": (options.division, case.divisions),
         "--precision": (options.precision, case.precisions),
     }
     for option, (value, allowed) in choices.items():

@@ -25,9 +25,7 @@ FIRST_STEP = 21
 LIMIT = 0.02
 LARGEST_ERROR = 1e100
 """The sum of larger errors could overflow."""
-HOW_COMPUTED = frozenset(
-    {"attention", "division", "engine", "layout", "memory_monitor", "precision", "recompute", "stop_rule"}
-)
+HOW_COMPUTED = frozenset({"attention", "engine", "layout", "memory_monitor", "precision", "recompute", "stop_rule"})
 """Conditions that say how a curve is computed, or how far. The rule is for runs that differ in them."""
 BATCH = frozenset({"batch_size", "gradient_accumulation_steps"})
 """Conditions that may differ as long as all replicas together train on the same number of samples in a step."""

@@ -7,7 +7,7 @@ from typing import List, Optional, Tuple
 from flagbench_cases.shared import checkpoint_facts, config
 from flagbench_cases.shared.arguments import Parser
 from flagbench_cases.shared.errors import UsageError
-from flagbench_core import __version__
+from flagbench_core import DIVISION, __version__
 
 MAX_COUNT = checkpoint_facts.MAX_STEPS
 SEED_LIMIT = 2**31
@@ -80,8 +80,8 @@ def build_parser() -> Parser:
     job.add_argument("--run-id", type=_run_id, metavar="ID", help="name of the run, equal on all nodes")
     work = parser.add_argument_group("work")
     work.add_argument("--preset", choices=("reference", "tiny"), default="reference", help="size (default reference)")
-    divisions = "default faithful; tuned where the case has it"
-    work.add_argument("--division", choices=("faithful", "tuned"), default="faithful", help=divisions)
+    # Commands and jobs that were written for an earlier image may have it.
+    work.add_argument("--division", choices=(DIVISION,), help=argparse.SUPPRESS)
     work.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16", "fp8"), help="default: set by the case")
     work.add_argument("--data", metavar="DIR|s3://...|synthetic", help="prepared data (default: /data if not empty)")
     work.add_argument("--weights", metavar="DIR|s3://...", help="a checkpoint folder (default: random weights)")

@@ -37,7 +37,6 @@ def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Requ
         stack=FALLBACK_STACK,
         run_id=(arguments.run_id if arguments else None) or new_run_id(),
         preset=arguments.preset if arguments else "reference",
-        division=arguments.division if arguments else "faithful",
         nodes=arguments.nodes if arguments else 1,
         gpus=arguments.gpus if arguments else 1,
     )
@@ -78,7 +77,6 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
         nodes=arguments.nodes,
         gpus=arguments.gpus,
         preset=arguments.preset,
-        division=arguments.division,
         precision=arguments.precision,
         seed=arguments.seed,
         source=source,

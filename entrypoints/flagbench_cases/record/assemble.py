@@ -12,7 +12,7 @@ from flagbench_cases.record.evidence import Evidence, Outcome
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import system
 from flagbench_cases.shared.config import stop_rule
-from flagbench_core import __version__
+from flagbench_core import DIVISION, __version__
 from flagbench_core.evidence.section import digest_of
 from flagbench_core.exit_codes import ExitCode
 
@@ -60,7 +60,7 @@ def assemble(
         "case": slug(request.case),
         "stack": request.stack["name"],
         "preset": request.preset,
-        "division": request.division,
+        "division": DIVISION,
         "argv": request.argv,
         "config": request.config,
         "config_digest": request.config_digest,
@@ -183,7 +183,7 @@ def conditions(
         "device_model": known["name"] if known else (" + ".join(names) or None),
         "devices": request.nodes * request.gpus,
         "nodes": request.nodes,
-        "division": request.division,
+        "division": DIVISION,
         "precision": (software.get("precision") or {}).get("executed"),
         "seed": request.config["seed"],
         "stop_rule": stop_rule(request.config),

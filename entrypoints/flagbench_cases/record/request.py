@@ -21,7 +21,6 @@ class Request(NamedTuple):
     stack: Dict[str, Any]
     run_id: str
     preset: str
-    division: str
     nodes: int
     gpus: int
     config: Optional[Dict[str, Any]] = None

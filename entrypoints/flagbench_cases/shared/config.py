@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from flagbench_cases.shared import engine_support
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.layout import layout_of
+from flagbench_core import DIVISION
 from flagbench_core.evidence.section import INFER, MEASURE, kind_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -151,7 +152,6 @@ def resolve(
     nodes: int,
     gpus: int,
     preset: str,
-    division: str,
     precision: Optional[str],
     seed: Optional[int],
     source: Optional[str],
@@ -166,11 +166,6 @@ def resolve(
     `source` is "files", "synthetic" or None (the preset's own default). `train.window_steps` of the result is
     the number of measured steps, or null for the published run to convergence.
     """
-    if division not in case["divisions"]:
-        raise UsageError(
-            "%s has no %s division" % (case["name"], division),
-            "choose one of: %s" % ", ".join(case["divisions"]),
-        )
     if preset not in case["presets"]:
         raise UsageError(
             "%s has no %s preset" % (case["name"], preset),
@@ -194,7 +189,7 @@ def resolve(
     data.pop("default", None)
     config.update(
         case=case["name"],
-        division=division,
+        division=DIVISION,
         preset=preset,
         precision=choose_precision(case, stack, precision),
         nodes=nodes,

@@ -44,7 +44,7 @@ def counted(case: str, changes: dict[str, Any], folder: Path, rank: int, world: 
     """The work of a step, and the FLOPs that torch counts in it."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "source": "synthetic", "steps": 9}
+    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "source": "synthetic", "steps": 9}
     unset = dict.fromkeys(("precision", "seed", "max_samples"))
     config = resolve(load_case(case), load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
     module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(case))

@@ -83,7 +83,6 @@ def test_an_image_is_always_told_its_nodes_and_devices() -> None:
         ("--timeout", {"timeout": float("nan")}),
         ("--max-minutes", {"max_minutes": 0.0}),
         ("--node-rank", {"node_rank": -1}),
-        ("--division", {"division": "tuned"}),
         ("--precision", {"precision": "tf32"}),
         ("--full", {"steps": 5, "full": True}),
         ("--set", {"set_": ("batch_size",)}),

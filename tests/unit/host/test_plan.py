@@ -44,7 +44,6 @@ def accepted(plan: Planned, devices: int, per_node: int) -> list[Layout]:
                 nodes=devices // per_node,
                 gpus=per_node,
                 preset="reference",
-                division="faithful",
                 precision=None,
                 seed=None,
                 source="synthetic",

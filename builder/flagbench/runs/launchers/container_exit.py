@@ -12,7 +12,7 @@ from typing import Any
 
 from flagbench.errors import FlagbenchError
 from flagbench.runs.request import RunRequest, new_run_id
-from flagbench_core import __version__
+from flagbench_core import DIVISION, __version__
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
 
@@ -145,7 +145,7 @@ def record_of_killed(request: RunRequest, error: FlagbenchError, *, image: RunIm
         "case": request.case.name,
         "stack": request.stack.name,
         "preset": request.options.preset,
-        "division": request.options.division,
+        "division": DIVISION,
         "conditions": {},
         "system": system,
         "software": {"python": python, "torch": None},

@@ -56,7 +56,7 @@ def _as_before(described: Described, stack: Stack, store: Store) -> Estimate | N
 def _is_row_of(claim: Claim, config: Mapping[str, Any], stack: Stack) -> bool:
     """Whether a row is for this configuration on a device of this stack, and of this machine if it has one."""
     run, conditions = claim.run, claim.conditions
-    same = all(getattr(run, key) == config[key] for key in ("nodes", "gpus", "preset", "division", "precision"))
+    same = all(getattr(run, key) == config[key] for key in ("nodes", "gpus", "preset", "precision"))
     device, here = stack.accelerator(str(conditions.get("device_model"))), this_machine().devices
     fits = device is not None and (not here or any(device.has_name(found.name) for found in here))
     ours = claim.case == config["case"] and conditions.get("batch_size") == schedule(config).get("batch_size")

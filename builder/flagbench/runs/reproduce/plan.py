@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from typer import Option
 
@@ -105,7 +105,6 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         nodes=nodes,
         gpus=count,
         preset=options.preset,
-        division=cast("Any", claim.run.division),  # which a case has is checked with the request
         precision=precision,
         data=options.data,
         weights=options.weights,

@@ -1,4 +1,4 @@
-"""DistilBERT fine-tuning as in FlagPerf's code: the faithful division.
+"""DistilBERT fine-tuning as in FlagPerf's code.
 
 Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
 """
@@ -56,7 +56,7 @@ class EvaluationSet(torch.utils.data.Dataset):
 
 
 class DistilBertWorkload(TrainWorkload):
-    """The faithful division."""
+    """DistilBERT on SST-2; see `TrainWorkload` for its methods."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -221,5 +221,5 @@ def load_checkpoint(model: DistilBertClassifier, folder: str, section: Dict[str,
 
 
 def build(context: Context) -> DistilBertWorkload:
-    """Build the workload for the configured division."""
+    """The workload of a configuration."""
     return DistilBertWorkload(context)

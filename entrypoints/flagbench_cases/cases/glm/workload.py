@@ -1,4 +1,4 @@
-"""GLM on ReCoRD as in FlagPerf's code: the faithful division.
+"""GLM on ReCoRD as in FlagPerf's code.
 
 Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
 """
@@ -52,7 +52,7 @@ class EvaluationOrder(Sampler):
 
 
 class GlmWorkload(TrainWorkload):
-    """The faithful division."""
+    """GLM on ReCoRD; see `TrainWorkload` for its methods."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -288,5 +288,5 @@ def load_checkpoint(model: GlmForCloze, folder: str) -> str:
 
 
 def build(context: Context) -> GlmWorkload:
-    """Build the workload for the configured division."""
+    """The workload of a configuration."""
     return GlmWorkload(context)

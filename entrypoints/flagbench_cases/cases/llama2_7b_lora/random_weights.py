@@ -30,7 +30,7 @@ def batch_of(samples: Sequence[torch.Tensor]) -> Dict[str, torch.Tensor]:
 
 
 class RandomWorkload(TrainWorkload):
-    """The faithful division of the geometries without data and weights of their own."""
+    """Geometries without data and weights of their own."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

@@ -1,4 +1,4 @@
-"""Llama2-7B LoRA fine-tuning as in FlagPerf's code: the faithful division.
+"""Llama2-7B LoRA fine-tuning as in FlagPerf's code.
 
 Unusual choices are the publisher's and are listed under `quirks` in the case manifest.
 """
@@ -52,7 +52,7 @@ class EpochLosses:
 
 
 class LlamaLoraWorkload(TrainWorkload):
-    """The faithful division."""
+    """LoRA on samsum; see `TrainWorkload` for its methods."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

@@ -1,4 +1,4 @@
-"""The faithful division on 1 to 3 ranks: buffers, dropout, accumulation, evaluation, work."""
+"""DistilBERT on 1 to 3 ranks: buffers, dropout, accumulation, evaluation, work."""
 
 from __future__ import annotations
 

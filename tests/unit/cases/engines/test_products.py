@@ -57,7 +57,6 @@ def measurements(folder: Path) -> dict[str, Measurement]:
         "nodes": 1,
         "gpus": 1,
         "preset": "reference",
-        "division": "faithful",
         "source": "synthetic",
     }
     unset = dict.fromkeys(("precision", "seed", "max_samples", "steps"))

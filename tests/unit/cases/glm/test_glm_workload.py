@@ -1,4 +1,4 @@
-"""The faithful division on 1 and 2 ranks: batches, dropout, losses that are not finite, fp16, work."""
+"""GLM on 1 and 2 ranks: batches, dropout, losses that are not finite, fp16, work."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ CASES = ("llama3.1-8b-lora", "qwen2.5-7b-lora")
 
 def configured(case: str, **changes: Any) -> dict[str, Any]:
     """The tiny preset in fp32 without dropout."""
-    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "division": "faithful", "source": None, "steps": 9}
+    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "source": None, "steps": 9}
     unset = dict.fromkeys(("seed", "max_samples"))
     plain = {"precision": "fp32", "settings": ["lora_dropout=0"]}
     config = resolve(load_case(case), load_stack("cpu"), weights=False, full=False, **plain, **options, **unset)

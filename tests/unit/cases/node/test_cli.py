@@ -21,16 +21,15 @@ def test_the_defaults() -> None:
         "nodes": 1,
         "gpus": 1,
         "preset": "reference",
-        "division": "faithful",
         "timeout": 600.0,
     }
 
 
 def test_everything_given() -> None:
-    words = "distilbert --nodes 2 --gpus 8 --node-rank 1 --master a:1 --run-id r.1_x-Y --preset tiny --division tuned"
-    words += (
-        " --precision bf16 --data synthetic --weights w --steps 5 --seed 7 --set a=1 --set b=-2 --max-minutes 1.5"
-    )
+    words = "distilbert --nodes 2 --gpus 8 --node-rank 1 --master a:1 --run-id r.1_x-Y --preset tiny"
+    words += " --division=faithful"
+    words += " --precision bf16 --data synthetic --weights w --steps 5 --seed 7 --set a=1 --set b=-2"
+    words += " --max-minutes 1.5"
     words += " --timeout 30 --out o --store file:///s --resume c --describe"
     found = cli.parse(words.split())
     assert (found.nodes, found.gpus, found.node_rank, found.steps, found.seed) == (2, 8, 1, 5, 7)
@@ -50,7 +49,7 @@ INVALID = {
     # A run id is safe in a file name.
     "--run-id": ("", "a/b", ".hidden", "-x", "a\nb", "ü", "a" * 129, "$(id)"),
     "--preset": ("huge",),
-    "--division": ("fast",),
+    "--division": ("tuned", ""),
     "--precision": ("int8", "FP32"),
 }
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.image
 
 CORES = len(os.sched_getaffinity(0))
 RESOLVED = {
-    **{"nodes": 1, "preset": "tiny", "division": "faithful", "precision": None, "seed": None, "source": None},
+    **{"nodes": 1, "preset": "tiny", "precision": None, "seed": None, "source": None},
     **{"weights": False, "steps": None, "max_samples": None, "full": False, "settings": []},
 }
 

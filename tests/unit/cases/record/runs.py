@@ -36,7 +36,7 @@ def validate(made: dict[str, Any]) -> dict[str, Any]:
 
 def resolved(source: str | None = None, gpus: int = 2, **length: Any) -> dict[str, Any]:
     asked: dict[str, Any] = {"steps": None, "max_samples": None, "full": False, **length}
-    asked.update(nodes=1, gpus=gpus, preset="tiny", division="faithful", precision=None, seed=0, weights=False)
+    asked.update(nodes=1, gpus=gpus, preset="tiny", precision=None, seed=0, weights=False)
     return config.resolve(
         config.load_case("distilbert"), config.load_stack("cpu"), source=source, settings=[], **asked
     )
@@ -56,7 +56,6 @@ def request(configuration: dict[str, Any] | None, **changes: Any) -> Request:
         stack=config.load_stack("cpu"),
         run_id="run-1",
         preset="tiny",
-        division="faithful",
         nodes=1,
         gpus=2,
         config=configuration,

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.image
 
 CASE: dict[str, Any] = {
     "name": "toy",
-    "divisions": ["faithful"],
     "default_precision": "tf32",
     "precisions": ["tf32", "fp32", "bf16"],
     "does_not_run": {},
@@ -57,7 +56,6 @@ def resolve(stack: dict[str, Any] = CPU, case: dict[str, Any] = CASE, **changes:
         "nodes": 1,
         "gpus": 1,
         "preset": "reference",
-        "division": "faithful",
         "precision": None,
         "seed": 0,
         "source": None,
@@ -163,7 +161,6 @@ def test_the_precision_that_is_executed(stack: dict[str, Any], asked: str | None
     [
         ({"precision": "fp16"}, "fp16"),
         ({"precision": "tf32"}, "TF32"),
-        ({"division": "tuned"}, "tuned"),
         ({"preset": "huge"}, "huge"),
         ({"stack": dict(CPU, does_not_run={"toy": "it has no toys"})}, "cpu: it has no toys"),
     ],

@@ -66,7 +66,7 @@ def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels:
         (CLAIMS, "commit: 1b5a0303", "commit: 1234567", "sources.nvidia.commit", "quotes"),
         (CLAIMS, "commit: 1b5a0303", "commit: none", "sources.nvidia.commit", "'none' commit day"),
         (CASE, "title: Dist", "titel: Dist", "titel", "'title'"),
-        (CASE, "divisions: [faithful]", "divisions: []", "divisions", "empty 1"),
+        (CASE, "precisions: [tf32, fp32, bf16]", "precisions: []", "precisions", "empty 1"),
         (DEVICE, "flops: 19.5e+12", "flops: 19.5", "peaks.fp64.flops", "19.5 at least"),
         (DEVICE, "not_published: [fp8]", "not_published: []", "peaks", "fp8"),
         (STACK, "monitor: cpu", "monitor: acme-smi", "monitor", "'acme-smi' cpu, mx-smi, nvml"),
