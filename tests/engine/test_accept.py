@@ -27,7 +27,7 @@ def test_a_planted_fault_fails(name, tmp_path):
 def test_a_rank_that_hangs_leaves_a_certificate(tmp_path, flagbench):
     stopped = fault(tmp_path, 1, "before measure", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
     began = time.monotonic()
-    code, certificate, stderr = accept(tmp_path, "--minutes=0.5", "--gpus=2", environment=stopped)
+    code, certificate, stderr = accept(tmp_path, "--minutes=0.5", "--gpus=2", "--price=24", environment=stopped)
     assert time.monotonic() - began < 1.1 * 30 + 5, "and the start of Python"
     assert (code, certificate["outcome"]) == (11, "INCONCLUSIVE"), stderr
     bundle = str(tmp_path / "certificate.tar.gz")

@@ -17,6 +17,7 @@ def test_an_acceptance_in_containers(tool, docker_client, image_of, tmp_path):
         "--case=distilbert:cpu",
         "--minutes=1.3",
         "--gpus=2",
+        "--price=24",
         "--out",
         bundle,
         "--json",

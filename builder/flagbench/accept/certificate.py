@@ -33,7 +33,11 @@ VERSION = "certificate/v1"
 def certificate_of(
     accepted: Accepted, catalog: Catalog, seconds: float, created_at: str | None = None
 ) -> dict[str, Any]:
-    """The document: the outcome and what to do, every check, the numbers, the machine and its software."""
+    """The document: the outcome and what to do, every check, the numbers, the machine and its software.
+
+    Every number follows from what the document states, so from the rounded seconds: `check` computes it again.
+    """
+    seconds = round(seconds, 1)
     facts, records = accepted.facts, {name: read_record(content) for name, content in accepted.records.items()}
     checks = checks_of(facts, records, catalog)
     own = [records[part["record_id"]] for part in facts["parts"] if part["record_id"] in records]
@@ -43,7 +47,7 @@ def certificate_of(
         **conclude(checks, facts, records),
         "created_at": created_at or utc_now(),
         "flagbench": this_flagbench(),
-        "seconds": round(seconds, 1),
+        "seconds": seconds,
         "cost": None if price is None else round(price * seconds / 3600, 4),
         "devices": [device for record in own[:1] for device in _shares(record)],
         "checks": [msgspec.to_builtins(check) for check in checks],
