@@ -31,7 +31,6 @@ JOBS = {
     "volumes": ("distilbert:cpu", VOLUMES),
     "one volume": ("llama2-7b-lora:a100", {"out_pvc": "results", "resume_pvc": "results:first"}),
     "a store": ("distilbert:cpu", STORE),
-    "data in a bucket": ("distilbert:cpu", {"data": "s3://bench/sst2", "store_secret": "bucket"}),
     "a registry": ("distilbert:cpu", {"registry": "r.io:5000/team"}),
     "a digest": ("distilbert:cpu", {"image": f"r.io/x@{DIGEST}", "pull_secret": ("reg",)}),
     "arguments": ("distilbert:cpu", TOLD),

@@ -1,4 +1,4 @@
-"""The folders of this user: records and what waits to be stored, and copies of what is in buckets."""
+"""The folders of this user: records and what waits to be stored, and the cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def data_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """This user's cache: FLAGBENCH_CACHE, else `flagbench` in the platform's folder; as prepare/cache.py has it."""
+    """This user's cache: FLAGBENCH_CACHE, else `flagbench` in the platform's folder."""
     given = os.environ.get(CACHE_VARIABLE)
     return Path(given).absolute() if given else _own(user_cache_path, "cache")
 

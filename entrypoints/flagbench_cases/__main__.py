@@ -1,7 +1,6 @@
 """`python -m flagbench_cases CASE ...`: installs signal handlers before importing anything else, then runs the case.
 
-`prepare CASE ...` (in an image `CASE prepare ...`) converts data and weights into the folders that a run reads, and
-`fetch CASE ...` fetches such folders from a bucket.
+`prepare CASE ...` (in an image `CASE prepare ...`) converts data and weights into the folders that a run reads.
 """
 
 import os
@@ -32,13 +31,13 @@ def main(argv: List[str]) -> int:
 
 
 def run(argv: List[str], interruption: Interruption) -> int:
-    """Dispatch to `prepare`, `fetch` or a run; returns the exit code."""
-    if "prepare" in argv[:2] or "fetch" in argv[:2]:
+    """Dispatch to `prepare` or a run; returns the exit code."""
+    if "prepare" in argv[:2]:
         from flagbench_cases.prepare import command
 
-        asked = command.split_arguments(argv)
-        if asked is not None:
-            return command.main(*asked, interruption)
+        arguments = command.prepare_arguments(argv)
+        if arguments is not None:
+            return command.main(arguments, interruption)
     from flagbench_cases.node import main as node
 
     return node.main(argv, interruption)

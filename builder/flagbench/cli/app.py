@@ -30,9 +30,7 @@ GROUPS = {
     "Before a run": {
         "build": "Build images, each on its stack's image.",
         "pull": "Bring an image from a bucket into the container engine, verified by digest.",
-        "prepare": (
-            "Convert downloaded data and weights into the folders that runs read; --to uploads them to a bucket."
-        ),
+        "prepare": "Convert downloaded data and weights into the folders that runs read, or verify such folders.",
         "expect": "Show what has been published of a case or model for a device, and what comes closest.",
         "plan": "Show the layouts of a split model, and whether they fit into the devices' memory.",
         "job": "Print a Kubernetes job that runs a case, for `kubectl apply -f -`.",

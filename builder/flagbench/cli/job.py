@@ -50,7 +50,7 @@ def command(
     request = scheduler.JobRequest(case, stack, run, job)
     if {"tp", "pp"} & set(engine_of(run, request.case).layout):
         # What the image would refuse only once it has its nodes: a layout that does not fit them.
-        node = LocalOptions(**{**vars(run), "data": None, "weights": None}, node_rank=0, master="node-0")
+        node = LocalOptions(**vars(run), node_rank=0, master="node-0")
         describe(RunRequest(request.case, request.stack, node), container=True)
     text = scheduler.render_job(request)
     for warning in request.warnings():

@@ -37,17 +37,17 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Convert downloaded data and weights into the folders that runs read; --to uploads them to a bucket.
+    """Convert downloaded data and weights into the folders that runs read, or verify such folders.
 
     Nothing is downloaded: docs/prepare-data.md says what each case takes and where it is. A folder is made completely
-    or not at all; what was prepared before is replaced only with --force. `flagbench run --data OUT`, or --data URL,
-    then finds both folders. Without sources, --to uploads what OUT has.
+    or not at all; what was prepared before is replaced only with --force. `flagbench run --data OUT` then finds both
+    folders.
 
     --json prints {"case", "folders": {"data": {"folder", "format", "digest", "files", "facts", "sources",
-    "licence"}, "weights": ...}, "run": COMMAND}; with --to each folder has its "url" too.
+    "licence"}, "weights": ...}, "run": COMMAND}.
 
     Ends with 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 14 the disk is full, 15 container
-    engine or network.
+    engine.
     """
     case, stack = _case_and_stack(image_name, load_catalog(claims=False))
     if via == "native" and image is not None:

@@ -30,7 +30,7 @@ from flagbench.runs.reproduce.plan import PlanOptions, plan_of
 from flagbench.runs.reproduce.preflight import describe_layout, look, look_at_image, refuse
 from flagbench.runs.reproduce.repeat import Reproduction, run_all
 from flagbench.runs.series import SeriesOptions, plan_sides
-from flagbench.runs.target import ViaOption, choose_via, target_of, with_data
+from flagbench.runs.target import ViaOption, choose_via, target_of
 from flagbench_core.exit_codes import ExitCode
 
 
@@ -114,7 +114,7 @@ def command(
     target.launcher.command(target.request)  # for its errors: what it needs is not installed
     series = SeriesOptions(repeat=limits.looks[-1], nonce=nonce)
     digest = None if described is None else described.digest
-    (side,) = plan_sides(series, [with_data(target)], records, line, [digest])
+    (side,) = plan_sides(series, [target], records, line, [digest])
     with logged() as log:
         outcome = run_all(side, asked, records)
     if outcome.series is None or outcome.result is None:

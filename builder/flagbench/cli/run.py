@@ -21,7 +21,7 @@ from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.series import SeriesOptions, check_series, plan_sides, run_sides
-from flagbench.runs.target import ViaOption, targets_of, with_data
+from flagbench.runs.target import ViaOption, targets_of
 from flagbench.runs.this_machine import with_stack
 from flagbench.signals import Delaying
 from flagbench.stdio import NotPrinted
@@ -89,7 +89,6 @@ def command(
         )
     if show_command:
         check_folders(options)
-        first = with_data(first)
         print(first.launcher.command(first.request))
         return
     described = [describe(target.request, container=target.via == "docker") for target in targets]
@@ -101,7 +100,6 @@ def command(
             preview.show(first, described[0], expected, command=lines[0], series=facts, as_json=as_json)
             return
         preview.confirm(expected)
-    targets = [with_data(target) for target in targets]
     if series.asked:
         from flagbench.runs import series_page  # with verify, which a --dry-run does not need
 

@@ -430,13 +430,6 @@ class Telemetry(Struct, frozen=True):
     """Why no device was monitored."""
 
 
-class Sources(Struct, frozen=True):
-    """Addresses of the bucket from which data and weights were fetched."""
-
-    data: str | None = None
-    weights: str | None = None
-
-
 class BundleDigest(Struct, frozen=True):
     """The bundle of raw evidence of the node that printed the record."""
 
@@ -488,7 +481,6 @@ class Record(Struct, frozen=True):
     status: Status
     argv: tuple[str, ...] = ()
     """Arguments of the entrypoint, without secrets."""
-    sources: Sources | None = None
     bundle: BundleDigest | None = None
     """That of the node that printed the record."""
     layout: Layout | None = None

@@ -24,7 +24,6 @@ from flagbench.records.scalars import RUN_ID
 from flagbench.schema import hint
 from flagbench_core.environment import GIVEN
 from flagbench_core.redaction import is_secret
-from flagbench_core.s3 import S3Error, parse_address
 
 MAX_NODES = 100_000
 """More than any run has."""
@@ -65,11 +64,10 @@ class RunOptions:
     data: Annotated[
         Text,
         Option(
-            metavar="s3://...|synthetic",
-            help="Prepared data. Default: the mount at /data, else synthetic; tiny has its own.",
+            metavar="synthetic",
+            help="Random data. Default: the mount at /data, else synthetic; tiny has its own.",
         ),
     ] = None
-    weights: Annotated[Text, Option(metavar="s3://...", help="Prepared weights. Default: random.")] = None
     steps: Annotated[int | None, Option(min=1, help="Measure that many steps after the warm-up.")] = None
     max_samples: Annotated[int | None, Option(min=1, help="The same, in samples of all devices.")] = None
     full: Annotated[bool, Option("--full", help="Run to the published stop rule on any data.")] = False
@@ -102,11 +100,14 @@ class LocalOptions(RunOptions):
     data: Annotated[
         Text,
         Option(
-            metavar="DIR|s3://...|synthetic",
+            rich_help_panel=_FOLDERS,
+            metavar="DIR|synthetic",
             help="Prepared data. Default: /data if there, else synthetic; tiny has its own.",
         ),
     ] = None
-    weights: Annotated[Text, Option(metavar="DIR|s3://...", help="A checkpoint folder. Default: random.")] = None
+    weights: Annotated[
+        Text, Option(rich_help_panel=_FOLDERS, metavar="DIR", help="A checkpoint folder. Default: random.")
+    ] = None
     out: Annotated[
         Text, Option("--out", "-o", rich_help_panel=_FOLDERS, metavar="DIR", help="Write the record there as well.")
     ] = None
@@ -175,10 +176,7 @@ class PrepareOptions:
     weights: Annotated[Text, Option(metavar="SRC", help="The downloaded weights, a file or a folder.")] = None
     vocabulary: Annotated[Text, Option(metavar="FILE", help="The tokenizer's file, if the data are text.")] = None
     check: Annotated[bool, Option("--check", help="Verify all checksums of what is prepared in OUT.")] = False
-    to: Annotated[
-        Text, Option(metavar="URL", help="Upload what is prepared in OUT to a bucket: s3://BUCKET/PREFIX.")
-    ] = None
-    force: Annotated[bool, Option("--force", help="Replace what was prepared in OUT or URL before.")] = False
+    force: Annotated[bool, Option("--force", help="Replace what was prepared in OUT before.")] = False
     as_json: Annotated[bool, Option("--json", help="Print JSON instead of a summary.")] = False
 
 
@@ -193,20 +191,6 @@ class PrepareRequest:
     def __post_init__(self) -> None:
         if self.options.out is None:
             raise FlagbenchError("--out is missing", remedy="give the folder for data/ and weights/: -o OUT")
-
-
-def is_address(text: str | None) -> bool:
-    """Whether a value of --data or --weights is meant as the address of a bucket."""
-    return text is not None and text.lower().startswith("s3:")
-
-
-def check_address(option: str, text: str) -> None:
-    """Raise FlagbenchError (usage) for the address of a bucket that cannot be used. Does not repeat it: it may
-    contain credentials."""
-    try:
-        parse_address(text)
-    except S3Error as error:
-        raise FlagbenchError(f"{option}: {error.message}", remedy=error.remedy) from None
 
 
 def new_run_id() -> str:

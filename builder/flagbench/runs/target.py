@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
@@ -21,7 +21,6 @@ from flagbench.progress import Progress
 from flagbench.runs.launchers import Launcher
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.docker_command import DockerOptions
-from flagbench.runs.launchers.fetch import fetch
 from flagbench.runs.launchers.native import NativeLauncher
 from flagbench.runs.request import RunRequest
 
@@ -59,21 +58,7 @@ class Target:
 
 def target_of(request: RunRequest, via: Via, container: DockerOptions) -> Target:
     """The target. Raises FlagbenchError (usage) for options that contradict each other."""
-    return Target(request, via, container, _launcher(via, container, {}))
-
-
-def with_data(target: Target) -> Target:
-    """The target, once what a container is to read from a bucket has been fetched; a native run fetches by itself.
-
-    Raises typer.Exit where fetching failed, which has been told.
-    """
-    if target.via == "native":
-        return target
-    fetched = fetch(target.request)
-    if isinstance(fetched, int):
-        raise typer.Exit(fetched)
-    launcher = _launcher(target.via, target.container, fetched.environment)
-    return replace(target, request=fetched.request, launcher=launcher)
+    return Target(request, via, container, _launcher(via, container))
 
 
 def choose_via(via: Via | None, stack: Stack, only_docker: Sequence[str]) -> Via:
@@ -138,16 +123,10 @@ def other_side(name: str, request: RunRequest, catalog: Catalog) -> tuple[RunReq
     return replace(request, stack=stack), None
 
 
-def _launcher(via: Via, container: DockerOptions, sources: Mapping[str, str]) -> Launcher:
-    """The launcher. `sources`: variables that say where mounted folders are from."""
+def _launcher(via: Via, container: DockerOptions) -> Launcher:
     if via == "native":
         return NativeLauncher()
-    return DockerLauncher(
-        container,
-        environment={**os.environ, **sources},
-        shows=_progress_environment(),
-        progress=Progress(),
-    )
+    return DockerLauncher(container, environment=os.environ, shows=_progress_environment(), progress=Progress())
 
 
 def _progress_environment() -> dict[str, str]:

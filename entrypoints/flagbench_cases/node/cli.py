@@ -83,8 +83,8 @@ def build_parser() -> Parser:
     # Commands and jobs that were written for an earlier image may have it.
     work.add_argument("--division", choices=(DIVISION,), help=argparse.SUPPRESS)
     work.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16", "fp8"), help="default: set by the case")
-    work.add_argument("--data", metavar="DIR|s3://...|synthetic", help="prepared data (default: /data if not empty)")
-    work.add_argument("--weights", metavar="DIR|s3://...", help="a checkpoint folder (default: random weights)")
+    work.add_argument("--data", metavar="DIR|synthetic", help="prepared data (default: /data if not empty)")
+    work.add_argument("--weights", metavar="DIR", help="a checkpoint folder (default: random weights)")
     length = work.add_mutually_exclusive_group()
     length.add_argument("--steps", type=_count, metavar="N", help="measure N steps after warm-up, without evaluation")
     length.add_argument("--max-samples", type=_count, metavar="N", help="like --steps, in samples over all devices")

@@ -11,7 +11,6 @@ from flagbench_cases.node import background, cli, network, rendezvous, superviso
 from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets, print_error
 from flagbench_cases.node.placement import Placement, likely_node
 from flagbench_cases.node.request import Request, resolve, unresolved
-from flagbench_cases.prepare import remote
 from flagbench_cases.record import assemble as record
 from flagbench_cases.record import bundle, termination
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
@@ -67,7 +66,6 @@ class Attempt:
         self.missing: List[CaseError] = []
         """What was asked for and could not be made."""
         self._bundles: Optional[scratch.Scratch] = None
-        self.remote = remote.NONE
         self.running: Optional[supervisor.Run] = None
         self.finished = False
         self.aborted = False
@@ -81,9 +79,8 @@ class Attempt:
                 names = ("data", "weights", "out", "resume", "store", "bundle")
                 given = {name: getattr(self.arguments, name) for name in names}
                 user_home.refuse_relative({k: v for k, v in given.items() if (k, v) != ("data", "synthetic")})
-            self.remote = remote.look_up(self.arguments, self.interruption)
             resolved = resolve(self.arguments, self.request)
-            self.request = resolved.request._replace(sources=self.remote.urls())
+            self.request = resolved.request
             if self.arguments.describe:
                 return None
             self.writes_record = resolved.placement.node_rank == 0
@@ -95,10 +92,9 @@ class Attempt:
                     output.check_folder("--%s" % option, folder)
         except CaseError as error:
             interrupted = error.code == ExitCode.INTERRUPTED
-            about_data = isinstance(error, remote.NotFetched) and error.code != ExitCode.USAGE
             outcome = Outcome(
                 "interrupted" if interrupted else "failed",
-                "data" if about_data else "launch" if interrupted else "usage",
+                "launch" if interrupted else "usage",
                 self.interruption.reason if interrupted else error.message,
                 error.remedy,
                 int(error.code),
@@ -219,7 +215,6 @@ def execute(
     limits = supervisor.Limits(arguments.timeout, arguments.max_minutes and arguments.max_minutes * 60)
     connected = placement.nodes == 1
     try:
-        attempt.remote.fetch(interruption)
         for what, folder, remedy in (("data", data, DATA_REMEDY), ("weights", arguments.weights, WEIGHTS_REMEDY)):
             if folder is not None:
                 check_folder(what, folder, remedy)
@@ -228,8 +223,7 @@ def execute(
             network.check_loopback(placement.port)
         else:
             connected = True
-            joining = max(limits.joining, attempt.remote.joining)
-            run.peers = rendezvous.connect(placement, node_info(attempt), joining, interruption)
+            run.peers = rendezvous.connect(placement, node_info(attempt), limits.joining, interruption)
             request = attempt.request = request._replace(run_id=run.peers.run_id, record_id=run.peers.record_id)
         folders = {
             "data": data,
@@ -242,8 +236,7 @@ def execute(
         return outcome
     except CaseError as error:
         state = "interrupted" if error.code == ExitCode.INTERRUPTED else "failed"
-        about_data = error.code == ExitCode.DATA or isinstance(error, remote.NotFetched)
-        phase = "data" if about_data else "launch"
+        phase = "data" if error.code == ExitCode.DATA else "launch"
         outcome = Outcome(state, phase, error.message, error.remedy, int(error.code))
     except Exception as error:  # top level: every error must end in a record
         outcome = system_failure(error, attempt.running)

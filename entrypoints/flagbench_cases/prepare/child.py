@@ -1,4 +1,4 @@
-"""A conversion or a transfer in a process of its own: see job.py.
+"""A conversion or a check in a process of its own: see job.py.
 
 The parent stays able to report whatever happens to it: a crash in a file format's library, an out-of-memory kill, an
 interruption, upon which the child is killed.
@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
 from flagbench_cases.shared import processes, user_home
 from flagbench_cases.shared.errors import CaseError, DataError
@@ -25,10 +25,8 @@ POLL_SECONDS = 0.1
 MEMORY_REMEDY = "provide more memory; no partial output was left"
 
 
-def run(
-    plan: Dict[str, Any], interruption: Interruption, doing: str, environment: Optional[Dict[str, str]] = None
-) -> Dict[str, Any]:
-    """Have a child carry out a plan, with variables of its own; returns its results.
+def run(plan: Dict[str, Any], interruption: Interruption, doing: str) -> Dict[str, Any]:
+    """Have a child carry out a plan; returns its results.
 
     Raises CaseError for what the child reports, and for how it ended otherwise; `doing` then begins the message.
     """
@@ -37,7 +35,7 @@ def run(
         with scratch.scratch() as folder:
             with open(os.path.join(folder, PLAN), "w", encoding="utf-8") as file:
                 json.dump(plan, file)
-            code = _follow(folder, interruption, environment or {})
+            code = _follow(folder, interruption)
             if interruption:
                 raise CaseError(interruption.reason, "run again; what was finished is kept", ExitCode.INTERRUPTED)
             if code:
@@ -77,8 +75,8 @@ def death(code: int, memory_killed: bool, doing: str) -> CaseError:
     return CaseError("%s ended with exit %d" % (doing, code), "report it with the output above", ExitCode.BUG)
 
 
-def _follow(folder: str, interruption: Interruption, environment: Dict[str, str]) -> int:
-    env = {**child_environment(), **environment}
+def _follow(folder: str, interruption: Interruption) -> int:
+    env = child_environment()
     env.setdefault("TOKENIZERS_PARALLELISM", "false")
     user_home.prepare(env, os.path.join(folder, "home"))
     # A new session: Ctrl-C is handled by this process. Output of libraries goes to stderr.

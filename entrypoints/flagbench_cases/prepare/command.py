@@ -1,7 +1,7 @@
-"""The commands `prepare CASE ...` and `fetch CASE ...` of `python -m flagbench_cases`.
+"""The command `prepare CASE ...` of `python -m flagbench_cases`.
 
-`prepare` converts downloaded files into the folders that a run reads; `fetch` gets such folders from a bucket, as a
-run does by itself, for the host to mount them into a container. The work is done by a child process.
+It converts downloaded files into the folders that a run reads, or checks such folders. The work is done by a child
+process.
 """
 
 import argparse
@@ -10,9 +10,9 @@ import json
 import os
 import shlex
 import sys
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
-from flagbench_cases.prepare import bucket, child, remote
+from flagbench_cases.prepare import child
 from flagbench_cases.prepare.progress import printable, readable
 from flagbench_cases.prepare.writer import remove_partial
 from flagbench_cases.shared import config, output, processes, user_home
@@ -28,19 +28,19 @@ MAX_SHOWN_SOURCES = 6
 """Number of sources shown in a summary; some data sets have hundreds of files."""
 
 
-def split_arguments(argv: List[str]) -> Optional[Tuple[str, List[str]]]:
-    """The command and its arguments, of `prepare CASE ...` or, as in an image, `CASE prepare ...`; None for a run."""
-    if argv and argv[0] in COMMANDS:
-        return argv[0], argv[1:]
-    if len(argv) > 1 and argv[1] in COMMANDS and not argv[0].startswith("-"):
-        return argv[1], argv[:1] + argv[2:]
+def prepare_arguments(argv: List[str]) -> Optional[List[str]]:
+    """The arguments of `prepare CASE ...` or, as in an image, `CASE prepare ...`; None for a run."""
+    if argv[:1] == ["prepare"]:
+        return argv[1:]
+    if argv[1:2] == ["prepare"] and not argv[0].startswith("-"):
+        return argv[:1] + argv[2:]
     return None
 
 
-def main(command: str, argv: List[str], interruption: Interruption) -> int:
-    """Run a command and return the exit code; prints its result on stdout, progress and errors on stderr."""
+def main(argv: List[str], interruption: Interruption) -> int:
+    """Run the command and return the exit code; prints its result on stdout, progress and errors on stderr."""
     try:
-        printed = COMMANDS[command](argv, interruption)
+        printed = prepare(argv, interruption)
         output.write_line(1, printed.encode("utf-8", "backslashreplace").decode("utf-8"), "the summary")
     except CaseError as error:
         sys.stderr.write("error: %s\nfix: %s\n" % (printable(redact(error.message)), printable(error.remedy)))
@@ -54,30 +54,8 @@ def main(command: str, argv: List[str], interruption: Interruption) -> int:
     return 0
 
 
-def fetch(argv: List[str], interruption: Interruption) -> str:
-    """Fetch prepared folders into the cache; returns where they are, as JSON. Raises CaseError."""
-    parser = Parser(
-        prog="flagbench_cases fetch",
-        description="Fetch prepared data and weights from a bucket into the cache ($FLAGBENCH_CACHE), as a run does, "
-        "and print as JSON where they are.",
-        epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 15 network.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("case", help="one of: %s" % ", ".join(config.case_names()))
-    parser.add_argument("--data", metavar="URL", help="s3://BUCKET/PREFIX; weights beside the data are fetched too")
-    parser.add_argument("--weights", metavar="URL", help="s3://BUCKET/PREFIX")
-    parser.add_argument("--no-weights", action="store_true", help="do not fetch the weights beside the data")
-    arguments = parser.parse_args(argv)
-    sources = remote.addresses(arguments.data, arguments.weights, beside=not arguments.no_weights)
-    if not sources:
-        raise UsageError("nothing is to be fetched", "give --data s3://BUCKET/PREFIX or --weights")
-    found = remote.fetch(arguments.case, sources, interruption)
-    folders = {kind: {"folder": each.folder, "url": each.url} for kind, each in found.items()}
-    return json.dumps({"folders": folders}, sort_keys=True)
-
-
 def prepare(argv: List[str], interruption: Interruption) -> str:
-    """Convert, check or upload; returns a summary or JSON. Raises CaseError."""
+    """Convert or check; returns a summary or JSON. Raises CaseError."""
     lost = user_home.leave_removed_folder()
     arguments = prepare_parser().parse_args(argv)
     if lost:
@@ -99,12 +77,9 @@ def prepare(argv: List[str], interruption: Interruption) -> str:
     for kind, facts in folders.items():
         facts["folder"] = os.path.join(shown, kind)
     words = ["flagbench", "run", "%s:%s" % (plan["case"], os.environ.get("FLAGBENCH_STACK", "cpu"))]
-    words += ["--data" if "data" in folders else "--weights", plan["to"] or shown]
+    words += ["--data" if "data" in folders else "--weights", shown]
     result = {"case": plan["case"], "folders": folders, "run": " ".join(shlex.quote(word) for word in words)}
     return json.dumps(result, sort_keys=True) if arguments.json else summary(result, arguments.check)
-
-
-COMMANDS: Dict[str, Callable[[List[str], Interruption], str]] = {"prepare": prepare, "fetch": fetch}
 
 
 def prepare_parser() -> Parser:
@@ -112,8 +87,7 @@ def prepare_parser() -> Parser:
     parser = Parser(
         prog="flagbench_cases prepare",
         description="Convert downloaded data and weights into the folders OUT/data and OUT/weights, which runs read.",
-        epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 14 the disk is full, "
-        "15 network.",
+        epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 14 the disk is full.",
         allow_abbrev=False,
     )
     parser.add_argument("case", help="one of: %s" % ", ".join(config.case_names()))
@@ -121,11 +95,8 @@ def prepare_parser() -> Parser:
     parser.add_argument("--weights", metavar="SRC", help="the downloaded weights, a file or folder")
     parser.add_argument("--vocabulary", metavar="FILE", help="the tokenizer's file, if the data are text")
     parser.add_argument("-o", "--out", metavar="OUT", help="where to write data/ and weights/")
-    parser.add_argument(
-        "--to", metavar="URL", help="also upload what is prepared in OUT to a bucket, s3://BUCKET/PREFIX"
-    )
     parser.add_argument("--check", action="store_true", help="verify all checksums of what is prepared in OUT")
-    parser.add_argument("--force", action="store_true", help="replace what is prepared in OUT and in --to")
+    parser.add_argument("--force", action="store_true", help="replace what was prepared in OUT before")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of a summary")
     parser.add_argument("--shown-as", metavar="OUT", help="the path of OUT outside of this container")
     return parser
@@ -136,7 +107,7 @@ def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
     config.load_case(arguments.case)
     sources = {name: getattr(arguments, name) for name in (*KINDS, "vocabulary")}
     given = any(value is not None for value in sources.values())
-    if arguments.check and (arguments.force or arguments.to or given):
+    if arguments.check and (arguments.force or given):
         raise UsageError("--check writes nothing and takes no sources", "omit all other options except -o")
     if not arguments.out:
         raise UsageError("--out is missing", "give the folder for data/ and weights/: -o OUT")
@@ -150,14 +121,11 @@ def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
             raise UsageError("--%s is not a valid path" % name, "give a path")
         if name != "out" and not os.path.exists(value):
             raise DataError("--%s %s does not exist" % (name, value), "give the downloaded file or folder")
-    if arguments.to is not None:
-        bucket.open_bucket(arguments.to)  # for its errors; nothing is asked of it yet
     return {
         "do": "check" if arguments.check else "prepare",
         "case": arguments.case,
         **{name: None if value is None else os.path.abspath(value) for name, value in paths.items()},
         "force": arguments.force,
-        "to": arguments.to,
     }
 
 
@@ -169,7 +137,6 @@ def summary(result: Dict[str, Any], checked: bool) -> str:
         state = ", all checksums verified" if checked else ""
         words = (result["case"], kind, made["folder"], readable(size), len(made["files"]), state)
         lines += ["%s %s: %s, %s in %d files%s" % words, "  format  %s" % made["format"]]
-        lines += ["  uploaded to  %s" % made["url"]] if "url" in made else []
         lines += ["  %s  %s" % (name, _shorten(value)) for name, value in sorted(made["facts"].items())]
         shown, more = made["sources"][:MAX_SHOWN_SOURCES], made["sources"][MAX_SHOWN_SOURCES:]
         lines += ["  from  %(name)s, %(bytes)d bytes, sha256 %(sha256)s" % source for source in shown]

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
-from typing import Callable, Iterator, Optional
+from typing import Iterator, Optional
 
 SLACK = 2**20
 """Bytes. With less free space than this a disk counts as full, since file systems reserve the last blocks."""
@@ -12,23 +12,16 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
-def file_lock(path: str, busy: Callable[[], None]) -> Iterator[None]:
+def file_lock(path: str) -> Iterator[None]:
     """A lock between processes, also on machines that share the disk: a file, which is removed with the lock.
 
-    Raises OSError if the file cannot be created or locked.
-
-    Args:
-        busy: called before waiting for another process; may raise.
+    Raises BlockingIOError if another process holds it, another OSError if the file cannot be created or locked.
     """
     with contextlib.ExitStack() as held:
         while True:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             held.callback(os.close, handle)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                busy()
-                fcntl.flock(handle, fcntl.LOCK_EX)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
                 if os.path.samestat(os.stat(path), os.fstat(handle)):
                     break

@@ -1,4 +1,4 @@
-"""What the process of child.py does, `python -m flagbench_cases.prepare.job FOLDER`: prepare, check or fetch."""
+"""What the process of child.py does, `python -m flagbench_cases.prepare.job FOLDER`: prepare or check."""
 
 import importlib
 import importlib.util
@@ -7,7 +7,6 @@ import os
 import sys
 from typing import Any, Dict, Optional
 
-from flagbench_cases.prepare import bucket
 from flagbench_cases.prepare.child import ANSWER, MEMORY_REMEDY, PLAN
 from flagbench_cases.prepare.prepared_folder import is_prepared, open_folder
 from flagbench_cases.prepare.progress import Progress
@@ -31,7 +30,6 @@ def main(folder: str) -> int:
     answer: Dict[str, Any] = {"results": results}
     if failure is not None:
         kept = ["; %s was finished and is kept" % kind for kind in results if plan["do"] == "prepare"]
-        kept += ["; run again without sources to upload the rest"] if kept and plan["to"] else []
         remedy = failure.remedy + "".join(kept)
         answer = {"failure": {"message": failure.message, "remedy": remedy, "code": int(failure.code)}}
     with open(os.path.join(folder, ANSWER), "w", encoding="utf-8") as file:
@@ -43,7 +41,7 @@ def _attempt(plan: Dict[str, Any], progress: Progress, results: Dict[str, Any]) 
     """Carry out the plan; returns the error it fails with, if any. Unexpected exceptions propagate."""
     starved = CaseError("there is not enough memory", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
     try:
-        {"prepare": prepare, "check": check, "fetch": bucket.fetch}[plan["do"]](plan, progress, results)
+        {"prepare": prepare, "check": check}[plan["do"]](plan, progress, results)
     except CaseError as error:
         return error
     except MemoryError:
@@ -58,26 +56,16 @@ def _attempt(plan: Dict[str, Any], progress: Progress, results: Dict[str, Any]) 
 
 
 def prepare(plan: Dict[str, Any], progress: Progress, folders: Dict[str, Any]) -> None:
-    """Convert the sources, and upload where the plan says to; adds the facts of each folder by kind.
-
-    Without sources, what was prepared before is uploaded. Raises CaseError.
-    """
+    """Convert the sources; adds the facts of each folder by kind. Raises CaseError."""
     case, out = plan["case"], plan["out"]
-    if any(plan[name] is not None for name in (*KINDS, "vocabulary")) or not plan["to"]:
-        module = module_of(case)
-        check_sources(case, module, plan)
-        kinds = [kind for kind in KINDS if plan[kind] is not None]
-        for kind in kinds:  # before the conversion of the first kind, which may take an hour
-            check_target(out, kind, plan["force"])
-        for kind in kinds:
-            convert(plan, module, kind, progress)
-            folders[kind] = open_folder(out, case, kind, thorough=False).as_json()
-    else:
-        check(plan, progress, folders)
-    if plan["to"]:
-        made = {kind: open_folder(out, case, kind, thorough=False) for kind in folders}
-        for kind, url in bucket.upload(plan, made, progress).items():
-            folders[kind]["url"] = url
+    module = module_of(case)
+    check_sources(case, module, plan)
+    kinds = [kind for kind in KINDS if plan[kind] is not None]
+    for kind in kinds:  # before the conversion of the first kind, which may take an hour
+        check_target(out, kind, plan["force"])
+    for kind in kinds:
+        convert(plan, module, kind, progress)
+        folders[kind] = open_folder(out, case, kind, thorough=False).as_json()
 
 
 def check(plan: Dict[str, Any], progress: Progress, folders: Dict[str, Any]) -> None:
@@ -93,21 +81,13 @@ def check(plan: Dict[str, Any], progress: Progress, folders: Dict[str, Any]) -> 
 
 def module_of(case: str) -> Any:
     """The `prepare` module of a case. Raises UsageError if it has none."""
-    check_prepares(case)
-    return importlib.import_module(_module_name(case))
-
-
-def check_prepares(case: str) -> None:
-    """Raise UsageError if a case has no prepared data."""
-    if importlib.util.find_spec(_module_name(case)) is None:
+    name = "flagbench_cases.cases.%s.prepare" % package_of(case)
+    if importlib.util.find_spec(name) is None:
         raise UsageError(
             "%s reads a folder of the published files, which are not prepared" % case,
             "give it as --data FOLDER; docs/data-and-weights.md lists the files",
         )
-
-
-def _module_name(case: str) -> str:
-    return "flagbench_cases.cases.%s.prepare" % package_of(case)
+    return importlib.import_module(name)
 
 
 def check_sources(case: str, module: Any, plan: Dict[str, Any]) -> None:

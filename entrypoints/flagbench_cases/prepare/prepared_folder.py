@@ -16,9 +16,9 @@ from flagbench_cases.prepare.writer import Writer, writing
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import INDEX, KINDS, SCHEMA, Reading, is_plain, open_file, sum_of
 
-__all__ = ["PreparedFolder", "Writer", "is_prepared", "locate", "open_folder", "parse_index", "writing"]
+__all__ = ["PreparedFolder", "Writer", "is_prepared", "locate", "open_folder", "writing"]
 
-MAX_INDEX_BYTES = 64 * 2**20
+_MAX_INDEX_BYTES = 64 * 2**20
 MAX_CHECKSUM_BYTES_IN_A_RUN = 2 * 2**30
 """Bytes. Checksums of larger files are verified only by `prepare --check`, so that runs start quickly."""
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -98,24 +98,24 @@ def open_folder(
     path = os.path.join(folder, INDEX)
     try:
         with open_file(path, "rb") as file:
-            content = file.read(MAX_INDEX_BYTES + 1)
+            content = file.read(_MAX_INDEX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         remedy = "prepare one first: flagbench prepare %s --%s SOURCE -o OUT, then use OUT" % (case, kind)
         raise DataError("%s is not a prepared folder: it has no %s" % (folder or "''", INDEX), remedy) from None
     except (OSError, ValueError) as error:
         raise DataError("%s cannot be read (%s)" % (path, error), prepare_again(case, kind)) from None
-    index = parse_index(content, path, case, kind)
-    check_use(index, folder, case, kind, formats)
+    index = _parse_index(content, path, case, kind)
+    _check_use(index, folder, case, kind, formats)
     known: Dict[str, Any] = {name: index.get(name) for name in PreparedFolder._fields[1:]}
     opened = PreparedFolder(folder, **known)
     _check_files(opened, thorough, report)
     return opened
 
 
-def parse_index(content: bytes, path: str, case: str, kind: str) -> Dict[str, Any]:
+def _parse_index(content: bytes, path: str, case: str, kind: str) -> Dict[str, Any]:
     """The index in `content`; `path` is where it is from, `case` and `kind` are for the remedy. Raises DataError."""
     try:
-        if len(content) > MAX_INDEX_BYTES:
+        if len(content) > _MAX_INDEX_BYTES:
             raise ValueError("it is too large")
         found = json.loads(content.decode("utf-8"))
         if not isinstance(found, dict) or found.get("schema") != SCHEMA:
@@ -126,9 +126,7 @@ def parse_index(content: bytes, path: str, case: str, kind: str) -> Dict[str, An
     return found
 
 
-def check_use(
-    index: Mapping[str, Any], folder: str, case: str, kind: str, formats: Optional[Sequence[str]] = None
-) -> None:
+def _check_use(index: Mapping[str, Any], folder: str, case: str, kind: str, formats: Optional[Sequence[str]]) -> None:
     """Raise DataError if a folder is of another case or kind, or in none of the formats (None accepts any)."""
     for key, asked in (("case", case), ("kind", kind)):
         if index[key] != asked:

@@ -40,11 +40,6 @@ class Progress:
             self._write("\r\x1b[2K%s\n" % self._text if self._live else "flagbench: %s\n" % self._text)
         self._phase = self._text = ""
 
-    def say(self, text: str) -> None:
-        """Show a line of its own."""
-        self.end_phase()
-        self._write("flagbench: %s\n" % printable(text))
-
     def _write(self, text: str) -> None:
         try:
             self._stream.write(text)
@@ -54,7 +49,7 @@ class Progress:
 
 
 def line(subject: str, phase: str, done: int, total: int, unit: str, seconds: float) -> str:
-    """`data: fetch 1.2 GB of 3.1 GB, 34.1 MB/s`, or in a unit of the case `data: examples 3/7`."""
+    """`data: check 1.2 GB of 3.1 GB, 34.1 MB/s`, or in a unit of the case `data: examples 3/7`."""
     if unit == "bytes":
         amount = "%s of %s" % (readable(done), readable(total))
         amount += ", %s/s" % readable(done / seconds) if seconds >= 1 else ""

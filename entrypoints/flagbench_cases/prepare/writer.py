@@ -190,14 +190,14 @@ def _locked(out: str, kind: str) -> Iterator[None]:
 
     Raises UsageError if OUT is not writable or another process is preparing the same kind there.
     """
-
-    def busy() -> None:
-        raise UsageError("another process is preparing %s in %s" % (kind, out), "wait for it, or use another -o")
-
     with contextlib.ExitStack() as held:
         try:
             os.makedirs(out, exist_ok=True)
-            held.enter_context(file_lock(os.path.join(out, ".%s.lock" % kind), busy))
+            held.enter_context(file_lock(os.path.join(out, ".%s.lock" % kind)))
+        except BlockingIOError:
+            raise UsageError(
+                "another process is preparing %s in %s" % (kind, out), "wait for it, or use another -o"
+            ) from None
         except OSError as error:
             raise _unusable(out, error) from None
         yield

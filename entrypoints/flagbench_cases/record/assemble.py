@@ -80,8 +80,6 @@ def assemble(
         "bundle": bundle,
         "status": outcome.as_dict(),
     }
-    if request.sources:
-        record["sources"] = dict(request.sources)
     if request.config is None or not count:
         return _final(record, world, request.gpus)
     packed = measured.must_be_packed(world)

@@ -1,8 +1,7 @@
 """The request, as reported in the record."""
 
 import re
-from types import MappingProxyType
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from flagbench_cases.record.time_of_day import Reading
 from flagbench_cases.shared.config import digest
@@ -33,7 +32,6 @@ class Request(NamedTuple):
     record_id: Optional[str] = None  # made by node 0 and given to all nodes; None: made with the record
     begun: Optional[Reading] = None  # the clocks of this node when record_id was made
     roofs: Optional[Dict[str, Any]] = None  # the configuration of roofs, if they are measured before the steps
-    sources: Mapping[str, str] = MappingProxyType({})  # addresses of prepared data and weights in a bucket, by kind
 
     def resolved(self, case: Dict[str, Any], stack: Dict[str, Any], resolved: Dict[str, Any]) -> "Request":
         """The request with its manifests and its resolved configuration."""

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import stat
-import threading
 from typing import Any, Iterable, Optional
 
 from flagbench_cases.shared.errors import DataError
@@ -53,21 +52,19 @@ def _kind(status: int) -> str:
 
 
 class Reading:
-    """Counts bytes over several files and reports them. Threads may share it."""
+    """Counts bytes over several files and reports them."""
 
     def __init__(self, phase: str, total: int, report: Any = None) -> None:
         self.phase = phase
         self.total = total
         self.done = 0
         self._report = report
-        self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
         """Add `count` read bytes."""
-        with self._lock:
-            self.done += count
-            if self._report is not None:
-                self._report(self.phase, self.done, self.total, "bytes")
+        self.done += count
+        if self._report is not None:
+            self._report(self.phase, self.done, self.total, "bytes")
 
 
 def sum_of(path: str, reading: Optional[Reading] = None) -> str:

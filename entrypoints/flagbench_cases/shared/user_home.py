@@ -28,17 +28,17 @@ def prepare(env: MutableMapping[str, str], folder: str) -> None:
     if not _has_name(os.getuid()):
         for variable in ("USER", "LOGNAME"):
             env[variable] = env.get(variable) or NOBODY
-    homeless = not writable(env.get("HOME"))
+    homeless = not _writable(env.get("HOME"))
     if homeless:
         os.makedirs(folder, exist_ok=True)
         env["HOME"] = folder
     for variable, name in CACHES.items():
-        if not writable(env[variable]) if env.get(variable) else homeless:
+        if not _writable(env[variable]) if env.get(variable) else homeless:
             os.makedirs(folder, exist_ok=True)
             env[variable] = os.path.join(folder, name)
 
 
-def writable(folder: Optional[str]) -> bool:
+def _writable(folder: Optional[str]) -> bool:
     """Whether a folder is writable, or can be created."""
     if not folder or not os.path.isabs(folder):
         return False

@@ -20,14 +20,13 @@ from flagbench.image_reference import find_reference
 from flagbench.images.bucket import is_in_bucket, parse_bucket_image
 from flagbench.manifests.stack import DockerNeeds, Stack
 from flagbench.options import Text
-from flagbench.runs.launchers.folders import BUNDLE, SOURCE_VARIABLES, Folder, mount_folders
+from flagbench.runs.launchers.folders import BUNDLE, Folder, mount_folders
 from flagbench.runs.request import RunRequest, new_run_id
 
 RUN_LABEL = "dev.flagbench.run"
 """On every container of a run, with the run's id: `docker ps --filter label=dev.flagbench.run` finds them."""
 # Settings of collectives, of the framework and of kernel launches. Not all of CUDA_*, which has the host's paths.
 _PREFIXES = ("NCCL_", "TORCH_NCCL_", "MCCL_", "GLOO_", "NVTE_", "PYTORCH_", "CUDA_DEVICE_")
-_NAMES = ("OMP_NUM_THREADS", *SOURCE_VARIABLES.values())
 # Where a platform says which node this is, in the order in which the image reads them, and where node 0 is.
 _RANKS = ("FLAGBENCH_NODE_RANK", "JOB_COMPLETION_INDEX", "PET_NODE_RANK", "SLURM_NODEID", "SKYPILOT_NODE_RANK")
 _MASTERS = (
@@ -207,7 +206,7 @@ def passed_on(environment: Mapping[str, str], stack: Stack, nodes: int) -> dict[
 
     An allow-list, because the caller's environment contains secrets.
     """
-    names = {name for name in environment if name.startswith(_PREFIXES)} | set(_NAMES)
+    names = {name for name in environment if name.startswith(_PREFIXES)} | {"OMP_NUM_THREADS"}
     if nodes > 1:
         names |= {*_RANKS, *_MASTERS}
     else:

@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
-from flagbench.runs.request import LocalOptions, check_address, is_address
+from flagbench.runs.request import LocalOptions
 from flagbench_core.exit_codes import ExitCode
 
 SYNTHETIC = "synthetic"
 BUNDLE = "/bundle"
 """Where a container leaves its bundle."""
-SOURCE_VARIABLES = {"data": "FLAGBENCH_DATA_SOURCE", "weights": "FLAGBENCH_WEIGHTS_SOURCE"}
-"""How a container learns from which bucket a mounted folder was fetched, for the record."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Folder:
 
 
 def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ...]]:
-    """The options with the paths inside the container, and what to mount there; addresses of a bucket stay.
+    """The options with the paths inside the container, and what to mount there.
 
     Checks the folders to read and makes nothing: `--out` need not exist yet. Raises FlagbenchError: data (3) for
     folders to read that are not there, usage (2) for what is not a path.
@@ -40,9 +38,6 @@ def mount_folders(options: LocalOptions) -> tuple[LocalOptions, tuple[Folder, ..
     for name in ("data", "weights", "resume"):
         given = getattr(options, name)
         if given is None or (name == "data" and given == SYNTHETIC):
-            continue
-        if name != "resume" and is_address(given):
-            check_address(f"--{name}", given)  # what is there is fetched before it is mounted: see fetch.py
             continue
         folders.append(Folder(str(_readable(given, f"--{name}")), f"/{name}", writable=False))
         changed[name] = f"/{name}"
@@ -83,7 +78,10 @@ def host_path(given: str, option: str) -> Path:
     Raises FlagbenchError (usage) for what is not a path, or is one that the engine cannot be asked for.
     """
     if "://" in given:
-        raise FlagbenchError(f"{option} takes a path, not an address", remedy="fetch it first and give its path")
+        raise FlagbenchError(
+            f"{option} takes a path, not a URL",
+            remedy="give a path; copy what is in a bucket to a folder first, with `aws s3 sync URL DIR`",
+        )
     if not given or "\0" in given:
         raise FlagbenchError(f"{option} names nothing", remedy="give a path")
     try:

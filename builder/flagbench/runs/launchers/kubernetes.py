@@ -24,13 +24,12 @@ from flagbench.manifests.model import Case
 from flagbench.manifests.stack import Stack
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.runs.launchers import Health
+from flagbench.runs.launchers.folders import SYNTHETIC
 from flagbench.runs.request import (
     ENV,
     RunOptions,
     can_resume,
-    check_address,
     check_options,
-    is_address,
     new_run_id,
     read_env,
     refuse_secret,
@@ -40,6 +39,7 @@ from flagbench_core import __version__
 from flagbench_core.environment import GIVEN
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
+from flagbench_core.s3 import S3Error, parse_address
 
 _VOLUME = "NAME[:SUBPATH]"
 
@@ -105,42 +105,36 @@ def volumes_of(job: JobOptions) -> tuple[Volume, ...]:
     return tuple(found)
 
 
-def reads_bucket(run: RunOptions) -> bool:
-    """Whether data or weights are in a bucket."""
-    return is_address(run.data) or is_address(run.weights)
+def check_data(run: RunOptions, job: JobOptions) -> None:
+    """Raise FlagbenchError (usage) for data of this machine or in a bucket: a pod reads data from a volume."""
+    if run.data is None:
+        return
+    if job.data_pvc is not None:
+        raise FlagbenchError("--data and --data-pvc contradict each other", remedy="give one of them")
+    if run.data != SYNTHETIC:
+        raise FlagbenchError(
+            f"--data {run.data!r} is not on the cluster",
+            remedy="give --data-pvc CLAIM, or have an init container copy it from a bucket (docs/kubernetes.md)",
+        )
 
 
-def check_sources(run: RunOptions, job: JobOptions) -> None:
-    """Raise FlagbenchError (usage) unless data and weights are in a volume or a bucket: a folder of this machine
-    is not on the cluster."""
-    for name in ("data", "weights"):
-        given = getattr(run, name)
-        if given is None:
-            continue
-        if getattr(job, f"{name}_pvc") is not None:
-            raise FlagbenchError(f"--{name} and --{name}-pvc contradict each other", remedy="give one of them")
-        if is_address(given):
-            check_address(f"--{name}", given)
-        elif (name, given) != ("data", "synthetic"):
-            raise FlagbenchError(
-                f"--{name} {given!r} is not on the cluster",
-                remedy=f"give --{name} s3://BUCKET/PREFIX or --{name}-pvc CLAIM",
-            )
-
-
-def check_store(run: RunOptions, job: JobOptions) -> None:
+def check_store(job: JobOptions) -> None:
     """Raise FlagbenchError (usage) unless the store is a bucket, and a Secret has a bucket to be for."""
-    if job.store is not None and not is_address(job.store):
+    if job.store is None:
+        if job.store_secret is not None:
+            raise FlagbenchError(
+                "--store-secret needs a bucket", remedy="say which one it is for: --store s3://BUCKET/PREFIX"
+            )
+        return
+    if not job.store.lower().startswith("s3:"):
         raise FlagbenchError(
             f"--store {redact(job.store)!r} is not a bucket, and a pod's folders end with it",
             remedy="write --store s3://BUCKET/PREFIX, or keep the record with --out-pvc CLAIM",
         )
-    if job.store is not None:
-        check_address("--store", job.store)
-    elif job.store_secret is not None and not reads_bucket(run):
-        raise FlagbenchError(
-            "--store-secret needs a bucket", remedy="say which one it is for: --store s3://BUCKET/PREFIX"
-        )
+    try:
+        parse_address(job.store)
+    except S3Error as error:
+        raise FlagbenchError(f"--store: {error.message}", remedy=error.remedy) from None
 
 
 DEFAULT_MINUTES = 210
@@ -166,7 +160,7 @@ class JobRequest:
     def __post_init__(self) -> None:
         check_options(self.run, self.case, self.stack)
         check_ranges(self.job)
-        check_store(self.run, self.job)
+        check_store(self.job)
         # Parsed for their errors.
         _ = self.rdma, self.environment, self.node_labels
         for word in self.command():
@@ -175,7 +169,7 @@ class JobRequest:
                 raise FlagbenchError(f"the value of {option} {fault}", remedy="leave it out")
             if not word.startswith(_NAMES):
                 refuse_secret(option, "", word)
-        check_sources(self.run, self.job)
+        check_data(self.run, self.job)
         self._check_image()
         if self.job.resume_pvc is not None and not can_resume(self.run, self.case):
             raise FlagbenchError(
@@ -268,7 +262,7 @@ class JobRequest:
         reference = find_reference(self.image)
         if reference is not None and not reference.host:
             found.append(f"clusters look for {self.image} at docker.io; name the registry by --registry or --image")
-        if (self.job.store is not None or reads_bucket(self.run)) and self.job.store_secret is None:
+        if self.job.store is not None and self.job.store_secret is None:
             found.append("the job gives its pods no credentials for the bucket; --store-secret does")
         stored = self.job.store is not None or self.job.out_pvc is not None
         if self.run.nodes > 1 and not stored:

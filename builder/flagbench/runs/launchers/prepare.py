@@ -20,7 +20,7 @@ from flagbench.runs.launchers.container_exit import explain
 from flagbench.runs.launchers.docker import pulled_image
 from flagbench.runs.launchers.docker_command import Container, Host, this_host
 from flagbench.runs.launchers.folders import Folder, host_path
-from flagbench.runs.request import PrepareOptions, PrepareRequest
+from flagbench.runs.request import PrepareRequest
 from flagbench_core.exit_codes import ExitCode
 
 SOURCES = ("data", "weights", "vocabulary")
@@ -35,17 +35,14 @@ Prepared: TypeAlias = tuple[bytes, int]
 
 def prepare_native(request: PrepareRequest) -> Prepared:
     """Prepare in this Python. Raises FlagbenchError (usage) where it lacks what the case imports."""
-    needed = native.NEEDED if needs_container(request.options) else native.NEEDED[:1]
+    needed: tuple[str, ...] = native.NEEDED
+    if request.options.check:
+        needed = native.NEEDED[:1]  # checksums need no framework
     native.require_modules(needed, f"preparing {request.case.name}")
     ended = native.follow(["prepare", request.case.name, *words(request.options)], request.stack, {})
     if ended.code in set(ExitCode):
         return ended.printed, int(ended.code or 0)
     raise native.explain(ended)
-
-
-def needs_container(options: PrepareOptions) -> bool:
-    """Whether there is work that a container can do: it has no network, so uploads are done outside."""
-    return options.to is None or any(getattr(options, name) is not None for name in SOURCES)
 
 
 def prepare_in_container(
@@ -54,17 +51,13 @@ def prepare_in_container(
     *,
     progress: Progress | None = None,
 ) -> Prepared:
-    """Prepare in a container, which is removed at the end, then upload without one.
-
-    An image in a bucket is pulled first.
+    """Prepare in a container, which is removed at the end. An image in a bucket is pulled first.
 
     Raises FlagbenchError where nothing could be started: usage (2) for a missing image, data (3) for a missing
     source, engine (15) otherwise.
     """
     from flagbench.runs.launchers.engine_container import run_container
 
-    if not needs_container(request.options):
-        return prepare_native(request)
     if image is not None and is_in_bucket(image):
         image = pulled_image(image, progress or Progress(quiet=True))
     container = plan(request, image, this_host())
@@ -72,10 +65,7 @@ def prepare_in_container(
     if isinstance(ended, FlagbenchError):
         raise ended
     if ended.code in set(ExitCode) and ended.overdue is None:
-        if ended.code or request.options.to is None:
-            return ended.printed, int(ended.code or 0)
-        nothing = dict.fromkeys(SOURCES)
-        return prepare_native(replace(request, options=replace(request.options, **nothing)))  # type: ignore[arg-type]
+        return ended.printed, int(ended.code or 0)
     error = explain(ended)
     if error.code is ExitCode.OUT_OF_MEMORY:
         error.remedy = "give the engine more memory"
@@ -97,7 +87,7 @@ def plan(request: PrepareRequest, image: str | None, host: Host) -> Container:
             target = f"/sources/{name}" if source.is_dir() else f"/sources/{name}/{Path(given).name}"
             folders.append(Folder(str(source), target, writable=False))
             changed[name] = target
-    options = replace(request.options, out="/out", to=None, **changed)  # type: ignore[arg-type]
+    options = replace(request.options, out="/out", **changed)  # type: ignore[arg-type]
     run = f"prepare-{secrets.token_hex(6)}"
     return Container(
         image=image_of(request.case.name, request.stack.name) if image is None else image,

@@ -35,9 +35,9 @@ class PlanOptions:
         int | None, Option(min=1, max=1024, help="With --on: other than the row's number of devices; on cpu, ranks.")
     ] = None
     data: Annotated[
-        Text, Option(metavar="DIR|s3://...|synthetic", help="Prepared data. Default: /data if there, else synthetic.")
+        Text, Option(metavar="DIR|synthetic", help="Prepared data. Default: /data if there, else synthetic.")
     ] = None
-    weights: Annotated[Text, Option(metavar="DIR|s3://...", help="A checkpoint folder. Default: random.")] = None
+    weights: Annotated[Text, Option(metavar="DIR", help="A checkpoint folder. Default: random.")] = None
     steps: Annotated[
         int | None, Option(min=1, help="Measure that many steps after the warm-up. Default: the preset's window.")
     ] = None

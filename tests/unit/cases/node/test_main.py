@@ -56,6 +56,7 @@ def run(*arguments: str | bytes, **variables: str) -> subprocess.CompletedProces
         ("distilbert", "--nodes", "2"),
         ("distilbert", "--set", "momentum=1"),
         ("distilbert", "--store", "ftp://host/x"),
+        ("distilbert", "--data", "s3://bucket/sst2"),
         (b"\xff\xfe", "--no-such"),
         ("distilbert", "--nodes=2", "--node-rank", "9" * 5000),
     ],

@@ -61,6 +61,12 @@ def test_what_was_asked_for_is_handed_on(flagbench: Flagbench, typed: str, hande
     assert flagbench(f"prepare {typed}")[:2] == (0, handed_on)
 
 
+@pytest.mark.usefixtures("image_side")
+def test_a_check_needs_no_framework(flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "find_spec", lambda name: None if name == "torch" else object())
+    assert flagbench("prepare distilbert -o out --check").code == 0
+
+
 @pytest.mark.parametrize(
     ("end", "code"), [("sys.exit(3)", 3), ("sys.exit(14)", 14), ("sys.exit(99)", 4), ("os.kill(os.getpid(), 9)", 4)]
 )

@@ -66,7 +66,7 @@ def test_arguments_are_handed_on_and_the_record_is_read(run: Run, request_for_cp
         "sys.exit(5)",
         replace(request_for_cpu, options=given),
     )
-    words = ["distilbert", "--nodes=1", "--gpus=2", "--data=--full", "--weights=-w", "--set=batch_size=8"]
+    words = ["distilbert", "--nodes=1", "--gpus=2", "--data=--full", "--set=batch_size=8", "--weights=-w"]
     assert (json.loads(result.record)["argv"], json.loads(result.record)["own"]) == (["cpu", *words], True)
     assert result.exit_code == 5
 

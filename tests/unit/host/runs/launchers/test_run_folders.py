@@ -68,6 +68,12 @@ def test_what_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give
     assert caught.value.code is code
 
 
+def test_a_bucket_is_no_folder() -> None:
+    with pytest.raises(FlagbenchError, match="not a URL") as caught:
+        mount_folders(LocalOptions(data="s3://bucket/sst2"))
+    assert "aws s3 sync" in caught.value.remedy
+
+
 def test_out_is_made_for_what_is_written_there(tmp_path: Path) -> None:
     for written in (True, False):
         out = tmp_path / "deep" / str(written)

@@ -119,11 +119,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "a store": {
         "main args -1": "--store=s3://bench/lab?profile=ceph",
+        "main env 3": from_secret("bucket", "AWS_ACCESS_KEY_ID", optional=False),
         "main env 4": from_secret("bucket", "AWS_SECRET_ACCESS_KEY", optional=False),
         "main env 5": from_secret("bucket", "AWS_SESSION_TOKEN", optional=True),
-    },
-    "data in a bucket": {
-        "main env 3": from_secret("bucket", "AWS_ACCESS_KEY_ID", optional=False),
     },
     "a registry": {
         "main image": f"r.io:5000/team/flagbench/distilbert:cpu-{__version__}",

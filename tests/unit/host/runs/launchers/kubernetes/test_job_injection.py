@@ -58,7 +58,6 @@ FIELDS: dict[str, tuple[str, str | Callable[[list[dict[str, Any]]], str]]] = {
     "env value": ("A=%s", lambda documents: expand(find(documents, "main env -1 value"), {"HOME": "/root"})),
     "queue": ("%s", "job metadata labels kueue.x-k8s.io/queue-name"),
     "run_id": ("%s", "job metadata annotations flagbench.dev/run-id"),
-    "data": ("s3://bench/%s", lambda documents: argument("--data")(documents).removeprefix("s3://bench/")),
     "set_": ("lora_dropout=%s", lambda documents: argument("--set")(documents).removeprefix("lora_dropout=")),
 }
 WITH = {"store_secret": {"store": "s3://bench"}}

@@ -21,8 +21,7 @@ ALONE: dict[str, list[Any]] = {
     "rdma_resource": [("rdma",), ("rdma/a=1", "rdma/a=2")],
     "env": [("A",), ("1=x",), ("A=1", "A=2"), ("A=\ud800",), ("FLAGBENCH_MASTER=x:1",)],
     "precision": ["tf32"],
-    "data": ["/etc", "s3:///prefix", "https://host/x"],
-    "weights": ["/etc", "synthetic", "s3://b"],
+    "data": ["/etc", "s3://bucket/sst2", "https://host/x"],
     "store": ["/data/store", "file:///out", "s3://b", "s3://bench?profile=minio"],
     "store_secret": ["bucket"],
     "set_": [("batch_size=1\n",), ("dropout=inf",)],
@@ -31,7 +30,6 @@ TOGETHER: list[tuple[str, dict[str, Any]]] = [
     *(("distilbert:cpu", {option: value}) for option, values in ALONE.items() for value in values),
     ("distilbert:cpu", {"image": "x:1", "registry": "r.io"}),
     ("distilbert:cpu", {"data_pvc": "d", "data": "synthetic"}),
-    ("glm:cpu", {"weights_pvc": "w", "weights": "s3://bucket/glm"}),
     ("llama2-7b-lora:a100", {"resume_pvc": "results", "set_": ("engine=deepspeed",)}),
     ("llama2-7b-lora:a100", {"nodes": 2, "set_": ("engine=deepspeed",)}),
     ("distilbert:a100", {"rdma_resource": ("nvidia.com/gpu=1",)}),
@@ -60,7 +58,6 @@ KEY = "hf_" + "aB3" * 10
         ("node_label", (f"x={KEY}",)),
         ("run_id", KEY),
         ("data", "s3://AKIA:hunter2@bucket/sst2"),
-        ("weights", "s3://AKIA:hunter2@bucket/sst2"),
         ("store", "s3://KEY:hunter2@bench"),
     ],
 )
@@ -96,7 +93,6 @@ def test_the_default_name_fits_a_host_name() -> None:
         ({"nodes": 2, "registry": "r.io", "out_pvc": "results"}, []),
         ({"nodes": 2, "registry": "r.io", "store": "s3://bench", "store_secret": "keys"}, []),
         ({"registry": "r.io", "store": "s3://bench"}, ["--store-secret"]),
-        ({"registry": "r.io", "data": "s3://bench/sst2"}, ["--store-secret"]),
         ({"nodes": 2}, ["docker.io", "--out-pvc"]),
     ],
 )
