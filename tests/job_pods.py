@@ -1,8 +1,10 @@
 """Jobs of every kind, and what a pod of one gets to see: for running the same containers without a cluster."""
 
 import re
+from copy import deepcopy
 from dataclasses import fields
 from functools import cache
+from pathlib import Path
 
 import yaml
 
@@ -11,6 +13,7 @@ from flagbench.manifests.lookup import resolve_image
 from flagbench.runs.launchers.kubernetes import JobOptions, JobRequest, render_job
 from flagbench.runs.request import RunOptions
 
+DOCS = (Path(__file__).parents[1] / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 DIGEST = "sha256:" + "a" * 64
 VOLUMES = {"data_pvc": "sets:sst2/v1", "weights_pvc": "models", "out_pvc": "results:runs"}
 TOLD = {"nodes": 2, "preset": "tiny", "precision": "bf16", "steps": 5, "seed": 3, "set_": ("batch_size=8",)}
@@ -66,6 +69,25 @@ def job_documents(request):
 def job_of(of="distilbert:cpu", /, **options):
     """The Service and the Job of a request with these options."""
     return job_documents(request_of(of, **options))
+
+
+def kustomization(title):
+    """The text of the kustomization.yaml in that section of docs/kubernetes.md."""
+    section = DOCS.split("\n## %s\n" % title)[1].split("\n## ")[0]
+    return section.split("```yaml\n")[1].split("```")[0]
+
+
+def with_init_container(documents, text):
+    """The documents with what a kustomization adds: an init container, volumes, and mounts of the main container."""
+    (patch,) = yaml.safe_load(text)["patches"]
+    added = yaml.safe_load(patch["patch"])["spec"]["template"]["spec"]
+    service, job = deepcopy(documents)
+    pod = job["spec"]["template"]["spec"]
+    pod["initContainers"] = added["initContainers"]
+    pod["volumes"] = added["volumes"] + pod["volumes"]
+    (container,) = pod["containers"]
+    container["volumeMounts"] = added["containers"][0]["volumeMounts"] + container["volumeMounts"]
+    return [service, job]
 
 
 def find(documents, place):

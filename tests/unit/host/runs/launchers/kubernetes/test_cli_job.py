@@ -14,12 +14,12 @@ import pytest
 import yaml
 
 from flagbench.runs.launchers.kubernetes import health
-from job_pods import find
+from job_pods import DOCS, find, job_documents, kustomization, request_of, with_init_container
 
-DOCS = (Path(__file__).parents[6] / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 JOB = "job distilbert:cpu --for kubernetes --nodes 2 --gpus 2"
 
 Flagbench = Callable[..., Any]
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
 
 def test_the_first_lines_name_the_command_that_makes_it(flagbench: Flagbench) -> None:
@@ -54,6 +54,7 @@ def test_out_writes_a_file(tmp_path: Path, flagbench: Flagbench) -> None:
         ("distilbert:cpux --for kubernetes", "'cpux'"),
         ("distilbert:cpu --for kubernetes --env TOKEN=x", "--env TOKEN"),
         ("distilbert:cpu --for kubernetes --submit --out x", "--out"),
+        ("distilbert:cpu --for kubernetes --data s3://bucket/sst2", "an init container"),
         ("llama2-70b:cpu --for kubernetes --preset tiny --gpus 4 --set tp=3", "tp 3"),
     ],
 )
@@ -105,14 +106,32 @@ def test_every_command_of_the_page_makes_a_job(flagbench: Flagbench) -> None:
         assert flagbench("", *shlex.split(command)).code == 0, command
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_the_page_patches_the_job_alone(flagbench: Flagbench, tmp_path: Path) -> None:
-    (patch,) = re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
-    (tmp_path / "kustomization.yaml").write_text(patch)
-    assert flagbench(f"job distilbert:a100 --for kubernetes --gpus 8 --out {tmp_path}/job.yaml").code == 0
-    before = [*yaml.safe_load_all((tmp_path / "job.yaml").read_text())]
-    done = subprocess.run(["kubectl", "kustomize", str(tmp_path)], check=True, capture_output=True, text=True)
-    service, job = yaml.safe_load_all(done.stdout)
+def kustomize(folder: Path, documents: list[Any], title: str) -> list[Any]:
+    """What kubectl makes of a Service and a Job with the kustomization of that section of the page."""
+    (folder / "job.yaml").write_text(yaml.safe_dump_all(documents))
+    (folder / "kustomization.yaml").write_text(kustomization(title))
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], check=True, capture_output=True, text=True)
+    return [*yaml.safe_load_all(done.stdout)]
+
+
+@needs_kubectl
+def test_the_page_adds_an_init_container_alone(tmp_path: Path) -> None:
+    before = job_documents(request_of("glm:a100", gpus=8))
+    title = "Data in a bucket"
+    assert kustomize(tmp_path, before, title) == with_init_container(before, kustomization(title))
+
+
+@pytest.mark.parametrize("version", ["1.35", "1.36", "1.37"])
+def test_the_job_with_an_init_container_is_valid(version: str) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    _, job = with_init_container(job_documents(request_of()), kustomization("Data in a bucket"))
+    kubernetes_validate.validate(job, version, strict=True)
+
+
+@needs_kubectl
+def test_the_page_patches_the_job_alone(tmp_path: Path) -> None:
+    before = job_documents(request_of("distilbert:a100", gpus=8))
+    service, job = kustomize(tmp_path, before, "Change anything else")
     assert service == before[0]
     expected = {
         "job metadata name": before[1]["metadata"]["name"],
