@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flagbench.claims.published import Fit, reproductions
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Case, Catalog, Claim, Quirk, Source
 from flagbench.manifests.settings import preset_of
+from flagbench.manifests.utilisation import Fit, reproductions
 from flagbench.report.export import table
 
 NOTICE = "<!-- GENERATED from manifests/ by `make compile`. Do not edit. -->\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flagbench.claims.device_names import find_cards
 from flagbench.claims.numbers import Cell, read_count, read_number
 from flagbench.claims.rows import Row, TableError
+from flagbench.manifests.device_names import find_cards
 from flagbench.manifests.documents import Document
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.load import build_claim, read_manifest

@@ -7,9 +7,9 @@ import io
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from flagbench.claims.device_names import NOMINAL, find_cards
 from flagbench.claims.numbers import Cell, read_count, read_number
 from flagbench.claims.rows import Row, TableError
+from flagbench.manifests.device_names import NOMINAL, find_cards
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Case, Catalog
 from flagbench.schema import nearest

@@ -11,7 +11,7 @@ from flagbench.claims.work import UnitWork, unit_work
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.model import Case
-from flagbench.manifests.settings import schedule
+from flagbench.manifests.settings import reference_condition
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
 
@@ -136,22 +136,3 @@ class Row:
         """The highest peak (FLOP/s) of the row's possible devices in these precisions; None if none is known."""
         found = [(card.flops[name], card, name) for card in self.cards for name in precisions if name in card.peaks]
         return max(found, key=lambda entry: entry[0], default=None)
-
-
-def reference_condition(case: Case, name: str) -> object:
-    """What the case's reference preset has for a condition; None for one that is not a setting.
-
-    A case that splits a batch calls its condition `batch_size` what the preset calls `micro_batch_size`.
-    """
-    preset = case.presets["reference"]
-    work = schedule(preset)
-    micro = work.get("micro_batch_size")
-    values = {
-        **{key: value for key, value in work.items() if not isinstance(value, dict)},
-        "sequence_length": preset["data"].get("sequence_length"),
-        "workers": preset["data"].get("workers"),
-        "recompute": work.get("recompute", preset.get("model", {}).get("recompute", False)),
-    }
-    if micro:
-        values |= {"batch_size": micro, "gradient_accumulation_steps": work["batch_size"] // micro}
-    return values.get(name)

@@ -80,8 +80,8 @@ def _lint_table(file: Path, *, as_json: bool) -> None:
 
 
 def _lint_claims(*, as_json: bool) -> None:
-    from flagbench.claims.published import reproductions
     from flagbench.manifests.catalogue import read_cases, read_catalogue
+    from flagbench.manifests.utilisation import reproductions
     from flagbench.verdict.derivation import contradicted
 
     catalog = load_catalog()

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flagbench.claims.device_names import find_cards
-from flagbench.claims.rows import reference_condition
 from flagbench.manifests.catalogue import CaseOfModel, Printed, PublishedRow, peak_of, read_cases, read_catalogue
 from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.device_names import find_cards
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.model import Case, Catalog, Claim
+from flagbench.manifests.settings import reference_condition
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
 
 SPEEDS = (

@@ -45,6 +45,25 @@ def completed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str,
     return found
 
 
+def reference_condition(case: Case, name: str) -> object:
+    """What the case's reference preset has for a condition; None for one that is not a setting.
+
+    A case that splits a batch calls its condition `batch_size` what the preset calls `micro_batch_size`.
+    """
+    preset = case.presets["reference"]
+    work = schedule(preset)
+    micro = work.get("micro_batch_size")
+    values = {
+        **{key: value for key, value in work.items() if not isinstance(value, dict)},
+        "sequence_length": preset["data"].get("sequence_length"),
+        "workers": preset["data"].get("workers"),
+        "recompute": work.get("recompute", preset.get("model", {}).get("recompute", False)),
+    }
+    if micro:
+        values |= {"batch_size": micro, "gradient_accumulation_steps": work["batch_size"] // micro}
+    return values.get(name)
+
+
 def setting_fault(spec: Mapping[str, Any], value: Any) -> str | None:
     """Why `value` is not allowed by `spec`, an entry of a case's `settable`; None where it is."""
     if spec["type"] == "integer" and isinstance(value, float):  # JSON Schema takes 8.0 for an integer

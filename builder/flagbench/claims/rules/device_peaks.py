@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
-from flagbench.claims.device_names import NOMINAL
 from flagbench.claims.numbers import Cell
-from flagbench.claims.published import Fit, fit
 from flagbench.claims.rows import LintFinding, Row
+from flagbench.manifests.device_names import NOMINAL
+from flagbench.manifests.utilisation import Fit, fit
 
 _RATES = ("p_core", "tokens_per_second_per_device", "p_train", "p_whole", "p_infer_core", "p_infer_whole")
 FAULTS = {

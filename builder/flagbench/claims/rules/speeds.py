@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 
-from flagbench.claims.device_names import same_card
 from flagbench.claims.numbers import Cell
 from flagbench.claims.rows import LintFinding, Row
+from flagbench.manifests.device_names import same_card
 
 _ORDERS = (
     ("p_core", "p_train", "p_whole"),

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from catalogs import CATALOG
-from flagbench.claims.published import ANOMALIES, Fit, Reproduction, reproduce_utilisation, reproductions
 from flagbench.cli import main
 from flagbench.manifests.model import Anomaly, Claim
+from flagbench.manifests.utilisation import ANOMALIES, Fit, Reproduction, reproduce_utilisation, reproductions
 
 FOUND = {entry.claim: entry for entry in reproductions(CATALOG)}
 ROUNDED_UP, MISFITTING = "glm/a100-1x8-fp32", "glm/a100-2x8-fp32-bs8"
