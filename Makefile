@@ -43,7 +43,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/flagbench manifests compile --check
 	$(BIN)/python tools/docs.py --check
-	$(BIN)/flagbench claims lint
+	$(BIN)/python tools/lint_claims.py
 	$(BIN)/flagbench render --all --check
 	$(BIN)/hadolint -c .hadolint.yaml images/rendered/*/*/Dockerfile
 

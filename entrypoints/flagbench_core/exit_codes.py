@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     USAGE = (
         2,
         "usage: unknown or contradictory arguments, an invalid manifest; a check that found something: "
-        "doctor, store doctor, claims lint without a file, and --check of other commands",
+        "doctor, store doctor, and --check of other commands",
     )
     DATA = 3, "data, weights or a record missing or corrupt"
     RANK_FAILED = 4, "a rank failed"
@@ -33,10 +33,7 @@ class ExitCode(IntEnum):
     BELOW = 9, "verdict BELOW, or SLOWER than a baseline; for accept: FAIL"
     NOT_COMPARABLE = 10, "verdict NOT_COMPARABLE"
     INCONCLUSIVE = 11, "verdict or acceptance INCONCLUSIVE"
-    INVALID = (
-        12,
-        "verdict INVALID; a run whose own checks failed, or whose loss was not finite; claims lint FILE: a finding",
-    )
+    INVALID = 12, "verdict INVALID; a run whose own checks failed, or whose loss was not finite"
     WRONG_HARDWARE = 13, "wrong hardware, found before the run"
     NOT_STORED = 14, "measured, but the record could not be stored; or a command could not print its result"
     ENGINE = 15, "container engine or network"

@@ -9,7 +9,7 @@ from typing import Any
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Case, Catalog, Claim, Quirk, Source
 from flagbench.manifests.settings import preset_of
-from flagbench.manifests.utilisation import Fit, reproductions
+from flagbench.manifests.utilisation import Fit, recompute_utilisations
 from flagbench.report.export import table
 
 NOTICE = "<!-- GENERATED from manifests/ by `make compile`. Do not edit. -->\n"
@@ -159,7 +159,7 @@ def _utilisation(case: Case, catalog: Catalog) -> Iterator[str]:
         f"`mfu_published_formula`: {case.unit}/s of a device x {formula.flops_per_unit:g} FLOP / {peak}. "
         f"{formula.source.strip()}\n"
     )
-    entries = [entry for entry in reproductions(catalog) if catalog.claims[entry.claim].case == case.name]
+    entries = [entry for entry in recompute_utilisations(catalog) if catalog.claims[entry.claim].case == case.name]
     fitting = [entry for entry in entries if entry.fit in (Fit.ROUNDED, Fit.TRUNCATED)]
     if entries:
         yield f"It gives {len(fitting)} of {len(entries)} published values to the last digit.\n"

@@ -39,7 +39,6 @@ GROUPS = {
         "render": "Show how images are made.",
         "lock": "Lock the packages and the base of stacks, by hash.",
         "push": "Push an image with its fixed tag and the moving ones.",
-        "claims": "Check published rows, flagbench's own or a table of yours, against themselves.",
         "manifests": "Work on the manifests of a checkout.",
     },
 }

@@ -12,7 +12,7 @@ from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.device_names import find_cards
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.model import Case, Catalog, Claim
-from flagbench.manifests.settings import reference_condition
+from flagbench.manifests.settings import reference_conditions
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
 
 SPEEDS = (
@@ -72,7 +72,7 @@ class Entry:
 
     def to_dict(self, wanted: Mapping[str, Scalar]) -> dict[str, Any]:
         """As JSON."""
-        cells = {name: value for name, value in asdict(self.row).items() if name not in ("row", "line", "peak")}
+        cells = {name: value for name, value in asdict(self.row).items() if name not in ("row", "peak")}
         metrics = [{"name": name, "value": value, "unit": unit} for name, (value, unit) in self.row.metrics.items()]
         differs = [{"name": r.name, "here": r.here, "published": r.expected} for r in self.differing(wanted)]
         own = {"id": self.id, "case": self.case, "source": self.source, "may_be": self.may_be}
@@ -98,9 +98,10 @@ def wanted_conditions(
     found: dict[str, Any] = {"device": device.id, "devices": gpus, "task": task}
     if case is not None and case.kind != "measure":
         found["precision"] = case.default_precision
-        found["sequence"] = reference_condition(case, "sequence_length")
-        found["micro_batch"] = reference_condition(case, "batch_size")
-        found["gradient_accumulation_steps"] = reference_condition(case, "gradient_accumulation_steps")
+        reference = reference_conditions(case)
+        found["sequence"] = reference["sequence_length"]
+        found["micro_batch"] = reference["batch_size"]
+        found["gradient_accumulation_steps"] = reference["gradient_accumulation_steps"]
         found.update((name, case.presets["reference"].get("layout", {}).get(name)) for name in ("tp", "pp"))
     return {name: value for name, value in found.items() if value is not None}
 

@@ -60,7 +60,6 @@ class PublishedRow:
     """Where its source has several."""
     section: str = ""
     conditions: str = ""
-    line: Count = 1
     metrics: Mapping[str, Printed] = field(default_factory=dict)
     peak: float | None = None
     """The device's published peak in the row's precision, FLOP/s."""
@@ -73,7 +72,7 @@ class _Line(PublishedRow):
     unit: Literal["tokens/s", "samples/s", "TFLOP/s", "%", "GiB", "GB", "B", "s", "min", "h"]
 
 
-COLUMNS = tuple(field.name for field in fields(_Line) if field.name not in ("line", "metrics", "peak"))
+COLUMNS = tuple(field.name for field in fields(_Line) if field.name not in ("metrics", "peak"))
 _OF_ROW = tuple(field.name for field in fields(PublishedRow))
 
 
@@ -114,12 +113,6 @@ def peak_of(device: DeviceModel | None, precision: str | None) -> float | None:
     return None if peak is None else float(peak.flops)
 
 
-def is_catalogue(text: str) -> bool:
-    """Whether a CSV text has the catalogue's columns."""
-    header = next((line for line in text.splitlines() if not line.startswith("#")), "")
-    return {"metric", "value", "unit"} <= set(header.split(","))
-
-
 def parse_rows(text: str, shown: str, devices: Mapping[str, DeviceModel]) -> tuple[PublishedRow, ...]:
     """The rows of a file. Raises ManifestError with every problem, by line."""
     lines = text.removeprefix("\ufeff").splitlines()
@@ -136,7 +129,7 @@ def parse_rows(text: str, shown: str, devices: Mapping[str, DeviceModel]) -> tup
             try:
                 if None in cells or None in cells.values():
                     raise msgspec.ValidationError("has not as many cells as the header")
-                value = _convert({**cells, "line": line}, _Line)
+                value = _convert(cells, _Line)
                 if value.device_id not in (None, *devices):
                     raise msgspec.ValidationError(f"there is no device '{value.device_id}'")
                 found.append(value)

@@ -15,8 +15,6 @@ _NOISE = frozenset(
     )
 )
 """Words that distinguish no two accelerators of a vendor, or that a manifest may leave out."""
-NOMINAL = 0.05
-"""Tools print up to so much less than the memory a card is sold with."""
 _MEMORY = re.compile(r"(\d+)\s*g(?:i?b)?")
 
 
@@ -34,12 +32,6 @@ def find_cards(text: str, known: Collection[DeviceModel]) -> tuple[DeviceModel, 
     if not any(re.search(r"[a-z]", word) and not _MEMORY.fullmatch(word) for word in significant):
         return ()
     return tuple(card for card in known if all(_fits(word, card) for word in significant))
-
-
-def same_card(left: str, right: str) -> bool:
-    """Whether two names may mean one device: all words of the shorter are words of the other."""
-    one, other = _words(left) - _NOISE, _words(right) - _NOISE
-    return one <= other or other <= one
 
 
 def _fits(word: str, card: DeviceModel) -> bool:

@@ -45,23 +45,22 @@ def completed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str,
     return found
 
 
-def reference_condition(case: Case, name: str) -> object:
-    """What the case's reference preset has for a condition; None for one that is not a setting.
+def reference_conditions(case: Case) -> dict[str, Any]:
+    """The sequence length and the batch of the reference preset, by the names of conditions; None for what it lacks.
 
     A case that splits a batch calls its condition `batch_size` what the preset calls `micro_batch_size`.
     """
     preset = case.presets["reference"]
     work = schedule(preset)
-    micro = work.get("micro_batch_size")
-    values = {
-        **{key: value for key, value in work.items() if not isinstance(value, dict)},
+    batch, accumulated = work.get("batch_size"), work.get("gradient_accumulation_steps")
+    if "micro_batch_size" in work:
+        batch = work["micro_batch_size"]
+        accumulated = work["batch_size"] // batch
+    return {
         "sequence_length": preset["data"].get("sequence_length"),
-        "workers": preset["data"].get("workers"),
-        "recompute": work.get("recompute", preset.get("model", {}).get("recompute", False)),
+        "batch_size": batch,
+        "gradient_accumulation_steps": accumulated,
     }
-    if micro:
-        values |= {"batch_size": micro, "gradient_accumulation_steps": work["batch_size"] // micro}
-    return values.get(name)
 
 
 def setting_fault(spec: Mapping[str, Any], value: Any) -> str | None:

@@ -10,14 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from enum import Enum
-from typing import Any
 
 from flagbench.manifests.catalogue import peak_of
-from flagbench.manifests.fields import Number
 from flagbench.manifests.model import Case, Catalog, Claim, ClaimMetric, PublishedFormula
 from flagbench.manifests.printed import printed_number
-
-UTILISATION = "mfu"
 
 
 class Fit(str, Enum):
@@ -27,10 +23,6 @@ class Fit(str, Enum):
     TRUNCATED = "truncated"
     ROUNDED_UP = "rounded up"
     NONE = "does not fit"
-
-
-ANOMALIES = {Fit.ROUNDED_UP: "mfu-rounding", Fit.NONE: "mfu-does-not-fit"}
-"""The anomaly that a row with such a utilisation must list."""
 
 
 def fit(printed: Decimal, unit: float, computed: float) -> Fit:
@@ -45,61 +37,24 @@ def fit(printed: Decimal, unit: float, computed: float) -> Fit:
 
 
 @dataclass(frozen=True)
-class Reproduction:
+class Utilisation:
     """A printed utilisation beside the one its row's throughput gives; both are fractions."""
 
     claim: str
-    formula: PublishedFormula
-    peak: Number
-    """What the publisher divided by, FLOP/s."""
     throughput: ClaimMetric
     devices: int
     printed: Decimal
     computed: float
-    listed: tuple[str, ...]
-    """Which of ANOMALIES the claim has."""
 
     @property
     def fit(self) -> Fit:
         """Which rounding of the computed value gives the printed one."""
         return fit(self.printed, 10.0 ** int(self.printed.as_tuple().exponent), self.computed)
 
-    @property
-    def problem(self) -> str | None:
-        """An anomaly that is missing from the claim, or listed without reason; None if neither."""
-        due = ANOMALIES.get(self.fit)
-        for name in self.listed:
-            if name != due:
-                return f"{self}, and its anomaly {name} says otherwise"
-        if due is not None and due not in self.listed:
-            return f"{self}, and no anomaly {due} of the field {UTILISATION} says so"
-        return None
 
-    def __str__(self) -> str:
-        for_each = f" / {self.devices}" if self.throughput.scope == "job" and self.devices > 1 else ""
-        return (
-            f"{self.claim}: {UTILISATION} {self.printed} published, {self.throughput.value}{for_each} x "
-            f"{self.formula.flops_per_unit:g} / {self.peak:g} = {self.computed:.5f}: {self.fit.value}"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON; `problem` is null for a row without one."""
-        return {
-            "claim": self.claim,
-            "formula": self.formula.id,
-            "throughput": self.throughput.value,
-            "devices": self.devices,
-            "printed": str(self.printed),
-            "computed": self.computed,
-            "fit": self.fit.value,
-            "anomaly": bool(self.listed),
-            "problem": self.problem,
-        }
-
-
-def reproduce_utilisation(claim: Claim, case: Case) -> Reproduction | None:
+def recompute_utilisation(claim: Claim, case: Case) -> Utilisation | None:
     """The published utilisation of a row, recomputed; None if the row or its case lacks what it is computed from."""
-    formula, cell = case.published_formula, claim.metric(UTILISATION)
+    formula, cell = case.published_formula, claim.metric("mfu")
     printed = None if cell is None else printed_number(cell.printed or repr(cell.value))
     if formula is None or printed is None:
         return None
@@ -112,22 +67,23 @@ def reproduce_utilisation(claim: Claim, case: Case) -> Reproduction | None:
     peak = formula.peak_of(claim.precision.executed, peak_of(device, claim.precision.executed))
     if peak is None:
         return None
-    return Reproduction(
+    return Utilisation(
         claim=claim.id,
-        formula=formula,
-        peak=peak,
         throughput=throughput,
         devices=devices,
         printed=printed,
         computed=throughput.value / share * formula.flops_per_unit / peak,
-        listed=tuple(a.id for a in claim.anomalies if a.field == UTILISATION and a.id in ANOMALIES.values()),
     )
 
 
-def reproductions(catalog: Catalog) -> tuple[Reproduction, ...]:
+def recompute_utilisations(catalog: Catalog) -> list[Utilisation]:
     """The published utilisations of all claims that can be computed again."""
-    found = (reproduce_utilisation(claim, catalog.cases[claim.case]) for claim in catalog.claims.values())
-    return tuple(entry for entry in found if entry is not None)
+    utilisations = []
+    for claim in catalog.claims.values():
+        utilisation = recompute_utilisation(claim, catalog.cases[claim.case])
+        if utilisation is not None:
+            utilisations.append(utilisation)
+    return utilisations
 
 
 def _feeds(case: Case, metric: ClaimMetric, formula: PublishedFormula) -> bool:

@@ -97,7 +97,6 @@ def test_what_needs_no_extra_works_without_any(tmp_path: Path) -> None:
         f"verify {REPLAY}",
         f"compare {REPLAY} {REPLAY}",
         f"results ls --store {tmp_path / 'store'}",
-        "claims lint",
         "job distilbert:a100 --for kubernetes --registry registry.example",
     ]
     assert process("-c", WITHOUT, *lines).stderr.splitlines() == [f"{line} 0" for line in lines]

@@ -1,1 +1,0 @@
-"""The rules: each a pure function of a row, or of all rows, that yields what cannot be true."""

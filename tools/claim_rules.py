@@ -1,0 +1,361 @@
+"""Rules over the rows of manifests/claims: numbers of a row, or of two rows, that cannot both be right.
+
+A printed number stands for an interval: 36.5 is anything from 36.45 to 36.55. A rule finds only what no value of it
+explains.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise, permutations
+
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.fields import NOT_PUBLISHED
+from flagbench.manifests.model import Case, Catalog, Claim
+from flagbench.manifests.printed import printed_number
+from flagbench.manifests.utilisation import Fit, recompute_utilisation
+from flagbench.verdict.derivation import contradicted
+from flagbench_core.flops import batch_of
+
+TOLERANCE = 1.01
+"""Two runs differ by about as much without any reason."""
+START_S = 300.0
+"""Seconds that imports, process groups, data and weights may take. The longest that a row leaves is 133 s."""
+ORDERS = (("p_core", "p_train", "p_whole"), ("p_infer_core", "p_infer_whole"))
+"""Speeds that divide the same samples by more and more of a run's time."""
+SPEEDS = ("p_core", "tokens_per_second_per_device", "p_infer_core", "p_train", "p_whole", "p_infer_whole")
+SAME_RUN = (
+    *("device_model", "precision", "batch_size", "sequence_length", "gradient_accumulation_steps", "recompute"),
+    *("attention", "dropout", "layout", "stop_rule", "torch", "cuda", "driver"),
+)
+"""Conditions that rows of different numbers of devices share if their speeds can be compared."""
+FAULTS = {Fit.TRUNCATED: "mfu-truncated", Fit.ROUNDED_UP: "mfu-rounding", Fit.NONE: "mfu-does-not-fit"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Two values of a published table that cannot both be right."""
+
+    file: str
+    row: str
+    """The claim's id, or the row's number in its file."""
+    field: str
+    rule: str
+    published: str
+    """What the row says."""
+    expected: str
+    """What says otherwise."""
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.row}: {self.field}: {self.rule}: {self.published}, but {self.expected}"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A printed number, and the interval of values that are rounded to it."""
+
+    text: str
+    value: float
+    low: float
+    high: float
+
+    def scaled(self, factor: float) -> Number:
+        """The same number in another unit; `factor` is positive."""
+        return Number(self.text, self.value * factor, self.low * factor, self.high * factor)
+
+
+def read_number(text: str) -> Number:
+    """A number as printed, `36.1%` as 0.361."""
+    number = printed_number(text)
+    if number is None:
+        raise ValueError(f"{text!r} is not a number")
+    value, half = float(number), 10.0 ** int(number.as_tuple().exponent) / 2
+    return Number(text, value, value - half, value + half)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A claim with its case and its device."""
+
+    claim: Claim
+    case: Case
+    device: DeviceModel | None
+    """None if no manifest in devices/ has its name."""
+
+    @property
+    def devices(self) -> int:
+        return self.claim.run.nodes * self.claim.run.gpus
+
+    @property
+    def peak(self) -> float | None:
+        """The device's peak in the precision that was executed, FLOP/s; None if it is not published."""
+        return None if self.device is None else self.device.flops.get(self.claim.precision.executed)
+
+    def number(self, name: str) -> Number | None:
+        """A metric as printed; None where nothing was measured: launchers print -1 for what they lack."""
+        metric = self.claim.metric(name)
+        return None if metric is None or metric.value <= 0 else read_number(metric.printed or str(metric.value))
+
+    def per_device(self, name: str) -> Number | None:
+        """A speed of one device."""
+        number, metric = self.number(name), self.claim.metric(name)
+        if number is None or metric is None or metric.scope == "device":
+            return number
+        return number.scaled(1 / self.devices)
+
+    def integer(self, condition: str) -> int | None:
+        """A condition that is a number; None where it is not published, or not a condition of the case."""
+        value = self.claim.conditions.get(condition)
+        return value if isinstance(value, int) else None
+
+    def finding(self, field: str, rule: str, published: str, expected: str) -> Finding:
+        """A finding of this row."""
+        file = f"manifests/claims/{self.claim.path.name}"
+        return Finding(file, self.claim.id, field, rule, published, expected)
+
+
+def read_rows(catalog: Catalog, case: Case) -> list[Row]:
+    """The claims of a case."""
+    devices = {device.name: device for device in catalog.devices.values()}
+    rows = []
+    for claim in catalog.claims.values():
+        if claim.case == case.name:
+            device = devices.get(str(claim.conditions.get("device_model")))
+            rows.append(Row(claim, case.held_to(claim.metrics), device))
+    return rows
+
+
+def lint_claims(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Apply all rules to the rows of a case."""
+    for row in rows:
+        for rule in ROW_RULES:
+            yield from rule(row)
+    for table_rule in TABLE_RULES:
+        yield from table_rule(rows)
+
+
+def possible(row: Row) -> Iterator[Finding]:
+    """A measurement is positive, and a utilisation or accuracy is at most 1."""
+    for metric in row.claim.metrics:
+        name = metric.name
+        if metric.value <= 0 and name != "loss":
+            yield row.finding(name, "not-positive", f"{metric.value}", "a measurement is positive")
+        if metric.value > 1 and name in ("mfu", "acc"):
+            yield row.finding(name, "above-one", f"{metric.value}", "a fraction is at most 1")
+
+
+def run_conditions(row: Row) -> Iterator[Finding]:
+    """The conditions of a row are those of its run, and its precision is the one that was executed."""
+    for name, (stated, given) in contradicted(row.claim, row.case).items():
+        yield row.finding(name, "contradiction", f"the condition is {stated}", f"a run of the row has {given}")
+    precision, executed = row.claim.conditions.get("precision"), row.claim.precision.executed
+    if precision not in (None, NOT_PUBLISHED, executed):
+        yield row.finding("precision", "contradiction", f"the condition is {precision}", f"{executed} was executed")
+
+
+def layout(row: Row) -> Iterator[Finding]:
+    """The degrees of a layout, `dp1 tp4 pp8`, multiply to the number of devices."""
+    text = str(row.claim.conditions.get("layout", ""))
+    degrees = [int(degree) for degree in re.findall(r"\d+", text)]
+    if degrees and math.prod(degrees) != row.devices:
+        yield row.finding("layout", "contradiction", text, f"the run has {row.devices} devices")
+
+
+def gate(row: Row) -> Iterator[Finding]:
+    """A row has the metric that decides whether its case is reproduced, and says what it depends on."""
+    name = row.case.gate
+    if row.number(name) is None:
+        yield row.finding(name, "gate-missing", NOT_PUBLISHED, "a verdict needs it")
+    metric = row.case.metric(name)
+    for condition in metric.depends_on if metric else ():
+        # No publisher of GLM says how many candidate answers its samples had.
+        if row.claim.conditions.get(condition) == NOT_PUBLISHED and condition != "choices":
+            yield row.finding(condition, "missing-condition", NOT_PUBLISHED, f"{name} depends on it")
+
+
+def speeds_in_order(row: Row) -> Iterator[Finding]:
+    """p_core >= p_train >= p_whole, and the same for inference."""
+    for order in ORDERS:
+        published = [name for name in order if row.number(name) is not None]
+        for name, other in pairwise(published):
+            faster, slower = row.number(name), row.number(other)
+            if faster and slower and faster.high < slower.low:
+                expected = f"{other}, which includes more of the time, is {slower.text}"
+                yield row.finding(name, "rates-in-order", faster.text, expected)
+
+
+def memory(row: Row) -> Iterator[Finding]:
+    """The total memory is the device's (tools print up to 5 % less), and no more than that is used."""
+    metric = row.claim.metric("mem_peak")
+    if metric is None:
+        return
+    total = metric.of
+    if row.device is not None:
+        total = row.device.memory_gib
+        if metric.of is not None and abs(metric.of / total - 1) > 0.05:
+            has = f"{row.device.name} has {total:g}"
+            yield row.finding("mem_peak", "memory-of-another-card", f"{metric.of:g} GiB in all", has)
+    if total is not None and metric.value > total:
+        yield row.finding("mem_peak", "memory-above-card", f"{metric.value:g} GiB", f"there are {total:g}")
+
+
+def flops_of_unit(row: Row) -> list[float]:
+    """FLOPs that publishers count for a sample or a token: every matrix product, or so many for each parameter and
+    token (6; 2 for inference, 4 for LoRA: Chowdhery et al. 2022, PaLM, app. B). Empty if the case counts none.
+    """
+    length = row.integer("sequence_length")
+    if row.case.count_flops is None or length is None:
+        return []
+    flops = row.case.count_flops(row.case.presets["reference"]["model"], batch_of(1, length))
+    per_parameter = 2 * round(flops.executed / flops.forward)
+    of_parameters = per_parameter * length * (flops.weights + flops.embeddings)
+    units = length if row.case.unit == "tokens" else 1
+    return [flops.executed / units, of_parameters / units]
+
+
+def above_peak(row: Row) -> Iterator[Finding]:
+    """The speed of a device times the FLOPs of a unit, by the count that is lowest, is at most its peak."""
+    counts = flops_of_unit(row)
+    if not counts or row.peak is None:
+        return
+    for name in SPEEDS:
+        speed = row.per_device(name)
+        if speed is not None and speed.low * min(counts) > row.peak:
+            published = f"{speed.value:.5g} of a device is {speed.value * min(counts):.4g} FLOP/s"
+            yield row.finding(name, "above-peak", published, f"its peak is {row.peak:.4g}")
+
+
+def utilisation(row: Row) -> Iterator[Finding]:
+    """A utilisation follows from the speed by its publisher's formula, and from the device's own peak as well."""
+    printed, recomputed = row.number("mfu"), recompute_utilisation(row.claim, row.case)
+    if printed is None or recomputed is None:
+        return
+    if recomputed.fit in FAULTS:
+        follows = f"the publisher's formula gives {recomputed.computed:.5f}: {recomputed.fit.value}"
+        yield row.finding("mfu", FAULTS[recomputed.fit], printed.text, follows)
+    speed = row.per_device(row.case.gate)
+    if speed is None or row.peak is None:
+        return
+    utilisations = [speed.value * flops / row.peak for flops in flops_of_unit(row)]
+    # Publishers round the number of parameters, by less than 1 %, and some cut off the last digit of the result.
+    cut_off = printed.value + (printed.high - printed.low)
+    fits = [value * 1.01 >= printed.low and value * 0.99 <= cut_off for value in utilisations]
+    if "choices" in row.claim.conditions or not any(fits):
+        counted = f"the case's FLOPs over the device's peak give {utilisations[0]:.3f}"
+        yield row.finding("mfu", "mfu-formula", printed.text, counted)
+
+
+def padding_counted(row: Row) -> Iterator[Finding]:
+    """Tokens/s without padding, times the run's time, are much fewer than examples times padded length."""
+    data = row.case.presets["reference"]["data"]
+    speed, time = row.number("p_infer_whole"), row.number("e2e_time")
+    if row.case.unit != "tokens" or speed is None or time is None:
+        return
+    tokens, padded = speed.value * time.value, data["examples"] * data["sequence_length"]
+    if tokens >= 0.8 * padded:
+        yield row.finding(row.case.gate, "padding-counted", f"{tokens:.4g} tokens", f"{padded:.4g} are with padding")
+
+
+def accuracy(row: Row) -> Iterator[Finding]:
+    """A run has reached the accuracy that ends it."""
+    target, reached = row.case.presets["reference"].get("train", {}).get("target_acc"), row.number("acc")
+    if target is not None and reached is not None and reached.high < target:
+        yield row.finding("acc", "not-converged", reached.text, f"the target that ends a run is {target:g}")
+
+
+def end_to_end(row: Row) -> Iterator[Finding]:
+    """e2e_time is a whole number of periods at p_whole, up to the limit of the stop rule, and a start.
+
+    A period is an epoch, or the samples between two evaluations.
+    """
+    train = row.case.presets["reference"].get("train", {})
+    time, speed, batch = row.number("e2e_time"), row.number("p_whole"), row.integer("batch_size")
+    limit = re.search(r"(\d+) (epochs|samples)$", str(row.claim.conditions.get("stop_rule", "")))
+    if time is None or speed is None or batch is None or limit is None:
+        return
+    batch *= (row.integer("gradient_accumulation_steps") or 1) * row.devices
+    examples = row.case.presets["reference"]["data"]["train_examples"]
+    # Of an epoch, each rank counts its part in whole batches.
+    fewest, most = examples, math.ceil(examples / batch) * batch
+    if "evaluate_every_samples" in train:
+        fewest = most = math.ceil(train["evaluate_every_samples"] / batch) * batch
+    samples = int(limit[1])
+    if limit[2] == "epochs":
+        samples *= examples
+    periods = samples / fewest
+
+    shortest, longest = fewest / speed.high, most / speed.low
+    if time.high < shortest:
+        takes = f"{fewest} samples at p_whole take {shortest:.1f} s"
+        yield row.finding("e2e_time", "e2e-too-short", f"{time.text} s", takes)
+    whole = round(time.value * speed.value / most)
+    # A speed of few digits has a whole number of periods for every time.
+    exact = whole * most / speed.high <= time.high and time.low <= whole * longest
+    if exact and 1 <= whole <= periods and speed.high - speed.low < 0.01 * speed.value:
+        takes = f"{whole} x {most} samples at p_whole take as much, without any start"
+        yield row.finding("e2e_time", "e2e-is-train-time", f"{time.text} s", takes)
+    latest = periods * longest + START_S
+    if time.low > latest:
+        yield row.finding("e2e_time", "e2e-too-long", f"{time.text} s", f"the stop rule ends it by {latest:.0f} s")
+
+
+def utilisation_blank(rows: Sequence[Row]) -> Iterator[Finding]:
+    """A row with the speed has a utilisation if another row of its device has one."""
+    devices = {row.claim.conditions.get("device_model") for row in rows if row.number("mfu") is not None}
+    for row in rows:
+        lacks = row.number(row.case.gate) is not None and row.number("mfu") is None
+        if lacks and row.claim.conditions.get("device_model") in devices:
+            yield row.finding("mfu", "mfu-blank", NOT_PUBLISHED, "other rows of the device have it")
+
+
+def scaling(rows: Sequence[Row]) -> Iterator[Finding]:
+    """A device of a larger job is not faster than one of a smaller job of the same work."""
+    for row, other in permutations(rows, 2):
+        differing = [name for name in SAME_RUN if row.claim.conditions.get(name) != other.claim.conditions.get(name)]
+        if differing or row.devices <= other.devices:
+            continue
+        for name in SPEEDS:
+            speed, smaller = row.per_device(name), other.per_device(name)
+            if speed and smaller and speed.low > smaller.high * TOLERANCE:
+                published = f"{speed.value:.5g} on each of {row.devices} devices"
+                expected = f"{smaller.value:.5g} on each of {other.devices} in {other.claim.id}"
+                yield row.finding(name, "scaling", published, expected)
+
+
+def copied(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Two rows do not measure two speeds to the same digits.
+
+    Nor do devices of different memory use the same memory to the digit: libraries and allocators differ.
+    """
+    for row, other in combinations(rows, 2):
+        shared = []
+        for name in (*SPEEDS, "e2e_time", "mem_peak"):
+            number, same = row.number(name), other.number(name)
+            # Numbers of one or two digits are the same by chance.
+            if number and same and number.text == same.text and number.high - number.low <= 0.01 * number.value:
+                shared.append(f"{name} {number.text}")
+        speeds = [entry for entry in shared if not entry.startswith("mem_peak")]
+        memory, other_memory = row.claim.metric("mem_peak"), other.claim.metric("mem_peak")
+        if len(speeds) > 1:
+            yield other.finding("row", "copied-row", ", ".join(speeds), f"{row.claim.id} has the same digits")
+        elif len(shared) > len(speeds) and memory and other_memory and memory.of != other_memory.of:
+            yield other.finding("mem_peak", "copied-memory", shared[-1], f"{row.claim.id} has it of {memory.of:g}")
+
+
+ROW_RULES = (
+    possible,
+    run_conditions,
+    layout,
+    gate,
+    speeds_in_order,
+    memory,
+    above_peak,
+    utilisation,
+    padding_counted,
+    accuracy,
+    end_to_end,
+)
+TABLE_RULES = (utilisation_blank, scaling, copied)

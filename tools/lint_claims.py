@@ -1,0 +1,138 @@
+"""Lints manifests/claims and manifests/catalogue: values of published rows that cannot both be right.
+
+python tools/lint_claims.py             # the rows of this checkout
+python tools/lint_claims.py FOLDER      # those of another folder of manifests
+
+Prints FILE: ROW: FIELD: RULE: VALUE, but VALUE for each finding, and exits with 1 if there is one. What a claim lists
+under `anomalies` is no finding; an anomaly that its rule does not find is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.catalogue import Source, read_cases, read_catalogue
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.model import Catalog, Claim
+from tools.claim_rules import Finding, lint_claims, read_rows
+
+ROOT = Path(__file__).resolve().parents[1]
+ANOMALIES = {
+    "accumulation-unknown": "missing-condition",
+    "dropout-unknown": "missing-condition",
+    "e2e-is-train-time": "e2e-is-train-time",
+    "memory-equals-the-a100s": "copied-memory",
+    "mfu-blank": "mfu-blank",
+    "mfu-does-not-fit": "mfu-does-not-fit",
+    "mfu-formula": "mfu-formula",
+    "mfu-range": "mfu-formula",
+    "mfu-rounding": "mfu-rounding",
+    "mfu-truncated": "mfu-truncated",
+    "not-converged": "not-converged",
+    "one-speed": "gate-missing",
+    "padding-counted": "padding-counted",
+    "recompute-unknown": "missing-condition",
+    "row-spliced": "e2e-too-long",
+    "throughput-blank": "gate-missing",
+    "throughput-hidden": "gate-missing",
+}
+"""The rule that finds an anomaly, by the anomaly's id. Most others follow from what is not in the row."""
+SPEED = "tokens_per_second_per_device"
+ROUNDED = 0.025
+"""Part by which FLOPs per token differ where a publisher rounds the speed; the most in the catalogue is 0.019."""
+
+
+def lint(catalog: Catalog) -> list[Finding]:
+    """Every finding in the claims and in the catalogue, without those that an anomaly states."""
+    findings: list[Finding] = []
+    for case in catalog.cases.values():
+        findings += lint_claims(read_rows(catalog, case))
+    findings = compare_with_anomalies(catalog.claims.values(), findings)
+    for source in read_catalogue(catalog):
+        findings += lint_source(source)
+    return findings
+
+
+def compare_with_anomalies(claims: Iterable[Claim], findings: Iterable[Finding]) -> list[Finding]:
+    """The findings that no anomaly of their claim states, and one for each anomaly that was not found."""
+    found = {(finding.row, finding.rule) for finding in findings}
+    stated = set()
+    remaining = []
+    for claim in claims:
+        for anomaly in claim.anomalies:
+            rule = ANOMALIES.get(anomaly.id, anomaly.id)
+            stated.add((claim.id, rule))
+            if anomaly.id in ANOMALIES and (claim.id, rule) not in found:
+                file = f"manifests/claims/{claim.path.name}"
+                published = f"the anomaly {anomaly.id} is listed"
+                remaining.append(Finding(file, claim.id, anomaly.field, rule, published, "the row does not have it"))
+    remaining += [finding for finding in findings if (finding.row, finding.rule) not in stated]
+    return remaining
+
+
+def lint_source(source: Source) -> Iterator[Finding]:
+    """Rules over a file of the catalogue.
+
+    No two rows describe the same run. No device is faster than its peak. FLOPs per token, which are TFLOP/s or MFU
+    times the peak, over tokens/s, depend on the workload and the publisher's software, never on the device.
+    """
+    file = f"manifests/catalogue/{source.name}.csv"
+    descriptions: dict[str, str] = {}
+    workloads: dict[tuple[str, ...], list[tuple[str, float]]] = defaultdict(list)
+    for row in source.rows:
+        name = f"row {row.row}"
+        description = repr(replace(row, row=1, metrics={}))
+        same = descriptions.setdefault(description, name)
+        if same != name:
+            yield Finding(file, name, "row", "duplicate-row", name, f"{same} describes the same run")
+
+        metrics = {metric: float(printed.value) for metric, printed in row.metrics.items()}
+        rate = None
+        if "tflops_per_device" in metrics:
+            rate = metrics["tflops_per_device"] * 1e12
+        elif "mfu" in metrics and row.peak is not None:
+            rate = metrics["mfu"] / 100 * row.peak
+        if rate is not None and row.peak is not None and rate > row.peak:
+            yield Finding(file, name, "row", "above-peak", f"{rate:.4g} FLOP/s", f"the peak is {row.peak:.4g}")
+        elif metrics.get("mfu", 0) > 100:
+            yield Finding(file, name, "mfu", "above-one", f"{metrics['mfu']:g} %", "it is at most 100 %")
+        if rate is not None and metrics.get(SPEED, 0) > 0:
+            workload = (row.model, row.task, row.sequence, row.conditions, row.software)
+            workloads[workload].append((name, rate / metrics[SPEED]))
+    for rows in workloads.values():
+        usual = median(flops for _, flops in rows)
+        for name, flops in rows:
+            if abs(flops / usual - 1) > ROUNDED:
+                published = f"{flops:.4g} FLOPs per token"
+                yield Finding(file, name, SPEED, "flops-per-token", published, f"its workload has {usual:.4g}")
+
+
+def main() -> int:
+    """Lint a folder of manifests; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="tools/lint_claims.py", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "manifests", metavar="FOLDER")
+    options = parser.parse_args()
+    try:
+        catalog = load_catalog(options.folder)
+        read_cases(catalog)
+        findings = lint(catalog)
+    except FlagbenchError as error:
+        print(f"error: {error}\nfix: {error.remedy}", file=sys.stderr)
+        return int(error.code)
+    for finding in findings:
+        print(finding)
+    print(f"{len(catalog.claims)} claims and the catalogue: {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
