@@ -16,9 +16,9 @@ from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Case, Catalog, Claim
 from flagbench.manifests.printed import printed_number
-from flagbench.manifests.utilisation import Fit, recompute_utilisation
 from flagbench.verdict.derivation import contradicted
 from flagbench_core.flops import batch_of
+from tools.utilisation import Fit, recompute_utilisation
 
 TOLERANCE = 1.01
 """Two runs differ by about as much without any reason."""

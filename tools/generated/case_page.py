@@ -9,8 +9,8 @@ from typing import Any
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Case, Catalog, Claim, Quirk, Source
 from flagbench.manifests.settings import preset_of
-from flagbench.manifests.utilisation import Fit, recompute_utilisations
 from flagbench.report.export import table
+from tools.utilisation import Fit, recompute_utilisations
 
 NOTICE = "<!-- GENERATED from manifests/ by `make compile`. Do not edit. -->\n"
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline"}

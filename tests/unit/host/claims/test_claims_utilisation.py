@@ -8,7 +8,7 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.manifests.model import Claim
-from flagbench.manifests.utilisation import Fit, Utilisation, recompute_utilisation, recompute_utilisations
+from tools.utilisation import Fit, Utilisation, recompute_utilisation, recompute_utilisations
 
 FOUND = {entry.claim: entry for entry in recompute_utilisations(CATALOG)}
 ROUNDED_UP, MISFITTING = "glm/a100-1x8-fp32", "glm/a100-2x8-fp32-bs8"
