@@ -19,12 +19,12 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.output import echo_json, print_error, print_note, print_page, write_output
 from flagbench.page import Lines
+from flagbench.price import PRICE, price_here, price_of
 from flagbench.report.certificate_page import certificate_blocks
 from flagbench.runs.keep import open_usable_store
 from flagbench.runs.launchers.launch_time import utc_now
 from flagbench.runs.reproduce.bundle import check_target, write_bundle
 from flagbench.runs.target import ViaOption
-from flagbench.verdict.efficiency import PRICE, price_here, price_of
 from flagbench.verdict.limits import LOW
 from flagbench_core.exit_codes import ExitCode
 

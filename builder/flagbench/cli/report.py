@@ -14,6 +14,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.files import expanded
 from flagbench.manifests.load import load_catalog
 from flagbench.output import write_output
+from flagbench.price import check_price
 from flagbench.records.bucket_blobs import request_errors
 from flagbench.records.named import RECORD_HELP, SERIES_HELP, load_runs
 from flagbench.records.store import open_store
@@ -44,6 +45,7 @@ def command(
     no server, network or script. Prints the address of the first one. A page that is there is replaced, others are
     kept.
     """
+    check_price()
     bucket = None
     if out.startswith("s3:"):
         if show:

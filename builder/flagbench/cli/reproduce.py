@@ -15,6 +15,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.options import takes_options, words
 from flagbench.output import print_error
+from flagbench.price import check_price
 from flagbench.runs import preview
 from flagbench.runs.doctor import Diagnosis
 from flagbench.runs.keep import open_usable_store
@@ -83,6 +84,7 @@ def command(
     "detail", "remedy"}], "ending", "seconds", "cost", "verdict", "runs", "bundle", "bundle_sha256"}; verdict is as
     `flagbench verify --json` prints it.
     """
+    check_price()
     catalog = load_catalog()
     limits.check()
     claim = find_claim(claim_id, catalog)

@@ -18,6 +18,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.files import reason, write_atomically
 from flagbench.output import echo_json, echo_json_text, print_error, print_note, print_page
 from flagbench.page import Table
+from flagbench.price import check_price
 from flagbench.records.named import RECORD_HELP, is_path, named_series, note, stored_record
 from flagbench.records.push import NotSent, push
 from flagbench.records.read import read_content, read_record
@@ -138,6 +139,7 @@ def show_record(
 
     --json prints the record as it was stored, byte for byte.
     """
+    check_price()
     place = open_store(store)
     file = Path(record) if is_path(record) and record != "-" else None
     content, name = read_content(file) if is_path(record) else (stored_record(record, place), "the record")

@@ -14,6 +14,7 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.options import takes_options, words
 from flagbench.output import print_error
+from flagbench.price import check_price
 from flagbench.runs import preview
 from flagbench.runs.keep import open_usable_store, run_and_keep
 from flagbench.runs.launchers.describe import check_folders, describe
@@ -68,6 +69,7 @@ def command(
     A series ends with the code of its first run that did not end well. Only `verify` exits by its verdict. With
     docker the image must exist; none is built, and none pulled but one that --image names in a bucket.
     """
+    check_price()
     catalog = load_catalog()
     image_name = with_stack(image_name, catalog)
     case, stack = resolve_image(image_name, catalog)

@@ -15,6 +15,7 @@ from flagbench.expect.reference import references
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
 from flagbench.output import echo_json, write_output
+from flagbench.price import check_price, price_here
 from flagbench.records.model import Record
 from flagbench.records.named import RECORD_HELP, SERIES_HELP, Runs, is_path, load_runs, require_one_stdin
 from flagbench.records.store import open_store
@@ -22,7 +23,7 @@ from flagbench.report import explanation_page, verdict_table
 from flagbench.report.history import store_priors
 from flagbench.report.junit import junit_of_verdict
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
-from flagbench.verdict.efficiency import efficiency, price_here
+from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against
@@ -87,6 +88,7 @@ def command(
     "series", "not_compared", "findings", "efficiency": [{"part", "unit", "per_second", "joules_per_million",
     "price_per_million"}]}, with --explain also "explanation".
     """
+    check_price()
     names, others = records or ["last"], baseline or []
     _check_options(claim, others, within)
     require_one_stdin([*names, *others])

@@ -7,13 +7,14 @@ from typing import Any
 
 from flagbench.output import size_text
 from flagbench.page import Block, Lines, Table
+from flagbench.price import price_here
 from flagbench.records.bundles import StoredBundle
 from flagbench.records.model import Measurement, Metric, Record
 from flagbench.records.store import StoredRecord
 from flagbench.report.results import state_of
 from flagbench.report.verdict_page import setting_text
 from flagbench.verdict.conditions import shown
-from flagbench.verdict.efficiency import efficiency, price_here
+from flagbench.verdict.efficiency import efficiency
 
 
 def listing(entries: Sequence[StoredRecord]) -> Table:

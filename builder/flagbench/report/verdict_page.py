@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import TextIO
 
 from flagbench.page import Block, Lines, Table, render
+from flagbench.price import price_here
 from flagbench.records.model import Metric, Record
 from flagbench.terminal import brief, visible
 from flagbench.verdict import Agreement, Comparison, Verdict, VerifyResult
 from flagbench.verdict.compare import ABSENT
 from flagbench.verdict.conditions import DEVICE, describe, shown
-from flagbench.verdict.efficiency import efficiency, price_here
+from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.explain import Cause, Explanation
 from flagbench.verdict.interval import common, estimate, session_of
 from flagbench.verdict.losses import FIRST_STEP, LIMIT, LossComparison, percent

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 
 from msgspec import Struct
 
-from flagbench.errors import FlagbenchError
 from flagbench.records.model import Record
-
-PRICE = "FLAGBENCH_PRICE"
-"""Of a machine per hour, in any currency; `accept --price` goes before it."""
 
 
 class Efficiency(Struct, frozen=True):
@@ -31,22 +26,6 @@ class Efficiency(Struct, frozen=True):
         joules = "" if self.joules_per_million is None else f"{self.joules_per_million:.4g} J"
         price = "" if self.price_per_million is None else f"price {self.price_per_million:.4g}"
         return f"{', '.join(filter(None, (joules, price)))} per million {self.unit}" if joules or price else ""
-
-
-def price_of(text: str | float | None, name: str) -> float | None:
-    """A price per hour; None for none. Raises FlagbenchError (usage) for anything but a number above 0."""
-    try:
-        price = None if text in (None, "") else float(text or 0)
-    except ValueError:
-        price = 0.0
-    if price is not None and not 0 < price < 1e9:
-        raise FlagbenchError(f"{name} {text!r} is no price", remedy="give a number above 0, per hour")
-    return price
-
-
-def price_here() -> float | None:
-    """The price per hour that the environment states."""
-    return price_of(os.environ.get(PRICE), PRICE)
 
 
 def efficiency(record: Record, price: float | None) -> Efficiency | None:

@@ -65,6 +65,29 @@ def test_errors_before_a_run(flagbench: Flagbench, store: Path, code: int, named
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        "run distilbert:cpu --preset tiny",
+        "run distilbert:cpu --preset tiny --repeat 2",
+        "accept --case distilbert:cpu",
+        "reproduce distilbert/a100-1x8-fp32 --on cpu --yes",
+        "verify",
+        "report",
+        "results show",
+    ],
+)
+def test_an_unusable_price_is_found_before_a_command_begins(
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLAGBENCH_PRICE", "1,5")
+    ended = flagbench(command)
+    assert (ended.code, ended.out) == (ExitCode.USAGE, "")
+    assert "FLAGBENCH_PRICE '1,5'" in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("named", "options"),
     [
         ("--nodes", LocalOptions(preset="tiny", nodes=2)),

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from flagbench.errors import FlagbenchError
+from flagbench.price import price_of
 from flagbench.records.read import read_record
-from flagbench.verdict.efficiency import efficiency, price_of
+from flagbench.verdict.efficiency import efficiency
 from unit.host.verdict.conftest import MEASURED
 
 
@@ -25,7 +26,7 @@ def test_joules_and_price_of_a_million_tokens(nodes: int) -> None:
     assert found.price_per_million == pytest.approx(nodes * 0.074526, rel=1e-4)
 
 
-@pytest.mark.parametrize("text", ["free", "-1", "0", "nan"])
+@pytest.mark.parametrize("text", ["free", "1,5", "-1", "0", "nan", "inf"])
 def test_a_price_is_a_number_above_0(text: str) -> None:
     with pytest.raises(FlagbenchError):
         price_of(text, "FLAGBENCH_PRICE")

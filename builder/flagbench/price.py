@@ -1,0 +1,34 @@
+"""The price of this machine per hour, as an option or the environment states it."""
+
+from __future__ import annotations
+
+import os
+
+from flagbench.errors import FlagbenchError
+
+PRICE = "FLAGBENCH_PRICE"
+"""Of a machine per hour, in any currency; `accept --price` goes before it."""
+
+
+def price_of(text: str | float | None, name: str) -> float | None:
+    """A price per hour; None for none. Raises FlagbenchError (usage) for anything but a number above 0."""
+    try:
+        price = None if text in (None, "") else float(text or 0)
+    except ValueError:
+        price = 0.0
+    if price is not None and not 0 < price < 1e9:
+        raise FlagbenchError(f"{name} {text!r} is not a price", remedy="give a number above 0, such as 1.5, per hour")
+    return price
+
+
+def price_here() -> float | None:
+    """The price per hour that the environment states. Raises FlagbenchError (usage) for anything but a price."""
+    return price_of(os.environ.get(PRICE), PRICE)
+
+
+def check_price() -> None:
+    """Raise FlagbenchError (usage) where the environment states something else than a price.
+
+    For the start of a command that shows prices at its end: that should not cost a run, or half of a report.
+    """
+    price_here()
