@@ -32,14 +32,16 @@ GROUPS = {
         "pull": "Bring an image from a bucket into the container engine, verified by digest.",
         "prepare": "Convert downloaded data and weights into the folders that runs read, or verify such folders.",
         "expect": "Show what has been published of a case or model for a device, and what comes closest.",
-        "plan": "Show the layouts of a split model, and whether they fit into the devices' memory.",
+        "plan": (
+            "Show the layouts of a split model, and whether they fit into the devices' memory; those that fit first."
+        ),
         "job": "Print a Kubernetes job that runs a case, for `kubectl apply -f -`.",
     },
     "For those who publish": {
         "render": "Show how images are made.",
         "lock": "Lock the packages and the base of stacks, by hash.",
         "push": "Push an image with its fixed tag and the moving ones.",
-        "manifests": "Work on the manifests of a checkout.",
+        "manifests": "Generate the image side's copies of the manifests, in a checkout.",
     },
 }
 """Each command with the first line of its docstring: --help shows these without importing any command."""
