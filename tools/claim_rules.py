@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, permutations
+from typing import Any
 
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Case, Catalog, Claim
 from flagbench.manifests.printed import printed_number
+from flagbench.manifests.settings import preset_of
 from flagbench.verdict.derivation import contradicted
 from flagbench_core.flops import batch_of
 from tools.utilisation import Fit, recompute_utilisation
@@ -45,7 +47,6 @@ class Finding:
     field: str
     rule: str
     published: str
-    """What the row says."""
     expected: str
     """What says otherwise."""
 
@@ -90,6 +91,11 @@ class Row:
         return self.claim.run.nodes * self.claim.run.gpus
 
     @property
+    def preset(self) -> dict[str, Any]:
+        """The configuration of the case that the row is a run of."""
+        return preset_of(self.case, self.claim.run.preset)
+
+    @property
     def peak(self) -> float | None:
         """The device's peak in the precision that was executed, FLOP/s; None if it is not published."""
         return None if self.device is None else self.device.flops.get(self.claim.precision.executed)
@@ -113,8 +119,7 @@ class Row:
 
     def finding(self, field: str, rule: str, published: str, expected: str) -> Finding:
         """A finding of this row."""
-        file = f"manifests/claims/{self.claim.path.name}"
-        return Finding(file, self.claim.id, field, rule, published, expected)
+        return Finding(f"manifests/claims/{self.claim.path.name}", self.claim.id, field, rule, published, expected)
 
 
 def read_rows(catalog: Catalog, case: Case) -> list[Row]:
@@ -140,11 +145,10 @@ def lint_claims(rows: Sequence[Row]) -> Iterator[Finding]:
 def possible(row: Row) -> Iterator[Finding]:
     """A measurement is positive, and a utilisation or accuracy is at most 1."""
     for metric in row.claim.metrics:
-        name = metric.name
-        if metric.value <= 0 and name != "loss":
-            yield row.finding(name, "not-positive", f"{metric.value}", "a measurement is positive")
-        if metric.value > 1 and name in ("mfu", "acc"):
-            yield row.finding(name, "above-one", f"{metric.value}", "a fraction is at most 1")
+        if metric.value <= 0 and metric.name != "loss":
+            yield row.finding(metric.name, "not-positive", f"{metric.value}", "a measurement is positive")
+        if metric.value > 1 and metric.name in ("mfu", "acc"):
+            yield row.finding(metric.name, "above-one", f"{metric.value}", "a fraction is at most 1")
 
 
 def run_conditions(row: Row) -> Iterator[Finding]:
@@ -196,8 +200,7 @@ def memory(row: Row) -> Iterator[Finding]:
     if row.device is not None:
         total = row.device.memory_gib
         if metric.of is not None and abs(metric.of / total - 1) > 0.05:
-            has = f"{row.device.name} has {total:g}"
-            yield row.finding("mem_peak", "memory-of-another-card", f"{metric.of:g} GiB in all", has)
+            yield row.finding("mem_peak", "memory-of-another-card", f"{metric.of:g} GiB", f"the device has {total:g}")
     if total is not None and metric.value > total:
         yield row.finding("mem_peak", "memory-above-card", f"{metric.value:g} GiB", f"there are {total:g}")
 
@@ -209,7 +212,7 @@ def flops_of_unit(row: Row) -> list[float]:
     length = row.integer("sequence_length")
     if row.case.count_flops is None or length is None:
         return []
-    flops = row.case.count_flops(row.case.presets["reference"]["model"], batch_of(1, length))
+    flops = row.case.count_flops(row.preset["model"], batch_of(1, length))
     per_parameter = 2 * round(flops.executed / flops.forward)
     of_parameters = per_parameter * length * (flops.weights + flops.embeddings)
     units = length if row.case.unit == "tokens" else 1
@@ -250,10 +253,10 @@ def utilisation(row: Row) -> Iterator[Finding]:
 
 def padding_counted(row: Row) -> Iterator[Finding]:
     """Tokens/s without padding, times the run's time, are much fewer than examples times padded length."""
-    data = row.case.presets["reference"]["data"]
     speed, time = row.number("p_infer_whole"), row.number("e2e_time")
     if row.case.unit != "tokens" or speed is None or time is None:
         return
+    data = row.preset["data"]
     tokens, padded = speed.value * time.value, data["examples"] * data["sequence_length"]
     if tokens >= 0.8 * padded:
         yield row.finding(row.case.gate, "padding-counted", f"{tokens:.4g} tokens", f"{padded:.4g} are with padding")
@@ -261,7 +264,7 @@ def padding_counted(row: Row) -> Iterator[Finding]:
 
 def accuracy(row: Row) -> Iterator[Finding]:
     """A run has reached the accuracy that ends it."""
-    target, reached = row.case.presets["reference"].get("train", {}).get("target_acc"), row.number("acc")
+    target, reached = row.preset.get("train", {}).get("target_acc"), row.number("acc")
     if target is not None and reached is not None and reached.high < target:
         yield row.finding("acc", "not-converged", reached.text, f"the target that ends a run is {target:g}")
 
@@ -271,17 +274,16 @@ def end_to_end(row: Row) -> Iterator[Finding]:
 
     A period is an epoch, or the samples between two evaluations.
     """
-    train = row.case.presets["reference"].get("train", {})
     time, speed, batch = row.number("e2e_time"), row.number("p_whole"), row.integer("batch_size")
     limit = re.search(r"(\d+) (epochs|samples)$", str(row.claim.conditions.get("stop_rule", "")))
-    if time is None or speed is None or batch is None or limit is None:
+    examples = row.preset["data"].get("train_examples")
+    if time is None or speed is None or batch is None or limit is None or examples is None:
         return
     batch *= (row.integer("gradient_accumulation_steps") or 1) * row.devices
-    examples = row.case.presets["reference"]["data"]["train_examples"]
     # Of an epoch, each rank counts its part in whole batches.
     fewest, most = examples, math.ceil(examples / batch) * batch
-    if "evaluate_every_samples" in train:
-        fewest = most = math.ceil(train["evaluate_every_samples"] / batch) * batch
+    if "evaluate_every_samples" in row.preset["train"]:
+        fewest = most = math.ceil(row.preset["train"]["evaluate_every_samples"] / batch) * batch
     samples = int(limit[1])
     if limit[2] == "epochs":
         samples *= examples

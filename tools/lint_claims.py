@@ -94,7 +94,6 @@ def lint_source(source: Source) -> Iterator[Finding]:
         same = descriptions.setdefault(description, name)
         if same != name:
             yield Finding(file, name, "row", "duplicate-row", name, f"{same} describes the same run")
-
         metrics = {metric: float(printed.value) for metric, printed in row.metrics.items()}
         rate = None
         if "tflops_per_device" in metrics:

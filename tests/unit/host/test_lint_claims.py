@@ -101,6 +101,12 @@ def test_a_row_entered_twice(manifests: Path) -> None:
     assert rules(load_catalog(manifests), "row 19") == ["duplicate-row"]
 
 
+def test_the_target_is_that_of_the_preset_of_the_run() -> None:
+    claim = CATALOG.claims["distilbert/a100-1x8-fp32"]
+    assert "not-converged" not in rules(CATALOG, claim.id)  # 0.915 of 0.91
+    assert "not-converged" in rules(change(claim, run=replace(claim.run, preset="tiny")), claim.id)  # of 0.95
+
+
 def test_a_utilisation_that_other_rows_of_the_device_have() -> None:
     claim = CATALOG.claims["llama3-8b/h100-1x8-fp8"]
     metrics = tuple(metric for metric in claim.metrics if metric.name != "mfu")
