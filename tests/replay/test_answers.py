@@ -4,7 +4,7 @@
 and docs/verdict, and the sha256 of longer answers: JSON Schemas, `list claims --json` and `expect --json`. Where an
 answer changes on purpose, update the file and say why in the commit:
 
-    PYTHONPATH=tests python tests/golden/test_answers.py --update
+    PYTHONPATH=tests python tests/replay/test_answers.py --update
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flagbench_core.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "answers.json"
-REPLAY = ROOT / "tests" / "replay" / "08a01ae"
+REPLAY = Path(__file__).parent / "08a01ae"
 RECORDS = [*sorted((ROOT / "docs" / "measured").glob("*.json")), ROOT / "docs" / "verdict" / "record.json"]
 COMMANDS = (
     "list",
