@@ -79,7 +79,7 @@ class Evidence(Struct, frozen=True):
     durations: dict[str, tuple[Count, ...] | Packed] = {}
     """Of training without checkpoints, and of each pass, by rank."""
     memory: dict[str, tuple[Count | None, ...] | Packed] = {}
-    """peak, allocator_peak and, of a case that measures, capacity by rank."""
+    """peak and allocator_peak by rank."""
     ceilings: tuple[Amount, ...] | Packed = ()
     """FLOP/s of the matrix product measured on each rank."""
     loss_tail: tuple[Number | None, ...] = ()

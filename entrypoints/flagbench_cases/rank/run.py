@@ -188,21 +188,17 @@ class RankRun:
         return now() - self.started
 
     def _end(self, workload: Any, timing: Dict[str, Any], init: float, excluded: float = 0.0) -> None:
-        """Write timing, memory and the parameters' checksum, of a device without a workload its capacity;
-        `excluded`: seconds to subtract from e2e."""
+        """Write timing, memory and, of a workload with a model, the parameters' checksum.
+
+        `excluded`: seconds to subtract from e2e.
+        """
         self.spool.phase("report")
         e2e = now() - self.started - excluded
         self.spool.fact("timing", **dict(timing, init=init, e2e=e2e))
-        self.spool.fact(
-            "memory",
-            peak=self.device.memory_peak(),
-            allocator_peak=self.device.allocator_peak(),
-            **({"parameters": parameter_sum(workload.module)} if workload else {"capacity": self._capacity()}),
-        )
-
-    def _capacity(self) -> int:
-        """Memory of the device by its driver, bytes."""
-        return int(self.device.describe(self.local_rank)["memory_bytes"])
+        memory = {"peak": self.device.memory_peak(), "allocator_peak": self.device.allocator_peak()}
+        if workload is not None:
+            memory["parameters"] = parameter_sum(workload.module)
+        self.spool.fact("memory", **memory)
 
 
 def uuid_of(monitored: Dict[str, Any], index: int) -> Dict[str, str]:

@@ -264,7 +264,7 @@ def durations(request: Request, evidence: Evidence) -> Dict[str, List[int]]:
 def memory_of(evidence: Evidence, world: int) -> Dict[str, List[Any]]:
     """Peaks of memory by rank, bytes; None for a rank without one. Empty if no rank has one."""
     found: Dict[str, List[Any]] = {}
-    for name in ("peak", "allocator_peak", "capacity"):
+    for name in ("peak", "allocator_peak"):
         peaks = {fact["rank"]: fact.get(name) or None for fact in evidence.all("memory")}
         by_rank = [peaks.get(rank) for rank in range(world)]
         if any(by_rank):

@@ -292,7 +292,7 @@ def e2e_time(run: Run) -> Iterator[Entry]:
 
 
 def memory(run: Run) -> Iterator[Entry]:
-    """mem_peak and allocator_peak, GiB, maximum over devices; memory_capacity, the minimum."""
+    """mem_peak and allocator_peak, GiB, maximum over devices."""
     used = "in use on the device when training ended"
     if run.facts.device_kind == "cpu":
         used = "resident set of the largest rank"
@@ -303,9 +303,6 @@ def memory(run: Run) -> Iterator[Entry]:
         peaks = [peak for peak in run.section.memory.get(kind, ()) if peak]
         if peaks:
             yield metric(name, max(peaks) / GIB, "GiB", "device", n=len(peaks), note=note)
-    if sizes := [size for size in run.section.memory.get("capacity", ()) if size]:
-        note = "as the driver reports it, of the smallest device"
-        yield metric("memory_capacity", min(sizes) / GIB, "GiB", "device", n=len(sizes), note=note)
 
 
 def evaluated(run: Run) -> Iterator[Entry]:
@@ -340,18 +337,16 @@ def final_loss(run: Run) -> Iterator[Entry]:
 
 
 def device_rates(run: Run) -> Iterator[Entry]:
-    """The rate of each product and copy, TFLOP/s or GB/s of the middle device; of each collective at its largest
-    size, algorithm and bus bandwidth."""
-    found = roofs.measurements(run.section)
-    for each in found:
-        if each["operation"] not in roofs.COLLECTIVES and "cleared_bytes" not in each:
-            yield _measured(each["name"], each, 1.0, "device", _device_note(each, run.section.world))
-    for each in found:
-        operation = each["operation"]
-        if operation in roofs.COLLECTIVES and each["name"] == operation:
-            for name, factor in (("algbw", 1.0), ("busbw", roofs.bus_factor(operation, run.section.world))):
-                note = f"{each['bytes']} bytes over {run.section.world} ranks; factor {factor:g} of nccl-tests"
-                yield _measured(f"{operation}_{name}", each, factor, "job", note)
+    """The rate of each product and copy, TFLOP/s or GB/s of the middle device; the bus bandwidth of the largest
+    all-reduce."""
+    world = run.section.world
+    for each in roofs.measurements(run.section):
+        if each["name"] == roofs.ALL_REDUCE:
+            factor = roofs.bus_factor(roofs.ALL_REDUCE, world)
+            note = f"{each['bytes']} bytes over {world} ranks; factor {factor:g} of nccl-tests"
+            yield _measured("all_reduce_busbw", each, factor, "job", note)
+        elif each["operation"] not in roofs.COLLECTIVES and "cleared_bytes" not in each:
+            yield _measured(each["name"], each, 1.0, "device", _device_note(each, world))
 
 
 def published_rates(run: Run) -> Iterator[Entry]:
@@ -372,7 +367,7 @@ def published_rates(run: Run) -> Iterator[Entry]:
         unit, scale = ("TFLOP", 1e12) if kind == roofs.PRODUCT else ("GB", 1e9)
         stretch, size = Stretch([span], section.block), roofs.amount(span.measured) / scale
         micro = add([stretch.time(DEVICE, rank) for rank in range(world)])
-        if kind == "all_reduce":
+        if kind == roofs.ALL_REDUCE:
             size *= 2 * roofs.bus_factor(kind, world) if nodes == 1 else roofs.bus_factor(kind, world // nodes)
         if not size:
             continue

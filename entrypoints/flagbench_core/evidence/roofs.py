@@ -15,11 +15,13 @@ from flagbench_core.evidence.section import Section, Span
 from flagbench_core.stats import summary
 
 PRODUCT = "matmul"
-COLLECTIVES = ("all_reduce", "all_gather", "all_to_all")
+ALL_REDUCE = "all_reduce"
+COLLECTIVES = (ALL_REDUCE, "all_gather", "all_to_all")
+"""Operations of all ranks together. The last two are in records of earlier versions."""
 PUBLISHED = frozenset(
     (
         *("matmul_fp64", "matmul_fp32", "matmul_tf32", "matmul_fp16", "matmul_bf16"),
-        *("memory_bandwidth", "h2d_pinned", "h2d_pageable", "all_reduce"),
+        *("memory_bandwidth", "h2d_pinned", "h2d_pageable", ALL_REDUCE),
     )
 )
 """Measurements of which FlagPerf's base/ publishes a mean."""
@@ -43,7 +45,7 @@ INTERVAL = "order statistics of the median"
 
 def short_roofs(precision: str) -> tuple[str, ...]:
     """The measurements that a run of a model begins with, if asked: of the products, those of its precision."""
-    return (f"matmul_{precision}", f"matmul_{precision}_best", "memory_bandwidth", "all_reduce")
+    return (f"matmul_{precision}", f"matmul_{precision}_best", "memory_bandwidth", ALL_REDUCE)
 
 
 def matmul_flops(m: int, n: int, k: int) -> int:
@@ -62,7 +64,7 @@ def bus_factor(operation: str, ranks: int) -> float:
     Algorithm bandwidth is S/t, where S is the whole array: in all-gather that which every rank has in the end, in
     all-to-all that which each rank sends.
     """
-    return (2 if operation == "all_reduce" else 1) * (ranks - 1) / ranks
+    return (2 if operation == ALL_REDUCE else 1) * (ranks - 1) / ranks
 
 
 def amount(measured: Mapping[str, Any]) -> int:

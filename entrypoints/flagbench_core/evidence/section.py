@@ -121,7 +121,7 @@ class Section(NamedTuple):
     spans: list[Span]
     timing: dict[str, int]  # rank 0's phases: init, train, eval, e2e ...
     durations: dict[str, list[int]]  # of each phase that ended, by rank
-    memory: dict[str, list[int | None]]  # peak, allocator_peak and, where it is measured, capacity, by rank
+    memory: dict[str, list[int | None]]  # peak and allocator_peak by rank
     ceilings: list[float]  # FLOP/s of the matrix product that each rank measured; empty if not all did
     loss_tail: list[float | None]  # the last losses, where `quality.losses` does not reach them
     roofs: tuple[Span, ...] = ()  # measured before the steps, which they are not among

@@ -83,8 +83,7 @@ def span_of(name: str, first: int, times: list[list[int]], operations: int, meas
 
 
 def section_of(*spans: Span) -> Section:
-    memory: dict[str, list[int | None]] = {"capacity": [40 * 2**30, 39 * 2**30]}
-    section = Section(2, 1, list(spans), {}, {}, memory, [], [])
+    section = Section(2, 1, list(spans), {}, {}, {}, [], [])
     return read_section(section.to_json())  # as it is read from a record
 
 
@@ -103,9 +102,7 @@ def test_metrics_follow_from_recorded_times() -> None:
     flops = 2 * 8192 * 4096 * 2048 * 3
     assert named["matmul_bf16"]["value"] == pytest.approx(flops / 1250e-6 / 1e12)  # the lower middle of two devices
     assert named["matmul_bf16"]["ci95"] == pytest.approx([flops / (1250 + d) / 1e6 for d in (1, -1)])
-    assert named["all_reduce_algbw"]["value"] == pytest.approx(2 * 9000 / 110e-6 / 1e9)
     assert named["all_reduce_busbw"]["value"] == pytest.approx(2 * 9000 / 110e-6 / 1e9)  # 2(n-1)/n of two is 1
-    assert named["memory_capacity"]["value"] == 39
     # As FlagPerf: the mean of both devices; of an all-reduce within a node the bus bandwidth counted twice
     assert named["matmul_bf16_mean"]["value"] == pytest.approx(2 * flops / 2250e-6 / 1e12, rel=1e-4)
     assert named["all_reduce_mean"]["value"] == pytest.approx(2 * 2 * 2 * 9000 / 210e-6 / 1e9)
@@ -122,7 +119,7 @@ def test_mamf_is_a_mean_of_single_products_and_no_median() -> None:
     times = [100] * 99 + [1100]  # 110 in the mean
     span = span_of("mamf_bf16", 0, [times, times], 1, {**PRODUCT, "cleared_bytes": 2**28})
     named = {entry["name"]: entry for entry in derive(section_of(span), FACTS).metrics}
-    assert named.keys() == {"mamf_bf16", "memory_capacity"}
+    assert named.keys() == {"mamf_bf16"}
     assert named["mamf_bf16"]["value"] == pytest.approx(2 * 8192 * 4096 * 2048 / 110e-6 / 1e12)
     assert (named["mamf_bf16"]["n"], named["mamf_bf16"]["scope"]) == (100, "device")
     assert "ci_reason" not in named["mamf_bf16"]  # no longer run says more, but further ones do
@@ -150,10 +147,11 @@ def test_between_nodes_the_factor_of_one_node_is_published() -> None:
     span = span_of("all_reduce", 0, [[100] * 20] * 4, 1, {"operation": "all_reduce", "bytes": 3000})
     section = Section(4, 1, [span], {}, {}, {}, [], [])
     named = {entry["name"]: entry["value"] for entry in derive(section, FACTS._replace(nodes=2)).metrics}
-    assert named["all_reduce_busbw"] == pytest.approx(1.5 * named["all_reduce_algbw"])
-    assert named["all_reduce_mean"] == pytest.approx(1.0 * named["all_reduce_algbw"])
+    rate = 3000 / 100e-6 / 1e9
+    assert named["all_reduce_busbw"] == pytest.approx(1.5 * rate)
+    assert named["all_reduce_mean"] == pytest.approx(1.0 * rate)
     single = derive(section, FACTS._replace(nodes=4)).metrics  # whose factor is 0
-    assert {entry["name"] for entry in single} == {"all_reduce_algbw", "all_reduce_busbw"}
+    assert {entry["name"] for entry in single} == {"all_reduce_busbw"}
 
 
 def test_a_large_job_has_the_sums_of_its_repeats() -> None:

@@ -1,4 +1,4 @@
-"""The roofs case: matrix products, copies and collectives of random numbers, without a model and without data."""
+"""The roofs case: matrix products, copies and all-reduces of random numbers, without a model and without data."""
 
 import functools
 from typing import Any, Callable, Dict, List
@@ -11,10 +11,10 @@ from flagbench_cases.engines import precision as precisions
 from flagbench_cases.engines.products import fixed_results, mamf_product, product
 from flagbench_cases.shared import system
 from flagbench_cases.shared.errors import DataError
-from flagbench_core.evidence.roofs import COLLECTIVES, MAMF, PRODUCT
+from flagbench_core.evidence.roofs import ALL_REDUCE, MAMF, PRODUCT
 
 MEMORY_SHARE = 8
-"""No copy or collective is larger than that part of the memory of a rank, of its device and of its host."""
+"""No copy or all-reduce is larger than that part of the memory of a rank, of its device and of its host."""
 PROBE = 1024
 """Rows and columns of a product that takes little time, and more than its launch on a device."""
 FIXED = {"cuda": 4096, "cpu": 512}
@@ -27,7 +27,7 @@ CLEARED_BYTES = {"cpu": 2**24, "cuda": 2**28}
 
 
 class RoofsWorkload(MeasureWorkload):
-    """Every rank measures its device, all at the same time, and the collectives of all ranks."""
+    """Every rank measures its device, all at the same time, and the all-reduces of all ranks."""
 
     def __init__(self, context: Context) -> None:
         if context.data is not None or context.weights is not None:
@@ -39,12 +39,12 @@ class RoofsWorkload(MeasureWorkload):
         host = system.usable_memory_bytes() // self.config["gpus"]
         memory = min(context.device.describe(context.local_rank)["memory_bytes"], host)
         most = torch.tensor(memory // MEMORY_SHARE, device=self.device)
-        if context.world > 1:  # a collective of different sizes hangs; and the first one, which starts NCCL, is slow
+        if context.world > 1:  # an all-reduce of different sizes hangs; and the first one, which starts NCCL, is slow
             dist.all_reduce(most, op=dist.ReduceOp.MIN)
         self.most = int(most)
 
     def measurements(self) -> List[Measurement]:
-        """Products, copies, collectives."""
+        """Products, copies, all-reduces."""
         products = self.config["products"]
         own = [products["m"], products["n"], products["k"]]
         found = []
@@ -58,12 +58,11 @@ class RoofsWorkload(MeasureWorkload):
         found.append(Measurement("memory_bandwidth", [self._copy("copy", size, pinned=False)]))
         found += [Measurement(way + "_pinned", [self._copy(way, size, pinned=True)]) for way in ("h2d", "d2h")]
         sizes = self.config["collectives"]
-        for name in COLLECTIVES:
-            for size in sizes["smaller"]:
-                found.append(Measurement("%s_%d" % (name, size), [self._collective(name, size)]))
-            found.append(Measurement(name, [self._collective(name, self._fitting(sizes["largest"]))]))
-        # Last, since they are slow and scatter: they take the time that is left.
-        found += [Measurement(way + "_pageable", [self._copy(way, size, pinned=False)]) for way in ("h2d", "d2h")]
+        for smaller in sizes["smaller"]:
+            found.append(Measurement("%s_%d" % (ALL_REDUCE, smaller), [self._all_reduce(smaller)]))
+        found.append(Measurement(ALL_REDUCE, [self._all_reduce(self._fitting(sizes["largest"]))]))
+        # Last, since it is slow and scatters: it takes the time that is left.
+        found.append(Measurement("h2d_pageable", [self._copy("h2d", size, pinned=False)]))
         return found
 
     def results(self) -> Dict[str, str]:
@@ -123,7 +122,7 @@ class RoofsWorkload(MeasureWorkload):
         return Operation(measured, functools.partial(self._copying, way, size, pinned))
 
     def _fitting(self, size: int) -> int:
-        """The bytes of a copy, or of the largest collective, which are fewer where memory is small."""
+        """The bytes of a copy, or of the largest all-reduce, which are fewer where memory is small."""
         return min(size, self.most) // 4 * 4
 
     def _copying(self, way: str, size: int, pinned: bool) -> Callable[[], Any]:
@@ -137,29 +136,17 @@ class RoofsWorkload(MeasureWorkload):
         source, target = (host, own) if way == "h2d" else (own, host)
         return lambda: target.copy_(source, non_blocking=pinned)
 
-    def _collective(self, name: str, size: int) -> Operation:
-        part = 4 * self.context.world
-        size = max(size // part * part, part)  # a whole number of elements for each rank
-        return Operation({"operation": name, "bytes": size}, functools.partial(self._exchange, name, size))
+    def _all_reduce(self, size: int) -> Operation:
+        return Operation({"operation": ALL_REDUCE, "bytes": size}, functools.partial(self._reducing, size))
 
-    def _exchange(self, name: str, size: int) -> Callable[[], Any]:
+    def _reducing(self, size: int) -> Callable[[], Any]:
         if self.context.world == 1:
             raise RuntimeError("one rank has nobody to exchange with")
         if size > self.most:
             raise RuntimeError("%d bytes are more than 1/%d of the memory of a rank" % (size, MEMORY_SHARE))
-        whole, device = size // 4, self.device
-        if name == "all_reduce":
-            values = torch.randn(whole, device=device)
-            # The sum, although that of sums soon is infinite: NVLink SHARP has no other for fp32 (NCCL, device.h).
-            return lambda: dist.all_reduce(values)
-        if name == "all_gather":
-            # Its names in torch 2.13, from 1.13 on, and before.
-            names = ("all_gather_single", "all_gather_into_tensor", "_all_gather_base")
-            gather = next(getattr(dist, each) for each in names if hasattr(dist, each))
-            target, own = torch.empty(whole, device=device), torch.randn(whole // self.context.world, device=device)
-            return lambda: gather(target, own)
-        source, target = torch.randn(whole, device=device), torch.empty(whole, device=device)
-        return lambda: dist.all_to_all_single(target, source)
+        values = torch.randn(size // 4, device=self.device)
+        # The sum, although that of sums soon is infinite: NVLink SHARP has no other for fp32 (NCCL, device.h).
+        return lambda: dist.all_reduce(values)
 
 
 def build(context: Context) -> RoofsWorkload:

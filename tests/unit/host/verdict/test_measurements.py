@@ -52,6 +52,13 @@ def test_a_measured_record_is_valid() -> None:
     assert {metric.name for metric in result.metrics if metric.comparable} >= {"matmul_fp32", "all_reduce_busbw"}
 
 
+def test_what_only_earlier_versions_measured_changes_no_verdict() -> None:
+    result = verified()
+    assert {finding.rule for finding in result.findings} & {"numbers", "evidence"} == set()
+    names = {name.removeprefix("metric ") for name in result.not_compared}
+    assert {"all_gather_busbw", "all_to_all_busbw", "memory_capacity"} <= names
+
+
 @pytest.mark.parametrize(
     "change",
     [
