@@ -32,7 +32,7 @@ class ExitCode(IntEnum):
     BUILD_FAILED = 8, "an image could not be built"
     BELOW = 9, "verdict BELOW, or SLOWER than a baseline; for accept: FAIL"
     NOT_COMPARABLE = 10, "verdict NOT_COMPARABLE"
-    INCONCLUSIVE = 11, "verdict or acceptance INCONCLUSIVE"
+    INCONCLUSIVE = 11, "verdict INCONCLUSIVE or REFERENCE; for accept: INCONCLUSIVE"
     INVALID = 12, "verdict INVALID; a run whose own checks failed, or whose loss was not finite"
     WRONG_HARDWARE = 13, "wrong hardware, found before the run"
     NOT_STORED = 14, "measured, but the record could not be stored; or a command could not print its result"

@@ -56,6 +56,7 @@ _MEANINGS = {
     Verdict.FASTER: "against a baseline: the interval lies above 1, and not within the tolerance",
     Verdict.SAME: f"against a baseline: the interval lies within {1 - WITHIN:.2f} to {1 + WITHIN:.2f} (`--within`)",
     Verdict.SLOWER: "against a baseline: the interval lies under 1, and not within the tolerance",
+    Verdict.REFERENCE: "the case has no claim: the ratio to a row that is only cited, without a verdict on the speed",
 }
 MEASURED, RUN_BY_CI, NEVER_RUN = "\N{CHECK MARK}", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}"
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

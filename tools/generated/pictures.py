@@ -11,7 +11,7 @@ from flagbench.report.verdict_page import STYLES
 _COLUMNS = 116
 _CHARACTER, _LINE, _PADDING, _BADGE = 6.6, 15, 8, 20
 """Pixels: the width of a character of 11 px, the height of a line, the space beside a text, the height of a badge."""
-_COLOURS = {"bold green": "#a6e22e", "bold red": "#f92672", "bold yellow": "#fd971f"}
+_COLOURS = {"bold green": "#a6e22e", "bold red": "#f92672", "bold yellow": "#fd971f", "bold": "#f8f8f2"}
 _VERDICTS = re.compile("|".join(rf"\b{word}\b" for word in STYLES))
 
 

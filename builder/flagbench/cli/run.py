@@ -123,15 +123,12 @@ def command(
             print(ended.result.record.decode("utf-8", "replace").rstrip("\n"))
         else:
             # With verify, as above.
-            from flagbench.expect.reference import references
             from flagbench.records.named import Runs
             from flagbench.records.read import read_record
             from flagbench.runs.series_page import verdict_of
 
             record = read_record(ended.result.record)
             print(verdict_of(Runs([record]), case, catalog, claim, wide=wide), end="")
-            for line in references(record, catalog):
-                print(line)
         sys.stdout.flush()
     except NotPrinted as error:
         if not ended.kept:

@@ -11,7 +11,7 @@ import typer
 from flagbench import complete
 from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
-from flagbench.expect.reference import references
+from flagbench.expect.reference import nearest_reference
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
 from flagbench.output import echo_json, write_output
@@ -77,16 +77,18 @@ def command(
 ) -> None:
     """Say whether a record reproduces a published number, and why not.
 
-    With --baseline it says whether the runs have become FASTER or SLOWER, or run the SAME.
+    With --baseline it says whether the runs have become FASTER or SLOWER, or run the SAME. REFERENCE is the ratio to
+    a row that is only cited, of a case without claims.
 
-    Exits 0 for REPRODUCED, ABOVE, FASTER and SAME, 9 for BELOW and SLOWER, 10 NOT_COMPARABLE, 11 INCONCLUSIVE,
-    12 INVALID.
+    Exits 0 for REPRODUCED, ABOVE, FASTER and SAME, 9 for BELOW and SLOWER, 10 NOT_COMPARABLE, 11 INCONCLUSIVE and
+    REFERENCE, 12 INVALID.
 
     --json prints {"schema", "exit_code", "verdict", "qualifiers", "reason", "gate", "against", "records", "metrics":
     [{"name", "held_by", "unit", "better", "measured", "expected", "ratio", "difference", "comparable", "verdict",
     "reason"}], "conditions": [{"name", "here", "expected", "agreement"}], "anomalies": [{"id", "field", "note"}],
     "series", "not_compared", "findings", "efficiency": [{"part", "unit", "per_second", "joules_per_million",
-    "price_per_million"}]}, with --explain also "explanation".
+    "price_per_million"}]}, for REFERENCE also "cited": [{"id", "source", "value", "unit", "ratio"}], the nearest row
+    first, and with --explain "explanation".
     """
     check_price()
     names, others = records or ["last"], baseline or []
@@ -174,9 +176,8 @@ def _verified(
         return verify_baseline(records, baseline.to_verify(), case, any_seed=any_seed, terms=terms)
     if claim is not None:
         return verify_claim(records, catalog_get(catalog.claims, claim, kind="claim"), case, terms=terms)
-    try:
-        nearest = choose_claim(records[0], case, catalog.claims.values())
-    except FlagbenchError as error:  # what `run` says of rows that are only cited
-        cited = references(records[0], catalog)
-        raise FlagbenchError(error.message, remedy="\n  ".join([error.remedy, *cited])) from None
+    reference = nearest_reference(records, catalog, terms)
+    if reference is not None:
+        return reference
+    nearest = choose_claim(records[0], case, catalog.claims.values())
     return verify_claim(records, nearest, case, chosen=True, terms=terms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from flagbench.manifests.catalogue import CaseOfModel, Printed, PublishedRow, peak_of, read_cases, read_catalogue
@@ -56,6 +57,10 @@ class Entry:
 
     def differing(self, wanted: Mapping[str, Scalar]) -> tuple[ConditionResult, ...]:
         """Every condition asked for that the row states otherwise."""
+        return tuple(result for result in self.compare(wanted) if result.agreement is Agreement.DIFFERS)
+
+    def compare(self, wanted: Mapping[str, Scalar]) -> tuple[ConditionResult, ...]:
+        """Every condition asked for beside what the row states."""
         row = self.row
         word = "" if wanted.get("device") in self.may_be else row.device
         published: dict[str, Any] = {
@@ -67,8 +72,7 @@ class Entry:
             **{name: _number(rf"{name}\W?(\d+)", row.parallelism) for name in ("tp", "pp")},
         }
         stated = {name: NOT_PUBLISHED if value in (None, "") else value for name, value in published.items()}
-        results = compare_conditions(wanted, wanted, stated)
-        return tuple(result for result in results if result.agreement is Agreement.DIFFERS)
+        return compare_conditions(wanted, wanted, stated)
 
     def to_dict(self, wanted: Mapping[str, Scalar]) -> dict[str, Any]:
         """As JSON."""
@@ -79,6 +83,7 @@ class Entry:
         return {**own, **cells, "metrics": metrics, "differs": differs}
 
 
+@lru_cache(maxsize=1)
 def published(catalog: Catalog) -> tuple[Entry, ...]:
     """Every claim, then every row of the catalogue."""
     cases = read_cases(catalog)

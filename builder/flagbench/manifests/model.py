@@ -439,9 +439,9 @@ class Claim(PublishedRow):
         return next((m for m in self.metrics if m.name == name), None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Catalog:
-    """Everything in manifests/, loaded and checked."""
+    """Everything in manifests/, loaded and checked. Hashed by identity, so that what is made of it can be cached."""
 
     root: Path
     cases: Mapping[str, Case]

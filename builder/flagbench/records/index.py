@@ -42,7 +42,7 @@ class Summary(msgspec.Struct, frozen=True):
     machine: str | None = None
     """A digest of what tells its machine from others."""
     verdict: str | None = None
-    """None: there is no claim of its case, or none was computed yet."""
+    """None: there is neither a claim nor a cited row to compare it with, or none was computed yet."""
     claim: str | None = None
     gate: str | None = None
     """The name of the metric that decided."""

@@ -16,7 +16,7 @@ from flagbench.page import Table
 from flagbench.records.model import Record
 from flagbench.report.verdict_page import STYLES
 from flagbench.terminal import visible
-from flagbench.verdict import VerifyResult
+from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.losses import LossCurve
 from flagbench.verdict.result import Ratio
@@ -145,7 +145,7 @@ def row_chart(
     return Chart(id, title, description, table, x, tuple(rows), band=band, target=target)
 
 
-_CLASSES = {"bold green": "good", "bold red": "bad", "bold yellow": "doubt"}
+_CLASSES = {"bold green": "good", "bold red": "bad", "bold yellow": "doubt", "bold": "s0"}
 TONES = {outcome: _CLASSES[style] for outcome, style in STYLES.items()}
 """The class of the style sheet by verdict, or by the outcome of a check."""
 
@@ -169,7 +169,12 @@ def ratio_chart(ratios: Mapping[str, tuple[Ratio, str]]) -> Chart | None:
 
 
 def verdict_chart(result: VerifyResult) -> Chart | None:
-    """The ratios of a verdict on a claim that are of comparable speeds, the deciding one first; None without any."""
+    """The ratios of a verdict on a claim that are of comparable speeds, the deciding one first; None without any.
+
+    A REFERENCE has no chart: no limits are those of a row that is only cited.
+    """
+    if result.verdict is Verdict.REFERENCE:
+        return None
     speeds = sorted((m for m in result.metrics if m.comparable), key=lambda metric: metric.name != result.gate)
     return ratio_chart({m.name: (m.ratio, m.verdict.value) for m in speeds if m.ratio and m.verdict})
 

@@ -13,6 +13,9 @@ from functools import cache
 import msgspec
 
 from flagbench.errors import FlagbenchError
+from flagbench.expect.reference import has_claims, nearest_reference
+from flagbench.expect.rows import published
+from flagbench.manifests.catalogue import FOLDER
 from flagbench.manifests.load import load_catalog, manifests_root
 from flagbench.manifests.lookup import catalog_get, get_stack
 from flagbench.manifests.model import Catalog
@@ -22,13 +25,13 @@ from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.records.store import Store, StoredRecord
-from flagbench.verdict import Verdict, choose_claim, claims_for, verify_claim
+from flagbench.verdict import Verdict, VerifyResult, choose_claim, claims_for, verify_claim
 from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.interval import candidates
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import invalid
 
-CACHED_AS = 8
+CACHED_AS = 9
 """Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
 verdict, nearest claim, ratio, gate or soundness: in verdict, core, records, manifests or here. Verdicts that were
 cached under another number are computed again."""
@@ -115,6 +118,8 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
     if not outdated:
         return entries
     catalog, judged = load_catalog(), {}
+    if not all(has_claims(entry.case, catalog) for entry in outdated):
+        published(catalog)  # for its errors: a row that cannot be read makes no record damaged
     try:
         for entry, content in counted(store.read_all(outdated), len(outdated), "computing verdicts"):
             try:
@@ -131,25 +136,31 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
 
 
 def _judged(record: Record, catalog: Catalog) -> Summary:
-    summary = summary_of(record)
+    """The summary of a record with its verdict."""
+    summary = msgspec.structs.replace(summary_of(record), basis=_basis(record.case))
     case = catalog.cases.get(record.case)
-    claims = [] if case is None else claims_for(record, case, catalog.claims.values())
-    verdict = claim_id = sound = ratio = None
-    gate = None if case is None else case.gate
-    if case is not None and not claims:
-        sound = not invalid(recompute(record, case))
-    elif case is not None:
+    if case is None:
+        return summary
+    claims = claims_for(record, case, catalog.claims.values())
+    claim_id = None
+    if claims:
         claim = choose_claim(record, case, claims)
-        result = verify_claim([record], claim, case, chosen=True)
-        verdict, claim_id, sound = result.verdict.value, claim.id, result.verdict is not Verdict.INVALID
-        held_by = candidates(gate_spec(case), result.against)
-        gate = next((name for name in held_by if name in summary.metrics), gate)
-        of_gate = next((m.ratio for m in result.metrics if m.name == result.gate and m.comparable), None)
-        ratio = of_gate and (of_gate.value, *(of_gate.ci95 or (None, None)))
-    basis = _basis(record.case)
-    sound = sound and record.evidence is not None
+        claim_id = claim.id
+        result: VerifyResult | None = verify_claim([record], claim, case, chosen=True)
+    else:
+        result = nearest_reference([record], catalog)
+    if result is None:
+        sound = record.evidence is not None and not invalid(recompute(record, case))
+        return msgspec.structs.replace(summary, gate=case.gate, sound=sound)
+    held_by = candidates(gate_spec(case), result.against)
+    of_gate = next((m.ratio for m in result.metrics if m.name == result.gate and m.comparable), None)
     return msgspec.structs.replace(
-        summary, verdict=verdict, claim=claim_id, ratio=ratio, gate=gate, sound=sound, basis=basis
+        summary,
+        verdict=result.verdict.value,
+        claim=claim_id,
+        ratio=of_gate and (of_gate.value, *(of_gate.ci95 or (None, None))),
+        gate=next((name for name in held_by if name in summary.metrics), case.gate),
+        sound=record.evidence is not None and result.verdict is not Verdict.INVALID,
     )
 
 
@@ -157,7 +168,10 @@ def _judged(record: Record, catalog: Catalog) -> Summary:
 def _basis(case: str) -> str:
     """What a verdict on a record of this case depends on besides it: the rules, and a digest of its manifests."""
     digest, root = hashlib.sha256(), manifests_root()
-    own = [root / folder / f"{case}.yaml" for folder in ("cases", "claims")]
-    for file in (*own, *sorted((root / "stacks").glob("*.yaml"))):  # a stack says what its devices can do
+    files = [root / folder / f"{case}.yaml" for folder in ("cases", "claims")]
+    files += sorted((root / "stacks").glob("*.yaml"))  # a stack says what its devices can do
+    if not files[1].exists():
+        files += sorted((root / FOLDER).glob("*"))  # a case without claims is put beside rows that are only cited
+    for file in files:
         digest.update(file.read_bytes() if file.is_file() else b"none")
     return f"{CACHED_AS}-{digest.hexdigest()}"

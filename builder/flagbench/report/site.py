@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from flagbench.errors import FlagbenchError
+from flagbench.expect.reference import nearest_reference
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog, Claim
 from flagbench.page import Block, Lines, Table
 from flagbench.records.index import Summary
 from flagbench.records.model import Record
+from flagbench.records.named import Runs
 from flagbench.records.read import read_record
 from flagbench.records.series import Series, check_series, load_all
 from flagbench.records.series_document import SeriesDocument
@@ -33,14 +35,14 @@ from flagbench.report.html import Link, Sections, page
 from flagbench.report.record_page import record_page
 from flagbench.report.results import with_verdicts
 from flagbench.report.verdict_page import explanation_blocks, verdict_blocks
-from flagbench.verdict import choose_claim, claims_for, compare_records, verify_claim
+from flagbench.verdict import Verdict, choose_claim, claims_for, compare_records, verify_claim
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.explain import explain
 from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.losses import loss_curve
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Ratio
-from flagbench.verdict.series import series_verdict
+from flagbench.verdict.series import series_verdict, with_series
 
 INDEX = "index.html"
 NEWEST = 50
@@ -81,8 +83,13 @@ def run_page(
             result = verify_claim(records, claim, case, chosen=True)
         else:
             result = series_verdict(series, claim, case)[1]
+    elif case is not None:
+        result = nearest_reference(records, catalog)
+        if result is not None and series is not None:
+            result = with_series(result, Runs([*series.records], [series]).summaries("runs"))
     parts = verdict_blocks(records, result, wide=True)
-    sections: Sections = {"What the verdict rests on" if result else "Measured": parts}
+    judged = result is not None and result.verdict is not Verdict.REFERENCE
+    sections: Sections = {"What the verdict rests on" if judged else "Measured": parts}
     drawn = [None if result is None else verdict_chart(result)]
     headline = ""
     if result is not None and case is not None:

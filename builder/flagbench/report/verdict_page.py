@@ -19,7 +19,7 @@ from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.explain import Cause, Explanation
 from flagbench.verdict.interval import common, estimate, session_of
 from flagbench.verdict.losses import FIRST_STEP, LIMIT, LossComparison, percent
-from flagbench.verdict.result import Estimate, MetricResult, Ratio
+from flagbench.verdict.result import CitedRow, Estimate, MetricResult, Ratio, four_digits
 from flagbench.verdict.subject import ending, slow_devices
 from flagbench_core import __version__
 from flagbench_core.evidence.section import MEASURE, kind_of
@@ -38,6 +38,7 @@ STYLES = {
     "NOT_COMPARABLE": "bold yellow",
     "PASS": "bold green",
     "FAIL": "bold red",
+    "REFERENCE": "bold",
 }
 """How a verdict, or the outcome of a check, is printed."""
 _SENTENCES = {
@@ -87,7 +88,7 @@ def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wi
         remedies = {f"fix: {r.status.remedy}": None for r in records if r.status.state != "ok" and r.status.remedy}
         blocks.append(Lines((result.reason, *remedies)))
     if wide or result.verdict is not Verdict.INVALID:
-        other = "published" if result.against.kind == "claim" else "baseline"
+        other = "baseline" if result.against.kind == "baseline" else "published"
         differing = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)
         conditions = Table(("condition that differs", "here", other), differing, cut=("here", other))
         metrics = _metric_table(result)
@@ -112,9 +113,11 @@ def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wi
 
 def _headline(result: VerifyResult, differing: Sequence[str]) -> str:
     """The verdict in one sentence. `differing`: the conditions that forbid a comparison."""
+    if result.verdict is Verdict.REFERENCE:
+        return _reference_headline(result)
     count, against = len(result.records), result.against
     runs = {0: "the series", 1: "this run"}.get(count, f"these {count} runs")
-    other = f"the {'published row' if against.kind == 'claim' else 'baseline'} {against.id}"
+    other = f"the {'published row' if against.kind == 'claim' else against.kind} {against.id}"
     if several := against.id.count(", "):  # of a baseline; the foot names them
         other = f"the baseline of {several + 1} runs"
     text = _SENTENCES[result.verdict].format(runs=runs, are="is" if count < 2 else "are", other=other)
@@ -123,6 +126,18 @@ def _headline(result: VerifyResult, differing: Sequence[str]) -> str:
         text += f": {', '.join(differing[:_NAMED])}{more} {'differ' if len(differing) > 1 else 'differs'}"
     qualified = f" ({', '.join(result.qualifiers)})" if result.qualifiers else ""
     return f"{result.verdict.value}{qualified}: {text}"
+
+
+def _reference_headline(result: VerifyResult) -> str:
+    """`REFERENCE 0.96 of 12,473 tokens/s (cited, no verdict)`; qualifiers follow in the brackets."""
+    notes = "; ".join(("cited, no verdict", *result.qualifiers))
+    return f"{result.verdict.value} {_of_cited(result.cited[0])} ({notes})"
+
+
+def _of_cited(row: CitedRow) -> str:
+    """`0.96 of 12,473 tokens/s`."""
+    ratio = NOTHING if row.ratio is None else f"{row.ratio.value:.2f}"
+    return f"{ratio} of {four_digits(row.value)} {row.unit}"
 
 
 def _error(record: Record) -> tuple[str, ...]:
@@ -154,11 +169,19 @@ def _efficiency(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _held(result: VerifyResult) -> tuple[str, ...]:
-    """Which records the verdict is on, and why on this claim."""
-    name = "record" if len(result.records) == 1 else "records"
-    chosen = f"; {result.against.id} is the nearest claim (fewest differing conditions)"
-    held = f"{name} {', '.join(result.records) or 'none'}{chosen if result.against.chosen else ''}"
-    return held, *([f"baseline {result.against.id}"] if ", " in result.against.id else [])
+    """Which records the verdict is on, and why on this claim or beside these cited rows."""
+    against = result.against
+    held = f"{'record' if len(result.records) == 1 else 'records'} {', '.join(result.records) or 'none'}"
+    if against.kind == "cited row":
+        lines = [held]
+        for row in result.cited:
+            lines.append(f"cited row {row.id}, {_of_cited(row)}: {row.source}")
+        return tuple(lines)
+    if against.chosen:
+        held += f"; {against.id} is the nearest claim (fewest differing conditions)"
+    if ", " in against.id:
+        return held, f"baseline {against.id}"
+    return (held,)
 
 
 def _elsewhere(records: Sequence[Record], result: VerifyResult, uncompared: Sequence[str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flagbench.errors import FlagbenchError
+from flagbench.expect.reference import nearest_reference
 from flagbench.manifests.model import Case, Catalog
 from flagbench.output import echo_json, print_error, print_page
 from flagbench.page import Table
@@ -98,8 +99,13 @@ def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, w
     claims = [entry for entry in catalog.claims.values() if entry.case == case.name]
     try:
         records = runs.to_verify()
-        if not claims or not records or any(record.status.state != "ok" for record in records):
+        if not records or any(record.status.state != "ok" for record in records):
             return verdict_table(records, None, wide=wide)
+        if not claims:
+            reference = nearest_reference(records, catalog)
+            if reference is not None:
+                reference = with_series(reference, runs.summaries("runs"))
+            return verdict_table(records, reference, wide=wide)
         if claim is None and not claims_for(records[0], case, claims):
             none = (
                 "no verdict: no published row is of this device and shape\n"

@@ -3,7 +3,7 @@
 from flagbench.verdict.compare import Comparison, compare_records
 from flagbench.verdict.conditions import Agreement
 from flagbench.verdict.result import Verdict, VerifyResult
-from flagbench.verdict.verify import choose_claim, claims_for, verify_baseline, verify_claim
+from flagbench.verdict.verify import choose_claim, claims_for, verify_baseline, verify_claim, verify_reference
 
 __all__ = [
     "Agreement",
@@ -15,4 +15,5 @@ __all__ = [
     "compare_records",
     "verify_baseline",
     "verify_claim",
+    "verify_reference",
 ]

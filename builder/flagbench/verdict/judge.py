@@ -12,6 +12,7 @@ from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.interval import Terms, candidates, differing_conditions, half_widths, rates, without_interval
 from flagbench.verdict.limits import HIGH, LOW, classify, is_speed
 from flagbench.verdict.result import (
+    CitedRow,
     Compared,
     Estimate,
     Finding,
@@ -81,6 +82,34 @@ def judge(verification: Verification, findings: Findings, terms: Terms) -> Verif
         anomalies=tuple(a for a in claim.anomalies if metrics and a.field in shown) if claim is not None else (),
         not_compared=tuple(dict.fromkeys(name for subject in subjects for name in subject.not_compared)),
         findings=(*used, *(findings.qualifiers if judged else ())),
+    )
+
+
+def judge_reference(
+    verification: Verification, findings: Findings, terms: Terms, rows: Sequence[CitedRow]
+) -> VerifyResult:
+    """As `judge`, but REFERENCE instead of a verdict on speed: a cited row says too little about its run for one.
+
+    `rows`: with their ratios; the verification has the metric of the first one.
+    """
+    result = judge(verification, findings, terms)
+    (compared,) = verification.metrics
+    metric = compared.result
+    if result.verdict is Verdict.INVALID or not metric.comparable or metric.ratio is None:
+        return result
+    if any(no_evidence(subject) for subject in verification.subjects):
+        return result
+    doubts, _ = findings.doubts[metric.name]
+    measured = metric.measured or Estimate(0.0, 0)
+    text = f"{metric.held_by} {_with_runs(measured, metric.unit)}, cited row {_with_runs(metric.expected)}"
+    reason = "; ".join([f"{text}: ratio {metric.ratio}", *(doubt.message for doubt in doubts)])
+    return replace(
+        result,
+        verdict=Verdict.REFERENCE,
+        reason=reason,
+        metrics=(replace(metric, verdict=Verdict.REFERENCE, reason=reason),),
+        findings=(*doubts, *findings.qualifiers),
+        cited=tuple(rows),
     )
 
 

@@ -17,7 +17,10 @@ from flagbench_core.exit_codes import ExitCode
 
 
 class Verdict(str, Enum):
-    """A record compared with a claim or a baseline. Only a baseline gives FASTER, SAME and SLOWER."""
+    """A record compared with a claim or a baseline, or beside a row that is only cited.
+
+    Only a baseline gives FASTER, SAME and SLOWER, and only a cited row REFERENCE.
+    """
 
     REPRODUCED = "REPRODUCED"
     BELOW = "BELOW"
@@ -28,6 +31,7 @@ class Verdict(str, Enum):
     FASTER = "FASTER"
     SAME = "SAME"
     SLOWER = "SLOWER"
+    REFERENCE = "REFERENCE"
 
     @property
     def exit_code(self) -> ExitCode:
@@ -36,6 +40,8 @@ class Verdict(str, Enum):
             return ExitCode.OK
         if self is Verdict.SLOWER:
             return ExitCode.BELOW
+        if self is Verdict.REFERENCE:
+            return ExitCode.INCONCLUSIVE
         return ExitCode[self.name]
 
 
@@ -86,14 +92,26 @@ def four_digits(value: float) -> str:
 class Against(Struct, frozen=True):
     """What the records are compared with; `chosen` if it was not named by the user."""
 
-    kind: Literal["claim", "baseline"]
+    kind: Literal["claim", "baseline", "cited row"]
     id: str
     chosen: bool = False
 
     @property
     def side(self) -> str:
         """The word for a value on that side: `8 published`, `8 in the baseline`."""
-        return "published" if self.kind == "claim" else "in the baseline"
+        return "in the baseline" if self.kind == "baseline" else "published"
+
+
+class CitedRow(Struct, frozen=True):
+    """A published row that is only cited, and the ratio of what the runs measured to it."""
+
+    id: str
+    source: str
+    """Project, file, section and commit."""
+    value: float
+    """Of the metric that decides."""
+    unit: str
+    ratio: Ratio | None = None
 
 
 class MetricResult(Struct, frozen=True, kw_only=True):
@@ -187,6 +205,8 @@ class VerifyResult(Struct, frozen=True):
     """Metrics, fields and checks that only one of the records and this version of flagbench has."""
     findings: tuple[Finding, ...] = ()
     """By which rules a record is invalid, the verdict in doubt or qualified."""
+    cited: tuple[CitedRow, ...] = ()
+    """Of a REFERENCE: the rows that state nothing else than the runs did, the nearest first."""
 
     @property
     def differing(self) -> tuple[ConditionResult, ...]:
@@ -195,4 +215,7 @@ class VerifyResult(Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; the shape `flagbench verify --json` prints."""
-        return {"schema": "verdict/v1", "exit_code": self.verdict.exit_code, **to_builtins(self)}
+        document = {"schema": "verdict/v1", "exit_code": self.verdict.exit_code, **to_builtins(self)}
+        if not self.cited:
+            del document["cited"]
+        return document

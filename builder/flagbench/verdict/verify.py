@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, Claim
 from flagbench.records.digest import unseeded_digest
@@ -19,14 +21,22 @@ from flagbench.verdict.conditions import (
     claim_conditions,
     compare_conditions,
     gate_conditions,
+    gate_spec,
     known_conditions,
     shared_conditions,
     shown,
 )
-from flagbench.verdict.interval import STANDARD, Terms, compare_metric, expected_of_baseline, expected_of_claim
-from flagbench.verdict.judge import judge
+from flagbench.verdict.interval import (
+    STANDARD,
+    Expected,
+    Terms,
+    compare_metric,
+    expected_of_baseline,
+    expected_of_claim,
+)
+from flagbench.verdict.judge import judge, judge_reference
 from flagbench.verdict.recompute import recompute
-from flagbench.verdict.result import Against, Verification, VerifyResult
+from flagbench.verdict.result import Against, CitedRow, Estimate, Verification, VerifyResult
 from flagbench.verdict.samples import check_distinct, check_one_machine
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.exit_codes import ExitCode
@@ -129,6 +139,33 @@ def verify_baseline(
         )
     check_distinct([*records, *baseline])
     return judge(verification, findings, terms)
+
+
+def verify_reference(
+    records: Sequence[Record], rows: Sequence[CitedRow], case: Case, *, terms: Terms = STANDARD
+) -> VerifyResult:
+    """Put the records of one or more runs beside published rows that are only cited.
+
+    Args:
+        records: as for `verify_claim`.
+        rows: of the metric that decides, and of the same work on the same device; the nearest first.
+        terms: as for `verify_claim`.
+
+    Raises:
+        FlagbenchError: as `verify_claim`.
+    """
+    _check_alike(records, case)
+    against = Against("cited row", rows[0].id, chosen=True)
+    subjects = [recompute(record, case) for record in records]
+    held = [subject.record for subject in subjects]
+    spec = gate_spec(case)
+    compared = []
+    for row in rows:
+        expected = Expected(spec, Estimate(row.value, runs=0), row.unit, spec.scope)
+        compared.append(compare_metric(held, case, against, (), expected, terms))
+    with_ratios = [replace(row, ratio=each.result.ratio) for row, each in zip(rows, compared, strict=True)]
+    verification = Verification(case=case, against=against, subjects=subjects, conditions=(), metrics=(compared[0],))
+    return judge_reference(verification, rules.apply(verification), terms, with_ratios)
 
 
 def claims_for(record: Record, case: Case, claims: Iterable[Claim]) -> list[Claim]:

@@ -9,11 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from catalogs import CATALOG
-from flagbench.cli.app import app
-from flagbench.errors import FlagbenchError
 from flagbench.page import render
 from flagbench.records.named import Runs
 from flagbench.report.record_page import record_page
@@ -23,7 +20,6 @@ from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_cla
 from flagbench.verdict.explain import explain
 from flagbench_core.evidence.section import digest_of
 
-from .conftest import MEASURED as SHIPPED
 from .conftest import ROWS, Raw, read
 
 TESTED = "records"
@@ -99,12 +95,6 @@ def test_a_run_ends_with_its_metrics_where_no_row_is_of_its_device() -> None:
     assert "matmul_fp32" in short
     assert ("matmul_fp32_mean" in short, "matmul_fp32_mean" in wide) == (False, True)
     assert "all_reduce (alone)" in short
-
-
-def test_a_record_without_a_claim_shows_cited_rows() -> None:
-    ended = CliRunner().invoke(app, ["verify", str(SHIPPED / "h100-llama3.1-8b-lora.json")])
-    assert isinstance(ended.exception, FlagbenchError)
-    assert "automodel/11" in ended.exception.remedy
 
 
 def test_roofs_have_no_steps_to_explain() -> None:
