@@ -59,7 +59,7 @@ def test_json_prints_the_record_that_was_kept(flagbench):
 
 
 def test_a_series_is_kept_and_verified_as_a_whole(flagbench):
-    short = [*SHORT[:-1], "2", "--repeat", "2", "--nonce", "mine", "--json"]
+    short = [*SHORT[:-1], "2", "--repeat", "2", "--name", "mine", "--json"]
     ended = flagbench(*short)
     assert ended.returncode == 0, ended.stderr
     series = json.loads(ended.stdout)

@@ -58,7 +58,7 @@ def command(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="FILE.tar.gz", help="The bundle. Default: CLAIM-NONCE.tar.gz in this folder."
+            "--out", "-o", metavar="FILE.tar.gz", help="The bundle. Default: CLAIM-NAME.tar.gz in this folder."
         ),
     ] = None,
     store: StoreOption = None,
@@ -88,9 +88,9 @@ def command(
     catalog = load_catalog()
     limits.check()
     claim = find_claim(claim_id, catalog)
-    plan = plan_of(claim, catalog, on, options, fresh=limits.nonce is not None)
-    nonce = limits.nonce or secrets.token_hex(8)
-    bundle = out or Path(f"{claim.id.replace('/', '-')}-{nonce}.tar.gz")
+    plan = plan_of(claim, catalog, on, options)
+    name = plan.name or secrets.token_hex(8)
+    bundle = out or Path(f"{claim.id.replace('/', '-')}-{name}.tar.gz")
     check_target(bundle)
     only_docker = [word.partition("=")[0] for word in words(container)]
     target = target_of(plan.request, choose_via(via, plan.request.stack, only_docker), container)
@@ -114,7 +114,7 @@ def command(
     if preview.asks(plan.request, yes=yes):
         preview.confirm(expected)
     target.launcher.command(target.request)  # for its errors: what it needs is not installed
-    series = SeriesOptions(repeat=limits.looks[-1], nonce=nonce)
+    series = SeriesOptions(repeat=limits.looks[-1], name=name)
     digest = None if described is None else described.digest
     (side,) = plan_sides(series, [target], records, line, [digest])
     with logged() as log:

@@ -87,7 +87,7 @@ def command(
         preview.announce(first)
     if show_command and series.asked:
         raise FlagbenchError(
-            "--show-command shows one run, not a series", remedy="leave out --repeat, --interleave and --nonce"
+            "--show-command shows one run, not a series", remedy="leave out --repeat, --interleave and --name"
         )
     if show_command:
         check_folders(options)

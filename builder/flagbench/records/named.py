@@ -172,11 +172,12 @@ class SeriesSummary(Struct, frozen=True):
 
     series_id: str
     side: Literal["runs", "baseline"]
-    nonce: str
-    nonce_by: str
-    """`user` or `flagbench`."""
+    name: str
+    """Of the series; two interleaved series have the same."""
+    named_by: str
+    """`user`, or `flagbench`, which chooses a random name."""
     seeds: str
-    """`derived` from the nonce, or `given`."""
+    """`derived` from the name, or `given`."""
     requested: int
     held: int
     left_out: tuple[LeftOut, ...] = ()
@@ -189,13 +190,17 @@ class SeriesSummary(Struct, frozen=True):
     def text(self) -> str:
         """One line: how many runs count, and which do not, and why."""
         left = f", {len(self.left_out)} left out ({_reasons(self.left_out)})" if self.left_out else ""
-        by = "" if self.nonce_by == "user" else ", random"
-        seeds = "seeds derived from it" if self.seeds == "derived" else "the seed was given, not derived from it"
+        if self.seeds == "given":
+            seeds = "the seed was given"
+        elif self.named_by == "user":
+            seeds = f"seeds derived from the name {self.name}"
+        else:
+            seeds = f"seeds derived from the random name {self.name}"
         whole = self.held == self.requested and not self.left_out
         count = f"all {self.requested} runs" if whole else f"{self.held} of {self.requested} runs"
         if self.looks:
             count += f", looked at after {', '.join(map(str, self.looks))}"
-        return f"series {self.series_id}: {count}{left}; nonce {self.nonce}{by}, {seeds}"
+        return f"series {self.series_id}: {count}{left}; {seeds}"
 
 
 def _reasons(left_out: Sequence[LeftOut]) -> str:
@@ -223,7 +228,7 @@ class Runs:
 
     @property
     def own_seeds(self) -> bool:
-        """Whether runs have seeds of their own, derived from a nonce."""
+        """Whether runs have seeds of their own, derived from a name."""
         return any(each.document.seeds == "derived" for each in self.series)
 
     def to_verify(self) -> list[Record]:
@@ -316,8 +321,8 @@ def _summary(series: Series, side: Literal["runs", "baseline"]) -> SeriesSummary
     return SeriesSummary(
         series_id=document.series_id,
         side=side,
-        nonce=document.nonce,
-        nonce_by=document.nonce_by,
+        name=document.nonce,
+        named_by=document.nonce_by,
         seeds=document.seeds,
         requested=document.requested,
         held=len(series.records),

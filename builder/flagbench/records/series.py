@@ -202,9 +202,9 @@ def _why(run: SeriesRun) -> str:
 
 
 def _order_problems(series: SeriesDocument) -> Iterator[str]:
-    """Where runs are missing, or ids and seeds do not follow from the nonce, which the verifier chose."""
+    """Where runs are missing, or ids and seeds do not follow from the name, which the verifier chose."""
     if series.series_id not in [series_id_of(series.nonce, side) for side in (None, *SIDES)]:
-        yield f"its id {series.series_id} does not follow from its nonce {series.nonce}"
+        yield f"its id {series.series_id} does not follow from its name {series.nonce}"
     if [run.run for run in series.runs] != [*range(1, series.requested + 1)]:
         yield f"it lists {len(series.runs)} runs, and {series.requested} were requested, numbered from 1"
     for run in series.runs:
@@ -212,7 +212,7 @@ def _order_problems(series: SeriesDocument) -> Iterator[str]:
             yield f"run {run.run}: run_id {run.run_id} does not follow from the series' id {series.series_id}"
         given = series.runs[0].seed if series.seeds == "given" else seed_of(series.nonce, run.run)
         if run.seed != given:
-            yield f"run {run.run}: the seed {run.seed} is not {given}, which follows from the nonce or was given"
+            yield f"run {run.run}: the seed {run.seed} is not {given}, which follows from the name or was given"
         if run.state == "ok" and run.record_id is None:
             yield f"run {run.run}: it ended as ok, and names no record"
 
@@ -312,7 +312,7 @@ class SeriesWriter:
         if not self._store.blobs.put_if_absent(key, self.series.to_json()):
             raise StoreError(
                 f"another series is already stored as {self.series.series_id} ({self._store.blobs.location(key)})",
-                remedy="choose another nonce for the next series; stored ones never change",
+                remedy="choose another --name for the next series; stored ones never change",
             )
         self._remove_parts()
         return self._store.blobs.location(key)
@@ -334,6 +334,6 @@ def part_name(run: int) -> str:
 def _taken(store: Store, series_id: str, how: str) -> StoreError:
     return StoreError(
         f"the series {series_id} {how} ({store.blobs.location(series_key(series_id))})",
-        remedy="choose another --nonce: each names one series",
+        remedy="choose another --name: each names one series",
         code=ExitCode.USAGE,
     )

@@ -1,6 +1,6 @@
 """A series: the runs that were asked for together, in order, as one document, `series/v1`.
 
-The ids and seeds of its runs follow from the nonce, so that whoever chose the nonce can check them.
+The ids and seeds of its runs follow from its name, so that whoever chose the name can check them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from flagbench_core.exit_codes import ExitCode
 MAX_RUNS = 1000
 MAX_BYTES = 4 * 2**20
 """Bytes of a document of MAX_RUNS runs, with room."""
-LONGEST_NONCE = 64
-NONCE = re.compile(rf"[0-9A-Za-z][0-9A-Za-z_-]{{0,{LONGEST_NONCE - 1}}}")
+LONGEST_NAME = 64
+SERIES_NAME = re.compile(rf"[0-9A-Za-z][0-9A-Za-z_-]{{0,{LONGEST_NAME - 1}}}")
 MAX_SEED = 2**31 - 1
 MAX_SECONDS = 1e9
 SIDES = ("a", "b")
@@ -88,12 +88,14 @@ class SeriesDocument(Struct, frozen=True):
     VERSION: ClassVar[str] = "series/v1"
 
     series_id: RunId
-    nonce: Annotated[str, Meta(pattern=rf"^{NONCE.pattern}\Z")]
+    nonce: Annotated[str, Meta(pattern=rf"^{SERIES_NAME.pattern}\Z")]
+    """The name of the series; two interleaved series have the same."""
     nonce_by: Literal["user", "flagbench"]
+    """Who chose the name: the user with --name, or flagbench at random."""
     seeds: Literal["derived", "given"]
-    """`derived` from the nonce; `given` with --seed, the same for all runs."""
+    """`derived` from the name; `given` with --seed, the same for all runs."""
     token: Annotated[str, Meta(pattern=r"^[0-9a-f]{16,64}\Z")]
-    """Random, so that two series with one nonce are never the same bytes."""
+    """Random, so that two series with one name are never the same bytes."""
     flagbench: Builder
     request: SeriesRequest
     requested: Annotated[int, Meta(ge=1, le=MAX_RUNS)]
@@ -125,19 +127,18 @@ class SeriesDocument(Struct, frozen=True):
         return msgspec.json.format(msgspec.json.encode(self.to_dict()), indent=1) + b"\n"
 
 
-def check_nonce(nonce: str) -> str:
-    """Return the nonce. Raises FlagbenchError (usage) for what cannot be part of a run's id and of a file's name."""
-    if NONCE.fullmatch(nonce) is None:
+def check_series_name(name: str) -> None:
+    """Raise FlagbenchError (usage) for a name that cannot be part of a run's id and of a file's name."""
+    if SERIES_NAME.fullmatch(name) is None:
         raise FlagbenchError(
-            f"--nonce '{brief(nonce)}' is not valid",
-            remedy=f"use at most {LONGEST_NONCE} ASCII letters, digits, '_' and '-', a letter or digit first",
+            f"--name '{brief(name)}' is not valid",
+            remedy=f"use at most {LONGEST_NAME} ASCII letters, digits, '_' and '-', a letter or digit first",
         )
-    return nonce
 
 
-def series_id_of(nonce: str, side: str | None = None) -> str:
-    """The id of a series: its nonce, with the side where two are interleaved."""
-    return nonce if side is None else f"{nonce}-{side}"
+def series_id_of(name: str, side: str | None = None) -> str:
+    """The id of a series: its name, with the side where two are interleaved."""
+    return name if side is None else f"{name}-{side}"
 
 
 def run_id_of(series_id: str, run: int) -> str:
@@ -145,18 +146,18 @@ def run_id_of(series_id: str, run: int) -> str:
     return f"{series_id}-{run}"
 
 
-def seed_of(nonce: str, run: int) -> int:
-    """The seed of the run: the first four bytes of sha256 of `NONCE-RUN`, big-endian, without the highest bit.
+def seed_of(name: str, run: int) -> int:
+    """The seed of the run: the first four bytes of sha256 of `NAME-RUN`, big-endian, without the highest bit.
 
     The k-th runs of two interleaved series have one seed: they do the same work.
     """
-    return int.from_bytes(hashlib.sha256(f"{nonce}-{run}".encode()).digest()[:4], "big") & MAX_SEED
+    return int.from_bytes(hashlib.sha256(f"{name}-{run}".encode()).digest()[:4], "big") & MAX_SEED
 
 
-def planned_runs(nonce: str, series_id: str, count: int, seed: int | None) -> tuple[SeriesRun, ...]:
+def planned_runs(name: str, series_id: str, count: int, seed: int | None) -> tuple[SeriesRun, ...]:
     """The runs of a series before any has ended. `seed`: the given one, else each has its own."""
     return tuple(
-        SeriesRun(run, run_id_of(series_id, run), seed_of(nonce, run) if seed is None else seed, "missing")
+        SeriesRun(run, run_id_of(series_id, run), seed_of(name, run) if seed is None else seed, "missing")
         for run in range(1, count + 1)
     )
 

@@ -28,7 +28,7 @@ from flagbench.records.series_document import (
     SeriesDocument,
     SeriesRequest,
     SeriesRun,
-    check_nonce,
+    check_series_name,
     planned_runs,
     series_id_of,
 )
@@ -44,7 +44,8 @@ from flagbench_core import __version__
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
 
-_NONCE_BYTES = 8
+_NAME_BYTES = 8
+"""Random bytes of a name that nobody chose."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +68,18 @@ class SeriesOptions:
             help="Alternate with another image, N times each: A B B A; two series.",
         ),
     ] = None
-    nonce: Annotated[
+    name: Annotated[
         Text,
         typer.Option(
-            metavar="TEXT",
-            help="Name of the series, chosen by its verifier: run ids and seeds follow. Default: random.",
+            metavar="NAME",
+            help="Name of the series: the ids and seeds of its runs follow from it. Default: random.",
         ),
     ] = None
 
     @property
     def asked(self) -> bool:
-        """Whether a series is asked for; a nonce alone makes one of a single run."""
-        return (self.repeat, self.interleave, self.nonce) != (None, None, None)
+        """Whether a series is asked for; a name alone makes one of a single run."""
+        return (self.repeat, self.interleave, self.name) != (None, None, None)
 
     @property
     def count(self) -> int:
@@ -88,7 +89,7 @@ class SeriesOptions:
     @property
     def facts(self) -> dict[str, str | int | None]:
         """What a dry run says of it."""
-        return {"repeat": self.count, "interleave": self.interleave, "nonce": self.nonce or "random"}
+        return {"repeat": self.count, "interleave": self.interleave, "name": self.name or "random"}
 
 
 @dataclass
@@ -122,20 +123,20 @@ class Side:
 
 
 def check_series(series: SeriesOptions, options: LocalOptions) -> None:
-    """Raise FlagbenchError (usage) for a nonce that is not valid, and for options that do not fit a series."""
-    if series.nonce is not None:
-        check_nonce(series.nonce)
+    """Raise FlagbenchError (usage) for a name that is not valid, and for options that do not fit a series."""
+    if series.name is not None:
+        check_series_name(series.name)
     if not series.asked:
         return
     if options.run_id is not None:
         raise FlagbenchError(
             "--run-id and a series contradict each other",
-            remedy="leave it out: the ids of the runs follow from --nonce",
+            remedy="leave it out: the ids of the runs follow from --name",
         )
-    if options.nodes > 1 and series.nonce is None:
+    if options.nodes > 1 and series.name is None:
         raise FlagbenchError(
-            "a series on several nodes needs --nonce",
-            remedy="give the same --nonce on all nodes: run ids follow from it",
+            "a series on several nodes needs --name",
+            remedy="give the same --name on all nodes: the ids of the runs follow from it",
         )
 
 
@@ -152,20 +153,20 @@ def plan_sides(
         command: the words of the command line.
         digests: of each target's configuration before a run's own seed is set.
     """
-    nonce = series.nonce or secrets.token_hex(_NONCE_BYTES)
-    names = [series_id_of(nonce, side) for side in (SIDES if len(targets) > 1 else (None,))]
+    name = series.name or secrets.token_hex(_NAME_BYTES)
+    series_ids = [series_id_of(name, side) for side in (SIDES if len(targets) > 1 else (None,))]
     started_at = utc_now()
     sides = []
-    for index, (target, series_id, digest) in enumerate(zip(targets, names, digests, strict=True)):
+    for index, (target, series_id, digest) in enumerate(zip(targets, series_ids, digests, strict=True)):
         options = target.request.options
-        runs = planned_runs(nonce, series_id, series.count, options.seed)
+        runs = planned_runs(name, series_id, series.count, options.seed)
         if options.nodes > 1 and is_another_node(options.node_rank, os.environ):
             sides.append(Side(target, runs, None))
             continue
         document = SeriesDocument(
             series_id=series_id,
-            nonce=nonce,
-            nonce_by="flagbench" if series.nonce is None else "user",
+            nonce=name,
+            nonce_by="flagbench" if series.name is None else "user",
             seeds="derived" if options.seed is None else "given",
             token=secrets.token_hex(16),
             flagbench=Builder(__version__, commit()),
@@ -180,7 +181,7 @@ def plan_sides(
             requested=series.count,
             runs=runs,
             started_at=started_at,
-            interleaved_with=names[1 - index] if len(names) > 1 else None,
+            interleaved_with=series_ids[1 - index] if len(series_ids) > 1 else None,
         )
         sides.append(Side(target, runs, SeriesWriter(store, document)))
     return sides

@@ -10,8 +10,7 @@ from typing import Annotated
 from typer import Option
 
 from flagbench.errors import FlagbenchError
-from flagbench.options import Text
-from flagbench.records.series_document import MAX_RUNS, check_nonce
+from flagbench.records.series_document import MAX_RUNS
 from flagbench.runs.request import YEAR
 from flagbench.verdict.stats.looks import LOOKS
 
@@ -32,10 +31,6 @@ class LimitOptions:
         float | None, Option(metavar="AMOUNT", help="End all runs when they have cost that much; needs --price.")
     ] = None
     price: Annotated[float | None, Option(metavar="AMOUNT", help="What this machine costs per hour.")] = None
-    nonce: Annotated[
-        Text,
-        Option(metavar="TEXT", help="Chosen by the verifier: run ids and seeds follow. Default: the row's seed."),
-    ] = None
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -65,8 +60,6 @@ class LimitOptions:
             raise FlagbenchError(
                 f"the limit of {self.minutes:.0f} minutes is out of range", remedy="give a lower --max-cost"
             )
-        if self.nonce is not None:
-            check_nonce(self.nonce)
 
 
 @dataclass

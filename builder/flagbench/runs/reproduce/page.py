@@ -39,8 +39,8 @@ def announce(asked: Reproduction, *, dry_run: bool = False) -> None:
         print_note(f"differs: {text}")
     if plan.unpublished:
         print_note(f"not published, so not compared: {', '.join(plan.unpublished)}")
-    if options.seed is None and asked.limits.nonce is not None:
-        print_note("seeds: each run has its own, from --nonce; what depends on the row's seed is not compared")
+    if plan.name is not None:
+        print_note("seeds: each run has its own, from --name; what depends on the row's seed is not compared")
     for finding in asked.findings if not dry_run else ():
         if finding.level is not Level.OK:
             print_note(f"{finding.name}: {_line(finding)}")

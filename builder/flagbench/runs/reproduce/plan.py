@@ -15,6 +15,7 @@ from flagbench.manifests.model import Case, Catalog, Claim
 from flagbench.manifests.settings import preset_of, schedule
 from flagbench.manifests.stack import Stack
 from flagbench.options import Text
+from flagbench.records.series_document import check_series_name
 from flagbench.runs.request import LocalOptions, Roofs, RunRequest
 from flagbench.verdict.conditions import SEED, claim_conditions, shown
 from flagbench_core.exit_codes import ExitCode
@@ -48,6 +49,14 @@ class PlanOptions:
     timeout: Annotated[
         float | None, Option(metavar="SECONDS", help="Time without progress that counts as a hang.")
     ] = None
+    name: Annotated[
+        Text,
+        Option(
+            metavar="NAME",
+            help="Name of the series: the ids and seeds of its runs follow from it. Default: random, and the row's "
+            "seed for all runs.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -64,18 +73,21 @@ class Plan:
     """Whether the speed can be compared, as far as is known before anything runs; other software only qualifies."""
     elsewhere: bool
     """Whether another stack was asked for than the row's: then other hardware is no error."""
+    name: str | None
+    """That of the series, from which each run has a seed of its own. None: all runs have the row's seed."""
 
 
-def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions, *, fresh: bool) -> Plan:
+def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions) -> Plan:
     """The plan for a row.
 
     Args:
         on: the stack to run on, by its name or alias; None is the row's own.
-        fresh: whether each run has a seed of its own, and not the one that the row states.
 
     Raises:
         FlagbenchError: usage for options that do not fit, wrong hardware for a row whose device has no stack.
     """
+    if options.name is not None:
+        check_series_name(options.name)
     if on is None and claim.stack is None:
         raise FlagbenchError(
             f"no stack runs the row {claim.id}: {claim.no_stack}",
@@ -111,12 +123,12 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         steps=options.steps or (None if options.full else schedule(preset)["window_steps"]),
         full=options.full,
         roofs=options.roofs,
-        seed=None if fresh or not isinstance(seed, int) or isinstance(seed, bool) else seed,
+        seed=None if options.name is not None or not isinstance(seed, int) or isinstance(seed, bool) else seed,
         set_=tuple(f"{name}={shown(value)}" for name, value in settings.items()),
         timeout=options.timeout,
     )
     request = RunRequest(case, stack, asked)
-    return Plan(claim, request, tuple(differs), unpublished(claim, case), comparable, on is not None)
+    return Plan(claim, request, tuple(differs), unpublished(claim, case), comparable, on is not None, options.name)
 
 
 def unpublished(claim: Claim, case: Case) -> tuple[str, ...]:

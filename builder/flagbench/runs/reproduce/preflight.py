@@ -122,13 +122,14 @@ def _processor(plan: Plan) -> Iterator[Diagnosis]:
 def _nodes(plan: Plan) -> Iterator[Diagnosis]:
     asked = plan.request.options
     if asked.nodes > 1:
-        words = ["flagbench", "run", plan.request.name, *asked.words(), "--repeat=5", "--nonce=TEXT"]
+        name = plan.name or "NAME"
+        words = ["flagbench", "run", plan.request.name, *asked.words(), "--repeat=5", f"--name={name}"]
         yield Diagnosis(
             "nodes",
             Level.FAIL,
             f"the row has {asked.nodes} nodes, and this command runs on one",
             f"start `{shlex.join(words)} --node-rank=K --master=HOST:PORT` on each node, then `flagbench "
-            f"verify TEXT --claim {plan.claim.id}` on node 0; or name a stack for one node with --on",
+            f"verify {name} --claim {plan.claim.id}` on node 0; or name a stack for one node with --on",
         )
 
 

@@ -99,8 +99,8 @@ def run_all(side: Side, asked: Reproduction, store: Store) -> Measured:
     plan, limits = asked.plan, asked.limits
     writer = side.writer
     assert writer is not None  # this is node 0
-    by = "flagbench" if limits.nonce is None else "user"
-    writer.series = replace(writer.series, looks=limits.looks, nonce_by=by)
+    named_by = "flagbench" if plan.name is None else "user"
+    writer.series = replace(writer.series, looks=limits.looks, nonce_by=named_by)
     clock, case = Clock(limits), plan.request.case
     ending: Ending = "all runs"
 

@@ -35,21 +35,21 @@ DAY = "2026-01-01"
 Edit = Callable[[dict[str, Any]], object]
 
 
-def planned(nonce: str = "mine", count: int = 3, side: str | None = None) -> SeriesDocument:
+def planned(name: str = "mine", count: int = 3, side: str | None = None) -> SeriesDocument:
     """A series before its first run."""
-    series_id = series_id_of(nonce, side)
+    series_id = series_id_of(name, side)
     return SeriesDocument(
         series_id=series_id,
-        nonce=nonce,
+        nonce=name,
         nonce_by="user",
         seeds="derived",
         token="0123456789abcdef",
         flagbench=Builder("0.1.0"),
         request=SeriesRequest(
-            ("run", "distilbert:cpu", f"--repeat={count}", f"--nonce={nonce}"), "distilbert", "cpu", "native"
+            ("run", "distilbert:cpu", f"--repeat={count}", f"--name={name}"), "distilbert", "cpu", "native"
         ),
         requested=count,
-        runs=planned_runs(nonce, series_id, count, None),
+        runs=planned_runs(name, series_id, count, None),
         started_at=f"{DAY}T12:00:00Z",
     )
 
@@ -116,7 +116,7 @@ def exchange(runs: list[Any]) -> None:
 
 
 TAMPERED: dict[str, tuple[Edit, str]] = {
-    "another nonce": (lambda d: d.update(nonce="yours"), "nonce yours"),
+    "another name": (lambda d: d.update(nonce="yours"), "name yours"),
     "another id": (lambda d: d.update(series_id="yours"), "yours"),
     "one run left out": (lambda d: d["runs"].pop(), "3 were requested"),
     "one run left out of all": (lambda d: (d["runs"].pop(1), d.update(requested=2)), "numbered"),
@@ -187,7 +187,7 @@ def test_runs_of_two_images_are_no_series(store: Store, document: dict[str, Any]
     assert "different images" in read_series(store, "mine").problems[0]
 
 
-def test_two_writers_of_one_nonce(store: Store) -> None:
+def test_two_writers_of_one_name(store: Store) -> None:
     first, second = (SeriesWriter(store, msgspec.structs.replace(planned(), token=c * 16)) for c in "ab")
     first.begin()
     for _ in range(2):  # while the first runs, and when it has ended
@@ -214,7 +214,7 @@ def test_a_store_that_shows_nothing_still_takes_a_series(store: Store, monkeypat
     assert [run.state for run in load_series(store, "mine").runs] == ["not_run"] * 3
 
 
-def test_seeds_follow_from_the_nonce_as_documented() -> None:
+def test_seeds_follow_from_the_name_as_documented() -> None:
     digest = hashlib.sha256(b"mine-3").digest()
     assert seed_of("mine", 3) == int.from_bytes(digest[:4], "big") % 2**31
     most = planned_runs("x" * 64, series_id_of("x" * 64, "a"), MAX_RUNS, None)

@@ -35,7 +35,7 @@ def states(document: dict[str, Any]) -> list[str]:
 
 def test_a_series_names_every_run_in_order(fake: FakeRuns, flagbench: Flagbench, store: Store) -> None:
     fake.endings = ["ok", "failed", "ok"]
-    ended = flagbench(f"{RUN} 3 --nonce mine --json")
+    ended = flagbench(f"{RUN} 3 --name mine --json")
     assert ended.code == 5
     document = json.loads(ended.out)
     assert violations(SeriesDocument, document) == []
@@ -59,7 +59,7 @@ def test_verify_takes_a_series_by_id_file_and_last(
     fake: FakeRuns, flagbench: Flagbench, store: Store, tmp_path: Path
 ) -> None:
     fake.endings = ["failed"]
-    shown = flagbench(f"{RUN} 3 --nonce mine")
+    shown = flagbench(f"{RUN} 3 --name mine")
     assert shown.code == 5
     file = tmp_path / "series.json"
     file.write_text(flagbench("results series mine").out)
@@ -69,9 +69,10 @@ def test_verify_takes_a_series_by_id_file_and_last(
     assert (series["requested"], series["held"], [run["run"] for run in series["left_out"]]) == (3, 2, [1])
     text = flagbench("verify mine").out
     assert "2 of 3 runs" in text
+    assert "seeds derived from the name mine" in text
     assert text in shown.out
     assert [row["series_id"] for row in flagbench("results series --json").json["series"]] == ["mine"]
-    flagbench(f"{RUN} 2 --nonce other")
+    flagbench(f"{RUN} 2 --name other")
     compared = json.loads(flagbench("verify mine --baseline other --json").out)
     assert compared["verdict"] in ("SAME", "INCONCLUSIVE")
     assert "1 of 3 runs left out" in compared["qualifiers"]
@@ -79,7 +80,7 @@ def test_verify_takes_a_series_by_id_file_and_last(
 
 def test_of_a_series_whose_runs_all_failed_the_verdict_says_how(fake: FakeRuns, flagbench: Flagbench) -> None:
     fake.endings = ["failed", "failed"]
-    assert flagbench(f"{RUN} 2 --nonce mine").code == 5
+    assert flagbench(f"{RUN} 2 --name mine").code == 5
     ended = flagbench("verify mine --json")
     assert (ended.code, json.loads(ended.out)["series"][0]["held"]) == (ExitCode.INVALID, 0)
 
@@ -96,13 +97,13 @@ def test_a_series_that_ends_early(
     fake: FakeRuns, flagbench: Flagbench, endings: list[str], code: int, expected: list[str]
 ) -> None:
     fake.endings = endings
-    ended = flagbench(f"{RUN} 3 --nonce mine --json")
+    ended = flagbench(f"{RUN} 3 --name mine --json")
     assert (ended.code, states(json.loads(ended.out))) == (code, expected)
     assert len(fake.requests) == 2
 
 
 @pytest.mark.usefixtures("fake")
-@pytest.mark.parametrize(("words", "runs"), [("--run-id mine-2", 1), ("--repeat 2 --nonce mine", 2)])
+@pytest.mark.parametrize(("words", "runs"), [("--run-id mine-2", 1), ("--repeat 2 --name mine", 2)])
 def test_a_signal_while_the_last_record_is_stored(
     flagbench: Flagbench, signalled_at_the_second_record: Callable[..., None], words: str, runs: int
 ) -> None:
@@ -124,7 +125,7 @@ def test_a_signal_while_a_record_is_stored(
 ) -> None:
     """It ends the series once the run is in it, and at once if it is repeated."""
     signalled_at_the_second_record(*[number] * times)
-    assert flagbench(f"{RUN} 3 --nonce mine").code == ExitCode.INTERRUPTED
+    assert flagbench(f"{RUN} 3 --name mine").code == ExitCode.INTERRUPTED
     assert [run.state for run in read_series(store, "mine").document.runs] == ["ok", state, "not_run"]
 
 
@@ -132,7 +133,7 @@ def test_a_killed_series_says_which_runs_are_missing(fake: FakeRuns, flagbench: 
     fake.endings = ["ok", "ok", "killed"]
     child = os.fork()
     if not child:
-        main.run([*RUN.split(), "4", "--nonce", "mine"])
+        main.run([*RUN.split(), "4", "--name", "mine"])
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     found = read_series(store, "mine")
@@ -140,7 +141,7 @@ def test_a_killed_series_says_which_runs_are_missing(fake: FakeRuns, flagbench: 
     assert [(run.run, run.reason.partition(":")[0]) for run in found.left_out] == [(3, "missing"), (4, "missing")]
     assert len(json.loads(flagbench("verify last --json").out)["records"]) == 2
     assert "not ended" in flagbench("results series").out
-    assert flagbench(f"{RUN} 4 --nonce mine").code == ExitCode.USAGE
+    assert flagbench(f"{RUN} 4 --name mine").code == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("ending", ["refused", "not started"])
@@ -148,18 +149,18 @@ def test_where_the_first_run_does_not_start_there_is_no_series(
     fake: FakeRuns, flagbench: Flagbench, store: Store, ending: str
 ) -> None:
     fake.endings = [ending]
-    assert flagbench(f"{RUN} 3 --nonce mine").code == {"refused": 2, "not started": 15}[ending]
+    assert flagbench(f"{RUN} 3 --name mine").code == {"refused": 2, "not started": 15}[ending]
     assert flagbench("results series --json").json["series"] == []
     fake.endings = []
-    assert flagbench(f"{RUN} 1 --nonce mine").code == 0
+    assert flagbench(f"{RUN} 1 --name mine").code == 0
 
 
-def test_one_nonce_names_one_series(fake: FakeRuns, flagbench: Flagbench, store: Store) -> None:
-    assert flagbench(f"{RUN} 1 --nonce mine").code == 0
+def test_one_name_names_one_series(fake: FakeRuns, flagbench: Flagbench, store: Store) -> None:
+    assert flagbench(f"{RUN} 1 --name mine").code == 0
     before = flagbench("results series mine").out
-    ended = flagbench(f"{RUN} 1 --nonce mine")
+    ended = flagbench(f"{RUN} 1 --name mine")
     assert (ended.code, len(fake.requests)) == (ExitCode.USAGE, 1)
-    assert "--nonce" in ended.err
+    assert "--name" in ended.err
     assert flagbench("results series mine").out == before
 
 
@@ -171,7 +172,7 @@ def test_a_given_seed_is_that_of_all_runs_and_said(fake: FakeRuns, flagbench: Fl
 
 
 def test_two_images_alternate_and_are_cross_linked(fake: FakeRuns, flagbench: Flagbench) -> None:
-    ended = flagbench(f"{RUN} 3 --interleave flagbench/distilbert:mine --via docker --nonce x --json")
+    ended = flagbench(f"{RUN} 3 --interleave flagbench/distilbert:mine --via docker --name x --json")
     a, b = json.loads(ended.out)
     order = [request.options.run_id for request in fake.requests]
     assert order == ["x-a-1", "x-b-1", "x-b-2", "x-a-2", "x-a-3", "x-b-3"]
@@ -184,10 +185,10 @@ def test_two_images_alternate_and_are_cross_linked(fake: FakeRuns, flagbench: Fl
     assert answer["verdict"] not in ("INVALID", "NOT_COMPARABLE")
 
 
-BAD = [("--nonce", ["--repeat", "2", "--nonce", nonce]) for nonce in ("", "../x", "\u00fc", "x" * 65)] + [
+BAD = [("--name", ["--repeat", "2", "--name", name]) for name in ("", "../x", "\u00fc", "x" * 65)] + [
     ("--repeat", ["--repeat", "1001"]),
     ("--run-id", ["--repeat", "2", "--run-id", "mine"]),
-    ("--nonce", ["--repeat", "2", "--nodes", "2", "--node-rank", "0", "--master", "here:1"]),
+    ("--name", ["--repeat", "2", "--nodes", "2", "--node-rank", "0", "--master", "here:1"]),
     ("--interleave", ["--interleave", "glm:cpu"]),
     ("--interleave", ["--interleave", "flagbench/distilbert:mine", "--via", "native"]),
     ("nosuch", ["--interleave", "distilbert:nosuch"]),
@@ -221,7 +222,7 @@ def test_a_series_that_cannot_be_stored_is_printed(
     fake: FakeRuns, flagbench: Flagbench, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full_disk(monkeypatch, lambda place: place.name == "series")
-    ended = flagbench(f"{RUN} 2 --nonce mine --json")
+    ended = flagbench(f"{RUN} 2 --name mine --json")
     assert (ended.code, states(json.loads(ended.out))) == (ExitCode.NOT_STORED, ["ok", "ok"])
     assert "No space" in ended.err
     assert len(read_series(store, "mine").records) == 2  # from what was noted after each run
@@ -231,7 +232,7 @@ def test_a_store_that_takes_no_series_costs_no_run(
     fake: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
     full_disk(monkeypatch, lambda place: "series" in place.parts)
-    assert flagbench(f"{RUN} 2 --nonce mine").code == ExitCode.NOT_STORED
+    assert flagbench(f"{RUN} 2 --name mine").code == ExitCode.NOT_STORED
     assert fake.requests == []
 
 
@@ -240,7 +241,7 @@ def test_unstored_records_are_printed_with_the_series(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     full_disk(monkeypatch, lambda place: "results" in place.parts)
-    ended = flagbench(f"{RUN} 2 --nonce mine --json")
+    ended = flagbench(f"{RUN} 2 --name mine --json")
     document = json.loads(ended.out)
     assert (ended.code, [record["run_id"] for record in document["unstored"]]) == (14, ["mine-1", "mine-2"])
 
@@ -249,7 +250,7 @@ def test_another_node_writes_no_series(
     fake: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
     monkeypatch.setattr(FakeRuns, "record", lambda self, request, status: b"")
-    words = "--nodes 2 --node-rank 1 --master here:1 --nonce mine --json"
+    words = "--nodes 2 --node-rank 1 --master here:1 --name mine --json"
     ended = flagbench(f"{RUN} 2 {words}")
     assert (ended.code, ended.out) == (0, "")
     assert [request.options.run_id for request in fake.requests] == ["mine-1", "mine-2"]
@@ -257,8 +258,8 @@ def test_another_node_writes_no_series(
 
 
 def test_a_dry_run_of_a_series_starts_nothing(fake: FakeRuns, flagbench: Flagbench) -> None:
-    facts = flagbench(f"{RUN} 5 --nonce mine --dry-run --json").json["series"]
-    assert (facts["repeat"], facts["nonce"], fake.requests) == (5, "mine", [])
+    facts = flagbench(f"{RUN} 5 --name mine --dry-run --json").json["series"]
+    assert (facts["repeat"], facts["name"], fake.requests) == (5, "mine", [])
 
 
 def test_every_copy_of_a_record_has_the_launchers_clock(

@@ -104,7 +104,7 @@ def test_the_bundle_holds_everything_and_no_secret(
         "MY_OWN": "nobody's business",
     }.items():
         monkeypatch.setenv(name, value)
-    assert flagbench(f"{ON_CPU} --nonce mine").code == ExitCode.NOT_COMPARABLE
+    assert flagbench(f"{ON_CPU} --name mine").code == ExitCode.NOT_COMPARABLE
     files = unpacked(f"{CLAIM.replace('/', '-')}-mine.tar.gz")
     record = "records/record-of-mine-1.json"
     assert {"claim.json", "verdict.json", "reproduction.json", "series/mine.json", record} < files.keys()
@@ -113,6 +113,7 @@ def test_the_bundle_holds_everything_and_no_secret(
     assert files["series/mine.json"] == load_series(store, "mine").to_json()
     assert json.loads(files["environment.json"])["variables"]["NCCL_DEBUG"] == "INFO"
     assert json.loads(files["claim.json"])["source"]["commit"]
+    assert "--name=mine" in json.loads(files["reproduction.json"])["command"]
     text = b"".join(files.values())
     assert not any(secret in text for secret in (b"hf_abcdef", b"wonderland", b"nobody's business"))
 
@@ -130,7 +131,7 @@ def test_it_repeats_until_a_look_decides(
     count: int,
 ) -> None:
     script(monkeypatch, *[Verdict.INCONCLUSIVE] * undecided, verdict)
-    assert flagbench(f"{ON_CPU} --nonce mine -o b.tar.gz").code == verdict.exit_code
+    assert flagbench(f"{ON_CPU} --name mine -o b.tar.gz").code == verdict.exit_code
     assert [request.options.seed for request in runs.requests] == [seed_of("mine", run + 1) for run in range(count)]
     assert json.loads(unpacked("b.tar.gz")["reproduction.json"])["ending"] == "decided"
 
@@ -220,7 +221,7 @@ def test_ctrl_c_while_a_record_is_stored(
 ) -> None:
     signalled_at_the_second_record(signal.SIGINT, signal.SIGINT)
     script(monkeypatch, Verdict.INCONCLUSIVE)
-    assert flagbench(f"{ON_CPU} --nonce mine -o b.tar.gz").code == ExitCode.INTERRUPTED
+    assert flagbench(f"{ON_CPU} --name mine -o b.tar.gz").code == ExitCode.INTERRUPTED
     assert [name for name in unpacked("b.tar.gz") if "records/" in name] == ["records/record-of-mine-1.json"]
 
 
@@ -293,7 +294,7 @@ def test_a_lock_that_the_image_was_not_built_from_is_left_out(runs: FakeRuns, fl
     [
         (f"{ON_CPU} --max-cost 3", 2),
         (f"{ON_CPU} --max-minutes nan", 2),
-        (f"{ON_CPU} --nonce ../x", 2),
+        (f"{ON_CPU} --name ../x", 2),
         (f"{ON_CPU} --steps 3 --full", 2),
         (f"{ON_CPU} -o taken.tar.gz", 2),
         (f"{ON_CPU} --data /no/such/folder", 3),
@@ -404,7 +405,10 @@ def test_the_nodes_of_a_row_are_started_one_by_one(
     assert ended.code == ExitCode.WRONG_HARDWARE
     assert "flagbench run distilbert:a100-cuda11.6 --nodes=2 --gpus=8" in ended.err
     assert "--set=batch_size=96" in ended.err
-    assert "flagbench verify TEXT --claim distilbert/a100-2x8-fp32-bs96" in ended.err
+    assert "flagbench verify NAME --claim distilbert/a100-2x8-fp32-bs96" in ended.err
+    named = flagbench("reproduce distilbert/a100-2x8-fp32-bs96 --name mine")
+    assert "--name=mine --node-rank=K" in named.err
+    assert "flagbench verify mine --claim" in named.err
 
 
 def test_too_few_devices_are_refused_on_another_stack_too(

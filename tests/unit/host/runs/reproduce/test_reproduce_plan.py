@@ -20,23 +20,23 @@ from flagbench.verdict.stats.looks import LOOKS, look_levels
 @pytest.mark.parametrize("name", CATALOG.claims)
 def test_every_row_has_a_plan(name: str) -> None:
     claim = CATALOG.claims[name]
-    tiny = plan_of(claim, CATALOG, "cpu", PlanOptions(preset="tiny"), fresh=False)
+    tiny = plan_of(claim, CATALOG, "cpu", PlanOptions(preset="tiny"))
     assert (tiny.request.options.nodes, tiny.request.options.gpus) == (1, claim.run.gpus)
     assert tiny.request.options.set_ == ()
     assert not claim.run.set or any("settings" in text for text in tiny.differs)
     if claim.stack is None:
         return
-    own = plan_of(claim, CATALOG, None, PlanOptions(), fresh=False)
+    own = plan_of(claim, CATALOG, None, PlanOptions())
     assert (own.differs, own.request.stack.name) == ((), claim.stack)
     assert [word.partition("=")[0] for word in own.request.options.set_] == [*claim.run.set]
     assert own.request.options.precision == claim.run.precision
     assert own.request.options.seed == (None if "seed" in own.unpublished else claim.conditions.get("seed"))
-    assert plan_of(claim, CATALOG, None, PlanOptions(full=True), fresh=True).request.options.seed is None
+    assert plan_of(claim, CATALOG, None, PlanOptions(full=True, name="mine")).request.options.seed is None
 
 
 def test_the_case_chooses_the_layout_for_other_devices() -> None:
     claim = CATALOG.claims["llama2-70b/h800-4x8-amp-tp8-pp4"]
-    plan = plan_of(claim, CATALOG, "a100-cuda11.8", PlanOptions(gpus=4), fresh=False)
+    plan = plan_of(claim, CATALOG, "a100-cuda11.8", PlanOptions(gpus=4))
     names = {word.partition("=")[0] for word in plan.request.options.set_}
     assert names == claim.run.set.keys() - {"tp", "pp"}
     assert {"tp", "pp"} <= {text.partition(":")[0] for text in plan.differs}
