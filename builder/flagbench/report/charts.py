@@ -145,7 +145,7 @@ def row_chart(
     return Chart(id, title, description, table, x, tuple(rows), band=band, target=target)
 
 
-_CLASSES = {"bold green": "good", "bold red": "bad", "bold yellow": "doubt", "bold": "s0"}
+_CLASSES = {"bold green": "good", "bold red": "bad", "bold yellow": "doubt", "bold": "cited"}
 TONES = {outcome: _CLASSES[style] for outcome, style in STYLES.items()}
 """The class of the style sheet by verdict, or by the outcome of a check."""
 
