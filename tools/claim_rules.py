@@ -18,8 +18,8 @@ from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Case, Catalog, Claim
 from flagbench.manifests.printed import printed_number
 from flagbench.manifests.settings import preset_of
-from flagbench.verdict.derivation import contradicted
 from flagbench_core.flops import batch_of
+from tools.claim_conditions import contradicted
 from tools.utilisation import Fit, recompute_utilisation
 
 TOLERANCE = 1.01

@@ -8,16 +8,13 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
-from operator import getitem
 from typing import Any
 
 from msgspec import Struct
 
-from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
-from flagbench.manifests.model import Case, Claim
-from flagbench.manifests.settings import preset_of
-from flagbench_core.evidence.section import KINDS, kind_of
+from flagbench.manifests.fields import Scalar
+from flagbench.manifests.model import Case
+from flagbench_core.evidence.section import KINDS
 
 Config = Mapping[str, Any]
 
@@ -82,22 +79,6 @@ def derived_conditions(case: Case, config: Config) -> dict[str, Value]:
     nodes, gpus = count(config, "nodes"), count(config, "gpus")
     found["devices"] = nodes * gpus if nodes and gpus else UNKNOWN
     return found
-
-
-def contradicted(claim: Claim, case: Case) -> dict[str, tuple[Scalar, Value]]:
-    """The conditions that a row states and no run of it can have: each with what its `run` and its case give."""
-    config = preset_of(case, claim.run.preset)
-    config[kind_of(config)]["window_steps"] = None  # a whole run, as was published
-    for name, value in claim.run.set.items():
-        *path, last = case.settable[name]["path"].split(".")
-        reduce(getitem, path, config)[last] = value
-    run = claim.run
-    config.update(nodes=run.nodes, gpus=run.gpus, precision=run.precision, division=run.division)
-    given = {
-        name: value for name, value in derived_conditions(case, config).items() if not isinstance(value, Unknown)
-    }
-    stated = {name: value for name, value in claim.conditions.items() if name in given and value != NOT_PUBLISHED}
-    return {name: (value, given[name]) for name, value in stated.items() if not same(value, given[name])}
 
 
 def evaluate(rule: Any, config: Config) -> Value:
