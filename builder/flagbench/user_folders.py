@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +11,6 @@ from flagbench.errors import FlagbenchError
 from flagbench.files import reason
 from flagbench_core.scratch import user_folder
 
-CACHE_VARIABLE = "FLAGBENCH_CACHE"
-
 
 def data_folder() -> Path:
     """The user's own folder."""
@@ -21,9 +18,8 @@ def data_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """This user's cache: FLAGBENCH_CACHE, else `flagbench` in the platform's folder."""
-    given = os.environ.get(CACHE_VARIABLE)
-    return Path(given).absolute() if given else _own(user_cache_path, "cache")
+    """`flagbench` in the platform's folder for caches, which is XDG_CACHE_HOME or ~/.cache."""
+    return _own(user_cache_path, "cache")
 
 
 def _own(find: Callable[[str], Path], name: str) -> Path:

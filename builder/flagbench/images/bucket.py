@@ -22,7 +22,7 @@ from flagbench.image_reference import DIGEST, find_reference
 from flagbench.images.docker_archive import MANIFEST_TYPE, Blob, damaged_image, digest_of
 from flagbench.progress import Progress
 from flagbench.terminal import brief
-from flagbench.user_folders import CACHE_VARIABLE, cache_folder
+from flagbench.user_folders import cache_folder
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3.bucket import Bucket
 from flagbench_core.s3.client import transfer_config
@@ -245,8 +245,10 @@ class ImageBucket:
 
 @contextmanager
 def blob_folder() -> Iterator[Path]:
-    """A temporary folder for blobs on their way, in this user's cache. An OSError, as of a full disk, is an engine
-    error (15)."""
+    """A temporary folder for blobs on their way, on the disk of this user's cache: /tmp may be in memory.
+
+    An OSError, as of a full disk, becomes a FlagbenchError (engine).
+    """
     place = cache_folder() / "blobs"
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -255,6 +257,6 @@ def blob_folder() -> Iterator[Path]:
     except OSError as error:
         raise FlagbenchError(
             f"{place}, where layers are kept meanwhile, cannot be used: {reason(error)}",
-            remedy=f"free some space there, or name another folder with {CACHE_VARIABLE}",
+            remedy="free some space there, or set XDG_CACHE_HOME to another folder",
             code=ExitCode.ENGINE,
         ) from error

@@ -78,8 +78,8 @@ def test_images_are_pushed_to_the_root_of_a_bucket() -> None:
 
 
 def test_only_what_nobody_uses_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLAGBENCH_CACHE", str(tmp_path))
-    left = tmp_path / "blobs" / "flagbench-left"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    left = tmp_path / "flagbench" / "blobs" / "flagbench-left"
     left.mkdir(parents=True)
     (left / "owner.lock").touch()
     with blob_folder() as one:
