@@ -1,8 +1,8 @@
 """Every rule by which a record is INVALID, or a verdict on it in doubt or qualified: one table.
 
 A rule is here for what a broken tool, a wrong set-up or a sick machine does to an honest user, and says it. A record
-that was forged consistently passes them all (docs/threat-model.md). The table in the docs is
-generated from RULES, and tests name a rule by its id.
+that was forged consistently passes them all (docs/threat-model.md). The table in the docs is generated from RULES,
+and tests name a rule by its id.
 """
 
 from __future__ import annotations
