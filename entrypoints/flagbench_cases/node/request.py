@@ -18,7 +18,6 @@ from flagbench_core.evidence.section import MEASURE, kind_of
 
 ROOFS_SHARE = 6
 """The case roofs takes so many times as long as what of it is measured before the steps: 120 s, and 20 s."""
-FOLDER_REMEDY = "give a folder; copy what is in a bucket to one first, with `aws s3 sync URL DIR`"
 FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": [], "expects": {}}
 
 
@@ -63,7 +62,10 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
     store = stores.open_store(arguments.store)
     for option in ("data", "weights", "out", "resume", "bundle"):
         if "://" in (getattr(arguments, option) or ""):
-            raise UsageError("--%s takes a folder, not a URL" % option, FOLDER_REMEDY)
+            raise UsageError(
+                "--%s takes a folder, not a URL" % option,
+                "give a folder; `aws s3 sync` copies folders from and to buckets",
+            )
     for option in ("out", "bundle"):
         if getattr(arguments, option):
             setattr(arguments, option, os.path.abspath(getattr(arguments, option)))

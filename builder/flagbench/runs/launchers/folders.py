@@ -80,7 +80,7 @@ def host_path(given: str, option: str) -> Path:
     if "://" in given:
         raise FlagbenchError(
             f"{option} takes a path, not a URL",
-            remedy="give a path; copy what is in a bucket to a folder first, with `aws s3 sync URL DIR`",
+            remedy="give a path of this machine; `aws s3 sync` copies folders from and to buckets",
         )
     if not given or "\0" in given:
         raise FlagbenchError(f"{option} names nothing", remedy="give a path")
