@@ -115,7 +115,7 @@ def peak_of(device: DeviceModel | None, precision: str | None) -> float | None:
 
 def parse_rows(text: str, shown: str, devices: Mapping[str, DeviceModel]) -> tuple[PublishedRow, ...]:
     """The rows of a file. Raises ManifestError with every problem, by line."""
-    lines = text.removeprefix("\ufeff").splitlines()
+    lines = text.splitlines()
     start = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
     reader = csv.DictReader(lines[start:], strict=True)
     unknown = sorted(set(reader.fieldnames or ()) - set(COLUMNS))
