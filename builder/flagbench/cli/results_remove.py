@@ -122,7 +122,11 @@ def _detail(record: RemovableRecord) -> str:
 
 
 def _total(records: Sequence[RemovableRecord]) -> str:
-    return f"{len(records)} ({size_text(sum(record.size for record in records))})"
+    """`2 records (17.3 KiB)`."""
+    size = size_text(sum(record.size for record in records))
+    if len(records) == 1:
+        return f"1 record ({size})"
+    return f"{len(records)} records ({size})"
 
 
 def _can_ask() -> bool:

@@ -33,7 +33,8 @@ def ids(store: Store) -> list[str]:
 
 
 def test_rm_removes_the_named_records_and_their_checksums(store: Store, flagbench: Flagbench) -> None:
-    assert flagbench("results rm record-1 record-3 --yes").code == 0
+    ended = flagbench("results rm record-1 record-3 --yes")
+    assert (ended.code, ended.err[:19]) == (0, "removed 2 records (")
     assert ids(store) == ["record-4", "record-2"]
     left = {path.name for path in Path(store.blobs.location("results/v1")).rglob("*") if path.is_file()}
     assert left == {f"record-{n}.json{suffix}" for n in (2, 4) for suffix in ("", ".sha256")}
