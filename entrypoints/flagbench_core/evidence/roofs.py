@@ -179,18 +179,22 @@ def compare_results(ranks: Mapping[int, Mapping[str, Any]]) -> list[dict[str, An
         ranks: of each rank the digests by operation, `first` and `second`, and `alike`, which is equal for devices
             of one model with one driver.
 
-    `changed` are ranks whose two results differ, `apart` those whose result is not that of most devices alike, or
-    all of these where no result is that of most.
+    `changed` are ranks whose two results differ. `apart` are ranks whose result is not that of most devices alike, or
+    all of these where no result is that of most; a changed rank is not compared with others, since it is known to be
+    the faulty one.
     """
     found = []
     for name in dict.fromkeys(name for rank in ranks.values() for name in (*rank["first"], *rank["second"])):
         digests: dict[str, list[int]] = {}
         groups: dict[Any, dict[str, list[int]]] = {}
+        changed: list[int] = []
         for rank, own in sorted(ranks.items()):
             digest = str(own["first"].get(name))
             digests.setdefault(digest, []).append(rank)
-            groups.setdefault(own["alike"], {}).setdefault(digest, []).append(rank)
-        changed = [rank for rank, own in sorted(ranks.items()) if own["first"].get(name) != own["second"].get(name)]
+            if own["first"].get(name) == own["second"].get(name):
+                groups.setdefault(own["alike"], {}).setdefault(digest, []).append(rank)
+            else:
+                changed.append(rank)
         apart: list[int] = []
         for group in groups.values():
             count = sum(map(len, group.values()))

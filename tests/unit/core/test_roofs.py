@@ -180,6 +180,8 @@ def same(digest: str, **more: Any) -> dict[str, Any]:
     [
         ([same("x"), same("x")], [], []),
         ([same("x"), same("x", second={"sum": "y"})], [1], []),
+        ([same("x"), same("x", first={"sum": "y"})], [1], []),
+        ([same("x"), same("x", first={"sum": "y"}), same("z")], [1], [0, 2]),
         ([same("x"), same("y"), same("x")], [], [1]),
         ([same("x"), same("y")], [], [0, 1]),
         ([same("x"), same("y", alike=("b", "1"))], [], []),
