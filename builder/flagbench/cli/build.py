@@ -62,7 +62,7 @@ def command(
         typer.Option(
             metavar="DIR",
             envvar="FLAGBENCH_WHEELHOUSE",
-            help="Install from it; see docs/locks.md.",
+            help="Install from it; see docs/build-images.md.",
             exists=True,
             file_okay=False,
         ),

@@ -177,7 +177,7 @@ def check_wheelhouse(folder: Path, lock: Lock) -> tuple[Path, ...]:
         raise FlagbenchError(
             f"the wheelhouse {folder} lacks files that the lock of {lock.stack} names by their hash, of "
             f"{', '.join(missing[:_SHOWN])}{more}",
-            remedy="fill it with `pip download`; docs/locks.md shows how",
+            remedy="fill it with `pip download`; docs/build-images.md shows how",
         )
     return tuple(sorted(chosen))
 
