@@ -149,7 +149,7 @@ def lock_overlays() -> None:
 
 
 def fill_wheelhouse(folder: Path) -> None:
-    """Fetch the packages of `cpu` and of every overlay, as docs/build-images.md says; what is there already is kept."""
+    """Fetch the packages of `cpu` and of every overlay, as docs/build-images.md says; existing files are kept."""
     with tempfile.TemporaryDirectory() as scratch:
         catalog = load_catalog(make_catalog(Path(scratch)), claims=False)
         requirements = Path(scratch, "requirements.txt")

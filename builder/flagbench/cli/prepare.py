@@ -39,9 +39,9 @@ def command(
 ) -> None:
     """Convert downloaded data and weights into the folders that runs read, or verify such folders.
 
-    Nothing is downloaded: docs/data-and-weights.md says what each case takes and where it is. A folder is made completely
-    or not at all; what was prepared before is replaced only with --force. `flagbench run --data OUT` then finds both
-    folders.
+    Nothing is downloaded: docs/data-and-weights.md says what each case takes and where it is. A folder is made
+    completely or not at all; what was prepared before is replaced only with --force. `flagbench run --data OUT` then
+    finds both folders.
 
     --json prints {"case", "folders": {"data": {"folder", "format", "digest", "files", "facts", "sources",
     "licence"}, "weights": ...}, "run": COMMAND}.
