@@ -1,7 +1,8 @@
 """Manifest files read strictly, with the line of every field, so that each problem is named by file and line.
 
 Stricter than a safe loader: a key given twice is an error (loaders keep the last one silently), and so
-is a value that JSON does not have, because manifests are compiled to JSON for the image side.
+is a value that JSON does not have, because manifests are compiled to JSON for the image side. Aliases are errors too:
+a few nested ones make a small file endless.
 """
 
 from __future__ import annotations
@@ -161,23 +162,21 @@ class _Reader:
     def __init__(self, document: Document, loader: Any) -> None:
         self._document = document
         self._loader = loader
-        self._open: set[int] = set()
+        self._read: set[int] = set()
+        """The ids of the nodes read so far: one that comes again is what an alias refers to."""
 
     def value(self, node: yaml.Node, path: FieldPath) -> Any:
         # A mapping entry's line was noted with its key; items and the document have only their own.
         self._document.lines.setdefault(path, node.start_mark.line + 1)
+        if id(node) in self._read:
+            self._document.problem(path, "aliases (*) are not supported; write the value out")
+            return None
+        self._read.add(id(node))
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
-        if id(node) in self._open:
-            self._document.problem(path, "the alias refers to something that contains it")
-            return None
-        self._open.add(id(node))
-        try:
-            if isinstance(node, yaml.MappingNode):
-                return self._mapping(node, path)
-            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
-        finally:
-            self._open.discard(id(node))
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
 
     def _mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[str, Any]:
         document = self._document
