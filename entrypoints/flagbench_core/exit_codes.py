@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
         "usage: unknown or contradictory arguments, an invalid manifest; a check that found something: "
         "doctor, store doctor, and --check of other commands",
     )
-    DATA = 3, "data, weights or a record missing or corrupt"
+    DATA = 3, "data, weights, a record or the catalogue missing or corrupt"
     RANK_FAILED = 4, "a rank failed"
     OUT_OF_MEMORY = 5, "out of memory"
     TIMEOUT = 6, "timeout or hang"

@@ -16,12 +16,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from flagbench.files import read_text
+from flagbench.files import read_text, reason
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import ManifestError, Problem
 from flagbench.manifests.fields import Count, Identifier, Name, Word
 from flagbench.manifests.load import read_manifest
 from flagbench.manifests.model import Catalog
+from flagbench_core.exit_codes import ExitCode
 
 FOLDER = "catalogue"
 Task = Literal["pretraining", "finetuning", "lora", "inference", "matmul", "other"]
@@ -118,7 +119,11 @@ def parse_rows(text: str, shown: str, devices: Mapping[str, DeviceModel]) -> tup
     lines = text.splitlines()
     start = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
     reader = csv.DictReader(lines[start:], strict=True)
-    unknown = sorted(set(reader.fieldnames or ()) - set(COLUMNS))
+    header = set(reader.fieldnames or ())
+    if not header & set(COLUMNS):
+        what = f"there is no header; its columns are {', '.join(COLUMNS)}"
+        raise ManifestError([Problem(shown, start + 1, (), what)])
+    unknown = sorted(header - set(COLUMNS))
     if unknown:
         what = f"unknown column {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}"
         raise ManifestError([Problem(shown, start + 1, (), what)])
@@ -143,11 +148,23 @@ def parse_rows(text: str, shown: str, devices: Mapping[str, DeviceModel]) -> tup
 
 
 def read_catalogue(catalog: Catalog) -> tuple[Source, ...]:
-    """Every file of the catalogue. Raises ManifestError with every problem."""
+    """Every file of the catalogue. Raises ManifestError (data) with every problem."""
     found: list[Source] = []
     problems: list[Problem] = []
     for path in sorted((catalog.root / FOLDER).glob("*.csv")):
-        shown, text = f"{catalog.root.name}/{FOLDER}/{path.name}", read_text(path)
+        shown = f"{catalog.root.name}/{FOLDER}/{path.name}"
+        try:
+            text = read_text(path)
+        except OSError as error:
+            problems.append(Problem(shown, 1, (), f"cannot be read: {reason(error)}"))
+            continue
+        except ValueError as error:
+            problems.append(Problem(shown, 1, (), f"it is not UTF-8 text: {error}"))
+            continue
+        if "\0" in text:
+            line = text.count("\n", 0, text.index("\0")) + 1
+            problems.append(Problem(shown, line, (), "it contains a NUL character"))
+            continue
         try:
             source = _convert(dict(re.findall(r"^# *(\w+): *(.*)$", text, re.MULTILINE)), Source)
             found.append(replace(source, name=path.stem, rows=parse_rows(text, shown, catalog.devices)))
@@ -156,7 +173,7 @@ def read_catalogue(catalog: Catalog) -> tuple[Source, ...]:
         except msgspec.ValidationError as error:
             problems.append(Problem(shown, 1, (), f"in the lines that begin with #: {error}"))
     if problems:
-        raise ManifestError(problems)
+        raise ManifestError(problems, code=ExitCode.DATA)
     return tuple(found)
 
 

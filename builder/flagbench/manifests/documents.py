@@ -19,6 +19,7 @@ import yaml
 from flagbench.errors import FlagbenchError
 from flagbench.files import read_text
 from flagbench.schema import FieldPath, field_name, nearest
+from flagbench_core.exit_codes import ExitCode
 
 _SHOWN = 20
 """Problems an error message lists; the rest are counted."""
@@ -49,7 +50,7 @@ class Problem:
 class ManifestError(FlagbenchError):
     """Manifests that cannot be used, with every problem found in them."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], *, code: ExitCode = ExitCode.USAGE) -> None:
         self.problems = tuple(sorted(problems, key=lambda p: (p.file, p.line)))
         lines = [str(problem) for problem in self.problems[:_SHOWN]]
         if len(self.problems) > _SHOWN:
@@ -57,7 +58,7 @@ class ManifestError(FlagbenchError):
         if len(self.problems) > 1:
             lines.insert(0, f"the manifests have {len(self.problems)} problems:")
         where = "that line" if len(self.problems) == 1 else "these lines"
-        super().__init__("\n  ".join(lines), remedy=f"correct {where} and run `flagbench list` again")
+        super().__init__("\n  ".join(lines), remedy=f"correct {where} and run the command again", code=code)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from catalogs import CATALOG
 from flagbench.manifests.catalogue import FOLDER, parse_rows, read_cases, read_catalogue
 from flagbench.manifests.documents import ManifestError
+from flagbench_core.exit_codes import ExitCode
 
 HEAD = "# project: a/b\n# commit: 0123456789012345678901234567890123456789\n# path: README.md\n# license: MIT\n"
 COLUMN_LINE = "row,model,task,device,metric,value,unit\n"
@@ -46,6 +48,8 @@ def test_what_shares_alike_is_attributed() -> None:
     ("text", "lines"),
     [
         (HEAD + "row,colour\n1,red\n", [5]),
+        (HEAD, [5]),
+        (HEAD + VALUE, [5]),
         (HEAD + COLUMN_LINE + VALUE + VALUE.replace("3.5", "fast"), [7]),
         (HEAD + COLUMN_LINE + VALUE.replace("min", "furlongs") + VALUE.replace("lora", "chess"), [6, 7]),
         (HEAD + COLUMN_LINE + "1,llama3-8b\n", [6]),
@@ -66,6 +70,24 @@ def test_a_file_without_license_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ManifestError) as caught:
         read_catalogue(replace(CATALOG, root=tmp_path))
     assert [problem.line for problem in caught.value.problems] == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ((HEAD + COLUMN_LINE + VALUE).encode("utf-16"), "a.csv:1: it is not UTF-8 text: "),
+        (bytes(2**24 + 1), "a.csv:1: cannot be read: it has 16,777,217 bytes, more than the 16,777,216 allowed"),
+        ((HEAD + COLUMN_LINE + VALUE.replace("H100", "H\x00100")).encode(), "a.csv:6: it contains a NUL character"),
+        (HEAD.encode(), "a.csv:5: there is no header; its columns are "),
+    ],
+    ids=["encoding", "size", "nul", "header"],
+)
+def test_a_file_that_is_no_table_is_an_error_of_data(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "a.csv").write_bytes(content)
+    with pytest.raises(ManifestError, match=re.escape(problem)) as caught:
+        read_catalogue(replace(CATALOG, root=tmp_path))
+    assert caught.value.code == ExitCode.DATA
 
 
 def test_other_commands_do_not_read_it() -> None:
