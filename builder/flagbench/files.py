@@ -1,4 +1,4 @@
-"""Reads untrusted files: without blocking, and never more than a limit."""
+"""Reads untrusted files, without blocking and never more than a limit; replaces files whole."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ TEXT_BYTES = 16 * 2**20
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link",
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
@@ -63,23 +64,31 @@ def read_stdin(limit: int) -> bytes:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a whole file, which a crash of the machine does not lose, or leave what was there. Raises OSError.
+    """Write a whole file, which a crash of the machine does not lose, or leave what was there.
 
-    A device or a pipe is just written to.
+    Raises OSError, also where a link, a named pipe or a device is there: nothing is written through it.
     """
-    path = expanded(path).resolve()
-    if path.exists() and not path.is_file():
-        path.write_bytes(content)
-        return
+    path = expanded(path)
+    require_replaceable(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)
     try:
-        with part.open("wb") as file:
+        with part.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def require_replaceable(path: Path) -> None:
+    """Raise OSError unless a path is a regular file, or nothing."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    _require_regular(status)
 
 
 def expanded(path: Path | str) -> Path:

@@ -1,8 +1,10 @@
-"""What commands print: aligned tables, JSON for a script, and errors on stderr."""
+"""What commands print and write: tables, JSON for a script, errors on stderr, and files that an option names."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flagbench.errors import FlagbenchError
-from flagbench.files import reason
+from flagbench.files import reason, require_replaceable, write_atomically
 from flagbench.page import Block, render
 from flagbench.terminal import visible
 from flagbench_core.exit_codes import ExitCode
@@ -70,13 +72,51 @@ def size_text(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
+def check_new_file(path: Path, option: str = "--out") -> None:
+    """Raise FlagbenchError (usage) unless a new file can be written there: finding out later would cost a run."""
+    try:
+        require_replaceable(path)
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, "it exists already")
+        _check_folder(path)
+    except (OSError, ValueError) as error:
+        raise _unusable(path, option, error, "name a new file") from error
+
+
+def check_output(path: Path, option: str) -> None:
+    """Raise FlagbenchError (usage) unless `write_output` can write there: finding out later would cost a run."""
+    try:
+        require_replaceable(path)
+        _check_folder(path)
+    except (OSError, ValueError) as error:
+        raise _unusable(path, option, error, "name a file") from error
+
+
+def _unusable(path: Path, option: str, error: OSError | ValueError, remedy: str) -> FlagbenchError:
+    why = reason(error) if isinstance(error, OSError) else str(error)
+    return FlagbenchError(f"{option} {str(path)!r} cannot be used: {why}", remedy=remedy)
+
+
+def _check_folder(path: Path) -> None:
+    """Raise OSError unless the nearest existing folder above a path takes a file."""
+    from flagbench_core.scratch import scratch  # loads more than most commands need
+
+    existing = next(folder for folder in path.absolute().parents if folder.exists())
+    try:
+        # Tried: what the mode allows, a mount or a full disk may refuse.
+        with scratch(str(existing), ".flagbench-") as folder:
+            (Path(folder) / "probe").write_bytes(b"probe")
+    except OSError as error:
+        raise OSError(error.errno, f"{existing} takes no file: {reason(error)}") from error
+
+
 def write_output(path: Path, content: bytes) -> None:
     """Write a file that a command was asked for, and its folder. Raises FlagbenchError (not stored)."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        write_atomically(path, content)
     except OSError as error:
-        what, remedy = f"{path} cannot be written: {reason(error)}", "name another folder, or free some space"
+        what, remedy = f"{path} cannot be written: {reason(error)}", "name another file, or free some space"
         raise FlagbenchError(what, remedy=remedy, code=ExitCode.NOT_STORED) from error
 
 

@@ -17,13 +17,21 @@ from flagbench.accept.run import run_plan
 from flagbench.cli.options import JunitOption, StoreOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
-from flagbench.output import echo_json, print_error, print_note, print_page, write_output
+from flagbench.output import (
+    check_new_file,
+    check_output,
+    echo_json,
+    print_error,
+    print_note,
+    print_page,
+    write_output,
+)
 from flagbench.page import Lines
 from flagbench.price import PRICE, price_here, price_of
 from flagbench.report.certificate_page import certificate_blocks
 from flagbench.runs.keep import open_usable_store
 from flagbench.runs.launchers.launch_time import utc_now
-from flagbench.runs.reproduce.bundle import check_target, write_bundle
+from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.runs.target import ViaOption
 from flagbench.verdict.limits import LOW
 from flagbench_core.exit_codes import ExitCode
@@ -80,11 +88,12 @@ def command(
         raise FlagbenchError(f"--minutes {minutes:g} is out of range", remedy=f"give {_LEAST:g} to {_MOST}")
     price = price_here() if price is None else price_of(price, "--price")
     stamp = utc_now().replace("-", "").replace(":", "")
-    target = out or Path(f"accept-{os.uname().nodename}-{stamp}.tar.gz")
+    target = out or _default_target(stamp)
+    check_new_file(target)
     shown = target.with_name(target.name.removesuffix(".tar.gz") + ".html")
-    check_target(target)
-    if junit is not None and not os.access(junit, os.W_OK):
-        check_target(junit, "--junit")
+    check_new_file(shown, "the page of --out")
+    if junit is not None:
+        _check_junit(junit, target, shown)
     catalog = load_catalog()
     records = open_usable_store(store)
     plan = plan_of(catalog, minutes, gpus, case, via, records)
@@ -115,6 +124,23 @@ def command(
     if code is ExitCode.OK and (failure is not None or not accepted.stored):
         code = ExitCode.NOT_STORED
     raise typer.Exit(int(code))
+
+
+def _default_target(stamp: str) -> Path:
+    host = os.uname().nodename
+    if "/" in host:
+        raise FlagbenchError(
+            f"no file can be named after this host, {host!r}", remedy="name the certificate: --out FILE.tar.gz"
+        )
+    return Path(f"accept-{host}-{stamp}.tar.gz")
+
+
+def _check_junit(junit: Path, target: Path, shown: Path) -> None:
+    """Raise FlagbenchError (usage) where `--junit` cannot be written, or is another file of the certificate."""
+    check_output(junit, "--junit")
+    for other in (target, shown):
+        if os.path.realpath(junit) == os.path.realpath(other):
+            raise FlagbenchError(f"--junit is {str(other)!r}, which is the certificate", remedy="name another file")
 
 
 def _announce(plan: Plan, minutes: float) -> None:

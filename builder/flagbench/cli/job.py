@@ -11,6 +11,7 @@ import yaml
 
 from flagbench import complete
 from flagbench.errors import FlagbenchError
+from flagbench.files import reason, write_atomically
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import require_base, resolve_image
 from flagbench.options import takes_options
@@ -69,7 +70,7 @@ def command(
         print(text, end="")
         return
     try:
-        out.write_text(text, encoding="utf-8")
+        write_atomically(out, text.encode())
     except OSError as error:
-        raise FlagbenchError(f"--out {out} cannot be written: {error.strerror}", remedy="name another file") from None
+        raise FlagbenchError(f"--out {out} cannot be written: {reason(error)}", remedy="name another file") from None
     typer.echo(f"wrote {out}", err=True)

@@ -14,7 +14,7 @@ from flagbench.cli.options import StoreOption, WideOption
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.options import takes_options, words
-from flagbench.output import print_error
+from flagbench.output import check_new_file, print_error
 from flagbench.price import check_price
 from flagbench.runs import preview
 from flagbench.runs.doctor import Diagnosis
@@ -23,7 +23,7 @@ from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.reproduce import page
 from flagbench.runs.reproduce.budget import LimitOptions
-from flagbench.runs.reproduce.bundle import check_target, write_bundle
+from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.runs.reproduce.bundle_files import bundle_files
 from flagbench.runs.reproduce.log import logged
 from flagbench.runs.reproduce.nearest import find_claim
@@ -91,7 +91,7 @@ def command(
     plan = plan_of(claim, catalog, on, options)
     name = plan.name or secrets.token_hex(8)
     bundle = out or Path(f"{claim.id.replace('/', '-')}-{name}.tar.gz")
-    check_target(bundle)
+    check_new_file(bundle)
     only_docker = [word.partition("=")[0] for word in words(container)]
     target = target_of(plan.request, choose_via(via, plan.request.stack, only_docker), container)
     records = open_usable_store(store)

@@ -14,7 +14,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import nearest_reference
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
-from flagbench.output import echo_json, write_output
+from flagbench.output import check_output, echo_json, write_output
 from flagbench.price import check_price, price_here
 from flagbench.records.model import Record
 from flagbench.records.named import RECORD_HELP, SERIES_HELP, Runs, is_path, load_runs, require_one_stdin
@@ -91,6 +91,8 @@ def command(
     first, and with --explain "explanation".
     """
     check_price()
+    if junit is not None:
+        check_output(junit, "--junit")
     names, others = records or ["last"], baseline or []
     _check_options(claim, others, within)
     require_one_stdin([*names, *others])

@@ -194,26 +194,6 @@ def _has_raw_events(files: Mapping[str, Path], record: Record) -> bool:
     return found
 
 
-def check_target(target: Path, option: str = "--out") -> None:
-    """Raise FlagbenchError (usage) where a new file cannot be written: that should not cost a run."""
-    why: str | None = "it exists already"
-    try:
-        target.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        existing = next(folder for folder in target.absolute().parents if folder.exists())
-        try:
-            # Tried: what the mode allows, a mount or a full disk may refuse.
-            with scratch(str(existing), ".bundle-") as folder:
-                (Path(folder) / "probe").write_bytes(b"probe")
-            why = None
-        except OSError as error:
-            why = f"{existing} takes no file: {reason(error)}"
-    except (OSError, ValueError) as error:
-        why = reason(error) if isinstance(error, OSError) else str(error)
-    if why is not None:
-        raise FlagbenchError(f"{option} {str(target)!r} cannot be used: {why}", remedy="name a new file")
-
-
 def write_bundle(target: Path, files: Mapping[str, bytes | Path]) -> str:
     """Write a bundle to a new file, whole or not at all; returns its sha256.
 

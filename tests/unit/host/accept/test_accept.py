@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -230,10 +231,44 @@ def test_the_page_in_text_says_the_price() -> None:
     assert any("0.25" in line for block in certificate_blocks(document) for line in getattr(block, "lines", ()))
 
 
-def test_junit_that_cannot_be_written_costs_no_run(tmp_path: Path, flagbench: Flagbench) -> None:
-    (tmp_path / "file").touch()
-    junit = str(tmp_path / "file" / "checks.xml")
-    assert flagbench("accept --case distilbert:cpu --gpus 1 --dry-run --junit", junit).code == ExitCode.USAGE
+@pytest.fixture
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, in which there are things of every kind."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "thesis.html").write_text("mine")
+    (tmp_path / "link.xml").symlink_to("thesis.html")
+    os.mkfifo(tmp_path / "pipe.xml")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--out=",
+        "--out=folder",
+        "--out=thesis.html",
+        "--out=thesis.tar.gz",  # its page would be thesis.html
+        "--out=new.tar.gz --junit=new.tar.gz",
+        "--out=new.tar.gz --junit=folder/../new.html",
+        "--junit=",
+        "--junit=folder",
+        "--junit=link.xml",
+        "--junit=pipe.xml",
+        "--junit=thesis.html/checks.xml",
+    ],
+)
+def test_what_cannot_be_written_costs_no_run(flagbench: Flagbench, taken: Path, options: str) -> None:
+    ended = flagbench(f"accept --case distilbert:cpu --gpus 1 --dry-run {options}")
+    assert (ended.code, ended.out) == (ExitCode.USAGE, "")
+    assert (taken / "thesis.html").read_text() == "mine"
+
+
+def test_a_host_that_no_file_can_be_named_after(flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = os.uname_result(("Linux", "rack/7", "6.1", "", "x86_64"))
+    monkeypatch.setattr(os, "uname", lambda: node)
+    assert flagbench("accept --case distilbert:cpu --gpus 1 --dry-run").code == ExitCode.USAGE
+    assert flagbench("accept --case distilbert:cpu --gpus 1 --dry-run --out new.tar.gz").code == ExitCode.OK
 
 
 def test_junit_has_each_check(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from bundles import bundle as raw_bundle
 from flagbench.errors import FlagbenchError
+from flagbench.output import check_new_file
 from flagbench.runs.reproduce import bundle
-from flagbench.runs.reproduce.bundle import check_target
 from flagbench_core.exit_codes import ExitCode
 from reproductions import Files, bundle_files, changed, record, written
 from unit.host.conftest import Ended, Flagbench
@@ -66,7 +66,7 @@ def test_nothing_is_written_over_and_nothing_is_left_behind(tmp_path: Path, file
     refused = (taken, tmp_path, taken / "below", tmp_path / "x\0.tgz", tmp_path / ("x" * 300), Path("/proc/x.tar.gz"))
     for target in refused:
         with pytest.raises(FlagbenchError) as error:
-            check_target(target)
+            check_new_file(target)
         assert error.value.code == ExitCode.USAGE
     with pytest.raises(FlagbenchError) as error:
         written(taken, files)
