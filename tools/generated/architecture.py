@@ -1,4 +1,4 @@
-"""The layers of both sides, drawn from the contracts of import-linter in pyproject.toml."""
+"""The layers of both sides, from the contracts of import-linter in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ SOURCES = {"flagbench": "builder", "flagbench_cases": "entrypoints"}
 
 
 def layers(root: Path, package: str) -> str:
-    """A diagram of the layers of an import package, the highest first, and a table of what each module is for."""
-    found = _layers(root, package)
-    boxes = [f'    layer{index}["{" · ".join(modules)}"]' for index, modules in enumerate(found)]
-    arrows = [f"    layer{index} --> layer{index + 1}" for index in range(len(found) - 1)]
-    diagram = "\n".join(["```mermaid", "flowchart TB", *boxes, *arrows, "```", ""])
+    """A table of the layers of an import package, the highest first, and of what each module is for."""
     source = root / SOURCES[package] / package
-    rows = [(f"`{name}`", _purpose(source, name)) for modules in found for name in modules]
-    return f"{diagram}\n{table(('module', 'what it is'), rows)}"
+    rows = []
+    for number, modules in enumerate(_layers(root, package), start=1):
+        rows += [(str(number), f"`{name}`", _purpose(source, name)) for name in modules]
+    return table(("layer", "module", "what it is"), rows)
 
 
 def _layers(root: Path, package: str) -> Sequence[Sequence[str]]:

@@ -1,4 +1,4 @@
-"""What is generated in a checkout: JSON Schemas, and in its pages tables, diagrams, badges and pictures.
+"""What is generated in a checkout: JSON Schemas, and in its pages tables, badges and pictures.
 
 A page holds a generated part between two comments, `<!-- generated: NAME -->` and `<!-- end -->`.
 """

@@ -205,10 +205,29 @@ def predicted(claim: Claim) -> StageMemory:
     return fullest_stage(plan.model, step, layout)
 
 
-def test_published_memory_is_predicted_as_documented() -> None:
-    page = (ROOT / "docs" / "plan.md").read_text()
-    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| "]
-    shown = {tuple(map(float, row[1:4])) for row in table if row[0].startswith(("Llama", "Aquila"))}
+PUBLISHED = {
+    (77, 71.3, 0.927): "Llama2-70B, H800, TP8 PP4, labelled fp32",
+    (62, 61.4, 0.990): "Llama2-70B, H800, TP8 PP4, bf16",
+    (74, 76.6, 1.035): "Llama2-70B, H800, TP4 PP8, bf16, 44 micro-batches",
+    (74, 76.7, 1.036): "Llama2-70B, H800, TP4 PP8, bf16, 1024 micro-batches",
+    (62, 59.9, 0.966): "Llama2-70B, C500, TP4 PP8, bf16, 44 micro-batches",
+    (62, 60.0, 0.967): "Llama2-70B, C500, TP4 PP8, bf16, 1024 micro-batches",
+    (12.3, 11.3, 0.916): "Aquila-33B, A100, TP8, bf16",
+    (76, 74.3, 0.978): "Llama-3 8B, A100, TP1 PP2 DP4, bf16",
+    (59, 66.8, 1.133): "Llama-3 8B, A100, TP1 PP4 DP2, bf16",
+    (51, 45.3, 0.889): "Llama-3 8B, A100, TP2 PP2 DP2, bf16",
+    (35, 30.5, 0.872): "Llama-3 8B, A100, TP4 PP2 DP1, bf16",
+    (55, 65.9, 1.199): "Llama-3 8B, A100, TP1 PP8 DP1, bf16",
+    (30, 24.7, 0.823): "Llama-3 8B, A100, TP8 PP1 DP1, bf16",
+    (45, 42.3, 0.940): "Llama-3 8B, A100, TP2 PP4 DP1, bf16",
+    (71, 56.3, 0.793): "Llama-3 8B, H100, TP2 PP1 DP4, bf16",
+    (62, 50.9, 0.820): "Llama-3 8B, H100, TP2 PP1 DP8, bf16",
+    (51.6, 45.3, 0.879): "Llama-3 8B, C500, TP2 PP2 DP2, bf16",
+}
+"""Published and predicted GiB and their ratio, by row."""
+
+
+def test_published_memory_is_predicted() -> None:
     made = set()
     within = {LLAMA.case.name: 0.1, AQUILA.case.name: 0.1, LLAMA3.case.name: 0.21}  # docs/plan.md says why
     for claim in CATALOG.claims.values():
@@ -218,8 +237,20 @@ def test_published_memory_is_predicted_as_documented() -> None:
             needed = predicted(claim).in_use / GIB
             assert needed / published.value == pytest.approx(1, abs=within[claim.case])
             made.add((published.value, round(needed, 1), round(needed / published.value, 3)))
-    assert shown == made
-    errors = [abs(share - 1) for _, _, share in made]
+    assert made == PUBLISHED.keys()
+
+
+def test_the_page_shows_how_far_predictions_are_off() -> None:
+    page = (ROOT / "docs" / "plan.md").read_text()
+    shares: dict[str, list[float]] = {}
+    for (_, _, share), row in PUBLISHED.items():
+        shares.setdefault(", ".join(row.split(", ")[:2]), []).append(share)
+    for rows_of, found in shares.items():
+        spread = f"{min(found):.3f}"
+        if len(found) > 1:
+            spread += f" to {max(found):.3f}"
+        assert f"| {rows_of} | {len(found)} | {spread} |" in page
+    errors = [abs(share - 1) for _, _, share in PUBLISHED]
     count = f"{sum(error > 0.1 for error in errors)} of {len(errors)}"
     most = f"{100 * max(errors):.0f} %"
     sentence = f"The prediction is off by more than 10 % for {count} published rows, by {most} at most."
