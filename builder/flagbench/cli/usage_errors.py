@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -50,7 +51,7 @@ def _explained(error: Any) -> tuple[str, str]:
     quoted = re.findall(r"'([^']*)'", text)
     if kind == "NoSuchOption":
         option = error.option_name
-        return f"there is no option {option}", f"{_meant(option, error.possibilities or ())}{help_} lists all"
+        return f"there is no option {option}", f"{_meant_option(option, error.possibilities or ())}{help_} lists all"
     if text.startswith("No such command") and quoted:
         command, *close = quoted
         return f"there is no command '{command}'", f"{_meant(command, close)}{help_} lists all"
@@ -70,6 +71,15 @@ def _name(parameter: Any) -> str | None:
         return None
     names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar or parameter.name.upper()]
     return str(max(names, key=len))
+
+
+def _meant_option(option: str, known: Iterable[str]) -> str:
+    """`did you mean --NAME? `, for the option whose name, without dashes, is most like it; empty if none is."""
+    names = {name.lstrip("-"): name for name in known}
+    close = difflib.get_close_matches(option.lstrip("-"), names, n=1, cutoff=0.7)
+    if not close:
+        return ""
+    return f"did you mean {names[close[0]]}? "
 
 
 def _meant(word: str, names: Iterable[str]) -> str:

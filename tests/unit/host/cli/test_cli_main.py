@@ -91,6 +91,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(debug: str) -> None:
             "error: --state: 'faild' is not valid\nfix: did you mean failed? use ok, failed",
         ),
         ("list --jsn", "error: there is no option --jsn\nfix: did you mean --json?"),
+        ("run x --ticket y", "error: there is no option --ticket\nfix: `flagbench run --help` lists all\n"),
         ("resluts ls", "error: there is no command 'resluts'\nfix: did you mean results?"),
         ("results lst", "error: there is no command 'lst'\nfix: did you mean ls?"),
         ("run", "error: CASE[:STACK] is missing\n"),
