@@ -116,7 +116,10 @@ def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
         if value is None:
             continue
         if "://" in value:
-            raise UsageError("--%s takes a file or folder, not a URL" % name, "download it first")
+            raise UsageError(
+                "--%s takes a path, not a URL" % name,
+                "give a path: download sources before, and upload what was prepared afterwards",
+            )
         if not value or "\0" in value:
             raise UsageError("--%s is not a valid path" % name, "give a path")
         if name != "out" and not os.path.exists(value):
