@@ -28,7 +28,8 @@ def command(
 ) -> None:
     """Show how two records of a case differ: conditions, settings, metrics (B/A), losses.
 
-    The intervals of A and B are within the runs, that of B/A is between runs; the last lines name them.
+    The interval of A, or of B, is computed from the steps of that run; that of B/A includes the spread between runs.
+    The last lines name the methods.
 
     If both have losses, it says whether these are aligned by the rule published for Llama2-70B, and the step at which
     they part: the mean of |B - A| / |A| over all steps of A from the 21st on has to be less than 2 %.

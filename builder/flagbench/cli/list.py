@@ -21,7 +21,8 @@ from flagbench.runs.this_machine import summary
 
 def command(
     what: Annotated[
-        Literal["cases", "stacks", "devices", "claims"] | None, typer.Argument(help="One kind only; all by default.")
+        Literal["cases", "stacks", "devices", "claims"] | None,
+        typer.Argument(metavar="KIND", help="One kind only; all by default."),
     ] = None,
     wide: WideOption = False,
     json: JsonOption = False,
@@ -34,8 +35,8 @@ def command(
     base_image, python, expects and accelerators, the names of its devices; a device has what its manifest has, null
     for a limit that is not known; a claim has id, case, stack (null where there is none, and no_stack says why),
     title, run, precision {label, executed}, metrics [{name, value, unit, scope, of, printed, source}], aligned and
-    source. printed is the cell where it is not the value; a metric's source is null but for a value that a later
-    table took out; aligned is null unless the row says that its losses are aligned with the publisher's;
+    source. printed is the text of the cell where it is not the value; a metric's source is null, except for a value
+    that a later table removed; aligned is null unless the row says that its losses are aligned with the publisher's;
     this_machine says whether the row is of an accelerator of this machine.
 
     Rows of this machine's device are marked; if there are none, stderr names those that come closest.

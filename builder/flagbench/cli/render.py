@@ -37,10 +37,10 @@ def command(
 ) -> None:
     """Show how images are made.
 
-    Prints the Dockerfile of a stack, or of a case on a stack after the stack's. With -o it writes DIR/stack and
-    DIR/CASE, complete build directories, which must not exist. --all refreshes the committed Dockerfiles,
-    images/rendered; --all --check compares with them and exits 2 if one differs; --all -o writes DIR/STACK/stack and
-    DIR/STACK/CASE.
+    Prints the Dockerfile of a stack; for a case on a stack, that of the stack and then its own. With -o it writes
+    DIR/stack and DIR/CASE, complete build directories, which must not exist. --all refreshes the committed
+    Dockerfiles, images/rendered; --all --check compares with them and exits 2 if one differs; --all -o writes
+    DIR/STACK/stack and DIR/STACK/CASE.
 
     --json prints {"images": [{"name", "digest", "files": [PATH, ...], "dockerfile", "folder"}]}, the folder with -o
     only; with --all alone {"changed": [PATH, ...]}, and with --check {"differs": [{"path", "diff"}]}.

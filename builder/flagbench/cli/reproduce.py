@@ -74,8 +74,9 @@ def command(
     """Run what a published row says until the verdict is decided, and bundle all evidence of it.
 
     First it looks at the machine: other hardware than the row's ends it with 13, unless --on names the stack to run
-    on. Then it runs, until the verdict is definite at one of the looks fixed in advance or a limit is reached, and
-    writes one bundle, which `flagbench bundle verify` checks without a network. Records are kept in the store, too.
+    on. Then it repeats the run until the verdict is decided or a limit is reached; after how many runs it looks at
+    the verdict is fixed in advance. It writes one bundle, which `flagbench bundle verify` checks without a network.
+    Records are kept in the store, too.
 
     Exits by verdict: 0 REPRODUCED or ABOVE, 9 BELOW, 10 NOT_COMPARABLE, 11 INCONCLUSIVE, 12 INVALID. A run that
     fails ends it with its own code, Ctrl-C with 7; what was measured is bundled. 13 wrong hardware, 14 not stored.

@@ -165,9 +165,9 @@ def push_records(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Store what runs could not store, each where it was meant for: bundles, then records. Or files of --out.
+    """Store records and bundles that runs could not store, each where it was meant to go, or files of --out.
 
-    --store names another place for all of them. What is there already is no error, if it has the same bytes. What
+    --store names another place for all of them. One that is stored already, with the same bytes, is no error. What
     fails stays where it is; the others are stored.
 
     --json prints {"stored": [{record_id, location}], "bundles": [{record_id, location}],

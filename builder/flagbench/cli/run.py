@@ -67,7 +67,7 @@ def command(
     Ends with the run's own exit code: 0 done, 2 usage, 3 data, 4 a rank failed, 5 out of memory, 6 timeout or hang,
     7 interrupted, 12 a check of its own failed, 13 wrong hardware, 14 measured but not stored, 15 container engine.
     A series ends with the code of its first run that did not end well. Only `verify` exits by its verdict. With
-    docker the image must exist; none is built, and none pulled but one that --image names in a bucket.
+    docker the image must exist: none is built, and only an image in a bucket, named by --image, is pulled.
     """
     check_price()
     catalog = load_catalog()

@@ -77,8 +77,8 @@ def command(
 ) -> None:
     """Say whether a record reproduces a published number, and why not.
 
-    With --baseline it says whether the runs have become FASTER or SLOWER, or run the SAME. REFERENCE is the ratio to
-    a row that is only cited, of a case without claims.
+    With --baseline it says whether the runs have become FASTER or SLOWER, or run the SAME. For a case without claims
+    it says REFERENCE: the ratio to a row that is only cited, which decides nothing.
 
     Exits 0 for REPRODUCED, ABOVE, FASTER and SAME, 9 for BELOW and SLOWER, 10 NOT_COMPARABLE, 11 INCONCLUSIVE and
     REFERENCE, 12 INVALID.

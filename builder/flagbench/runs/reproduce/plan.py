@@ -33,7 +33,7 @@ class PlanOptions:
         Option(help="The published size, or tiny: seconds of the same code, with settings of its own."),
     ] = "reference"
     gpus: Annotated[
-        int | None, Option(min=1, max=1024, help="With --on: other than the row's number of devices; on cpu, ranks.")
+        int | None, Option(min=1, max=1024, help="With --on: number of devices, if not the row's; on cpu, ranks.")
     ] = None
     data: Annotated[
         Text, Option(metavar="DIR|synthetic", help="Prepared data. Default: /data if there, else synthetic.")
