@@ -49,18 +49,29 @@ def counted(items: Iterable[Item], total: int, doing: str) -> Iterator[Item]:
 
 
 def echo_json(value: Any) -> None:
-    """Print one JSON document, indented, keys in the order they were given."""
-    echo_json_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    """Print one JSON document, indented, keys in the order they were given, invisible characters escaped."""
+    _print_json(_escape_invisible(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 def echo_json_text(text: str) -> None:
-    """Print a JSON document as it is; where stdout's encoding lacks a character, escaped as JSON does it."""
+    """Print a stored JSON document byte for byte; on a terminal, with invisible characters escaped."""
+    if sys.stdout.isatty():
+        text = _escape_invisible(text)
+    _print_json(text)
+
+
+def _print_json(text: str) -> None:
+    """Print JSON; where stdout's encoding lacks a character, escaped as JSON does it."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        # Nothing but the texts of a JSON document is ever beyond ASCII.
         text = "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text)
     print(text)
+
+
+def _escape_invisible(text: str) -> str:
+    """A JSON document with controls, bidirectional marks and the like escaped; only its strings can contain them."""
+    return "".join(c if c.isprintable() or c in "\t\n\r" else json.dumps(c)[1:-1] for c in text)
 
 
 def size_text(count: float) -> str:

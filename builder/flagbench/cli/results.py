@@ -137,7 +137,7 @@ def show_record(
 ) -> None:
     """Show one record: how it ended, metrics with intervals, conditions, checks, facts of training, bundles.
 
-    --json prints the record as it was stored, byte for byte.
+    --json prints the record as it was stored, byte for byte; on a terminal, with invisible characters escaped.
     """
     check_price()
     place = open_store(store)

@@ -13,7 +13,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.options import takes_options, words
-from flagbench.output import print_error
+from flagbench.output import echo_json_text, print_error
 from flagbench.price import check_price
 from flagbench.runs import preview
 from flagbench.runs.keep import open_usable_store, run_and_keep
@@ -120,7 +120,7 @@ def command(
     try:
         # A record that could not be stored is printed: it cost a run.
         if as_json or not ended.kept:
-            print(ended.result.record.decode("utf-8", "replace").rstrip("\n"))
+            echo_json_text(ended.result.record.decode("utf-8", "replace").rstrip("\n"))
         else:
             # With verify, as above.
             from flagbench.records.named import Runs

@@ -11,7 +11,7 @@ from typing import Any
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import nearest_reference
 from flagbench.manifests.model import Case, Catalog
-from flagbench.output import echo_json, print_error, print_page
+from flagbench.output import echo_json, echo_json_text, print_error, print_page
 from flagbench.page import Table
 from flagbench.records.named import Runs
 from flagbench.records.series import Series
@@ -65,9 +65,9 @@ def _print_tables(sides: Sequence[Side], catalog: Catalog, claim: str | None, *,
         print(verdict_of(Runs([*series.records], [series]), case, catalog, claim, wide=wide))
         print_page(_run_table(series), wide=wide)
         for content in side.unstored:
-            print(content.decode("utf-8", "replace").rstrip("\n"))
+            echo_json_text(content.decode("utf-8", "replace").rstrip("\n"))
         if not side.stored:
-            print(json.dumps(series.document.to_dict(), ensure_ascii=False))
+            echo_json_text(json.dumps(series.document.to_dict(), ensure_ascii=False))
 
 
 def _run_table(series: Series) -> Table:
