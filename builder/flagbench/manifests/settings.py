@@ -25,6 +25,18 @@ def preset_of(case: Case, preset: str) -> dict[str, Any]:
     return _overlaid(case.presets["reference"], {} if preset == "reference" else case.presets[preset])
 
 
+def with_settings(case: Case, preset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A preset with the values of `settings`, which are by the names in the case's `settable`."""
+    config = preset_of(case, preset)
+    for name, value in settings.items():
+        *sections, key = case.settable[name]["path"].split(".")
+        section = config
+        for part in sections:
+            section = section[part]
+        section[key] = value
+    return config
+
+
 def _overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     found = copy.deepcopy(dict(base))
     for key, value in changes.items():

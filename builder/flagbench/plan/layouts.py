@@ -8,7 +8,7 @@ from typing import Any
 
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, Engine
-from flagbench.manifests.settings import preset_of, setting_fault
+from flagbench.manifests.settings import setting_fault, with_settings
 from flagbench.plan.memory import StageMemory, forward_memory, fullest_stage
 from flagbench.plan.model import Layout, Model, Software, Step
 from flagbench.runs.request import read_setting
@@ -58,21 +58,16 @@ class Planned:
         return tuple(dict.fromkeys(same.get(each, each) for each in found))
 
     def step(self, recompute: str) -> Step:
-        """A step with that recomputation. Raises FlagbenchError if micro-batches do not make up a batch."""
+        """A step with that recomputation."""
         length = self.config["data"]["sequence_length"]
         if not self.training:
             return Step(length, self.config["infer"]["batch_size"], 1, self.precision, fused_attention=False)
         train = self.config["train"]
-        batch, micro = train["batch_size"], train["micro_batch_size"]
-        if batch % micro:
-            raise FlagbenchError(
-                f"batch_size {batch} is not a multiple of micro_batch_size {micro}",
-                remedy="choose a batch_size of micro_batch_size x accumulated micro-batches",
-            )
+        micro = train["micro_batch_size"]
         return Step(
             length,
             micro,
-            batch // micro,
+            train["batch_size"] // micro,
             self.precision,
             recompute,
             fused_attention=train["flash_attention"],
@@ -88,15 +83,8 @@ def splits(case: Case) -> bool:
 
 def planned(case: Case, preset: str, precision: str | None, settings: Sequence[str]) -> Planned:
     """The configuration of a case that is split; `settings` are NAME=VALUE."""
-    config = preset_of(case, preset)
     asked = dict(read_setting(setting, case) for setting in settings)
-    for name, value in asked.items():
-        *sections, key = case.settable[name]["path"].split(".")
-        section = config
-        for part in sections:
-            section = section[part]
-        section[key] = value
-    return Planned(case, config, precision or case.default_precision, asked)
+    return Planned(case, with_settings(case, preset, asked), precision or case.default_precision, asked)
 
 
 @dataclass(frozen=True)

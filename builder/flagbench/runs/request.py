@@ -17,7 +17,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
 from flagbench.manifests.fields import Precision, Scalar
 from flagbench.manifests.model import Case, Engine
-from flagbench.manifests.settings import setting_fault
+from flagbench.manifests.settings import schedule, setting_fault, with_settings
 from flagbench.manifests.stack import Stack
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.records.scalars import RUN_ID
@@ -263,13 +263,23 @@ def check_options(options: RunOptions, case: Case, stack: Stack) -> None:
     given = [name for name, value in lengths.items() if value]
     if len(given) > 1:
         raise FlagbenchError(f"{' and '.join(given)} contradict each other", remedy="give one of them")
-    for setting in options.set_:
-        read_setting(setting, case)
+    settings = dict(read_setting(setting, case) for setting in options.set_)
+    _check_micro_batches(schedule(with_settings(case, options.preset, settings)))
     most = engine_of(options, case).max_nodes or MAX_NODES
     if options.nodes > most:
         raise FlagbenchError(
             f"--nodes {options.nodes}: this engine of {case.name} runs on at most {most}",
             remedy="ask for fewer nodes, or another engine with --set",
+        )
+
+
+def _check_micro_batches(section: Mapping[str, Any]) -> None:
+    """As shared/config.py of the image side has it."""
+    micro = section.get("micro_batch_size")
+    if micro is not None and section["batch_size"] % micro:
+        raise FlagbenchError(
+            f"batch_size {section['batch_size']} is not a multiple of micro_batch_size {micro}",
+            remedy="make batch_size a multiple of micro_batch_size; both may be set",
         )
 
 

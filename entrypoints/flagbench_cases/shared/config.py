@@ -184,6 +184,7 @@ def resolve(
         for key in path[:-1]:
             section = section[key]
         section[path[-1]] = value
+    _check_micro_batches(schedule(config))
     data = config["data"]
     data["source"] = source or data.pop("default")
     data.pop("default", None)
@@ -203,6 +204,15 @@ def resolve(
     engine_support.check(case, stack, config)
     _choose_length(schedule(config), data["source"], layout_of(config).dp, steps, max_samples, full)
     return config
+
+
+def _check_micro_batches(section: Dict[str, Any]) -> None:
+    micro = section.get("micro_batch_size")
+    if micro is not None and section["batch_size"] % micro:
+        raise UsageError(
+            "batch_size %d is not a multiple of micro_batch_size %d" % (section["batch_size"], micro),
+            "make batch_size a multiple of micro_batch_size; both may be set",
+        )
 
 
 def _choose_layout(config: Dict[str, Any]) -> None:

@@ -96,3 +96,10 @@ def test_what_the_image_would_refuse(named: str, options: dict[str, Any]) -> Non
         RunRequest(*resolve_image("distilbert:cpu", load_catalog()), LocalOptions(**options))
     assert caught.value.code is ExitCode.USAGE
     assert named in caught.value.message + caught.value.remedy
+
+
+@pytest.mark.parametrize("image", ["llama3.1-8b-lora:cpu", "llama3-8b:cpu"])
+def test_a_batch_that_micro_batches_do_not_make_up_is_refused(image: str) -> None:
+    with pytest.raises(FlagbenchError, match="batch_size 7 is not a multiple of micro_batch_size 2") as caught:
+        RunRequest(*resolve_image(image, load_catalog()), LocalOptions(preset="tiny", set_=("batch_size=7",)))
+    assert caught.value.code is ExitCode.USAGE

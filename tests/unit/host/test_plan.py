@@ -86,11 +86,6 @@ def test_a_fixed_axis_stays() -> None:
     assert "model.heads = 64" in refused.value.remedy
 
 
-def test_micro_batches_make_up_a_batch() -> None:
-    with pytest.raises(FlagbenchError, match="micro_batch_size 3"):
-        planned(LLAMA.case, "reference", None, ("micro_batch_size=3",)).step("none")
-
-
 # What grows and shrinks
 
 MODELS = st.builds(

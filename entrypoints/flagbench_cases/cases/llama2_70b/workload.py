@@ -39,11 +39,6 @@ class PretrainingWorkload(TrainWorkload):
         self.device = context.device.torch
         train = self.config["train"]
         self.micro, self.batch_size = train["micro_batch_size"], train["batch_size"]
-        if self.batch_size % self.micro:
-            raise UsageError(
-                "batch_size %d is not a multiple of micro_batch_size %d" % (self.batch_size, self.micro),
-                "choose a batch_size of micro_batch_size x accumulated micro-batches",
-            )
         if train["min_learning_rate"] > train["learning_rate"]:
             raise UsageError(
                 "min_learning_rate %g is above learning_rate %g"

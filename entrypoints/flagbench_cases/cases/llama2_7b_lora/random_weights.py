@@ -42,9 +42,6 @@ class RandomWorkload(TrainWorkload):
         if context.data is not None or context.weights is not None:
             what = "%s runs on random ids and random weights" % config["case"]
             raise UsageError(what, "use --data synthetic, and omit --weights")
-        if train["batch_size"] % train["micro_batch_size"]:
-            what = "batch_size %d is not a multiple of micro_batch_size %d"
-            raise UsageError(what % (train["batch_size"], train["micro_batch_size"]), "set both")
         torch.manual_seed(config["seed"])  # for dropout, the same on every rank
         self.blocks = RandomBlocks(
             data["train_blocks"], data["sequence_length"], data["token_ids"], config["seed"], first=0

@@ -160,11 +160,6 @@ def test_the_measured_steps_in_fp16_update_the_parameters(megatron: None, tmp_pa
 # What is refused
 
 
-def test_a_batch_that_is_not_divided_into_micro_batches(tmp_path: Path) -> None:
-    with refuses(UsageError, "batch_size 8", "micro_batch_size 3"):
-        new(tmp_path, 0, Layout(), train={"micro_batch_size": 3})
-
-
 def test_a_minimum_of_the_rate_above_its_maximum(tmp_path: Path) -> None:
     with refuses(UsageError, "min_learning_rate 0.01", "learning_rate 0.004"):
         new(tmp_path, 0, Layout(), train={"min_learning_rate": 0.01})

@@ -13,7 +13,6 @@ from flagbench_cases.cases.llama2_7b_lora.decoder import IGNORED, Decoder
 from flagbench_cases.cases.llama2_7b_lora.model import shape_from
 from flagbench_cases.cases.llama2_7b_lora.random_weights import RandomWorkload, batch_of
 from flagbench_cases.shared.config import load_case, load_stack, merge, resolve
-from flagbench_cases.shared.errors import UsageError
 from workloads import on_ranks, set_up, train
 
 pytestmark = pytest.mark.image
@@ -152,8 +151,3 @@ def test_ids_are_uniform_below_the_limit(tmp_path: Path) -> None:
     assert (int(batch["tokens"].min()), int(batch["tokens"].max())) == (0, 99)
     assert batch["labels"][:, :-1].equal(batch["tokens"][:, 1:])
     assert set(batch["labels"][:, -1].tolist()) == {IGNORED}
-
-
-def test_an_unfinished_micro_batch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        set_up(RandomWorkload, configured(CASES[0], train={"batch_size": 3}), tmp_path)

@@ -244,6 +244,12 @@ def test_a_layout_that_does_not_fit_is_refused(layout: dict[str, int], ranks: di
         resolve(case=with_layout(SPLIT, **layout), **ranks)
 
 
+@pytest.mark.parametrize("case", ["llama2-70b", "llama3-8b", "llama3.1-8b-lora", "qwen2.5-7b-lora"])
+def test_a_batch_that_micro_batches_do_not_make_up_is_refused(case: str) -> None:
+    with refuses(UsageError, "batch_size 7 is not a multiple of micro_batch_size 2"):
+        resolve(config.load_stack("cpu"), config.load_case(case), preset="tiny", settings=["batch_size=7"])
+
+
 @pytest.mark.parametrize(
     ("case", "gpus", "settings", "named"),
     [
