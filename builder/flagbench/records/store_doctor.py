@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -127,10 +128,12 @@ def _old_uploads(blobs: Blobs) -> str:
     uploads = [blob for blob in blobs.list(_INBOX) if blob.size]  # an empty object says that one was collected
     if not uploads:
         return ""
-    inbox = blobs.location(_INBOX)
+    inbox = shlex.quote(blobs.location(_INBOX))
+    store = shlex.quote(blobs.url)
     return (
-        f"{len(uploads)} uploads in {inbox} were never collected: `aws s3 cp --recursive {inbox} inbox`, then "
-        f"`flagbench results push inbox/*/record.json --store {blobs.url}`"
+        f"uploads that were never collected: {len(uploads)}; fetch them with `aws s3 cp --recursive {inbox} inbox`, "
+        f"store them with `flagbench results push inbox/*/record.json --store {store}`, and remove them with "
+        f"`aws s3 rm --recursive {inbox}`"
     )
 
 
