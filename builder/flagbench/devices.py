@@ -112,8 +112,9 @@ def _likeness(name: str, other: str) -> tuple[bool, int, float]:
 
 
 def _visible(uuids: Sequence[str]) -> list[str]:
-    """Which devices CUDA_VISIBLE_DEVICES leaves: its entries up to the first invalid one (CUDA C++ Programming
-    Guide, environment variables), those for parts of a device as they are written."""
+    """Which devices CUDA_VISIBLE_DEVICES leaves: its entries up to the first invalid one, and none where one of them
+    comes twice (CUDA C++ Programming Guide, environment variables), those for parts of a device as they are written.
+    """
     value = os.environ.get(_VISIBLE)
     if value is None:
         return [*uuids]
@@ -129,6 +130,8 @@ def _visible(uuids: Sequence[str]) -> list[str]:
         if len(named) != 1:
             break
         found += named
+    if len(set(found)) < len(found):
+        return []
     return found
 
 

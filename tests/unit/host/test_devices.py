@@ -157,7 +157,19 @@ def test_a_tool_is_asked_once_in_a_process(tool: Tool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "count"),
-    [("", 0), ("0", 1), ("1,0", 2), ("0,7", 1), ("-1", 0), ("GPU-5bb4", 1), ("GPU-", 0), ("NoDevFiles", 0), ("²", 0)],
+    [
+        ("", 0),
+        ("0", 1),
+        ("1,0", 2),
+        ("1,1", 0),
+        ("0,GPU-5bb4", 0),
+        ("0,7", 1),
+        ("-1", 0),
+        ("GPU-5bb4", 1),
+        ("GPU-", 0),
+        ("NoDevFiles", 0),
+        ("²", 0),
+    ],
 )
 def test_visible_devices_are_counted_and_all_are_named(
     tool: Tool, monkeypatch: pytest.MonkeyPatch, value: str, count: int
