@@ -35,7 +35,18 @@ def check_loopback(port: int = 0) -> None:
             reason = "cannot listen on port %d of --master (%s)" % (port, error.strerror)
             raise CaseError(reason, "use another port, or omit --master", ExitCode.ENGINE) from None
         reason = "this machine cannot connect to itself at 127.0.0.1 (%s)" % (error.strerror or error)
-        raise CaseError(reason, "bring up the loopback interface: ip link set lo up", ExitCode.ENGINE) from None
+        if _loopback_is_up():
+            remedy = "check the address of lo (ip address show lo) and the firewall rules for it"
+        else:
+            remedy = "bring up the loopback interface: ip link set lo up"
+        raise CaseError(reason, remedy, ExitCode.ENGINE) from None
+
+
+def _loopback_is_up() -> bool:
+    import psutil
+
+    loopback = psutil.net_if_stats().get("lo")
+    return loopback is not None and loopback.isup
 
 
 def interface_towards(host: str) -> Optional[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,3 +63,15 @@ def test_a_port_in_use_is_refused() -> None:
             network.check_loopback(taken.getsockname()[1])
     assert caught.value.code == ExitCode.ENGINE
     network.check_loopback()
+
+
+@pytest.mark.parametrize(("up", "remedy"), [(False, "ip link set lo up"), (True, "ip address show lo")])
+def test_no_loopback_names_what_to_look_at(up: bool, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: socket.socket, address: Any) -> None:
+        raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr("psutil.net_if_stats", lambda: {"lo": SimpleNamespace(isup=up)})
+    with pytest.raises(CaseError) as caught:
+        network.check_loopback()
+    assert remedy in caught.value.remedy
