@@ -4,8 +4,9 @@ with every check computed again."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 
 from flagbench.accept.checks import checks_of, conclude
+from flagbench.accept.document import Certificate
 from flagbench.accept.run import Accepted
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Catalog
@@ -22,9 +24,20 @@ from flagbench.records.read import read_record
 from flagbench.report.certificate_page import render
 from flagbench.report.junit import Case, Kind, junit_xml
 from flagbench.runs.launchers.launch_time import utc_now
-from flagbench.runs.reproduce.bundle import read_document, read_records, record_path, this_flagbench, to_json, unlike
+from flagbench.runs.reproduce.bundle import (
+    differences,
+    read_document,
+    read_records,
+    record_path,
+    this_flagbench,
+    to_json,
+    unlike,
+)
 from flagbench.runs.reproduce.bundle_files import environment, packages
+from flagbench.terminal import brief
 from flagbench.verdict.efficiency import efficiency
+from flagbench.verdict.result import Ratio
+from flagbench.verdict.series import CLOCK_SKEW
 
 CERTIFICATE, PAGE, JUNIT = "certificate.json", "certificate.html", "junit.xml"
 VERSION = "certificate/v1"
@@ -115,38 +128,112 @@ def files_of(
 
 @dataclass(frozen=True)
 class CertificateCheck:
-    """A certificate that was read, and where it contradicts its records."""
+    """A certificate as it is computed again, and what is to be said of the one that was read."""
 
     certificate: Mapping[str, Any]
     problems: tuple[str, ...]
+    """Where it contradicts its records."""
     notes: tuple[str, ...]
+    """Where another version of flagbench judges its records differently."""
 
 
 def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
-    """The certificate among the files of a bundle, with its checks computed again from the records.
+    """The certificate computed again from the records and the facts among the files of a bundle.
 
     Raises BundleError where it cannot be read.
     """
     stated = read_document(files, CERTIFICATE)
-    if stated.get("schema") != VERSION:
-        raise BundleError(f"its {CERTIFICATE} is not of {VERSION}")
     try:
-        records = {name: files[record_path(name)].read_bytes() for name in read_records(files)}
-        accepted = Accepted(stated["facts"], records)
+        document = msgspec.convert(stated, Certificate)
+        records = read_records(files)
+        contents = {name: files[record_path(name)].read_bytes() for name in records}
+        accepted = Accepted(stated["facts"], contents)
         again = certificate_of(accepted, catalog, stated["seconds"], stated["created_at"])
-        first, second = (json.loads(to_json(each), parse_float=_nine_digits) for each in (stated, again))
+        again["flagbench"] = stated["flagbench"]
+        problems = list(contradictions(document, records, catalog))
         pages = {PAGE: render(stated), JUNIT: junit_of(stated)}
-    except (KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
-        raise BundleError(f"its {CERTIFICATE} is not whole: {type(error).__name__}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, msgspec.MsgspecError) as error:
+        raise BundleError(f"its {CERTIFICATE} is not whole: {type(error).__name__}: {brief(str(error))}") from error
     except FlagbenchError as error:
         raise BundleError(error.message) from error
-    differing = [name for name in unlike(first, second) if not name.startswith("flagbench")]
     changed = [name for name, content in pages.items() if name not in files or files[name].read_bytes() != content]
-    told = [f"it does not follow from its records in {', '.join(differing[:5])}"] if differing else []
-    told += [f"its {name} is not that of its {CERTIFICATE}" for name in changed]
-    if stated.get("flagbench") == this_flagbench() or stated.get("outcome") != again["outcome"]:
-        return CertificateCheck(stated, tuple(told), ())
-    return CertificateCheck(stated, (), tuple(f"computed again by this flagbench, {each}" for each in told))
+    changed = [f"its {name} is not that of its {CERTIFICATE}" for name in changed]
+    first, second = (json.loads(to_json(each), parse_float=_nine_digits) for each in (stated, again))
+    notes: list[str] = []
+    if stated["flagbench"] == this_flagbench():
+        differing = unlike(first, second)
+        problems += changed
+    else:
+        differing, notes = _compare_versions(first, second)
+        notes += changed
+    if stated["outcome"] != again["outcome"]:
+        outcomes = f"{stated['outcome']}, and {again['outcome']} computed again"
+        problems.append(f"its outcome is {outcomes}: {again['reason']}")
+    if differing:
+        problems.append(f"it does not follow from its records in {', '.join(map(brief, differing[:5]))}")
+    return CertificateCheck(again, tuple(problems), tuple(notes))
+
+
+def contradictions(document: Certificate, records: Mapping[str, Record], catalog: Catalog) -> Iterator[str]:
+    """Where the facts of a certificate contradict the records in its bundle."""
+    facts = document.facts
+    named = [name for part in facts.parts for name in (part.record_id, *part.history) if name is not None]
+    for name in named:
+        if name not in records:
+            yield f"its record {name} is not in it"
+    for name in records:
+        if name not in named:
+            yield f"it does not name the record {name}, which is in it"
+    end = datetime.strptime(document.created_at, "%Y-%m-%dT%H:%M:%SZ")
+    for part in facts.parts:
+        record = records.get(part.record_id or "")
+        if record is None:
+            continue
+        compared = [
+            ("case", part.case, record.case),
+            ("state", part.state, record.status.state),
+            ("reason", part.reason, record.status.reason),
+            ("stack", facts.stack, record.stack),
+            ("number of ranks", facts.gpus, record.system.nodes * record.system.devices_per_node),
+        ]
+        if record.system.host:
+            compared.append(("host", facts.machine.host, record.system.host))
+        if record.stack in catalog.stacks:
+            compared.append(("kind of device", facts.device_kind, catalog.stacks[record.stack].device_kind))
+        for what, stated, measured in compared:
+            if stated != measured:
+                yield f"its {what} is {_word(stated)}, and {_word(measured)} in the record {record.record_id}"
+        made = datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ")
+        if not end - timedelta(seconds=document.seconds) - CLOCK_SKEW <= made <= end + CLOCK_SKEW:
+            yield f"it was made at {document.created_at}, and its record {record.record_id} at {record.created_at}"
+
+
+def _compare_versions(stated: Mapping[str, Any], again: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The fields in which a certificate of another version of flagbench contradicts its records, and notes with both
+    words where it judges them by other rules."""
+    differing, notes = [], []
+    for path, one, other in differences(_with_words(stated), _with_words(again)):
+        # Rules change between versions, and with them what follows from the same records.
+        if path.startswith(("checks.", "reason", "action.")) or path.endswith(".joules_per_million"):
+            notes.append(f"{path}: {_word(one)} in the certificate, and {_word(other)} computed again")
+        else:
+            differing.append(path)
+    return differing, notes
+
+
+def _with_words(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document with each check in words, under its run and name, for comparison with another version's."""
+    checks: dict[str, str] = {}
+    for each in document["checks"]:
+        ratio = "" if each["ratio"] is None else str(Ratio(**each["ratio"]))
+        words = [each["outcome"], each["measured"], ratio, f"limit {each['limit']}", each["reason"]]
+        name = f"{each['part']}: {each['name']} against {each['against']}"
+        checks[name] = ", ".join(filter(None, words))
+    return {**document, "checks": checks}
+
+
+def _word(value: Any) -> str:
+    return "nothing" if value is None else brief(str(value), 300)
 
 
 def _nine_digits(number: str) -> float:

@@ -96,7 +96,11 @@ def checks_of(facts: Mapping[str, Any], records: Mapping[str, Record], catalog: 
     found = [*_preflight(facts)]
     for part in facts["parts"]:
         found += _of_part(part, facts, records, catalog)
-    if facts["without_case"] and all(check.outcome is not Outcome.FAIL for check in found):
+    if any(check.outcome is Outcome.FAIL for check in found):  # then no further run is begun
+        return tuple(found)
+    for case in facts.get("planned", ())[len(facts["parts"]) :]:
+        found.append(_undecided("ran", case, "a run that ends well", "it was planned, and there is no run of it"))
+    if facts["without_case"]:
         found.append(_undecided("ran", "case", "a run that ends well", facts["without_case"]))
     return tuple(found)
 

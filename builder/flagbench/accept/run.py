@@ -95,6 +95,7 @@ def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
             "partitions": parts,
             "capped": [each.power_cap for each in usage.devices if each.power_cap],
         },
+        "planned": [part.case.name for part in plan.parts],
         "without_case": plan.without_case,
         "ending": "done",
         "parts": [],
@@ -136,6 +137,8 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> bool:
         return stopped
     record = read_record(ended.result.record)
     facts.update(record_id=record.record_id, state=record.status.state, reason=record.status.reason)
+    if record.system.host:  # of the container engine's machine, which may be another one
+        found.facts["machine"]["host"] = record.system.host
     found.records[record.record_id] = ended.result.record
     _compare(record, facts, found, store, ended)
     return stopped

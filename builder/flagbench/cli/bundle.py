@@ -36,8 +36,8 @@ def verify(
 ) -> None:
     """Check every file of a bundle against its checksums, and compute the verdict or the certificate again.
 
-    Exits 0 where the bundle is whole and its verdict follows from its records, whatever the verdict is; 3 where it
-    is damaged, 12 where its verdict does not follow.
+    Prints what is computed again. Exits 0 where the bundle is whole and what it says follows from its records,
+    whatever the verdict is; 3 where it is damaged, 12 where it does not follow.
     --json prints {"bundle", "ok", "sha256", "claim", "verdict", "stated_by", "files", "notes", "problems"}; verdict
     is as `flagbench verify --json` prints it. For the bundle of `accept` it has "certificate" in place of "claim",
     "verdict" and "stated_by".

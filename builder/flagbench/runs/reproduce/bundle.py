@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -272,15 +272,16 @@ def _plain(document: dict[str, Any]) -> dict[str, Any]:
 
 def unlike(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """The paths of the fields in which two JSON objects differ, sorted."""
-    return sorted({*_unlike(first, second, "")})
+    return sorted({path for path, _, _ in differences(first, second)})
 
 
-def _unlike(first: Any, second: Any, path: str) -> Iterable[str]:
+def differences(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Of each field in which two JSON documents differ: its path and both values, None where it is not there."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
-        for name in {*first, *second}:
-            yield from _unlike(first.get(name), second.get(name), f"{path}.{name}" if path else name)
+        for name in dict.fromkeys((*first, *second)):
+            yield from differences(first.get(name), second.get(name), f"{path}.{name}" if path else name)
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
         for number, (one, other) in enumerate(zip(first, second, strict=True)):
-            yield from _unlike(one, other, f"{path}[{number}]")
+            yield from differences(one, other, f"{path}[{number}]")
     elif first != second:
-        yield path
+        yield path, first, second

@@ -41,7 +41,14 @@ def accepted(change: Callable[[Raw, Raw], Any] = lambda facts, raw: None) -> Acc
     raw = copy.deepcopy(MEASURED)
     raw["results"] = copy.deepcopy(RESULTS)
     raw["telemetry"]["cpu"].update(others_mean=0.0, steal_mean=0.0)
-    machine = {"host": "here", "processors": 2, "visible": 0, "problem": None, "devices": [], "drivers": []}
+    machine = {
+        "host": raw["system"]["host"],
+        "processors": 2,
+        "visible": 0,
+        "problem": None,
+        "devices": [],
+        "drivers": [],
+    }
     part = {**PART, "record_id": raw["record_id"]}
     facts = {
         "asked": {"minutes": 1.0, "gpus": 2, "case": None, "price_per_hour": None},
@@ -177,7 +184,7 @@ def test_the_device_to_drain_is_that_of_this_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "kind", "title"), [(0, "cuda", "2 x cuda13, here"), (2, "cpu", "2 ranks on a processor, here")]
+    ("devices", "kind", "title"), [(0, "cuda", "2 x cuda13, machine"), (2, "cpu", "2 ranks on a processor, machine")]
 )
 def test_a_certificate_is_of_what_was_asked_for(devices: int, kind: str, title: str) -> None:
     def change(facts: Raw, raw: Raw) -> None:
@@ -196,7 +203,7 @@ def test_a_product_is_held_against_mamf_in_another_shape() -> None:
 
 def written(folder: Path, change: Callable[[dict[str, Any]], Any] = lambda files: None) -> Path:
     found = accepted()
-    document = certificate.certificate_of(found, CATALOG, 50.0)
+    document = certificate.certificate_of(found, CATALOG, 50.0, MEASURED["created_at"])
     files = certificate.files_of(document, found.records, {})
     change(files)
     write_bundle(folder / "bundle.tar.gz", files)

@@ -1,28 +1,38 @@
-"""An honest certificate verifies, however it was made: `accept` and `bundle verify` on recorded runs."""
+"""An honest certificate verifies, however it was made, and a changed one does not: `accept` and `bundle verify` on
+recorded runs."""
 
 from __future__ import annotations
 
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from flagbench.accept.certificate import CERTIFICATE, JUNIT, PAGE, junit_of
+from flagbench.accept.checks import Outcome
+from flagbench.accept.document import Certificate
 from flagbench.accept.plan import Clock
 from flagbench.errors import FlagbenchError
+from flagbench.records.bundle_archive import SUMS, unpacked
 from flagbench.records.store import Store
+from flagbench.report.certificate_page import render
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.native import NativeLauncher
+from flagbench.runs.reproduce.bundle import record_path, write_bundle
 from flagbench.runs.request import RunRequest
 from flagbench_core.exit_codes import ExitCode
-from make_replays import replayed
-from unit.host.conftest import Flagbench
+from honest import Pace, honest_record
+from make_replays import REPLAYS
+from unit.host.conftest import Ended, Flagbench
 from unit.host.verdict.conftest import MEASURED, ROWS
 
 Raw = dict[str, Any]
@@ -31,6 +41,8 @@ RECORDED = {
     ("roofs", "cuda13"): MEASURED / "h100-roofs.json",
     ("llama3.1-8b-lora", "cuda13"): MEASURED / "h100-llama3.1-8b-lora.json",
 }
+_TINY = REPLAYS["cpu-tiny"][0]
+TINY_ON_TWO_RANKS = replace(_TINY, run=replace(_TINY.run, gpus=2))
 BITS = {"name": "matmul_fp32", "digests": {"00": [0, 1]}, "changed": [], "apart": []}
 ONE_H100 = """#!/bin/sh
 case "$*" in
@@ -38,6 +50,7 @@ case "$*" in
 *driver_version*) echo "GPU-0, 580.95.05, Enabled, 700.00, 700.00";;
 esac
 """
+HOST = "node-17"
 TOOK = 7.2468
 """Seconds of an acceptance by its clock. Rounded to a tenth, they are others."""
 
@@ -77,13 +90,14 @@ class RecordedRuns:
         """The record of this run."""
         raw: Raw
         if request.case.name == "distilbert":
-            raw = replayed("cpu-tiny", seed=self.count)
+            raw = honest_record(TINY_ON_TWO_RANKS, Pace(seed=self.count), count=130)
         else:
             raw = json.loads(RECORDED[request.case.name, request.stack.name].read_text(encoding="utf-8"))
         if request.stack.name == "cpu" and request.case.name == "roofs":
             raw["results"] = [copy.deepcopy(BITS)]
             raw["telemetry"]["cpu"].update(others_mean=0.0, steal_mean=0.0)
         self.elapsed += raw["timing"]["e2e"] + 1
+        raw["system"]["host"] = HOST
         raw.update(run_id=f"run-{self.count}", record_id=f"record-of-run-{self.count}", created_at=self.now())
         return raw
 
@@ -96,6 +110,7 @@ def runs(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recor
         monkeypatch.setattr(launcher, "launch", lambda self, request: recorded.launch(request))
         monkeypatch.setattr(launcher, "check", lambda self, request: None)
     monkeypatch.setattr("flagbench.runs.launchers.launch_time.utc_now", recorded.now)
+    monkeypatch.setattr("flagbench.accept.certificate.utc_now", recorded.now)
     monkeypatch.setattr("flagbench.runs.launchers.launch_time.elapsed", lambda: recorded.elapsed)
     monkeypatch.setattr(Clock, "seconds", TOOK)
     return recorded
@@ -120,7 +135,7 @@ def accept(flagbench: Flagbench, runs: RecordedRuns, tmp_path: Path) -> Callable
         ended = flagbench(f"accept {options} --json --out {bundle}")
         certificate: Raw = json.loads(ended.out)
         verified = flagbench(f"bundle verify {bundle} --json")
-        assert (verified.code, verified.err) == (ExitCode.OK, "")
+        assert (verified.err, verified.code) == ("", ExitCode.OK)
         assert json.loads(verified.out)["certificate"] == certificate
         return certificate
 
@@ -194,3 +209,130 @@ def test_where_a_run_does_not_end(accept: Callable[[str], Raw], runs: RecordedRu
 def test_where_the_first_run_is_interrupted(accept: Callable[[str], Raw], runs: RecordedRuns) -> None:
     runs.endings = ["interrupted"]
     assert accept(f"{CPU} --price 24")["reason"] == "interrupted"
+
+
+@pytest.fixture
+def verify_changed(
+    accept: Callable[[str], Raw], runs: RecordedRuns, flagbench: Flagbench, tmp_path: Path
+) -> Callable[..., Ended]:
+    """`verify_changed(change, files)`: verifies a certificate that was changed and packed again, as was its page.
+
+    `change` gets the document, and `files` the other files of its bundle.
+    """
+
+    def verified(change: Callable[[Raw], Any], files: Callable[[dict[str, Any]], Any] = lambda files: None) -> Ended:
+        accept(f"{CPU} --price 24")
+        with unpacked(tmp_path / "accept-0.tar.gz") as paths:
+            contents: dict[str, Any] = {name: path.read_bytes() for name, path in paths.items() if name != SUMS}
+        document = json.loads(contents[CERTIFICATE])
+        change(document)
+        contents[CERTIFICATE] = json.dumps(document).encode()
+        with suppress(KeyError, ValueError, TypeError, AttributeError):
+            contents.update({PAGE: render(document), JUNIT: junit_of(document)})
+        files(contents)
+        write_bundle(tmp_path / "changed.tar.gz", contents)
+        return flagbench(f"bundle verify {tmp_path / 'changed.tar.gz'}")
+
+    return verified
+
+
+def of_another_version(change: Callable[[Raw], Any]) -> Callable[[Raw], Any]:
+    def changed(document: Raw) -> None:
+        document["flagbench"] = {"version": "0.1.9", "commit": None}
+        change(document)
+
+    return changed
+
+
+def drop_the_case(document: Raw) -> None:
+    """As if nothing but the roofs had been run, and everything else followed from that."""
+    document["facts"]["parts"].pop()
+    document["checks"] = [check for check in document["checks"] if check["part"] != "distilbert"]
+    document["numbers"] = [number for number in document["numbers"] if number["part"] != "distilbert"]
+    document.update(efficiency=[], reason=f"all {len(document['checks'])} checks passed")
+
+
+def change_a_share(document: Raw) -> None:
+    document["devices"][0]["share"] = 1.5
+
+
+NEVER: dict[str, Callable[[Raw], Any]] = {
+    "a number": lambda document: document["numbers"][0].update(value=1.0),
+    "a device": change_a_share,
+    "the cost": lambda document: document.update(cost=0.01),
+    "the host": lambda document: document["facts"]["machine"].update(host="node-18"),
+    "the date": lambda document: document.update(created_at="2026-02-01T00:00:00Z"),
+    "the ranks": lambda document: document["facts"].update(gpus=1),
+    "the stack": lambda document: document["facts"].update(stack="cuda13"),
+    "the state": lambda document: document["facts"]["parts"][1].update(state="failed"),
+    "the outcome": lambda document: document.update(outcome="FAIL"),
+    "a dropped part": drop_the_case,
+    "another record": lambda document: document["facts"]["parts"][1].update(record_id="record-of-run-3"),
+}
+
+
+@pytest.mark.parametrize("version", ["this", "another"])
+@pytest.mark.parametrize("name", NEVER)
+def test_what_no_version_may_say(verify_changed: Callable[..., Ended], name: str, version: str) -> None:
+    change = NEVER[name] if version == "this" else of_another_version(NEVER[name])
+    ended = verify_changed(change)
+    assert ended.code == ExitCode.INVALID, ended
+    assert "PASS:" not in ended.out
+
+
+def reword(document: Raw) -> None:
+    document.update(reason="all 99 checks passed")
+    document["checks"][0].update(measured="well done")
+
+
+def test_words_of_this_version_are_those_computed_again(verify_changed: Callable[..., Ended]) -> None:
+    assert verify_changed(reword).code == ExitCode.INVALID
+
+
+def test_words_of_another_version_are_noted_and_not_printed(verify_changed: Callable[..., Ended]) -> None:
+    ended = verify_changed(of_another_version(reword))
+    shown, *notes = ended.out.split("note: ")
+    assert ended.code == ExitCode.OK
+    assert "99" not in shown
+    assert "well done" not in shown
+    assert notes[0].startswith("reason: all 99 checks passed in the certificate, and all 5 checks passed computed")
+    assert notes[1].startswith("checks.roofs: ran against its own checks: PASS, well done")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document["facts"].update(gpus=10**9),
+        lambda document: document["facts"]["machine"].update(visible=-(10**9), devices=[{}] * 2000),
+        lambda document: document["checks"][0].update(outcome="SPLENDID"),
+        lambda document: document["checks"][0].update(ranks=["0"]),
+        lambda document: document["facts"].update(ending=None),
+        lambda document: document["facts"]["asked"].update(minutes=10**400),
+        lambda document: document["action"].update(do="rm -r /"),
+        lambda document: document.update(reason="x" * 10**6),
+        lambda document: document.update(created_at="0000-13-01T00:00:00Z"),
+        lambda document: document.update(created_at="0001-01-01T00:00:00Z"),
+        lambda document: document["facts"]["parts"][0].update(priors={"p_core": {"spread": -1}}),
+        lambda document: document["facts"]["parts"][0].update(case="no-case"),
+        lambda document: document.update(schema="certificate/v2"),
+        lambda document: document.pop("software"),
+    ],
+)
+def test_what_is_no_certificate_is_an_error_of_data(
+    verify_changed: Callable[..., Ended], change: Callable[[Raw], Any]
+) -> None:
+    ended = verify_changed(of_another_version(change))
+    assert ended.code == ExitCode.DATA
+    assert "certificate.json is not whole" in ended.err or "certificate.json cannot be read" in ended.err
+
+
+def test_a_record_that_is_gone_is_missed(verify_changed: Callable[..., Ended]) -> None:
+    ended = verify_changed(
+        of_another_version(lambda document: None), lambda files: files.pop(record_path("record-of-run-2"))
+    )
+    assert (ended.code, "its record record-of-run-2 is not in it" in ended.err) == (ExitCode.INVALID, True)
+
+
+def test_the_certificate_of_the_docs_can_be_read() -> None:
+    content = (MEASURED.parent / "verdict" / CERTIFICATE).read_bytes()
+    assert msgspec.json.decode(content, type=Certificate).outcome is Outcome.PASS

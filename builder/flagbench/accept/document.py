@@ -1,0 +1,147 @@
+"""The document of a certificate, `certificate/v1`, as typed data with bounds: anybody may have written it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from flagbench.accept.checks import Check, Outcome
+from flagbench.records.scalars import Amount, Count, Name, RecordId, Time
+from flagbench.verdict.efficiency import Efficiency
+
+MOST_DEVICES = 1024
+"""The most that `--gpus` takes."""
+Text = Annotated[str, Meta(max_length=2**16)]
+Texts = Annotated[tuple[Text, ...], Meta(max_length=MOST_DEVICES)]
+Rank = Annotated[int, Meta(ge=0, lt=MOST_DEVICES)]
+Devices = Annotated[int, Meta(ge=1, le=MOST_DEVICES)]
+Minutes = Annotated[float, Meta(gt=0, le=1e4)]
+Positive = Annotated[float, Meta(gt=0, le=1e9)]
+
+
+class Author(Struct, frozen=True):
+    """The flagbench that wrote it."""
+
+    version: Text
+    commit: Text | None
+
+
+class Action(Struct, frozen=True):
+    """What to do."""
+
+    do: Literal["use", "run again", "drain"]
+    ranks: Annotated[tuple[Rank, ...], Meta(max_length=MOST_DEVICES)]
+    devices: Texts
+    minutes: Minutes | None
+
+
+class DeviceShare(Struct, frozen=True):
+    """A device that was measured, and its share of the others' speed."""
+
+    rank: Rank
+    name: Text
+    uuid: Text | None
+    share: Amount | None
+
+
+class Number(Struct, frozen=True):
+    """A metric of a run."""
+
+    part: Name
+    name: Text
+    value: float
+    unit: Text
+    scope: Text
+
+
+class Asked(Struct, frozen=True):
+    """What `accept` was asked for."""
+
+    minutes: Minutes
+    gpus: Devices | None
+    case: Text | None
+    price_per_hour: Positive | None
+
+
+class MachineDevice(Struct, frozen=True):
+    """A device that the driver shows."""
+
+    index: Count
+    name: Text
+    uuid: Text
+
+
+class Machine(Struct, frozen=True):
+    """What was found before anything ran."""
+
+    host: Text
+    visible: Annotated[int, Meta(ge=0, le=MOST_DEVICES)]
+    problem: Text | None
+    devices: Annotated[tuple[MachineDevice, ...], Meta(max_length=MOST_DEVICES)]
+    drivers: Texts
+    foreign: Texts
+    partitions: Texts
+    capped: Texts
+
+
+class Spread(Struct, frozen=True):
+    """A spread between sessions, as `checks.plain_prior` writes it."""
+
+    spread: Annotated[float, Meta(ge=0, le=1e9)]
+    df: Positive
+    source: Text
+
+
+class SpreadOfRuns(Spread, frozen=True):
+    """A spread between runs, as `checks.plain_prior` writes it."""
+
+    session: Spread | None
+
+
+class RunPart(Struct, frozen=True):
+    """One run."""
+
+    case: Name
+    target: Text
+    why: Text
+    record_id: RecordId | None
+    state: Text
+    reason: Text | None
+    history: Annotated[tuple[RecordId, ...], Meta(max_length=100)]
+    priors: Annotated[dict[str, SpreadOfRuns], Meta(max_length=1000)]
+
+
+class Facts(Struct, frozen=True):
+    """What the checks are computed from, beside the records."""
+
+    asked: Asked
+    gpus: Devices
+    stack: Name
+    device_kind: Literal["cpu", "cuda"]
+    driver_floor: Text | None
+    machine: Machine
+    without_case: Text | None
+    ending: Literal["done", "interrupted"]
+    parts: Annotated[tuple[RunPart, ...], Meta(max_length=10)]
+    planned: Annotated[tuple[Name, ...], Meta(max_length=10)] = ()
+    """The cases, in order; none in a certificate of before they were stated."""
+
+
+class Certificate(Struct, frozen=True):
+    """The whole document. Other fields are ignored."""
+
+    version: Literal["certificate/v1"] = field(name="schema")
+    outcome: Outcome
+    reason: Text
+    action: Action
+    created_at: Time
+    flagbench: Author
+    seconds: Annotated[float, Meta(ge=0, le=1e6)]
+    cost: Amount | None
+    devices: Annotated[tuple[DeviceShare, ...], Meta(max_length=MOST_DEVICES)]
+    checks: Annotated[tuple[Check, ...], Meta(max_length=1000)]
+    numbers: Annotated[tuple[Number, ...], Meta(max_length=10_000)]
+    efficiency: Annotated[tuple[Efficiency, ...], Meta(max_length=10)]
+    software: Annotated[dict[str, Text], Meta(max_length=100)]
+    facts: Facts
