@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
@@ -94,15 +94,16 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def words(options: Any) -> list[str]:
+def words(options: Any, always: Collection[str] = ()) -> list[str]:
     """The options of a dataclass as words of a command line, `--name=value`; what has its default is left out.
 
-    One word each: a value that begins with a dash stays a value.
+    One word each: a value that begins with a dash stays a value. `always`: options that stand there with their
+    default too.
     """
     found = []
     for option in declared(type(options)):
         value = getattr(options, option.field)
-        if value == option.default:
+        if value == option.default and option.name not in always:
             continue
         values = value if isinstance(value, tuple) else (value,)
         found += [option.name if item is True else f"{option.name}={item}" for item in values]

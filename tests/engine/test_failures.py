@@ -30,8 +30,8 @@ def endless(tmp_path):
     "arguments, words",
     [
         (["--gpus", "0"], ["--gpus"]),
-        (["--precision", "tf32"], ["TF32"]),
-        (["--resume", "/tmp"], ["distilbert", "resum"]),
+        (["--preset", "tiny", "--precision", "tf32"], ["TF32"]),
+        (["--preset", "tiny", "--resume", "/tmp"], ["distilbert", "resum"]),
     ],
 )
 def test_usage(tmp_path, arguments, words):

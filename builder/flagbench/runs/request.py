@@ -87,10 +87,12 @@ class RunOptions:
     ] = None
 
     def words(self) -> list[str]:
-        """The arguments of the image. Nodes and devices always stand there; defaults are left out."""
-        shape = {"--nodes": self.nodes, "--gpus": self.gpus}
-        given = [word for word in words(self) if word.partition("=")[0] not in shape]
-        return [*(f"{name}={count}" for name, count in shape.items()), *given]
+        """The options of a command of ours. Nodes and devices always stand there; other defaults are left out."""
+        return words(self, always=("--nodes", "--gpus"))
+
+    def image_words(self) -> list[str]:
+        """The arguments of the image, which has no default preset on a processor."""
+        return words(self, always=("--nodes", "--gpus", "--preset"))
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class LocalOptions(RunOptions):
 
     def image_words(self) -> list[str]:
         """The arguments of the image, which has its variables already."""
-        return replace(self, env=()).words()
+        return RunOptions.image_words(replace(self, env=()))
 
 
 @dataclass(frozen=True)

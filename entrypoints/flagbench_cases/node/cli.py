@@ -79,7 +79,11 @@ def build_parser() -> Parser:
     job.add_argument("--master", metavar="HOST:PORT", help="address of node 0 (default: $FLAGBENCH_MASTER)")
     job.add_argument("--run-id", type=_run_id, metavar="ID", help="name of the run, equal on all nodes")
     work = parser.add_argument_group("work")
-    work.add_argument("--preset", choices=("reference", "tiny"), default="reference", help="size (default reference)")
+    work.add_argument(
+        "--preset",
+        choices=("reference", "tiny"),
+        help="the published size or a tiny one that takes seconds (default reference; on a processor there is none)",
+    )
     # Commands and jobs that were written for an earlier image may have it.
     work.add_argument("--division", choices=(DIVISION,), help=argparse.SUPPRESS)
     work.add_argument("--precision", choices=("fp32", "tf32", "fp16", "bf16", "fp8"), help="default: set by the case")

@@ -36,7 +36,7 @@ def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Requ
         case=arguments.case if arguments else redact(case),
         stack=FALLBACK_STACK,
         run_id=(arguments.run_id if arguments else None) or new_run_id(),
-        preset=arguments.preset if arguments else "reference",
+        preset=(arguments.preset if arguments else None) or "reference",
         nodes=arguments.nodes if arguments else 1,
         gpus=arguments.gpus if arguments else 1,
     )
@@ -59,6 +59,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
     """
     case = config.load_case(arguments.case)
     stack = config.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
+    arguments.preset = choose_preset(arguments, case, stack)
     store = stores.open_store(arguments.store)
     for option in ("data", "weights", "out", "resume", "bundle"):
         if "://" in (getattr(arguments, option) or ""):
@@ -100,6 +101,18 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
     request = request.resolved(case, stack, resolved)._replace(run_id=arguments.run_id or request.run_id)
     request = request._replace(record_id=new_record_id(request), begun=time_of_day.read(), roofs=roofs)
     return Resolved(request, placement, folder, store)
+
+
+def choose_preset(arguments: argparse.Namespace, case: Dict[str, Any], stack: Dict[str, Any]) -> str:
+    """The preset, by default `reference`. Raises UsageError where nobody asked for work of days on a processor."""
+    if arguments.preset is not None:
+        return arguments.preset
+    if stack["device"]["kind"] == "cpu" and case.get("kind") != MEASURE and not arguments.describe:
+        raise UsageError(
+            "no --preset is given, and the reference preset can take days on a processor",
+            "add --preset tiny, which takes seconds, or --preset reference",
+        )
+    return "reference"
 
 
 def roofs_beside(resolved: Dict[str, Any]) -> Dict[str, Any]:

@@ -71,6 +71,8 @@ def test_words_are_typed_back(parse: Callable[..., Any]) -> None:
 def test_an_image_is_always_told_its_nodes_and_devices() -> None:
     assert RunOptions().words() == ["--nodes=1", "--gpus=1"]
     assert RunOptions(nodes=2, gpus=8, full=True).words() == ["--nodes=2", "--gpus=8", "--full"]
+    # On a processor the image has no default preset.
+    assert RunOptions().image_words() == ["--nodes=1", "--gpus=1", "--preset=reference"]
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ class JobRequest:
     def arguments(self) -> list[str]:
         """What the image is told; which node it is, the cluster says."""
         # /data is named though it is the default: the tiny preset would take the set that it carries.
-        told = replace(self.run, run_id=self.run_id, max_minutes=self.max_minutes).words()
+        told = replace(self.run, run_id=self.run_id, max_minutes=self.max_minutes).image_words()
         told += [f"--{volume.name}=/{volume.name}" for volume in self.volumes]
         return told if self.job.store is None else [*told, f"--store={self.job.store}"]
 

@@ -20,7 +20,6 @@ def test_the_defaults() -> None:
         "case": "distilbert",
         "nodes": 1,
         "gpus": 1,
-        "preset": "reference",
         "timeout": 600.0,
     }
 

@@ -53,12 +53,12 @@ def run(*arguments: str | bytes, **variables: str) -> subprocess.CompletedProces
     [
         (),
         ("distilbert", "--nodes", "0"),
-        ("distilbert", "--nodes", "2"),
-        ("distilbert", "--set", "momentum=1"),
-        ("distilbert", "--store", "ftp://host/x"),
-        ("distilbert", "--data", "s3://bucket/sst2"),
+        ("distilbert", "--preset=tiny", "--nodes", "2"),
+        ("distilbert", "--preset=tiny", "--set", "momentum=1"),
+        ("distilbert", "--preset=tiny", "--store", "ftp://host/x"),
+        ("distilbert", "--preset=tiny", "--data", "s3://bucket/sst2"),
         (b"\xff\xfe", "--no-such"),
-        ("distilbert", "--nodes=2", "--node-rank", "9" * 5000),
+        ("distilbert", "--preset=tiny", "--nodes=2", "--node-rank", "9" * 5000),
     ],
 )
 def test_a_usage_error_leaves_one_record_and_no_traceback(arguments: tuple[str, ...]) -> None:
@@ -81,7 +81,7 @@ def test_the_first_node_alone_prints_a_usage_error(wrong: str, tmp_path: Path) -
     def node(index: int) -> int:
         message = tmp_path / ("message-%d" % index)
         variables = {"JOB_COMPLETION_INDEX": str(index), "FLAGBENCH_TERMINATION_LOG": str(message)}
-        done = run("distilbert", "--nodes=2", wrong, FLAGBENCH_MASTER=master, **variables)
+        done = run("distilbert", "--preset=tiny", "--nodes=2", wrong, FLAGBENCH_MASTER=master, **variables)
         assert done.returncode == json.loads(message.read_text())["exit_code"] == ExitCode.USAGE
         assert b"error: " in done.stderr
         return len(done.stdout.splitlines())
@@ -94,7 +94,7 @@ def test_the_first_node_alone_prints_a_usage_error(wrong: str, tmp_path: Path) -
     "arguments",
     [
         ("distilbert", "--stroe", "s3://AKIA:HIDDEN@bucket", "--token=SECRET"),
-        ("distilbert", "--data", "s3://AKIA:HIDDEN@bucket/sst2"),
+        ("distilbert", "--preset=tiny", "--data", "s3://AKIA:HIDDEN@bucket/sst2"),
     ],
 )
 def test_a_misplaced_secret_is_not_shown(arguments: tuple[str, ...]) -> None:
@@ -115,6 +115,31 @@ def test_a_checkpoint_that_cannot_be_used(settings: tuple[str, ...], code: ExitC
     assert done.returncode == code
     status = json.loads(done.stdout)["status"]
     assert (status["phase"], status["reason"]) == ("usage", words)
+
+
+@pytest.mark.parametrize(
+    ("words", "stack", "preset"),
+    [
+        (["distilbert"], "cpu", None),
+        (["distilbert", "--steps=5"], "cpu", None),
+        (["distilbert", "--preset=reference"], "cpu", "reference"),
+        (["distilbert", "--describe"], "cpu", "reference"),
+        (["roofs"], "cpu", "reference"),
+        (["distilbert"], "a100-cuda11.6", "reference"),
+    ],
+)
+def test_the_published_size_is_asked_for_on_a_processor(
+    words: list[str], stack: str, preset: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAGBENCH_STACK", stack)
+    if preset is None:
+        with pytest.raises(UsageError) as caught:
+            request.resolve(cli.parse(words), request.unresolved([], None))
+        assert "--preset tiny" in caught.value.remedy
+    else:
+        found = request.resolve(cli.parse(words), request.unresolved([], None)).request
+        assert found.config is not None
+        assert found.config["preset"] == found.preset == preset
 
 
 def test_a_closed_stdout_is_no_bug() -> None:

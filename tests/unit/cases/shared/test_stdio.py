@@ -78,9 +78,9 @@ def test_stderr_is_forwarded_in_order(tmp_path: Path) -> None:
         (["distilbert", "--describe"], "0<&- 2>&-", 0),
         (["distilbert", "--gpus", "0"], "2>/dev/full", 2),
         # A run that failed by itself: its record is kept nowhere, on stdout, or where --out is.
-        (["distilbert", "--data", "/nowhere"], ">/dev/full 2>&-", 14),
-        (["distilbert", "--data", "/nowhere"], "2>/dev/full", 3),
-        (["distilbert", "--data", "/nowhere", "--out", "OUT"], ">&- 2>&-", 3),
+        (["distilbert", "--preset=tiny", "--data", "/nowhere"], ">/dev/full 2>&-", 14),
+        (["distilbert", "--preset=tiny", "--data", "/nowhere"], "2>/dev/full", 3),
+        (["distilbert", "--preset=tiny", "--data", "/nowhere", "--out", "OUT"], ">&- 2>&-", 3),
     ],
 )
 def test_an_image_that_cannot_print_ends_with_its_code(

@@ -66,8 +66,9 @@ def test_arguments_are_handed_on_and_the_record_is_read(run: Run, request_for_cp
         "sys.exit(5)",
         replace(request_for_cpu, options=given),
     )
-    words = ["distilbert", "--nodes=1", "--gpus=2", "--data=--full", "--set=batch_size=8", "--weights=-w"]
-    assert (json.loads(result.record)["argv"], json.loads(result.record)["own"]) == (["cpu", *words], True)
+    shape = ["--nodes=1", "--gpus=2", "--preset=reference"]
+    words = ["cpu", "distilbert", *shape, "--data=--full", "--set=batch_size=8", "--weights=-w"]
+    assert (json.loads(result.record)["argv"], json.loads(result.record)["own"]) == (words, True)
     assert result.exit_code == 5
 
 
