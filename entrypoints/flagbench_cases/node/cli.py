@@ -4,9 +4,10 @@ import argparse
 import os
 from typing import List, Optional, Tuple
 
-from flagbench_cases.shared import checkpoint_facts, config
-from flagbench_cases.shared.arguments import Parser
+from flagbench_cases.shared import checkpoint_facts
+from flagbench_cases.shared.arguments import Parser, command_name
 from flagbench_cases.shared.errors import UsageError
+from flagbench_cases.shared.system import in_image
 from flagbench_core import DIVISION, __version__
 
 MAX_COUNT = checkpoint_facts.MAX_STEPS
@@ -59,16 +60,22 @@ def _run_id(text: str) -> str:
 
 def build_parser() -> Parser:
     """The argument parser of an image."""
+    if in_image():
+        work_of = "Run the case of this image"
+        prepare = "prepare"
+    else:
+        work_of = "Run one case"
+        prepare = "prepare CASE"
     parser = Parser(
-        prog="flagbench_cases",
-        description="Run one case and print one JSON record on stdout. Progress and logs go to stderr. "
-        "`prepare CASE` converts data and weights into the folders that a run reads.",
+        prog=command_name(),
+        description="%s and print one JSON record on stdout. Progress and logs go to stderr. "
+        "`%s` converts data and weights into the folders that a run reads." % (work_of, prepare),
         epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 4 a rank failed, 5 out of memory, 6 timeout or hang, "
         "7 interrupted, 12 a check failed, 13 wrong hardware, 14 measured but not stored, 15 network.",
         # An abbreviation that is unique today may be ambiguous once an option is added.
         allow_abbrev=False,
     )
-    parser.add_argument("case", help="one of: %s" % ", ".join(config.case_names()))
+    parser.add_case()
     parser.add_argument("--version", action="version", version="flagbench_cases %s" % __version__)
     job = parser.add_argument_group("job")
     job.add_argument("--nodes", type=_count, default=1, metavar="N", help="number of nodes (default 1)")

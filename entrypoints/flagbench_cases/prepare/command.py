@@ -16,7 +16,7 @@ from flagbench_cases.prepare import child
 from flagbench_cases.prepare.progress import printable, readable
 from flagbench_cases.prepare.writer import remove_partial
 from flagbench_cases.shared import config, output, processes, user_home
-from flagbench_cases.shared.arguments import Parser
+from flagbench_cases.shared.arguments import Parser, command_name
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from flagbench_cases.shared.files import KINDS
 from flagbench_cases.shared.interruption import Interruption
@@ -85,12 +85,12 @@ def prepare(argv: List[str], interruption: Interruption) -> str:
 def prepare_parser() -> Parser:
     """The argument parser of `prepare`."""
     parser = Parser(
-        prog="flagbench_cases prepare",
+        prog="%s prepare" % command_name(),
         description="Convert downloaded data and weights into the folders OUT/data and OUT/weights, which runs read.",
         epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 14 the disk is full.",
         allow_abbrev=False,
     )
-    parser.add_argument("case", help="one of: %s" % ", ".join(config.case_names()))
+    parser.add_case()
     parser.add_argument("--data", metavar="SRC", help="the downloaded data, a file or folder")
     parser.add_argument("--weights", metavar="SRC", help="the downloaded weights, a file or folder")
     parser.add_argument("--vocabulary", metavar="FILE", help="the tokenizer's file, if the data are text")

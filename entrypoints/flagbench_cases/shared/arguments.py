@@ -1,21 +1,34 @@
-"""An argument parser that raises UsageError."""
+"""An argument parser that raises UsageError and names the command that was typed."""
 
 import argparse
 import re
 import sys
 from typing import Any, NoReturn
 
-from flagbench_cases.shared import output
+from flagbench_cases.shared import config, output
 from flagbench_cases.shared.errors import UsageError
+from flagbench_cases.shared.system import in_image
+
+
+def command_name() -> str:
+    """What is typed before the arguments: `docker run IMAGE` of an image, whose name is not known inside."""
+    return "docker run IMAGE" if in_image() else "python -m flagbench_cases"
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError instead of exiting, so that a usage error leaves a record too."""
 
+    def add_case(self) -> None:
+        """Add the case, the first argument. The entry point of an image has it, so its help does not ask for it."""
+        text = "one of: %s" % ", ".join(config.case_names())
+        if in_image():
+            text = argparse.SUPPRESS
+        self.add_argument("case", help=text)
+
     def error(self, message: str) -> NoReturn:
         # An unrecognised argument may be a misplaced secret, so its value is not shown.
         message = re.sub(r"(unrecognized arguments: )(.*)", lambda m: m.group(1) + _names(m.group(2)), message)
-        raise UsageError(message, "see python -m flagbench_cases --help")
+        raise UsageError(message, "see %s --help" % self.prog)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help or version. Raises CaseError (14) if stdout cannot be written."""

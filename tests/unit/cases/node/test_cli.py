@@ -100,6 +100,20 @@ def test_help_and_version_end_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert __version__ in printed
 
 
+def test_an_image_names_its_own_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The entry point of an image gives the case, which the person who types `docker run` does not."""
+    monkeypatch.setenv("FLAGBENCH_CONTEXT_DIGEST", "sha256:" + "c" * 64)
+    with pytest.raises(SystemExit):
+        cli.parse(["distilbert", "--help"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("usage: docker run IMAGE [-h]")
+    assert "case" not in printed.split("\n\n")[0]
+    assert "glm" not in printed
+    with refuses(UsageError) as caught:
+        cli.parse(["distilbert", "--no-such"])
+    assert caught.value.remedy == "see docker run IMAGE --help"
+
+
 def test_data_given_beats_data_found(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("x")
     assert cli.locate_data("synthetic", str(tmp_path)) == ("synthetic", None)
