@@ -28,6 +28,8 @@ _SHORTEST_SECRET = 6
 
 GIVEN = "FLAGBENCH_ENV"
 """Names of the variables that were given by --env, separated by commas; all of them are published."""
+LAUNCHER = "FLAGBENCH_LAUNCHER"
+"""Set by `flagbench run`, which shows the answer itself; without it an image prints the answer on stderr."""
 
 
 def published(environment: Mapping[str, str], hide: Callable[[str], str] = redact) -> dict[str, str]:

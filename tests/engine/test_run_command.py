@@ -44,6 +44,7 @@ def test_a_run_prints_the_table_that_verify_shows(flagbench):
     ended = flagbench(*SHORT, "--gpus", "2", "--via", "native")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == flagbench("verify", "last").stdout
+    assert "checks passed" not in ended.stderr, "the image's own answer would be a second one"
     assert ended.stdout.startswith("NOT_COMPARABLE: ")
     assert "NVIDIA A100-SXM4-40GB" in ended.stdout
     verdict = flagbench("verify", "last", "--json")

@@ -4,6 +4,7 @@ import gc
 import json
 import math
 import os
+import re
 
 import pytest
 
@@ -37,6 +38,11 @@ def test_two_ranks_print_one_valid_record(tmp_path):
     assert all(rank["first_collective_median"] > 0 for rank in record["ranks"])
     assert record["telemetry"] is not None
     assert not [name for name in os.listdir(str(tmp_path)) if name.startswith("flagbench-")], "the spool is removed"
+    *_, speed, loss, checks, following = ended.stderr.splitlines()
+    assert re.match(r"flagbench: p_core [0-9.,]+ samples/s, without a 95 % interval: .*shorter than 100", speed)
+    assert loss == "flagbench: loss %.4g" % found["loss"]["value"]
+    assert checks == "flagbench: all %d checks passed" % len(record["quality"]["checks"])
+    assert following.endswith("`flagbench verify record.json`")
 
 
 @pytest.mark.long

@@ -43,6 +43,8 @@ def test_two_nodes_measure_together_and_name_a_slow_rank(tmp_path):
     first, second = [node.wait() for node in nodes]
     record = first.ok("roofs")
     assert second.code == 0
+    answers = [ended.stderr.count("checks passed") for ended in (first, second)]
+    assert answers == [1, 0], "node 0 alone says what the job came to"
     assert len(record["ranks"]) == 4
     named = sorted(record["slow_devices"], key=lambda each: each["share"])
     assert [device["rank"] for device in named[:1]] in ([1], []), "a busy machine may hide it"

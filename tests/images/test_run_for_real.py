@@ -47,6 +47,9 @@ def test_stdout_is_one_line_the_record(case, length, image_of, start, record_sch
     assert record["system"]["image"]["context_digest"].startswith("sha256:")
     checks = {check["name"]: check["ok"] for check in record["quality"]["checks"]}
     assert all(checks.values()), checks
+    *_, passed, following = run.stderr.splitlines()
+    assert passed == "flagbench: all %d checks passed" % len(checks)
+    assert following.endswith("`flagbench verify record.json`")
     if case == "aquila-33b":
         assert record["conditions"]["layout"] == "dp1 tp2 pp1"
         assert {metric["name"]: metric["value"] for metric in record["metrics"]}["loss"] < 1
@@ -177,6 +180,7 @@ def test_a_run_in_a_container_end_to_end(tool, docker_client, cpu_image, tmp_pat
     assert ended.returncode == 0, ended.err
     assert any(line.split()[:1] == ["metric"] for line in ended.out.splitlines())
     assert "flagbench: train" in ended.err, "progress is shown as it comes"
+    assert "checks passed" not in ended.err, "the image's own answer would be a second one"
     record = tool.stored()
     jsonschema.Draft202012Validator(record_schema).validate(record)
     assert record["run_id"] == tool.run_id

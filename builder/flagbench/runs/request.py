@@ -22,7 +22,7 @@ from flagbench.manifests.stack import Stack
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.records.scalars import RUN_ID
 from flagbench.schema import hint
-from flagbench_core.environment import GIVEN
+from flagbench_core.environment import GIVEN, LAUNCHER
 from flagbench_core.redaction import is_secret
 
 MAX_NODES = 100_000
@@ -44,7 +44,7 @@ _RESERVED = frozenset(
         *("FLAGBENCH_MASTER", "FLAGBENCH_NODE_RANK", "JOB_COMPLETION_INDEX"),
         *("FLAGBENCH_TERMINATION_LOG", "FLAGBENCH_STORE", "FLAGBENCH_HOST"),
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"),
-        *("FLAGBENCH_IMAGE_DIGEST", "FLAGBENCH_IMAGE_ID", "FLAGBENCH_STACK", GIVEN),
+        *("FLAGBENCH_IMAGE_DIGEST", "FLAGBENCH_IMAGE_ID", "FLAGBENCH_STACK", GIVEN, LAUNCHER),
         *("FLAGBENCH_COMMIT", "FLAGBENCH_CONTEXT_DIGEST", "FLAGBENCH_LOCK_DIGEST"),
     }
 )

@@ -11,8 +11,8 @@ from flagbench_cases.node import background, cli, network, rendezvous, superviso
 from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets, print_error
 from flagbench_cases.node.placement import Placement, likely_node
 from flagbench_cases.node.request import Request, resolve, unresolved
+from flagbench_cases.record import answer, bundle, termination
 from flagbench_cases.record import assemble as record
-from flagbench_cases.record import bundle, termination
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome
 from flagbench_cases.record.stores import Bundle
 from flagbench_cases.shared import output, processes, user_home
@@ -23,6 +23,7 @@ from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
 from flagbench_cases.shared.system import host_name
 from flagbench_core import __version__, scratch
+from flagbench_core.environment import LAUNCHER
 from flagbench_core.exit_codes import ExitCode
 
 DATA_REMEDY = "set --data to a folder made by `prepare` or one the case can read, or use --data synthetic"
@@ -167,6 +168,9 @@ def finish(attempt: Attempt, outcome: Optional[Outcome]) -> int:
     code, lost = delivery(attempt, made["record_id"]).deliver_record(made, attempt.stdout)
     termination.write(termination.of_record(made, attempt.request.gate, code, lost))
     attempt.disconnect()
+    if LAUNCHER not in os.environ:
+        for line in answer.lines(made, attempt.request.gate):  # last: on a terminal the record fills the screen
+            background.say(line)
     return code
 
 

@@ -16,6 +16,7 @@ from flagbench.runs.launchers import Health, LaunchResult
 from flagbench.runs.launchers.container_exit import exit_code, explain, record_in, record_of_killed
 from flagbench.runs.launchers.docker_command import Container, DockerOptions, is_another_node, plan, this_host
 from flagbench.runs.request import RunRequest
+from flagbench_core.environment import LAUNCHER
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
 
@@ -79,7 +80,7 @@ class DockerLauncher:
             container = replace(container, image=pulled)
         with self._advising():
             image, ended = run_container(
-                replace(container, environment={**container.environment, **self._shows}),
+                replace(container, environment={**container.environment, **self._shows, LAUNCHER: "docker"}),
                 request,
                 keep=self._options.keep_container,
             )

@@ -20,6 +20,7 @@ from flagbench.runs.launchers.folders import output_folder
 from flagbench.runs.request import RunRequest
 from flagbench.signals import Forwarding
 from flagbench_core import python_module, scratch
+from flagbench_core.environment import LAUNCHER
 from flagbench_core.exit_codes import ExitCode
 
 NEEDED = ("flagbench_cases", "torch", "numpy", "psutil", "tokenizers", "safetensors")
@@ -94,7 +95,14 @@ def follow(
         subprocess.Popen(
             [sys.executable, *python_module.options("flagbench_cases"), *arguments],
             # Not the store: what the run leaves is stored by this process.
-            env={**defaults, **os.environ, **(given or {}), "FLAGBENCH_STACK": stack.name, "FLAGBENCH_STORE": ""},
+            env={
+                **defaults,
+                **os.environ,
+                **(given or {}),
+                LAUNCHER: "native",
+                "FLAGBENCH_STACK": stack.name,
+                "FLAGBENCH_STORE": "",
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,

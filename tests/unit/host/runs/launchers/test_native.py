@@ -59,7 +59,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_for_cpu: RunReq
 def test_arguments_are_handed_on_and_the_record_is_read(run: Run, request_for_cpu: RunRequest) -> None:
     given = LocalOptions(gpus=2, data="--full", set_=("batch_size=8",), weights="-w")
     result = run(
-        "words = [os.environ['FLAGBENCH_STACK'], *sys.argv[1:]]\n"
+        "words = [os.environ['FLAGBENCH_STACK'], os.environ['FLAGBENCH_LAUNCHER'], *sys.argv[1:]]\n"
         "print('a banner')\n"
         "own = os.getsid(0) == os.getpid()  # a terminal's Ctrl-C reaches it only through this tool\n"
         "print(json.dumps({'schema': 'record/v1', 'argv': words, 'own': own, 'status': {'exit_code': 5}}))\n"
@@ -67,7 +67,7 @@ def test_arguments_are_handed_on_and_the_record_is_read(run: Run, request_for_cp
         replace(request_for_cpu, options=given),
     )
     shape = ["--nodes=1", "--gpus=2", "--preset=reference"]
-    words = ["cpu", "distilbert", *shape, "--data=--full", "--set=batch_size=8", "--weights=-w"]
+    words = ["cpu", "native", "distilbert", *shape, "--data=--full", "--set=batch_size=8", "--weights=-w"]
     assert (json.loads(result.record)["argv"], json.loads(result.record)["own"]) == (words, True)
     assert result.exit_code == 5
 
