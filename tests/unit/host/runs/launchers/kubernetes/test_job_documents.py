@@ -125,6 +125,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     },
     "a registry": {
         "main image": f"r.io:5000/team/flagbench/distilbert:cpu-{__version__}",
+        "main args -2": "--preset=reference",
     },
     "a digest": {
         "main image": f"r.io/x@{DIGEST}",
