@@ -9,8 +9,9 @@ from typing import List
 
 from flagbench_cases.shared.interruption import Interruption
 
-# ExitCode.INTERRUPTED, which is not imported yet.
+# Of ExitCode, which is not imported yet.
 INTERRUPTED = 7
+RANK_FAILED = 4
 
 
 def main(argv: List[str]) -> int:
@@ -20,9 +21,17 @@ def main(argv: List[str]) -> int:
         try:
             # Imported here: the import takes time, during which a container may be stopped too.
             from flagbench_cases.shared.stdio import Stderr
+            from flagbench_core import process_limits
 
-            with Stderr():
-                code = run(argv, interruption)
+            try:
+                with Stderr():
+                    code = run(argv, interruption)
+            except OSError as error:  # before there is a request to make a record of
+                if not process_limits.no_descriptor(error):
+                    raise
+                message = process_limits.reason(error), process_limits.REMEDY
+                print("error: %s\nfix: %s" % message, file=sys.stderr)
+                code = RANK_FAILED
         except KeyboardInterrupt:  # a second signal, before there is a record to write or after it was written
             pass
     if interruption.abandoned:

@@ -1,4 +1,4 @@
-"""The limits on the processes and threads of a user and of a control group, and the errors of one that is reached."""
+"""The limits on processes, threads and open files, and the errors of one that is reached."""
 
 import errno
 import os
@@ -13,14 +13,37 @@ _TEXT = re.compile(
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an error says that no process or thread could be started (EAGAIN)."""
+    """Whether an error says that no process or thread could be started (EAGAIN), or no file opened (EMFILE)."""
+    if no_descriptor(error):
+        return True
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno == errno.EAGAIN
     return isinstance(error, (RuntimeError, OSError)) and _TEXT.search(str(error)) is not None
 
 
-def reason() -> str:
-    """Why no process or thread can be started, with the limits that apply."""
+def no_descriptor(error: BaseException) -> bool:
+    """Whether an error says that this process may open no more files."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno == errno.EMFILE
+    return isinstance(error, (RuntimeError, OSError)) and os.strerror(errno.EMFILE) in str(error)
+
+
+def check_descriptors(count: int) -> None:
+    """Raise OSError (EMFILE) unless this process may open `count` more files."""
+    opened: List[int] = []
+    try:
+        for _ in range(count):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def reason(error: BaseException) -> str:
+    """Why a process or thread could not be started, or a file not opened, with the limits that apply."""
+    if no_descriptor(error):
+        number = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return "no more files can be opened (%s): ulimit -n is %d" % (os.strerror(errno.EMFILE), number)
     limits = []
     number = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if number != resource.RLIM_INFINITY and os.geteuid() != 0:  # it does not apply to root

@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     except (OSError, RuntimeError) as error:
         if not process_limits.is_refusal(error):
             raise
-        print_error(process_limits.reason(), process_limits.REMEDY)
+        print_error(process_limits.reason(error), process_limits.REMEDY)
         code = int(ExitCode.RANK_FAILED)
     with contextlib.suppress(NotPrinted):  # another error has been reported
         sys.stdout.flush()

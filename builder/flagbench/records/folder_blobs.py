@@ -36,6 +36,7 @@ _REMEDIES = {
     errno.ENOSPC: "free some space or name another store with --store",
     errno.EDQUOT: "free some of your quota or name another store with --store",
     errno.EFBIG: "raise the file size limit (ulimit -f) or name another store with --store",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.EROFS: "the file system is read-only; name another store with --store",
     errno.EACCES: "make the folder writable for you or name another store with --store",
     errno.EPERM: "the folder allows no new files or no hard links; name another store with --store",

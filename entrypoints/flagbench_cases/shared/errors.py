@@ -47,7 +47,7 @@ def system_error(error: BaseException, folder: str) -> Optional[CaseError]:
     """The CaseError for a resource denied by the system to a run with temporary files in `folder`; else None."""
     number = error.errno if isinstance(error, OSError) else None
     if process_limits.is_refusal(error):
-        return CaseError(process_limits.reason(), process_limits.REMEDY)
+        return CaseError(process_limits.reason(error), process_limits.REMEDY)
     if number == errno.ENOMEM:
         words = "there is not enough memory to start a process (%s)" % os.strerror(number)
         return CaseError(words, "free memory, or give the container more memory", ExitCode.OUT_OF_MEMORY)

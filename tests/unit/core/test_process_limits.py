@@ -17,6 +17,8 @@ pytestmark = pytest.mark.image
         (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), True),
         (RuntimeError("can't start new thread"), True),
         (RuntimeError("pthread_create failed"), True),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), True),
+        (RuntimeError("socket: Too many open files"), True),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), False),
         (RuntimeError("something else"), False),
         (ValueError("can't start new thread"), False),
@@ -32,6 +34,6 @@ def test_the_limit_is_named(monkeypatch):
     limit = 54321 if before[1] == resource.RLIM_INFINITY else before[1]
     try:
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, before[1]))
-        assert "ulimit -u is %d" % limit in process_limits.reason()
+        assert "ulimit -u is %d" % limit in process_limits.reason(RuntimeError("can't start new thread"))
     finally:
         resource.setrlimit(resource.RLIMIT_NPROC, before)

@@ -150,6 +150,21 @@ def test_a_closed_stdout_is_no_bug() -> None:
     assert b"could not be printed on stdout (Bad file descriptor)\nfix: " in done.stderr
 
 
+@pytest.mark.parametrize(("limit", "records"), [(6, 0), (10, 1), (12, 1)])
+def test_without_a_free_descriptor_the_limit_is_named(limit: int, records: int, tmp_path: Path) -> None:
+    """From a limit that not even the request can be read with, to one that the ranks could not start with."""
+    command = [sys.executable, "-m", "flagbench_cases", "distilbert", "--preset", "tiny", "--steps", "1"]
+    env = dict(os.environ, TMPDIR=str(tmp_path))
+    script = 'ulimit -n "$1"; shift; exec "$@"'
+    arguments = ["sh", "-c", script, "sh", str(limit), *command]
+    done = subprocess.run(arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == ExitCode.RANK_FAILED
+    assert "ulimit -n is %d" % limit in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
+    assert len(done.stdout.splitlines()) == records
+    assert not list(tmp_path.iterdir())
+
+
 def test_help_beside_a_mistake_is_a_usage_error_too() -> None:
     done = run("distilbert", "--nodes", "0", "--help")
     assert done.returncode == ExitCode.USAGE
