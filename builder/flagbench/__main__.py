@@ -12,6 +12,15 @@ _COLLECT_AFTER = 100_000
 
 def main() -> int:
     """Run the command line with this process's arguments; returns the exit code."""
+    # With it Python prints the exception of sys.exit, waits for input and ends with another code; children, too.
+    inspects = os.environ.pop("PYTHONINSPECT", "") != ""
+    code = _run()
+    if inspects:
+        os._exit(code)
+    return code
+
+
+def _run() -> int:
     if sys.argv[1:] == ["--version"]:
         # Answered before anything else is imported: scripts ask for the version in loops.
         from flagbench_core import __version__
@@ -21,6 +30,10 @@ def main() -> int:
             return 0
         except OSError:
             pass  # a slow reader, a full disk, none at all: as for every other command
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end_interrupted)
     from flagbench import stdio
 
     stdio.install()
@@ -29,6 +42,12 @@ def main() -> int:
 
     sys.excepthook = cli.report_bug
     return cli.run(sys.argv[1:])
+
+
+def _end_interrupted(number: int, frame: object) -> None:
+    """End at once, while modules are imported: a KeyboardInterrupt there would be a traceback."""
+    os.write(2, b"error: interrupted\nfix: run the command again when ready\n")
+    os._exit(7)
 
 
 if __name__ == "__main__":

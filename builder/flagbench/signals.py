@@ -31,11 +31,12 @@ _END_SECONDS = 0.02
 
 @contextmanager
 def raising_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, unless the caller ignores them.
+    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, unless the caller ignores them.
 
     For the main thread.
     """
-    numbers = [each for each in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    stopping = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    numbers = [number for number in stopping if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         yield

@@ -52,5 +52,21 @@ def run(argv: List[str], interruption: Interruption) -> int:
     return node.main(argv, interruption)
 
 
+def start() -> None:
+    """Run this process's arguments and end the process, with PYTHONINSPECT too.
+
+    With it, Python prints the exception of sys.exit, waits for input and ends with another code. Children have none.
+    """
+    inspects = os.environ.pop("PYTHONINSPECT", "") != ""
+    try:
+        code = main(sys.argv[1:])
+    except SystemExit as stop:  # argparse's, after --help
+        code = int(stop.code or 0)
+    if inspects:
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    start()

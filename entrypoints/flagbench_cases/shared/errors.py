@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import sys
 from typing import Optional, Sequence
 
 from flagbench_core import process_limits
@@ -44,7 +45,13 @@ class PeerError(CaseError):
 
 
 def system_error(error: BaseException, folder: str) -> Optional[CaseError]:
-    """The CaseError for a resource denied by the system to a run with temporary files in `folder`; else None."""
+    """The CaseError for a module that is missing, or a resource denied by the system; else None.
+
+    `folder` is that of the run's temporary files.
+    """
+    if isinstance(error, ModuleNotFoundError) and error.name is not None and not error.name.startswith("flagbench"):
+        words = "%s is not installed in this Python, %s" % (error.name, sys.executable)
+        return CaseError(words, "run `pip install -e '.[cases]'` in the checkout of flagbench", ExitCode.USAGE)
     number = error.errno if isinstance(error, OSError) else None
     if process_limits.is_refusal(error):
         return CaseError(process_limits.reason(error), process_limits.REMEDY)

@@ -165,6 +165,22 @@ def test_without_a_free_descriptor_the_limit_is_named(limit: int, records: int, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("word", "code"), [("--help", ExitCode.OK), ("--nosuch", ExitCode.USAGE)])
+def test_pythoninspect_changes_no_exit_code(word: str, code: ExitCode) -> None:
+    done = run("distilbert", word, PYTHONINSPECT="1")
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr.decode()
+
+
+def test_a_missing_module_is_no_bug(tmp_path: Path) -> None:
+    (tmp_path / "psutil.py").write_text("raise ModuleNotFoundError('no psutil', name='psutil')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = run("distilbert", "--preset", "tiny", "--steps", "1", PYTHONPATH=path)
+    assert done.returncode == ExitCode.USAGE
+    assert json.loads(done.stdout)["status"]["reason"].startswith("psutil is not installed in this Python")
+    assert "Traceback" not in done.stderr.decode()
+
+
 def test_help_beside_a_mistake_is_a_usage_error_too() -> None:
     done = run("distilbert", "--nodes", "0", "--help")
     assert done.returncode == ExitCode.USAGE

@@ -68,6 +68,28 @@ def test_what_a_command_raises_is_its_code_and_its_words(
     assert flagbench("") == (code, "", printed)
 
 
+def test_an_interrupt_during_imports_is_no_traceback() -> None:
+    script = (
+        "import os, signal, sys\n"
+        "def interrupt(event, arguments):\n"
+        "    if event == 'import' and arguments[0] == 'typer':\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.addaudithook(interrupt)\n"
+        "from flagbench.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    done = process("-c", script)
+    expected = "error: interrupted\nfix: run the command again when ready\n"
+    assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, "", expected)
+
+
+@pytest.mark.parametrize(("words", "code"), [("--version", ExitCode.OK), ("list nosuch", ExitCode.USAGE)])
+def test_pythoninspect_changes_no_exit_code(words: str, code: ExitCode) -> None:
+    done = process("-m", "flagbench", *words.split(), PYTHONINSPECT="1")
+    assert done.returncode == code
+    assert "a bug in flagbench" not in done.stderr
+
+
 @pytest.mark.parametrize("debug", ["0", "1"])
 def test_a_bug_is_one_line_and_a_traceback_only_on_request(debug: str) -> None:
     script = "import flagbench.__main__ as m, flagbench.cli.main as c; c.run = lambda _: {}['a\\nb']; m.main()"
