@@ -16,11 +16,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLES = {"README.md", "docs/reference/README.md", "docs/run-a-case.md"}
+TABLES = {"docs/reference/README.md", "docs/run-a-case.md", "docs/what-was-tested.md"}
 """Pages with tables made from every manifest."""
 FORMULAS = "entrypoints/flagbench_core/flops.py"
 """To which a case may add a formula."""
-COPIED = ("manifests", "images", "entrypoints", "tools", "docs/reference", "docs/run-a-case.md", "README.md")
+COPIED = (
+    "manifests",
+    "images",
+    "entrypoints",
+    "tools",
+    "docs/reference",
+    "docs/run-a-case.md",
+    "docs/what-was-tested.md",
+)
 BLOCK = re.compile(r"^(?:`(?P<path>[^`\n]+)`:\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 GENERATED = re.compile(r"^- `([^`\n]+)`: ", re.MULTILINE)
 

@@ -85,8 +85,8 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
             files[docs / "verdict" / f"{chart.id}.svg"] = picture(chart)
     if (docs / "badges").is_dir():
         files |= {docs / "badges" / f"{name}.svg": badge(*shown) for name, shown in BADGES.items()}
-    for page in sorted([root / "README.md", *docs.glob("*.md")]):
-        if page.is_file() and page not in files:
+    for page in sorted(docs.glob("*.md")):
+        if page not in files:
             text = page.read_text(encoding="utf-8")
             if _PART.search(text):
                 files[page] = _PART.sub(partial(_filled, page, known), text)

@@ -83,8 +83,7 @@ def checkout(tmp_path: Path) -> Path:
     """A copy of the pages and of what they are generated from."""
     for name in ("docs", "builder", "entrypoints", "manifests", "tools"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
-    for name in ("README.md", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
 
@@ -95,13 +94,13 @@ def run_generator(checkout: Path, *options: str) -> subprocess.CompletedProcess[
 
 
 def test_an_edited_generated_part_is_written_again(checkout: Path) -> None:
-    page, picture = checkout / "README.md", checkout / "docs" / "verdict" / "verdict.svg"
+    page, picture = checkout / "docs" / "what-was-tested.md", checkout / "docs" / "verdict" / "verdict.svg"
     before = page.read_text()
-    page.write_text(before.replace("| `glm` |", "| `glm` | typed by hand |"))
+    page.write_text(before.replace("| `glm` | GLM-Large", "| `glm` | typed by hand"))
     picture.write_text("<svg/>")
     check = run_generator(checkout, "--check")
     assert check.returncode == ExitCode.USAGE
-    assert check.stderr.startswith("error: out of date: README.md, docs/verdict/verdict.svg\n")
+    assert check.stderr.startswith("error: out of date: docs/verdict/verdict.svg, docs/what-was-tested.md\n")
     assert run_generator(checkout).returncode == 0
     assert page.read_text() == before
     assert run_generator(checkout, "--check").returncode == 0
@@ -110,9 +109,9 @@ def test_an_edited_generated_part_is_written_again(checkout: Path) -> None:
 def test_a_record_of_a_device_makes_its_cell_measured(checkout: Path) -> None:
     record = {"schema": "record/v1", "case": "glm", "stack": "cuda13"}
     (checkout / "docs" / "measured" / "glm.json").write_text(json.dumps(record))
-    readme = generated_files(load_catalog(), checkout)[checkout / "README.md"]
-    (row,) = (line for line in readme.splitlines() if line.startswith("| `glm` |"))
-    (stacks,) = (line for line in readme.splitlines() if line.startswith("| case |"))
+    page = generated_files(load_catalog(), checkout)[checkout / "docs" / "what-was-tested.md"]
+    (row,) = (line for line in page.splitlines() if line.startswith("| `glm` | GLM-Large"))
+    (stacks,) = (line for line in page.splitlines() if line.startswith("| case |"))
     measured = dict(zip(stacks.split("|"), row.split("|")))
     assert MEASURED in measured[" `cuda13` "]
     assert row.count(MEASURED) == 1
