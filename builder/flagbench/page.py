@@ -26,15 +26,16 @@ _SGR = {"bold green": "1;32", "bold red": "1;31", "bold yellow": "1;33", "bold":
 class Table:
     """Rows of text under named columns; those in `right` are set flush right.
 
-    On a terminal too narrow for it, the columns in `cut` are shortened first, then those in `drop` are left out one
-    after the other. A column in neither, like that of the ids, is always shown in full. `styles` are by the whole
-    text of a cell. The title is a line above the columns.
+    On a terminal too narrow for it, cells in `short` become their shorter text, then the columns in `cut` are
+    shortened, then those in `drop` are left out one after the other. A column in neither, like that of the ids, is
+    always shown in full. `styles` are by the whole text of a cell. The title is a line above the columns.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: frozenset[str] = frozenset()
     styles: Mapping[str, str] = field(default_factory=dict)
+    short: Mapping[str, str] = field(default_factory=dict)
     cut: Sequence[str] = ()
     drop: Sequence[str] = ()
     title: str = ""
@@ -77,10 +78,12 @@ def _lines(block: Block, width: int | None, ellipsis: str, *, colour: bool) -> I
     if isinstance(block, Lines):
         return [_styled(visible(line), block.style, colour=colour) for line in block.lines]
     shown = [[visible(cell) for cell in row] for row in (block.columns, *block.rows)]
-    natural = {
-        name: min(_WIDEST, max(map(_cells, column)))
-        for name, column in zip(block.columns, zip(*shown, strict=True), strict=True)
-    }
+    natural = _natural(block.columns, shown)
+    shortened = False
+    if width is not None and block.short and _total(natural) > width:
+        shown = [[visible(block.short.get(cell, cell)) for cell in row] for row in (block.columns, *block.rows)]
+        natural = _natural(block.columns, shown)
+        shortened = True
     widths = natural if width is None else _fitted(block, natural, width)
     lines = [_styled(visible(block.title), "bold", colour=colour)] if block.title else []
     for row in shown:
@@ -94,10 +97,23 @@ def _lines(block: Block, width: int | None, ellipsis: str, *, colour: bool) -> I
             texts.append(padding + text if name in block.right else text + padding)
         lines.append(_GAP.join(texts).rstrip())
     missing = [name for name in block.columns if name not in widths]
-    if missing or widths != natural:
+    if missing or shortened or widths != natural:
         what = f"left out: {', '.join(missing)}" if missing else "cut to the terminal"
         lines.append(f"({what}; --wide shows everything)")
     return lines
+
+
+def _natural(columns: Sequence[str], shown: Sequence[Sequence[str]]) -> dict[str, int]:
+    """How wide each column is."""
+    return {
+        name: min(_WIDEST, max(map(_cells, column)))
+        for name, column in zip(columns, zip(*shown, strict=True), strict=True)
+    }
+
+
+def _total(widths: Mapping[str, int]) -> int:
+    """How many characters columns take, with the gaps between them."""
+    return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
 
 
 def _fitted(table: Table, natural: Mapping[str, int], width: int) -> dict[str, int]:
@@ -105,7 +121,7 @@ def _fitted(table: Table, natural: Mapping[str, int], width: int) -> dict[str, i
     widths = dict(natural)
     for name in ("", *table.drop):
         widths = {column: natural[column] for column in widths if column != name}
-        excess = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
+        excess = _total(widths) - width
         for column in sorted(widths.keys() & set(table.cut), key=lambda c: natural[c], reverse=True):
             if excess > 0:
                 least = min(natural[column], max(_NARROWEST, _cells(column)))

@@ -23,7 +23,9 @@ def command(
     records: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RECORD...]", autocompletion=complete.records, help="Ids or beginnings of ids, last or last~1."
+            metavar="[RECORD...]",
+            autocompletion=complete.records,
+            help="Ids, their beginnings or last 8 digits, last or last~1.",
         ),
     ] = None,
     older_than: Annotated[

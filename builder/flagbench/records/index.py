@@ -46,6 +46,7 @@ class Summary(msgspec.Struct, frozen=True):
     claim: str | None = None
     gate: str | None = None
     """The name of the metric that decided."""
+    gate_unit: str | None = None
     ratio: tuple[float, float | None, float | None] | None = None
     """That metric's ratio to the claim and the ends of its interval; None where they cannot be compared."""
     device: str | None = None

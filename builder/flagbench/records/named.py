@@ -27,7 +27,10 @@ from flagbench.schema import hint
 from flagbench.terminal import brief, visible
 from flagbench_core.exit_codes import ExitCode
 
-STORED_HELP = "The id of a stored record or its beginning, last for the newest one, last~1 for the one before it."
+STORED_HELP = (
+    "The id of a stored record, its beginning or the 8 digits at its end, "
+    "last for the newest one, last~1 for the one before it."
+)
 RECORD_HELP = f"A file, - for standard input, or a stored record: {STORED_HELP[0].lower()}{STORED_HELP[1:]}"
 
 _LAST = re.compile(r"last(~([0-9]{0,6}))?")
@@ -96,7 +99,7 @@ def stored_entries(names: Iterable[str], store: Store) -> list[StoredRecord]:
 
 
 def _stored_id(name: str, store: Store) -> str:
-    """The id that `name` is or is the beginning of.
+    """The id that `name` is, is the beginning of, or as a short id is the end of.
 
     Raises StoreError: usage for what is not an id or fits several, data for a beginning that fits none.
     """
@@ -124,7 +127,7 @@ def _stored_id(name: str, store: Store) -> str:
     more = f"\n  and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
     listed = "".join(f"\n  {record_id}" for record_id in found[:_CANDIDATES])
     raise StoreError(
-        f"'{name}' is the beginning of {len(found)} ids:{listed}{more}",
+        f"'{name}' fits {len(found)} ids:{listed}{more}",
         remedy="give more of the id",
         code=ExitCode.USAGE,
     )

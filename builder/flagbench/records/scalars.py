@@ -8,6 +8,8 @@ from msgspec import Meta
 
 RECORD_ID = "[0-9A-Za-z][0-9A-Za-z._-]{7,159}"
 """No path separator matches, so an id is never a path."""
+SHORT_ID = "[0-9a-f]{8}"
+"""The random digits that an id of a run ends with, after a hyphen: a listing shows them, and commands accept them."""
 
 # `\Z` and not `$`, which also matches before a final newline.
 RecordId = Annotated[str, Meta(pattern=rf"^{RECORD_ID}\Z")]

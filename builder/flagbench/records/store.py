@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,6 +21,7 @@ from flagbench.records.bundles import Bundles
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.index import Index, Summary, summary_of
 from flagbench.records.read import MAX_BYTES, parse, read_record
+from flagbench.records.scalars import SHORT_ID
 from flagbench.records.store_keys import Place, check_record_id, parse_key, prefix
 from flagbench.terminal import brief
 from flagbench.user_folders import data_folder
@@ -137,10 +139,13 @@ class Store:
         """The record at a place, checked as `get` does, without a search for it. Raises StoreError (DATA)."""
         return self._load(Blob(place.key))
 
-    def find(self, beginning: str) -> builtins.list[str]:
-        """The ids of stored records that begin with `beginning`, each once, in order."""
-        ids = (place.record_id for place, blob in self._objects() if blob.problem is None)
-        return sorted({found for found in ids if found.startswith(beginning)})
+    def find(self, part: str) -> builtins.list[str]:
+        """The ids of stored records that begin with `part` or, if it is a short id, end with it: once, in order."""
+        ids = {place.record_id for place, blob in self._objects() if blob.problem is None}
+        found = {record_id for record_id in ids if record_id.startswith(part)}
+        if re.fullmatch(SHORT_ID, part):
+            found |= {record_id for record_id in ids if record_id.endswith(f"-{part}")}
+        return sorted(found)
 
     def read(self, entry: StoredRecord) -> bytes:
         """The bytes of a listed record, checked as `get` does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,34 +11,52 @@ from flagbench.page import Block, Lines, Table
 from flagbench.price import price_here
 from flagbench.records.bundles import StoredBundle
 from flagbench.records.model import Measurement, Metric, Record
+from flagbench.records.scalars import SHORT_ID
 from flagbench.records.store import StoredRecord
 from flagbench.report.results import state_of
 from flagbench.report.verdict_page import setting_text
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.efficiency import efficiency
+from flagbench.verdict.result import four_digits
 
 
 def listing(entries: Sequence[StoredRecord]) -> Table:
     """Stored records, a row each."""
-    columns = ("RECORD", "CREATED", "IMAGE", "HOST", "PRESET", "STATE", "DURATION", "GATE", "VERDICT")
-    drop = ("CREATED", "PRESET", "DURATION", "HOST", "IMAGE", "GATE", "STATE", "VERDICT")
-    return Table(columns, [_row(entry) for entry in entries], drop=drop)
+    columns = (
+        *("RECORD", "VERDICT", "RATIO", "SPEED", "HOST", "METRIC", "IMAGE"),
+        *("PRESET", "CREATED", "STATE", "DURATION"),
+    )
+    drop = ("DURATION", "STATE", "PRESET", "METRIC", "CREATED", "IMAGE", "HOST")
+    rows = [_row(entry) for entry in entries]
+    return Table(columns, rows, frozenset({"RATIO"}), short=_short_ids(entries), drop=drop)
+
+
+def _short_ids(entries: Sequence[StoredRecord]) -> dict[str, str]:
+    """The digits that each id ends with; without an id that has none, or whose digits another one has too."""
+    whole: dict[str, list[str]] = {}
+    for record_id in dict.fromkeys(entry.record_id for entry in entries):
+        short = record_id.rpartition("-")[2]
+        if re.fullmatch(SHORT_ID, short):
+            whole.setdefault(short, []).append(record_id)
+    return {ids[0]: short for short, ids in whole.items() if len(ids) == 1}
 
 
 def _row(entry: StoredRecord) -> list[str]:
-    cells = [entry.record_id, entry.created_at, f"{entry.case}:{entry.stack}"]
+    image = f"{entry.case}:{entry.stack}"
     summary = entry.summary
     if summary is None:
-        return [*cells, "-", "-", state_of(entry).value, "-", "-", "-"]
-    gate = summary.metrics.get(summary.gate or "")
+        return [entry.record_id, *["-"] * 5, image, "-", entry.created_at, state_of(entry).value, "-"]
+    ratio, speed, metric, duration = "-", "-", "-", "-"
+    if summary.ratio is not None:
+        ratio = f"{summary.ratio[0]:.3f}"
+    if summary.gate is not None and summary.gate in summary.metrics:
+        metric = summary.gate
+        speed = f"{four_digits(summary.metrics[metric])} {summary.gate_unit or ''}".rstrip()
+    if summary.duration is not None:
+        duration = _duration(summary.duration)
     return [
-        *cells,
-        summary.host or "-",
-        summary.preset,
-        summary.state,
-        "-" if summary.duration is None else _duration(summary.duration),
-        "-" if gate is None else f"{summary.gate} {gate:.5g}",
-        summary.verdict or "-",
+        *(entry.record_id, summary.verdict or "-", ratio, speed, summary.host or "-", metric, image),
+        *(summary.preset, entry.created_at, summary.state, duration),
     ]
 
 

@@ -31,7 +31,7 @@ from flagbench.verdict.interval import candidates
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import invalid
 
-CACHED_AS = 9
+CACHED_AS = 10
 """Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
 verdict, nearest claim, ratio, gate or soundness: in verdict, core, records, manifests or here. Verdicts that were
 cached under another number are computed again."""
@@ -142,6 +142,7 @@ def _judged(record: Record, catalog: Catalog) -> Summary:
     if case is None:
         return summary
     claims = claims_for(record, case, catalog.claims.values())
+    units = {metric.name: metric.unit for metric in record.metrics}
     claim_id = None
     if claims:
         claim = choose_claim(record, case, claims)
@@ -151,15 +152,17 @@ def _judged(record: Record, catalog: Catalog) -> Summary:
         result = nearest_reference([record], catalog)
     if result is None:
         sound = record.evidence is not None and not invalid(recompute(record, case))
-        return msgspec.structs.replace(summary, gate=case.gate, sound=sound)
+        return msgspec.structs.replace(summary, gate=case.gate, gate_unit=units.get(case.gate), sound=sound)
     held_by = candidates(gate_spec(case), result.against)
+    gate = next((name for name in held_by if name in summary.metrics), case.gate)
     of_gate = next((m.ratio for m in result.metrics if m.name == result.gate and m.comparable), None)
     return msgspec.structs.replace(
         summary,
         verdict=result.verdict.value,
         claim=claim_id,
         ratio=of_gate and (of_gate.value, *(of_gate.ci95 or (None, None))),
-        gate=next((name for name in held_by if name in summary.metrics), case.gate),
+        gate=gate,
+        gate_unit=units.get(gate),
         sound=record.evidence is not None and result.verdict is not Verdict.INVALID,
     )
 

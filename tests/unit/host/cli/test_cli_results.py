@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from flagbench.page import render
 from flagbench.records.store import Store, StoredRecord
+from flagbench.report.record_page import listing
 from flagbench.report.results import with_verdicts
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import REPLAY, Flagbench, MakeRecord
 from unit.host.verdict.conftest import ROWS
+
+
+class Terminal(io.StringIO):
+    """A stream that tables are cut for."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -27,12 +37,42 @@ def filled(store: Store, make_record: MakeRecord) -> Store:
 
 def test_ls_is_newest_first(filled: Store, flagbench: Flagbench) -> None:
     header, newer, older = flagbench("results ls").out.splitlines()
-    assert header.split() == ["RECORD", "CREATED", "IMAGE", "HOST", "PRESET", "STATE", "DURATION", "GATE", "VERDICT"]
-    assert newer.split()[:3] == ["the-newer-one", "2026-01-02T00:00:00Z", "distilbert:a100-cuda11.6"]
-    assert newer.split()[3:] == ["-", "tiny", "failed", "12.5s", "-", "INVALID"]
-    assert older.split()[-5:] == ["ok", "12.5s", "p_core", "321.5", "INVALID"]
+    assert header.split()[:6] == ["RECORD", "VERDICT", "RATIO", "SPEED", "HOST", "METRIC"]
+    assert header.split()[6:] == ["IMAGE", "PRESET", "CREATED", "STATE", "DURATION"]
+    assert newer.split()[:6] == ["the-newer-one", "INVALID", "-", "-", "-", "-"]
+    assert newer.split()[6:] == ["distilbert:a100-cuda11.6", "tiny", "2026-01-02T00:00:00Z", "failed", "12.5s"]
+    assert older.split()[:7] == ["the-older-one", "INVALID", "-", "321.5", "samples/s", "-", "p_core"]
     failed = flagbench("results ls --json").json["records"][0]
     assert (failed["exit_code"], failed["reason"]) == (4, "a rank died")
+
+
+def test_ls_on_80_columns_has_short_id_verdict_speed_host(
+    store: Store, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = json.loads(REPLAY.read_bytes())
+    whole = "20260101T000000Z-distilbert-a100-cuda11.6-1x8-0a1b2c3d"
+    store.put(json.dumps({**record, "record_id": whole}).encode())
+    monkeypatch.setenv("COLUMNS", "80")
+    header, row, _ = render([listing(with_verdicts(store, store.list()))], Terminal()).splitlines()
+    assert header.split()[:5] == ["RECORD", "VERDICT", "RATIO", "SPEED", "HOST"]
+    assert row.split()[:6] == ["0a1b2c3d", "REPRODUCED", "1.000", "1943", "samples/s", "machine"]
+    assert max(len(header), len(row)) <= 80
+    assert whole in flagbench("results ls").out
+    assert flagbench("results show --json 0a1b2c3d").json["record_id"] == whole
+    assert flagbench("verify 0a1b2c3d").code == 0
+
+
+def test_ls_shortens_no_id_to_digits_of_two(
+    store: Store, flagbench: Flagbench, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in ("20260101", "20260102"):
+        store.put(make_record(record_id=f"{day}T000000Z-distilbert-cpu-1x1-11111111"))
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = render([listing(with_verdicts(store, store.list()))], Terminal())
+    assert shown.count("-distilbert-cpu-1x1-11111111") == 2
+    ended = flagbench("results show 11111111")
+    assert ended.code == ExitCode.USAGE
+    assert "'11111111' fits 2 ids" in ended.err
 
 
 def test_a_limited_listing_remembers_its_verdicts(filled: Store, flagbench: Flagbench) -> None:
@@ -65,8 +105,8 @@ def test_what_no_row_of_this_device_is_of_has_no_verdict(store: Store, flagbench
 @pytest.mark.parametrize(
     ("without", "shown", "verdict"),
     [
-        ("p_core", "p_core_host 1942", "REPRODUCED"),
-        ("p_core_host", "p_core 1944", "REPRODUCED"),
+        ("p_core", "1943 samples/s", "REPRODUCED"),
+        ("p_core_host", "1945 samples/s", "REPRODUCED"),
     ],
 )
 def test_ls_shows_the_metric_that_decided(
@@ -77,7 +117,7 @@ def test_ls_shows_the_metric_that_decided(
     store.put(json.dumps(record).encode())
     row = flagbench("results ls --wide").out.splitlines()[1]
     assert f"  {shown}" in row
-    assert row.split()[-1] == verdict
+    assert row.split()[1] == verdict
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_cell_of_megabytes_is_not_padded_to_in_every_row() -> None:
 
 
 @pytest.mark.parametrize("width", [10, 100, 1000])
-@pytest.mark.parametrize("command", ["results ls", "list", f"verify {ID}", f"compare last {ID}"])
+@pytest.mark.parametrize("command", ["list", f"verify {ID}", f"compare last {ID}"])
 def test_a_page_has_its_ids_whole_and_no_boxes_at_any_width(
     store: Store, monkeypatch: pytest.MonkeyPatch, flagbench: Flagbench, command: str, width: int
 ) -> None:
