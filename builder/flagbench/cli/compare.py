@@ -13,7 +13,9 @@ from flagbench.manifests.lookup import catalog_get
 from flagbench.output import echo_json
 from flagbench.records.named import RECORD_HELP, load_records
 from flagbench.report import comparison_table
-from flagbench.verdict import compare_records
+from flagbench.report.history import named_priors
+from flagbench.verdict import compare_records, judge_speed
+from flagbench.verdict.interval import Terms
 
 
 def command(
@@ -26,7 +28,10 @@ def command(
     wide: WideOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how two records of a case differ: conditions, settings, metrics (B/A), losses.
+    """Show how two records of a case differ: verdict, conditions, settings, metrics (B/A), losses.
+
+    The verdict is that of `flagbench verify B --baseline A`: FASTER, SLOWER, SAME, INCONCLUSIVE or NOT_COMPARABLE. It
+    does not change the exit code.
 
     The interval of A, or of B, is computed from the steps of that run; that of B/A includes the spread between runs.
     The last lines name the methods.
@@ -39,13 +44,17 @@ def command(
 
     --json prints {"schema", "exit_code", "a", "b", "case", "conditions": [{"name", "a", "b", "agreement"}], "config":
     [{"path", "a", "b"}], "gate", "metrics": [{"name", "unit", "a", "b", "ratio"}], "losses":
-    {"outcome", "reason", "errors": {"steps", "missing", "mean", "largest", "largest_step", "parts_at"}}, "problems"}.
+    {"outcome", "reason", "errors": {"steps", "missing", "mean", "largest", "largest_step", "parts_at"}}, "problems",
+    "verdict", "reason"}; the last two are null where there is no verdict.
     """
     left, right = load_records([a, b], store)
     case = catalog_get(load_catalog(claims=False).cases, left.case, kind="case")
-    comparison = compare_records(left, right, case)
+    terms = Terms(priors=named_priors([a, b], [right], [right, left], store))
+    comparison = compare_records(left, right, case, terms)
+    speed = judge_speed(comparison, case, terms)
     if as_json:
-        echo_json(comparison.to_dict())
+        verdict, reason = (None, None) if speed is None else (speed.verdict.value, speed.reason)
+        echo_json(comparison.to_dict() | {"verdict": verdict, "reason": reason})
     else:
-        print(comparison_table(comparison, wide=wide), end="")
+        print(comparison_table(comparison, speed, wide=wide), end="")
     raise typer.Exit(int(comparison.exit_code))

@@ -17,10 +17,9 @@ from flagbench.manifests.lookup import catalog_get
 from flagbench.output import check_output, echo_json, write_output
 from flagbench.price import check_price, price_here
 from flagbench.records.model import Record
-from flagbench.records.named import RECORD_HELP, SERIES_HELP, Runs, is_path, load_runs, require_one_stdin
-from flagbench.records.store import open_store
+from flagbench.records.named import RECORD_HELP, SERIES_HELP, Runs, load_runs, require_one_stdin
 from flagbench.report import explanation_page, verdict_table
-from flagbench.report.history import store_priors
+from flagbench.report.history import named_priors
 from flagbench.report.junit import junit_of_verdict
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
 from flagbench.verdict.efficiency import efficiency
@@ -28,7 +27,6 @@ from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against
 from flagbench.verdict.series import dated, look_level, with_series
-from flagbench.verdict.stats.between import Prior
 from flagbench.verdict.stats.compare import WITHIN
 from flagbench_core.exit_codes import ExitCode
 
@@ -100,7 +98,9 @@ def command(
     base = load_runs(others, store) if others else None
     held = runs.to_verify()
     series = runs.summaries("runs")
-    terms = Terms(within, _priors([*names, *others], held, base, store), look_level(series, len(held)))
+    known = [*held, *(base.records if base else ())]
+    priors = named_priors([*names, *others], held, known, store)
+    terms = Terms(within, priors, look_level(series, len(held)))
     baselines = base.summaries("baseline") if base else []
     result = with_series(_verified(held, runs, claim, base, terms), [*series, *baselines])
     result = dated(result, held, datetime.now(timezone.utc).replace(tzinfo=None))
@@ -141,13 +141,6 @@ def _check_options(claim: str | None, baseline: list[str], within: float) -> Non
             "--within is the tolerance of a comparison with a baseline, and no --baseline is given",
             remedy="add --baseline RECORD, or leave --within out: the limits of a claim are fixed",
         )
-
-
-def _priors(names: list[str], held: list[Record], base: Runs | None, store_url: str | None) -> dict[str, Prior]:
-    """How much earlier runs differ, where a record came from the store."""
-    if not held or all(map(is_path, names)):
-        return {}
-    return store_priors(open_store(store_url), held, [*held, *(base.records if base else ())])
 
 
 def _claims_to_read(case: str, claim: str | None, baseline: Runs | None) -> bool | str:

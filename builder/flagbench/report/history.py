@@ -9,7 +9,8 @@ from flagbench.manifests.load import load_catalog
 from flagbench.records.digest import machine_digest, unseeded_digest
 from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
-from flagbench.records.store import Store, StoredRecord
+from flagbench.records.named import is_path
+from flagbench.records.store import Store, StoredRecord, open_store
 from flagbench.report.results import with_verdicts
 from flagbench.verdict.samples import began, sessions
 from flagbench.verdict.stats.between import DEFAULT, Prior, history_prior
@@ -18,6 +19,15 @@ MOST_RUNS = 50
 """The newest ones."""
 _OF_STEPS = ("p_core", "p_infer_core", "tokens_per_second")
 """Rates that follow from the times of many steps."""
+
+
+def named_priors(
+    names: Sequence[str], records: Sequence[Record], known: Sequence[Record], store_url: str | None
+) -> dict[str, Prior]:
+    """As `store_priors`, of the store that records were taken from; nothing where all `names` are those of files."""
+    if not records or all(map(is_path, names)):
+        return {}
+    return store_priors(open_store(store_url), records, known)
 
 
 def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record]) -> dict[str, Prior]:

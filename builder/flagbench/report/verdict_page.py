@@ -79,12 +79,9 @@ def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wi
             metrics = replace(metrics, rows=[row for row in metrics.rows if row not in means])
             notes = (*notes, f"--wide shows {_counted(len(means), 'more metric')}")
         return [heading, metrics, Lines((*notes, *_efficiency(records))), Lines(failed, "bold red")]
-    told = {describe(c, other=result.against.side): c.name for c in result.differing}
-    reasons = result.reason.split("; ")
-    uncompared = [told[reason] for reason in reasons if reason in told]
-    headline = _headline(result, uncompared if result.verdict is Verdict.NOT_COMPARABLE else [])
-    blocks: list[Block] = [Lines((headline,), STYLES[result.verdict.value])]
-    if len(uncompared) < len(reasons):
+    uncompared = _uncompared(result)
+    blocks: list[Block] = [Lines((_headline(result),), STYLES[result.verdict.value])]
+    if not _is_in_headline(result):
         remedies = {f"fix: {r.status.remedy}": None for r in records if r.status.state != "ok" and r.status.remedy}
         blocks.append(Lines((result.reason, *remedies)))
     if wide or result.verdict is not Verdict.INVALID:
@@ -111,8 +108,19 @@ def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wi
     return [*blocks, Lines(tuple(foot))]
 
 
-def _headline(result: VerifyResult, differing: Sequence[str]) -> str:
-    """The verdict in one sentence. `differing`: the conditions that forbid a comparison."""
+def _uncompared(result: VerifyResult) -> list[str]:
+    """The conditions that the reason of a verdict names because they differ."""
+    described = {describe(c, other=result.against.side): c.name for c in result.differing}
+    return [described[reason] for reason in result.reason.split("; ") if reason in described]
+
+
+def _is_in_headline(result: VerifyResult) -> bool:
+    """Whether the reason of a verdict is only that conditions differ, which the headline says."""
+    return len(_uncompared(result)) == len(result.reason.split("; "))
+
+
+def _headline(result: VerifyResult) -> str:
+    """The verdict in one sentence."""
     if result.verdict is Verdict.REFERENCE:
         return _reference_headline(result)
     count, against = len(result.records), result.against
@@ -120,8 +128,14 @@ def _headline(result: VerifyResult, differing: Sequence[str]) -> str:
     other = f"the {'published row' if against.kind == 'claim' else against.kind} {against.id}"
     if several := against.id.count(", "):  # of a baseline; the foot names them
         other = f"the baseline of {several + 1} runs"
-    text = _SENTENCES[result.verdict].format(runs=runs, are="is" if count < 2 else "are", other=other)
-    if differing:
+    return _verdict_sentence(result, runs, "is" if count < 2 else "are", other)
+
+
+def _verdict_sentence(result: VerifyResult, runs: str, are: str, other: str) -> str:
+    """The verdict on `runs` beside `other`, with its qualifiers and the conditions that forbid a comparison."""
+    text = _SENTENCES[result.verdict].format(runs=runs, are=are, other=other)
+    differing = _uncompared(result)
+    if result.verdict is Verdict.NOT_COMPARABLE and differing:
         more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
         text += f": {', '.join(differing[:_NAMED])}{more} {'differ' if len(differing) > 1 else 'differs'}"
     qualified = f" ({', '.join(result.qualifiers)})" if result.qualifiers else ""
@@ -212,15 +226,20 @@ def _not_checked(result: VerifyResult) -> tuple[str, ...]:
     return tuple(found)
 
 
-def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wide: bool = False) -> str:
-    """Two records as text for `stream` (default stdout): what differs first, then each metric."""
+def comparison_table(
+    comparison: Comparison, speed: VerifyResult | None, *, stream: TextIO | None = None, wide: bool = False
+) -> str:
+    """Two records as text for `stream` (default stdout): the verdict, what differs, then each metric.
+
+    `speed`: the verdict on B with A as the baseline.
+    """
     a, b = comparison.a, comparison.b
     conditions = tuple((c.name, shown(c.expected), shown(c.here)) for c in comparison.conditions)
     settings = tuple((path, setting_text(x), setting_text(y)) for path, x, y in comparison.config)
     metrics = tuple((m.name, _estimate(m.a), _estimate(m.b), m.unit, _ratio(m.ratio)) for m in comparison.metrics)
     columns, right = ("metric", "A", "B", "unit", "B/A"), frozenset({"A", "B", "B/A"})
     blocks = (
-        Lines(comparison.problems or (_compared(comparison),), "bold"),
+        *_speed_blocks(comparison, speed),
         Lines((f"A  {a.record_id}", f"B  {b.record_id}")),
         Table(("condition that differs", "A", "B"), conditions, cut=("A", "B")),
         Table(("setting that differs", "A", "B"), settings, cut=("A", "B")),
@@ -231,23 +250,32 @@ def comparison_table(comparison: Comparison, *, stream: TextIO | None = None, wi
     return render(blocks, stream, wide=wide)
 
 
-def _compared(comparison: Comparison) -> str:
-    """A comparison in one sentence: how fast B is beside A, and how much differs."""
-    conditions, settings = len(comparison.conditions), len(comparison.config)
-    differing = f"{_counted(conditions, 'condition')} and {_counted(settings, 'setting')} differ"
-    pair = next((m for m in comparison.metrics if m.name == comparison.gate and m.ratio is not None), None)
-    speed = "" if pair is None else f"{pair.name} of B is {pair.ratio} of A's; "
-    return speed + (differing if conditions or settings else "no condition and no setting differs")
+def _speed_blocks(comparison: Comparison, speed: VerifyResult | None) -> list[Block]:
+    """The verdict on B with A as the baseline, in the words of `verify`, or why there is none."""
+    if comparison.problems:
+        return [Lines(comparison.problems, "bold")]
+    if speed is None:
+        return [Lines(("A and B are one record",), "bold")]
+    headline = _verdict_sentence(speed, "B", "is", "the baseline A")
+    blocks: list[Block] = [Lines((headline,), STYLES[speed.verdict.value])]
+    if not _is_in_headline(speed):
+        blocks.append(Lines((speed.reason,)))
+    return blocks
 
 
 def _comparison_notes(comparison: Comparison) -> tuple[str, ...]:
-    """Which intervals a comparison shows: of A and B within a run, of B/A between runs."""
+    """Whether nothing differs, and which intervals are shown: of A and B within a run, of B/A between runs."""
+    notes = []
+    if not comparison.conditions and not comparison.config:
+        notes.append("no condition and no setting differs")
     ways: dict[str, dict[str, None]] = {}
     for metric in comparison.metrics:
         for label, found in (("A", metric.a), ("B", metric.b), ("B/A", metric.ratio)):
             if found is not None and found.ci_method is not None:
                 ways.setdefault(found.ci_method, {})[label] = None
-    return tuple(f"95 % interval of {', '.join(labels)}: {way}" for way, labels in ways.items())
+    for way, labels in ways.items():
+        notes.append(f"95 % interval of {', '.join(labels)}: {way}")
+    return tuple(notes)
 
 
 def _loss_notes(losses: LossComparison | None) -> tuple[str, ...]:

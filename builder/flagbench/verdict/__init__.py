@@ -1,6 +1,6 @@
 """Whether a record reproduces a claim, and why not. Pure: no Docker, no network, no framework."""
 
-from flagbench.verdict.compare import Comparison, compare_records
+from flagbench.verdict.compare import Comparison, compare_records, judge_speed
 from flagbench.verdict.conditions import Agreement
 from flagbench.verdict.result import Verdict, VerifyResult
 from flagbench.verdict.verify import choose_claim, claims_for, verify_baseline, verify_claim, verify_reference
@@ -13,6 +13,7 @@ __all__ = [
     "choose_claim",
     "claims_for",
     "compare_records",
+    "judge_speed",
     "verify_baseline",
     "verify_claim",
     "verify_reference",

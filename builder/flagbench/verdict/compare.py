@@ -12,13 +12,14 @@ from flagbench.manifests.model import Case
 from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
 from flagbench.verdict.derivation import leaves, same
-from flagbench.verdict.interval import quotient, ratio_of_sides
+from flagbench.verdict.interval import STANDARD, Terms, quotient, ratio_of_sides, session_of
 from flagbench.verdict.judge import no_evidence
 from flagbench.verdict.losses import LossComparison, compare_losses
 from flagbench.verdict.recompute import recompute
-from flagbench.verdict.result import Estimate, Ratio
+from flagbench.verdict.result import Estimate, Ratio, VerifyResult
 from flagbench.verdict.rules import invalid
 from flagbench.verdict.samples import same_run
+from flagbench.verdict.verify import verify_baseline
 from flagbench_core.exit_codes import ExitCode
 
 ABSENT = object()
@@ -82,13 +83,14 @@ class Comparison(Struct, frozen=True):
         }
 
 
-def compare_records(a: Record, b: Record, case: Case) -> Comparison:
+def compare_records(a: Record, b: Record, case: Case, terms: Terms = STANDARD) -> Comparison:
     """Compare record B with record A. Conditions that differ are reported, never refused.
 
     An invalid record has no ratio to another: its numbers are shown as its evidence gives them.
 
     Args:
         case: the case of both.
+        terms: what is known of the spread between runs.
 
     Raises:
         FlagbenchError: the records are of different cases.
@@ -115,7 +117,7 @@ def compare_records(a: Record, b: Record, case: Case) -> Comparison:
         ),
         config=_config_differences(a.config or {}, b.config or {}),
         metrics=tuple(
-            _pair(a, b, name, comparable=not wrong)
+            _pair(a, b, name, terms, comparable=not wrong)
             for name in dict.fromkeys(metric.name for metric in (*a.metrics, *b.metrics))
         ),
         gate=case.gate,
@@ -125,14 +127,27 @@ def compare_records(a: Record, b: Record, case: Case) -> Comparison:
     )
 
 
-def _pair(a: Record, b: Record, name: str, *, comparable: bool) -> MetricPair:
+def judge_speed(comparison: Comparison, case: Case, terms: Terms = STANDARD) -> VerifyResult | None:
+    """What `verify --baseline` says of B, with A as the baseline.
+
+    None where there is nothing to say: a record is invalid or has no evidence, or both are one run.
+    """
+    a, b = comparison.a, comparison.b
+    if comparison.problems or a.record_id == b.record_id:
+        return None
+    return verify_baseline([b], a, case, terms=terms)
+
+
+def _pair(a: Record, b: Record, name: str, terms: Terms, *, comparable: bool) -> MetricPair:
     x, y = a.metric(name), b.metric(name)
     units = " | ".join(dict.fromkeys(metric.unit for metric in (x, y) if metric is not None))
     ratio = None
     if comparable and x is not None and y is not None and (x.unit, x.scope) == (y.unit, y.scope):
         # The interval is that of one run against one, where both windows gave one.
-        between = None if None in (x.ci95, y.ci95) else ratio_of_sides([y], [x], "higher")
-        ratio = between or quotient(Estimate(y.value, 1), Estimate(x.value, 1))
+        if x.ci95 is not None and y.ci95 is not None:
+            ratio = ratio_of_sides([y], [x], "higher", terms, session_of([b], y, [a]))
+        if ratio is None:
+            ratio = quotient(Estimate(y.value, 1), Estimate(x.value, 1))
     return MetricPair(name, units, _estimate(x), _estimate(y), ratio)
 
 

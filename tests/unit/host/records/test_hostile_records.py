@@ -24,7 +24,7 @@ from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.read import read_record
 from flagbench.records.store import Store
 from flagbench.report import comparison_table, verdict_table
-from flagbench.verdict import compare_records, verify_claim
+from flagbench.verdict import compare_records, judge_speed, verify_claim
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import FULL_RECORD, REPLAY, places
 
@@ -265,7 +265,7 @@ def test_a_record_with_anything_in_it_is_shown_or_refused(changes: list[tuple[tu
         record = read_record(json.dumps(raw).encode())
         comparison = compare_records(read_record(REPLAY), record, CATALOG.cases["distilbert"])
         json.dumps(comparison.to_dict(), allow_nan=False).encode()
-        comparison_table(comparison).encode()
+        comparison_table(comparison, judge_speed(comparison, CATALOG.cases["distilbert"])).encode()
         result = verify_claim([record], CATALOG.claims["distilbert/a100-1x8-fp32"], CATALOG.cases["distilbert"])
         json.dumps(result.to_dict(), allow_nan=False).encode()
         verdict_table([record], result).encode()

@@ -113,7 +113,7 @@ def test_a_comparison_never_prints_python(config: Any, one: Any, other: Any) -> 
     base = read_record(REPLAY)
     for left, right in ((config, {"x": one}), ({"x": one}, {"x": other}), ({"x": {"y": one}}, {"x": other})):
         comparison = compare_records(replace(base, config=left), replace(base, config=right), CASE)
-        table = comparison_table(comparison, stream=io.StringIO())
+        table = comparison_table(comparison, None, stream=io.StringIO())
         start = table.find("setting that differs")
         settings_shown = table[start : table.index("\n\nmetric")] if start >= 0 else ""
         assert not {"{", "}", "[", "]", "'"} & set(settings_shown)

@@ -12,7 +12,7 @@ import pytest
 from flagbench.errors import FlagbenchError
 from flagbench.records.model import Record, Status
 from flagbench.report import comparison_table, verdict_table
-from flagbench.verdict import VerifyResult, compare_records, verify_baseline
+from flagbench.verdict import VerifyResult, compare_records, judge_speed, verify_baseline
 from flagbench.verdict.result import four_digits
 from unit.host.conftest import Ended
 
@@ -86,7 +86,9 @@ def test_a_failed_run_shows_its_error_last() -> None:
 
 
 def test_a_comparison_shows_what_differs_before_the_metrics() -> None:
-    text = comparison_table(compare_records(BASE, replay("cpu-tiny"), CASE), stream=io.StringIO())
+    comparison = compare_records(BASE, replay("cpu-tiny"), CASE)
+    text = comparison_table(comparison, judge_speed(comparison, CASE), stream=io.StringIO())
+    assert text.startswith("NOT_COMPARABLE: B cannot be compared with the baseline A: device_model, ")
     assert text.index("device_model") < text.index("train.learning_rate") < text.index("p_core_host")
 
 
@@ -98,7 +100,7 @@ def test_what_a_record_says_stays_in_its_line(stream: io.StringIO) -> None:
     for text in (
         table(renamed, held(renamed), stream),
         table(renamed, None, stream),
-        comparison_table(compare_records(BASE, renamed, CASE), stream=stream),
+        comparison_table(compare_records(BASE, renamed, CASE), None, stream=stream),
     ):
         assert "\x1b[2J" not in text
         assert not any(line.startswith("REPRODUCED") for line in text.splitlines())
@@ -179,6 +181,40 @@ def test_compare_prints_both_records(flagbench: Flagbench) -> None:
     for option, words in (("--json", '"schema": "comparison/v1"'), ("", "no condition and no setting differs")):
         code, out, _ = flagbench(f"compare {option}", path(), path("a100-1x8-below"))
         assert (code, words in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("a100-1x8-below", "SLOWER"),
+        ("a100-1x8-above", "FASTER"),
+        ("a100-1x8-unsteady", "INCONCLUSIVE"),
+        ("a100-1x8-80gb", "NOT_COMPARABLE"),
+    ],
+)
+def test_compare_says_what_verify_says_and_exits_with_0(flagbench: Flagbench, name: str, verdict: str) -> None:
+    verified = json.loads(flagbench("verify --json", path(name), "--baseline", path()).out)
+    compared = flagbench("compare --json", path(), path(name)).json
+    assert compared["verdict"] == verified["verdict"] == verdict
+    assert compared["reason"] == verified["reason"]
+    shown = flagbench("compare", path(), path(name))
+    assert shown.code == 0
+    assert shown.out.startswith(verdict)
+
+
+def test_the_ratio_of_a_comparison_is_that_of_its_verdict(flagbench: Flagbench) -> None:
+    verified = json.loads(flagbench("verify --json", path("a100-1x8-below"), "--baseline", path()).out)
+    compared = flagbench("compare --json", path(), path("a100-1x8-below")).json
+    (in_verdict,) = (metric["ratio"] for metric in verified["metrics"] if metric["name"] == "p_core")
+    (in_table,) = (metric["ratio"] for metric in compared["metrics"] if metric["name"] == "p_core")
+    assert in_table["ci95"] is not None
+    assert in_table == in_verdict
+    assert f"ratio {in_table['value']:.3f} [" in flagbench("compare", path(), path("a100-1x8-below")).out
+
+
+def test_a_record_compared_with_itself_has_no_verdict(flagbench: Flagbench) -> None:
+    assert flagbench("compare", path(), path()).out.startswith("A and B are one record\n")
+    assert flagbench("compare --json", path(), path()).json["verdict"] is None
 
 
 def test_where_no_row_fits_it_names_expect(flagbench: Flagbench) -> None:
