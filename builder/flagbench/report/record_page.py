@@ -13,7 +13,7 @@ from flagbench.records.bundles import StoredBundle
 from flagbench.records.model import Measurement, Metric, Record
 from flagbench.records.scalars import SHORT_ID
 from flagbench.records.store import StoredRecord
-from flagbench.report.results import state_of
+from flagbench.report.results import outcome_of, state_of
 from flagbench.report.verdict_page import setting_text
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.efficiency import efficiency
@@ -45,7 +45,8 @@ def _row(entry: StoredRecord) -> list[str]:
     image = f"{entry.case}:{entry.stack}"
     summary = entry.summary
     if summary is None:
-        return [entry.record_id, *["-"] * 5, image, "-", entry.created_at, state_of(entry).value, "-"]
+        state = state_of(entry).value
+        return [entry.record_id, state, *["-"] * 4, image, "-", entry.created_at, state, "-"]
     ratio, speed, metric, duration = "-", "-", "-", "-"
     if summary.ratio is not None:
         ratio = f"{summary.ratio[0]:.3f}"
@@ -55,7 +56,7 @@ def _row(entry: StoredRecord) -> list[str]:
     if summary.duration is not None:
         duration = _duration(summary.duration)
     return [
-        *(entry.record_id, summary.verdict or "-", ratio, speed, summary.host or "-", metric, image),
+        *(entry.record_id, outcome_of(entry) or "-", ratio, speed, summary.host or "-", metric, image),
         *(summary.preset, entry.created_at, summary.state, duration),
     ]
 

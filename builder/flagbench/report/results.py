@@ -30,8 +30,9 @@ from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.interval import candidates
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import invalid
+from flagbench_core.exit_codes import ExitCode
 
-CACHED_AS = 10
+CACHED_AS = 11
 """Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
 verdict, nearest claim, ratio, gate or soundness: in verdict, core, records, manifests or here. Verdicts that were
 cached under another number are computed again."""
@@ -86,6 +87,23 @@ def state_of(entry: StoredRecord) -> State:
     if entry.summary is None:
         return State.UNREAD if entry.unread else State.DAMAGED
     return State(entry.summary.state)
+
+
+def outcome_of(entry: StoredRecord) -> str | None:
+    """The verdict or, of a run that did not end by itself, how it ended: `out of memory`, `timeout` or its state.
+
+    A run whose own checks failed did end by itself: its verdict is INVALID. None: there is no verdict.
+    """
+    summary = entry.summary
+    if summary is None:
+        return state_of(entry).value
+    if summary.state == "ok" or summary.exit_code == ExitCode.INVALID:
+        return summary.verdict
+    if summary.exit_code == ExitCode.OUT_OF_MEMORY:
+        return "out of memory"
+    if summary.exit_code == ExitCode.TIMEOUT:
+        return "timeout"
+    return summary.state
 
 
 def _moment(text: str | None, option: str) -> str | None:
@@ -153,7 +171,7 @@ def _judged(record: Record, catalog: Catalog) -> Summary:
     if result is None:
         sound = record.evidence is not None and not invalid(recompute(record, case))
         return msgspec.structs.replace(summary, gate=case.gate, gate_unit=units.get(case.gate), sound=sound)
-    held_by = candidates(gate_spec(case), result.against)
+    held_by = candidates(case.metric(result.gate) or gate_spec(case), result.against)
     gate = next((name for name in held_by if name in summary.metrics), case.gate)
     of_gate = next((m.ratio for m in result.metrics if m.name == result.gate and m.comparable), None)
     return msgspec.structs.replace(

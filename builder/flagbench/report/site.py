@@ -33,7 +33,7 @@ from flagbench.report.charts import (
 )
 from flagbench.report.html import Link, Sections, page
 from flagbench.report.record_page import record_page
-from flagbench.report.results import with_verdicts
+from flagbench.report.results import outcome_of, with_verdicts
 from flagbench.report.verdict_page import explanation_blocks, verdict_blocks
 from flagbench.verdict import Verdict, choose_claim, claims_for, compare_records, verify_claim
 from flagbench.verdict.conditions import shown
@@ -270,7 +270,7 @@ def _listing(entries: Iterable[StoredRecord], pages: set[str]) -> Table:
         gate = summary.metrics.get(summary.gate or "")
         rows.append(
             (
-                summary.verdict or "-",
+                outcome_of(entry) or "-",
                 str(_ratio(entry) or "-"),
                 Link(entry.record_id, file_name("record", entry.record_id) if entry.record_id in pages else None),
                 "-" if gate is None else f"{summary.gate} {gate:.5g}",
@@ -290,7 +290,7 @@ def _index(
     series: Sequence[SeriesDocument],
     pages: set[str],
 ) -> str:
-    verdicts = Counter(entry.summary.verdict or "no verdict" for entry in found if entry.summary is not None)
+    verdicts = Counter(outcome_of(entry) or "no verdict" for entry in found if entry.summary is not None)
     counted = [f"{count:,} {verdict}" for verdict, count in sorted(verdicts.items())]
     unreadable = sum(entry.summary is None for entry in found)
     counted += [f"{unreadable:,} that cannot be read" if unreadable else ""]
@@ -318,7 +318,7 @@ def _groups(kind: str, groups: Mapping[str, Sequence[StoredRecord]]) -> Table:
     """A row for each claim or device, with its newest record."""
     rows = [
         (
-            (entries[0].summary and entries[0].summary.verdict) or "-",
+            outcome_of(entries[0]) or "-",
             str(_ratio(entries[0]) or "-"),
             Link(name, file_name(kind, name)),
             entries[0].created_at,

@@ -39,7 +39,7 @@ def test_ls_is_newest_first(filled: Store, flagbench: Flagbench) -> None:
     header, newer, older = flagbench("results ls").out.splitlines()
     assert header.split()[:6] == ["RECORD", "VERDICT", "RATIO", "SPEED", "HOST", "METRIC"]
     assert header.split()[6:] == ["IMAGE", "PRESET", "CREATED", "STATE", "DURATION"]
-    assert newer.split()[:6] == ["the-newer-one", "INVALID", "-", "-", "-", "-"]
+    assert newer.split()[:6] == ["the-newer-one", "failed", "-", "-", "-", "-"]
     assert newer.split()[6:] == ["distilbert:a100-cuda11.6", "tiny", "2026-01-02T00:00:00Z", "failed", "12.5s"]
     assert older.split()[:7] == ["the-older-one", "INVALID", "-", "321.5", "samples/s", "-", "p_core"]
     failed = flagbench("results ls --json").json["records"][0]
@@ -73,6 +73,34 @@ def test_ls_shortens_no_id_to_digits_of_two(
     ended = flagbench("results show 11111111")
     assert ended.code == ExitCode.USAGE
     assert "'11111111' fits 2 ids" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "shown"),
+    [
+        ("failed", ExitCode.RANK_FAILED, "failed"),
+        ("failed", ExitCode.OUT_OF_MEMORY, "out of memory"),
+        ("failed", ExitCode.TIMEOUT, "timeout"),
+        ("interrupted", ExitCode.INTERRUPTED, "interrupted"),
+        ("failed", ExitCode.INVALID, "INVALID"),
+    ],
+)
+def test_ls_says_how_a_run_ended_that_did_not_end_by_itself(
+    store: Store, flagbench: Flagbench, make_record: MakeRecord, state: str, code: ExitCode, shown: str
+) -> None:
+    status = {"state": state, "phase": "train", "reason": "it ended", "remedy": None, "exit_code": int(code)}
+    store.put(make_record(record_id="the-only-one", status=status))
+    row = flagbench("results ls").out.splitlines()[1]
+    assert row.startswith(f"the-only-one  {shown}  ")
+    assert flagbench("verify the-only-one").code == ExitCode.INVALID
+
+
+def test_ls_shows_the_speed_that_the_ratio_is_of(store: Store, flagbench: Flagbench) -> None:
+    measured = Path(__file__).parents[4] / "docs" / "measured"
+    store.put((measured / "h100-roofs-mamf-bf16.json").read_bytes())
+    row = flagbench("results ls").out.splitlines()[1].split()
+    assert row[2:5] == ["0.994", "790.1", "TFLOP/s"]
+    assert "mamf_bf16" in row
 
 
 def test_a_limited_listing_remembers_its_verdicts(filled: Store, flagbench: Flagbench) -> None:
