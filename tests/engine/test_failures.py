@@ -84,7 +84,7 @@ def test_facts_emptied_while_it_trains(tmp_path):
     "case, arguments, phase",
     [
         ("distilbert", ["--preset", "tiny", "--set", "batch_size=2000"], "warmup"),
-        ("llama2-7b-lora", [], "data"),  # the published size: 27 GB of weights
+        ("llama2-7b-lora", ["--preset", "reference"], "data"),  # 27 GB of weights
     ],
 )
 def test_memory_limit(tmp_path, limited, case, arguments, phase):
