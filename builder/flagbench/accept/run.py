@@ -24,6 +24,7 @@ from flagbench.report.history import MOST_RUNS, earlier_runs, store_priors
 from flagbench.report.results import with_verdicts
 from flagbench.runs.keep import Finished, run_and_keep
 from flagbench.signals import AT_ONCE_SECONDS, Delaying
+from flagbench_core.exit_codes import ExitCode
 
 LEAST_SECONDS = 10.0
 """With less left, a run is not begun."""
@@ -133,7 +134,7 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> bool:
     facts["state"] = "ended without a record"
     found.stored = found.stored and ended.kept
     stopped = ended.result.signalled and clock.left > -LATE_SECONDS  # else by the limit
-    if not ended.result.record.strip() or ended.refused:
+    if not ended.result.record.strip() or ended.code == ExitCode.USAGE:
         return stopped
     record = read_record(ended.result.record)
     facts.update(record_id=record.record_id, state=record.status.state, reason=record.status.reason)

@@ -141,12 +141,17 @@ def _check_exists(store: Store) -> None:
 
 
 def _newest(store: Store, last: re.Match[str]) -> StoredRecord:
-    """The record that a match of _LAST means. What was never stored is skipped, with a note on stderr."""
+    """The record that a match of _LAST means.
+
+    What was never stored is skipped, with a note on stderr, and so are runs that found the wrong hardware.
+    """
     back = 0 if last[1] is None else int(last[2] or 1)
     count = 0
     for entry in store.list():
         if entry.problem is not None:
             note(entry.location, entry.problem)
+        elif entry.summary is not None and entry.summary.exit_code == ExitCode.WRONG_HARDWARE:
+            continue
         elif count == back:
             return entry
         else:

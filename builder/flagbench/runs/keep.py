@@ -55,7 +55,8 @@ class Finished:
     code: int
     """The exit code, storing included."""
     refused: bool = False
-    """Whether the image refused its arguments, as another version of it may. Such a record is not stored."""
+    """Whether nothing was run: the image refused its arguments, as another version of it may, or found the wrong
+    hardware. Such a record is not stored."""
 
 
 def run_and_keep(target: Target, store: Store) -> Finished:
@@ -66,6 +67,8 @@ def run_and_keep(target: Target, store: Store) -> Finished:
         if _refused(launch.result):
             return Finished(launch.result, launch, kept=False, code=launch.result.exit_code, refused=True)
         result = stamped(launch, request)
+        if result.exit_code == ExitCode.WRONG_HARDWARE:
+            return Finished(result, launch, kept=False, code=result.exit_code, refused=True)
         kept, code = keep(result, request, store)
         return Finished(result, launch, kept, code)
 

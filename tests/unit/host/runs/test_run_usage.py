@@ -26,7 +26,7 @@ from flagbench.runs.launchers.native import NativeLauncher
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.vendors import Device
 from flagbench_core.exit_codes import ExitCode
-from unit.host.conftest import Flagbench
+from unit.host.conftest import Flagbench, MakeRecord
 
 MakeRequest = Callable[..., RunRequest]
 
@@ -169,6 +169,20 @@ def test_a_request_that_an_image_refuses_is_not_kept(
     monkeypatch.setattr(DockerLauncher, "launch", lambda self, request: LaunchResult(record, 2))
     assert flagbench("run distilbert:cpu --via docker --preset tiny").code == 2
     assert not store.exists()
+
+
+def test_a_run_on_the_wrong_hardware_is_not_kept_and_is_not_last(
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Path, make_record: MakeRecord
+) -> None:
+    status = {"state": "failed", "phase": "preflight", "reason": "no device", "remedy": None, "exit_code": 13}
+    wrong = make_record(record_id="of-wrong-hardware", created_at="2026-01-02T00:00:00Z", status=status)
+    monkeypatch.setattr("flagbench.cli.run.describe", lambda request, container: None)
+    monkeypatch.setattr(DockerLauncher, "launch", lambda self, request: LaunchResult(wrong, 13))
+    assert flagbench("run distilbert:cpu --via docker --preset tiny").code == ExitCode.WRONG_HARDWARE
+    assert not [*Store(FolderBlobs(store)).list()]
+    Store(FolderBlobs(store)).put(make_record(record_id="of-a-good-run"))
+    Store(FolderBlobs(store)).put(wrong)  # as a container did that stores its records itself
+    assert flagbench("results show --json last").json["record_id"] == "of-a-good-run"
 
 
 @pytest.mark.parametrize("address", ["link/store", "taken", "/proc/store"])
