@@ -181,5 +181,5 @@ def _pictures(catalog: Catalog, record: Record) -> Iterator[tuple[str, str]]:
     result = verify_claim([record], claim, case, chosen=True)
     yield "verdict.svg", terminal_svg(verdict_table([record], result, stream=io.StringIO()), "flagbench verify last")
     for chart in (step_chart(record), loss_chart({record.record_id: loss_curve(record)})):
-        if chart is not None:
+        if isinstance(chart, Chart):
             yield f"{chart.id}.svg", picture(chart)

@@ -12,7 +12,7 @@ from flagbench.report.charts import TONES, Chart, Row, ratio_row, row_chart
 from flagbench.report.html import Sections, page
 from flagbench.report.verdict_page import STYLES
 from flagbench.verdict.efficiency import Efficiency
-from flagbench.verdict.result import Ratio
+from flagbench.verdict.result import Ratio, number_text
 
 
 def action_text(certificate: Mapping[str, Any]) -> str:
@@ -67,7 +67,7 @@ def _efficiency(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Of each run: its case, its rate, and what it took."""
     for each in certificate["efficiency"]:
         found = Efficiency(**each)
-        yield found.part, f"{found.per_second:.4g} {found.unit}/s", found.text()
+        yield found.part, f"{number_text(found.per_second)} {found.unit}/s", found.text()
 
 
 def _check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
@@ -95,7 +95,7 @@ def render(certificate: Mapping[str, Any]) -> bytes:
     reason = certificate["reason"]
     lead = f"{reason[:1].upper()}{reason[1:]}. {compared_text(certificate)} {when}"
     numbers = [
-        (each["part"], each["name"], f"{each['value']:.5g} {each['unit']}", each["scope"])
+        (each["part"], each["name"], f"{number_text(each['value'])} {each['unit']}", each["scope"])
         for each in certificate["numbers"]
     ]
     author = certificate["flagbench"]
@@ -148,10 +148,10 @@ def _devices_chart(certificate: Mapping[str, Any]) -> Chart | None:
 
 def _numbers_chart(certificate: Mapping[str, Any]) -> Chart | None:
     found = [each for each in certificate["checks"] if each["ratio"] is not None]
-    rows = [
-        ratio_row(f"{each['name']}, {each['against'].partition(' of ')[2]}", Ratio(**each["ratio"]), each["outcome"])
-        for each in found
-    ]
+    rows = []
+    for check in found:
+        compared = check["against"].partition(" of ")[2].removeprefix("claim ")
+        rows.append(ratio_row(f"{check['name']}, {compared}", Ratio(**check["ratio"]), check["outcome"]))
     cells = [(each["name"], each["against"], _ratio(each["ratio"]), each["limit"], each["outcome"]) for each in found]
     line = "a 95 % interval, or from the slowest to the fastest fifth of a run that was not steady"
     told = f"1 is what each number is compared with. It passes where its whole line, {line}, is above its limit"

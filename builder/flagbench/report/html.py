@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from flagbench.page import Block, filled
-from flagbench.report.charts import TONES, Chart
+from flagbench.report.charts import TONES, Chart, Note
 from flagbench.terminal import visible
 from flagbench_core import __version__
 
@@ -32,7 +32,7 @@ class Link(str):
 def page(
     title: str,
     lead: str,
-    charts: Iterable[Chart | None],
+    charts: Iterable[Chart | Note | None],
     sections: Sections,
     *,
     home: str = "",

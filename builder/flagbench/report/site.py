@@ -23,9 +23,11 @@ from flagbench.records.series_document import SeriesDocument
 from flagbench.records.store import Store, StoredRecord
 from flagbench.report.charts import (
     Chart,
+    Note,
     Run,
     clock_chart,
     loss_chart,
+    rate_charts,
     roof_chart,
     run_chart,
     step_chart,
@@ -41,7 +43,7 @@ from flagbench.verdict.explain import explain
 from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.losses import loss_curve
 from flagbench.verdict.recompute import recompute
-from flagbench.verdict.result import Ratio
+from flagbench.verdict.result import Ratio, number_text
 from flagbench.verdict.series import series_verdict, with_series
 
 INDEX = "index.html"
@@ -66,7 +68,7 @@ def run_page(
     home: str = "",
     series: Series | None = None,
     before: Record | None = None,
-    charts: Sequence[Chart | None] = (),
+    charts: Sequence[Chart | Note | None] = (),
     listing: Table | None = None,
 ) -> str:
     """A page of runs of one configuration: the verdict on them, charts, and all that their records say.
@@ -90,7 +92,7 @@ def run_page(
     parts = verdict_blocks(records, result, wide=True)
     judged = result is not None and result.verdict is not Verdict.REFERENCE
     sections: Sections = {"What the verdict rests on" if judged else "Measured": parts}
-    drawn = [None if result is None else verdict_chart(result)]
+    drawn: list[Chart | Note | None] = [None if result is None else verdict_chart(result)]
     headline = ""
     if result is not None and case is not None:
         heading = parts.pop(0)
@@ -102,7 +104,8 @@ def run_page(
     lead = f"{first.case}:{first.stack} of {first.created_at}"
     if len(records) == 1:
         drawn += [step_chart(first), clock_chart(first)]
-        drawn += [roof_chart(first, recompute(first, case).device)] if case else []
+        if case is not None:
+            drawn += _roof_charts(first, recompute(first, case).device)
         sections["Record"] = record_page(first, ())
         if before is not None and case is not None:
             losses = compare_records(before, first, case).losses
@@ -178,7 +181,7 @@ def _claim_page(claim: str, row: Claim | None, entries: Sequence[StoredRecord], 
             Lines(tuple(f"anomaly of {each.field}: {each.note.strip()}" for each in row.anomalies)),
         ]
     runs = [
-        Run(entry.created_at, entry.record_id, ratio.value, ratio.ci95)
+        Run(entry.created_at, entry.record_id, ratio.value, ratio.ci95, _host(entry))
         for entry in entries
         if (ratio := _ratio(entry))
     ]
@@ -198,7 +201,7 @@ def _device_page(
         if entry.summary is not None and entry.summary.state == "ok":
             configurations.setdefault((entry.summary.unseeded_digest, entry.summary.gate), []).append(entry)
     measuring = [name for name, case in catalog.cases.items() if case.kind == "measure"]
-    charts = [_roofs(store, [entry for entry in entries if entry.case in measuring], known)]
+    charts = _roofs(store, [entry for entry in entries if entry.case in measuring], known)
     charts += [
         run_chart(_speeds(runs), f"All runs of {runs[0].case}:{runs[0].stack}", str(gate), id=f"runs-{number}")
         for number, ((_, gate), runs) in enumerate([*configurations.items()][:_CONFIGURATIONS], 1)
@@ -209,19 +212,24 @@ def _device_page(
     return page(device, lead, charts, sections, home=INDEX)
 
 
-def _roofs(store: Store, entries: Sequence[StoredRecord], device: DeviceModel | None) -> Chart | None:
-    """What the newest sound record reached of the peaks."""
+def _roofs(store: Store, entries: Sequence[StoredRecord], device: DeviceModel | None) -> list[Chart | Note | None]:
+    """What the newest sound record reached."""
     for entry in entries:
         if entry.summary is not None and entry.summary.sound:
             with suppress(FlagbenchError):
-                return roof_chart(read_record(store.read(entry)), device)
-    return None
+                return _roof_charts(read_record(store.read(entry)), device)
+    return []
+
+
+def _roof_charts(record: Record, device: DeviceModel | None) -> list[Chart | Note | None]:
+    """The measurements beside the peaks of a device, and those that have none."""
+    return [roof_chart(record, device), *rate_charts(record, device)]
 
 
 def _peaks(device: DeviceModel) -> list[Block]:
-    rows = [(name, f"{peak.flops / 1e12:.4g} TFLOP/s", peak.source) for name, peak in device.peaks.items()]
+    rows = [(name, f"{number_text(peak.flops / 1e12)} TFLOP/s", peak.source) for name, peak in device.peaks.items()]
     if (bandwidth := device.limits.memory_bandwidth) is not None:
-        rows.append(("memory", f"{bandwidth.value / 1e9:.4g} GB/s", bandwidth.source))
+        rows.append(("memory", f"{number_text(bandwidth.value / 1e9)} GB/s", bandwidth.source))
     return [Table(("published peak", "value", "source"), rows), Lines((Link(device.datasheet, device.datasheet),))]
 
 
@@ -247,10 +255,14 @@ def _series_page(
 def _speeds(entries: Iterable[StoredRecord]) -> list[Run]:
     """The gate of each record that has it."""
     return [
-        Run(entry.created_at, entry.record_id, entry.summary.metrics[entry.summary.gate])
+        Run(entry.created_at, entry.record_id, entry.summary.metrics[entry.summary.gate], host=_host(entry))
         for entry in entries
         if entry.summary is not None and entry.summary.gate in entry.summary.metrics
     ]
+
+
+def _host(entry: StoredRecord) -> str | None:
+    return None if entry.summary is None else entry.summary.host
 
 
 def _ratio(entry: StoredRecord) -> Ratio | None:

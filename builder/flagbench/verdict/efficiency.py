@@ -7,6 +7,7 @@ import math
 from msgspec import Struct
 
 from flagbench.records.model import Record
+from flagbench.verdict.result import number_text
 
 
 class Efficiency(Struct, frozen=True):
@@ -22,9 +23,9 @@ class Efficiency(Struct, frozen=True):
     price_per_million: float | None
 
     def text(self) -> str:
-        """`1717 J, price 0.0024 per million tokens`; empty where neither is known."""
-        joules = "" if self.joules_per_million is None else f"{self.joules_per_million:.4g} J"
-        price = "" if self.price_per_million is None else f"price {self.price_per_million:.4g}"
+        """`56,150 J, price 0.0024 per million tokens`; empty where neither is known."""
+        joules = "" if self.joules_per_million is None else f"{number_text(self.joules_per_million)} J"
+        price = "" if self.price_per_million is None else f"price {number_text(self.price_per_million)}"
         return f"{', '.join(filter(None, (joules, price)))} per million {self.unit}" if joules or price else ""
 
 

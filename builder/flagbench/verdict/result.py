@@ -89,6 +89,11 @@ def four_digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1_000 else f"{value:#.4g}"
 
 
+def number_text(value: float, digits: int = 4) -> str:
+    """A number with at most so many significant digits, as people write it: `10,920`, `56,150`, `0.0024`."""
+    return f"{float(f'{value:.{digits}g}'):,.15g}"
+
+
 class Against(Struct, frozen=True):
     """What the records are compared with; `chosen` if it was not named by the user."""
 
