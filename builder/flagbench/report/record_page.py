@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flagbench.output import size_text
@@ -13,11 +13,12 @@ from flagbench.records.bundles import StoredBundle
 from flagbench.records.model import Measurement, Metric, Record
 from flagbench.records.scalars import SHORT_ID
 from flagbench.records.store import StoredRecord
+from flagbench.report.charts import interval, scale_of
 from flagbench.report.results import outcome_of, state_of
 from flagbench.report.verdict_page import setting_text
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.efficiency import efficiency
-from flagbench.verdict.result import four_digits
+from flagbench.verdict.result import four_digits, number_text
 
 
 def listing(entries: Sequence[StoredRecord]) -> Table:
@@ -88,12 +89,16 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
     drop = ("NOTE", "N", "SCOPE", "95 % INTERVAL", "UNIT")
     conditions = [(name, shown(value)) for name, value in record.conditions.items()]
     kept = [(str(bundle.place.node), size_text(bundle.size), bundle.location) for bundle in bundles]
+    names = [measurement.name for measurement in record.measurements]
+    measured = {f"{name}{ending}" for name in names for ending in ("", "_mean", "_busbw")}
+    by_name = {metric.name: metric for metric in record.metrics}
+    measurements = [_measurement_row(measurement, by_name) for measurement in record.measurements]
     absent = [*(record.quality.absent if record.quality is not None else {}).items()]
     checks = [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in record.checks]
     return [
         Lines(tuple(f"{name:<8} {fact}" for name, fact in facts.items() if fact is not None)),
-        Table(metrics, list(map(_metric_row, record.metrics)), cut=("NOTE",), drop=drop),
-        Table(_MEASUREMENT, list(map(_measurement_row, record.measurements)), drop=("STEADY", "SIZE", "SPREAD")),
+        Table(metrics, [_metric_row(m) for m in record.metrics if m.name not in measured], cut=("NOTE",), drop=drop),
+        Table(_MEASUREMENT, measurements, drop=("STEADY", "SIZE", "SPREAD", "95 % INTERVAL", "MEAN")),
         Table(("NOT MEASURED", "REASON"), absent, cut=("REASON",)),
         Table(("CONDITION", "VALUE"), conditions, cut=("VALUE",)),
         Table(("CHECK", "RESULT", "DETAIL"), checks, cut=("DETAIL",)),
@@ -102,21 +107,30 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
     ]
 
 
-_MEASUREMENT = ("MEASUREMENT", "RATE", "UNIT", "SLOWEST DEVICE", "SPREAD", "STEADY", "SIZE")
+_MEASUREMENT = (
+    "MEASUREMENT", "RATE", "UNIT", "95 % INTERVAL", "MEAN", "SLOWEST DEVICE", "SPREAD", "STEADY", "SIZE"
+)  # fmt: skip
 
 
-def _measurement_row(one: Measurement) -> list[str]:
-    """Rates of the middle device and of the slowest one, whose rank is named; of a collective, its bus bandwidth."""
-    scale, unit = (1e12, "TFLOP/s") if one.unit == "FLOP/s" else (1e9, "GB/s")
+def _measurement_row(one: Measurement, metrics: Mapping[str, Metric]) -> list[str]:
+    """Rates of the middle device and of the slowest one, whose rank is named; of a collective, its bus bandwidth.
+
+    `metrics`: those of the record, where the rate's interval and its mean over repeats and devices are.
+    """
+    metric = metrics.get(one.name if one.bus_rate is None else f"{one.name}_busbw")
+    mean = metrics.get(f"{one.name}_mean")
+    scale, unit = scale_of(one)
     rates = one.devices if len(one.devices) > 1 else ()
     slowest = min(range(len(rates)), key=rates.__getitem__, default=None)
     size = " x ".join(map(str, one.shape)) if one.shape else f"{one.bytes} bytes"
     rate = one.rate if one.bus_rate is None else one.bus_rate
     return [
         one.name,
-        f"{rate / scale:.4g}",
+        number_text(rate / scale),
         unit if one.bus_rate is None else f"{unit} on the bus",
-        "-" if slowest is None else f"rank {slowest}: {rates[slowest] / scale:.4g}",
+        interval(None if metric is None else metric.ci95),
+        "-" if mean is None else number_text(mean.value),
+        "-" if slowest is None else f"rank {slowest}: {number_text(rates[slowest] / scale)}",
         f"{one.spread:.1%}",
         "yes" if one.steady else "no",
         size if one.tried is None else f"{size}, best of {one.tried}",
@@ -136,12 +150,12 @@ def _rounded(value: Any) -> Any:
 
 
 def _metric_row(metric: Metric) -> list[str]:
-    interval, note = "-", metric.note or ""
+    ends, note = "-", metric.note or ""
     if metric.ci_reason:
         note = f"no interval: {metric.ci_reason}; {note}".removesuffix("; ")
     if metric.ci95 is not None:
         low, high = metric.ci95
         method = f" ({metric.ci_method})" if metric.ci_method else ""
-        interval = f"{low:.6g} to {high:.6g}{method}"
+        ends = f"{number_text(low, 6)} to {number_text(high, 6)}{method}"
     count = str(metric.n) if metric.n is not None else "-"
-    return [metric.name, f"{metric.value:.6g}", metric.unit, metric.scope, interval, count, note]
+    return [metric.name, number_text(metric.value, 6), metric.unit, metric.scope, ends, count, note]

@@ -89,7 +89,10 @@ def run_page(
         result = nearest_reference(records, catalog)
         if result is not None and series is not None:
             result = with_series(result, Runs([*series.records], [series]).summaries("runs"))
-    parts = verdict_blocks(records, result, wide=True)
+    # A record of measurements shows each of them once: in its own table.
+    alone = len(records) == 1
+    measures = case is not None and case.kind == "measure"
+    parts = verdict_blocks(records, result, wide=True, others=not (alone and measures))
     judged = result is not None and result.verdict is not Verdict.REFERENCE
     sections: Sections = {"What the verdict rests on" if judged else "Measured": parts}
     drawn: list[Chart | Note | None] = [None if result is None else verdict_chart(result)]
@@ -102,7 +105,7 @@ def run_page(
             sections["Where the time went"] = explanation_blocks(explanation)
     curves = {record.record_id: loss_curve(record) for record in records}
     lead = f"{first.case}:{first.stack} of {first.created_at}"
-    if len(records) == 1:
+    if alone:
         drawn += [step_chart(first), clock_chart(first)]
         if case is not None:
             drawn += _roof_charts(first, recompute(first, case).device)

@@ -63,11 +63,14 @@ def verdict_table(
     return render(verdict_blocks(records, result, wide=wide), stream, wide=wide)
 
 
-def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wide: bool = False) -> list[Block]:
+def verdict_blocks(
+    records: Sequence[Record], result: VerifyResult | None, *, wide: bool = False, others: bool = True
+) -> list[Block]:
     """The verdict and the numbers that decide it, then what they rest on.
 
     `run` ends with this page, and `verify` shows it again. With `wide` it has every metric, note and anomaly. Without
     a result, where there is no claim or a run did not end well, it has the metrics, and how the run ended.
+    `others`: whether metrics that are compared with nothing are shown.
     """
     if result is None:
         heading = Lines((", ".join(r.record_id for r in records) or "no record",))
@@ -78,7 +81,8 @@ def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wi
         if means := [] if wide else [row for row in metrics.rows if row[0] in medians]:
             metrics = replace(metrics, rows=[row for row in metrics.rows if row not in means])
             notes = (*notes, f"--wide shows {_counted(len(means), 'more metric')}")
-        return [heading, metrics, Lines((*notes, *_efficiency(records))), Lines(failed, "bold red")]
+        shown_metrics = [metrics] if others else []
+        return [heading, *shown_metrics, Lines((*notes, *_efficiency(records))), Lines(failed, "bold red")]
     uncompared = _uncompared(result)
     blocks: list[Block] = [Lines((_headline(result),), STYLES[result.verdict.value])]
     if not _is_in_headline(result):
@@ -100,7 +104,8 @@ def verdict_blocks(records: Sequence[Record], result: VerifyResult | None, *, wi
         *(visible(series.text) for series in result.series),
     ]
     if wide:
-        blocks += (more, Lines(remarks), Lines(anomalies))
+        blocks += [more] if others else []
+        blocks += (Lines(remarks), Lines(anomalies))
     else:
         counts = {"more metric": len(more.rows), "note": len(remarks), "anomaly of the row": len(anomalies)}
         named = ", ".join(f"{_counted(count, what)}" for what, count in counts.items() if count)

@@ -97,6 +97,18 @@ def test_one_record_has_a_page_without_links(flagbench: Flagbench, tmp_path: Pat
     assert "REPRODUCED" in text
 
 
+def test_a_page_of_roofs_has_each_number_once(flagbench: Flagbench, tmp_path: Path) -> None:
+    path = ROOT / "tests" / "replay" / "records" / "run-roofs-2.json"
+    flagbench("report", str(path), "--out", str(tmp_path / "out"))
+    (page,) = (tmp_path / "out").iterdir()
+    text = page.read_text(encoding="utf-8")
+    assert "<h2>Matrix products</h2>" in text
+    tables = re.sub("<figure>.*?</figure>", "", text, flags=re.DOTALL)
+    for measurement in json.loads(path.read_bytes())["measurements"]:
+        assert tables.count(f"<td>{measurement['name']}</td>") == 1
+        assert f"<td>{measurement['name']}_mean</td>" not in tables
+
+
 def test_a_series_with_problems_is_invalid(flagbench: Flagbench, stored: Path, tmp_path: Path) -> None:
     (path,) = stored.glob("series/golden.json")
     series = json.loads(path.read_bytes())
