@@ -25,8 +25,10 @@ COPIED = (
     "images",
     "entrypoints",
     "tools",
+    "docs/measured",
     "docs/reference",
     "docs/run-a-case.md",
+    "docs/verdict",
     "docs/what-was-tested.md",
 )
 BLOCK = re.compile(r"^(?:`(?P<path>[^`\n]+)`:\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)

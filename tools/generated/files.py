@@ -116,6 +116,10 @@ def _blocks(catalog: Catalog, root: Path) -> Blocks:
     return {
         "cases": lambda: table(("case", "what it does", "devices, as published", "claims"), _cases(catalog)),
         "cases-and-stacks": lambda: _cases_and_stacks(catalog, root),
+        "memory-and-time": lambda: table(
+            ("case", "device", "run", "memory, GiB", "start, s", "a step, s", "in all, s", "record"),
+            _memory_and_time(root / "docs" / "measured"),
+        ),
         "exit-codes": lambda: table(("code", "name", "meaning"), ((int(c), c.name, c.meaning) for c in ExitCode)),
         "verdicts": lambda: table(
             ("verdict", "meaning", "exit code"),
@@ -162,6 +166,38 @@ def _measured(folder: Path) -> set[tuple[str, str]]:
     """Case and stack of every record that was made on a device and is kept with the docs."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in folder.rglob("*.json")]
     return {(record["case"], record["stack"]) for record in records if record.get("schema") == "record/v1"}
+
+
+def _memory_and_time(folder: Path) -> Iterator[tuple[str, ...]]:
+    """What each run on a device took, as its record in docs/measured says."""
+    for path in sorted(folder.glob("*.json"), key=lambda path: path.name.partition("-")[2]):
+        record = read_record(path)
+        conditions, memory, window, timing = (
+            record.conditions,
+            record.metric("mem_peak"),
+            record.window,
+            record.timing,
+        )
+        run = [str(conditions["precision"])]
+        if conditions.get("batch_size") is not None:
+            run.append(f"batch {conditions['batch_size']}")
+        step = ""
+        if window is not None and window.step_median is not None:
+            run.append(f"{window.steps} steps after {window.first_step}")
+            step = f"{window.step_median:.2g}"
+        assert memory is not None
+        assert timing.init is not None
+        assert timing.e2e is not None
+        yield (
+            f"`{record.case}`",
+            str(conditions["device_model"]),
+            ", ".join(run),
+            f"{memory.value:.1f}",
+            f"{timing.init:.0f}",
+            step,
+            f"{timing.e2e:.0f}",
+            f"[{path.stem}](measured/{path.name})",
+        )
 
 
 def _of_an_h100(catalog: Catalog, measured: Path) -> Iterator[Chart]:

@@ -107,14 +107,28 @@ def test_an_edited_generated_part_is_written_again(checkout: Path) -> None:
 
 
 def test_a_record_of_a_device_makes_its_cell_measured(checkout: Path) -> None:
-    record = {"schema": "record/v1", "case": "glm", "stack": "cuda13"}
-    (checkout / "docs" / "measured" / "glm.json").write_text(json.dumps(record))
+    measured = checkout / "docs" / "measured"
+    record = json.loads((measured / "h200-glm.json").read_text())
+    (measured / "mi300x-glm.json").write_text(json.dumps(record | {"stack": "rocm"}))
     page = generated_files(load_catalog(), checkout)[checkout / "docs" / "what-was-tested.md"]
     (row,) = (line for line in page.splitlines() if line.startswith("| `glm` | GLM-Large"))
     (stacks,) = (line for line in page.splitlines() if line.startswith("| case |"))
-    measured = dict(zip(stacks.split("|"), row.split("|")))
-    assert MEASURED in measured[" `cuda13` "]
-    assert row.count(MEASURED) == 1
+    cells = dict(zip(stacks.split("|"), row.split("|")))
+    assert MEASURED in cells[" `rocm` "]
+    assert MEASURED not in cells[" `cpu` "]
+
+
+def test_the_memory_and_time_of_a_run_are_those_of_its_record(checkout: Path) -> None:
+    page = generated_files(load_catalog(), checkout)[checkout / "docs" / "run-a-case.md"]
+    record = read_record(ROOT / "docs" / "measured" / "h200-aquila-33b.json")
+    (row,) = (line for line in page.splitlines() if "measured/h200-aquila-33b.json" in line)
+    memory, start, step, seconds = (float(cell) for cell in row.split("|")[4:8])
+    measured = record.metric("mem_peak")
+    assert measured is not None
+    assert record.window is not None
+    assert memory == pytest.approx(measured.value, abs=0.05)
+    assert (start, seconds) == pytest.approx((record.timing.init, record.timing.e2e), abs=0.5)
+    assert step == pytest.approx(record.window.step_median, rel=0.05)
 
 
 def test_the_reference_explains_every_metric_of_a_model() -> None:
