@@ -444,7 +444,7 @@ def run_chart(
     if len(newest) < 2:
         return None
     if len(newest) < _LEAST_POINTS:
-        return Note(title, f"{label} of {len(newest)} runs: {'; '.join(run.text for run in newest)}.")
+        return Note(title, f"{len(newest)} runs, {label}: {'; '.join(run.text for run in newest)}.")
     numbered, last = [*enumerate(newest, 1)], len(newest)
     lines = tuple(
         Line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -98,7 +99,7 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
     return [
         Lines(tuple(f"{name:<8} {fact}" for name, fact in facts.items() if fact is not None)),
         Table(metrics, [_metric_row(m) for m in record.metrics if m.name not in measured], cut=("NOTE",), drop=drop),
-        Table(_MEASUREMENT, measurements, drop=("STEADY", "SIZE", "SPREAD", "95 % INTERVAL", "MEAN")),
+        Table(_MEASUREMENT, measurements, drop=("SIZE", "MEAN", "95 % INTERVAL", "SPREAD", "STEADY")),
         Table(("NOT MEASURED", "REASON"), absent, cut=("REASON",)),
         Table(("CONDITION", "VALUE"), conditions, cut=("VALUE",)),
         Table(("CHECK", "RESULT", "DETAIL"), checks, cut=("DETAIL",)),
@@ -124,6 +125,9 @@ def _measurement_row(one: Measurement, metrics: Mapping[str, Metric]) -> list[st
     slowest = min(range(len(rates)), key=rates.__getitem__, default=None)
     size = " x ".join(map(str, one.shape)) if one.shape else f"{one.bytes} bytes"
     rate = one.rate if one.bus_rate is None else one.bus_rate
+    if metric is not None and not math.isclose(metric.value, rate / scale, rel_tol=1e-6):
+        # Where the mean is what is published, the metric and its interval are those of the mean.
+        mean, metric = metric, None
     return [
         one.name,
         number_text(rate / scale),

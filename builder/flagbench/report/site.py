@@ -206,8 +206,8 @@ def _device_page(
     measuring = [name for name, case in catalog.cases.items() if case.kind == "measure"]
     charts = _roofs(store, [entry for entry in entries if entry.case in measuring], known)
     charts += [
-        run_chart(_speeds(runs), f"All runs of {runs[0].case}:{runs[0].stack}", str(gate), id=f"runs-{number}")
-        for number, ((_, gate), runs) in enumerate([*configurations.items()][:_CONFIGURATIONS], 1)
+        run_chart(_speeds(runs), f"All runs of {runs[0].case}:{runs[0].stack}", _gate(runs), id=f"runs-{number}")
+        for number, runs in enumerate([*configurations.values()][:_CONFIGURATIONS], 1)
     ]
     lead = "A chart of runs has those of one configuration, with any seed, on all machines with this device."
     peaks = [] if known is None else _peaks(known)
@@ -241,8 +241,7 @@ def _series_page(
 ) -> str:
     """The page of a series, with a verdict where all of its records have a page."""
     title = f"Series {series.series_id}"
-    gate = next((entry.summary.gate for entry in entries if entry.summary is not None), None)
-    chart = run_chart(_speeds(entries), "All runs of the series", str(gate))
+    chart = run_chart(_speeds(entries), "All runs of the series", _gate(entries))
     image = f"{series.request.case}:{series.request.stack}"
     lead = f"{len(entries)} of {series.requested} runs of {image}, from {series.started_at} on."
     with suppress(FlagbenchError):
@@ -262,6 +261,15 @@ def _speeds(entries: Iterable[StoredRecord]) -> list[Run]:
         for entry in entries
         if entry.summary is not None and entry.summary.gate in entry.summary.metrics
     ]
+
+
+def _gate(entries: Iterable[StoredRecord]) -> str:
+    """The metric that decides, with its unit: `p_core, samples/s`."""
+    for entry in entries:
+        summary = entry.summary
+        if summary is not None and summary.gate is not None:
+            return summary.gate if summary.gate_unit is None else f"{summary.gate}, {summary.gate_unit}"
+    return "speed"
 
 
 def _host(entry: StoredRecord) -> str | None:

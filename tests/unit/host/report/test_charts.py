@@ -170,9 +170,7 @@ def test_dots_of_runs_have_host_and_date() -> None:
 def test_two_values_are_words() -> None:
     runs = [Run(f"2026-11-0{day}T12:30:00Z", f"r{day}", 700.0 + day, host="vm") for day in (1, 2)]
     note = run_chart(runs, "All runs", "matmul_bf16")
-    assert note == Note(
-        "All runs", "matmul_bf16 of 2 runs: 701 on vm, 2026-11-01 12:30; 702 on vm, 2026-11-02 12:30."
-    )
+    assert note == Note("All runs", "2 runs, matmul_bf16: 701 on vm, 2026-11-01 12:30; 702 on vm, 2026-11-02 12:30.")
     assert run_chart(runs[:1], "All runs", "matmul_bf16") is None
     record = read_record(DOCS / "measured" / "h200-glm.json")
     assert record.window is not None

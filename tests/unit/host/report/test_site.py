@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from flagbench.page import Table
 from flagbench.records.folder_blobs import FolderBlobs
+from flagbench.records.read import read_record
 from flagbench.records.store import Store
 from flagbench.report import site
+from flagbench.report.record_page import record_page
 from unit.host.conftest import REPLAY, ROOT, Flagbench
 
 STORED = ROOT / "tests" / "replay" / "08a01ae" / "store"
@@ -107,6 +110,16 @@ def test_a_page_of_roofs_has_each_number_once(flagbench: Flagbench, tmp_path: Pa
     for measurement in json.loads(path.read_bytes())["measurements"]:
         assert tables.count(f"<td>{measurement['name']}</td>") == 1
         assert f"<td>{measurement['name']}_mean</td>" not in tables
+
+
+def test_a_metric_that_is_a_mean_stands_as_the_mean() -> None:
+    record = read_record(ROOT / "docs" / "measured" / "h100-roofs-mamf-bf16-2.json")
+    tables = [block for block in record_page(record, ()) if isinstance(block, Table)]
+    (measured,) = (table for table in tables if table.columns[0] == "MEASUREMENT")
+    rows = {row[0]: dict(zip(measured.columns, row, strict=True)) for row in measured.rows}
+    mamf, product = rows["mamf_fp8"], rows["matmul_bf16"]
+    assert (mamf["RATE"], mamf["MEAN"], mamf["95 % INTERVAL"]) == ("1,362", "1,365", "-")
+    assert (product["RATE"], product["MEAN"]) == ("675.1", "681.5")
 
 
 def test_a_series_with_problems_is_invalid(flagbench: Flagbench, stored: Path, tmp_path: Path) -> None:
