@@ -83,5 +83,6 @@ def test_it_trains_until_the_target_is_reached(followed: Followed, record_schema
     assert [check["name"] for check in record["quality"]["checks"] if not check["ok"]] == []
     metrics = {metric["name"]: metric["value"] for metric in record["metrics"]}
     assert metrics["acc"] >= 0.97
+    assert 0.9 < metrics["recall"] <= 1  # the page's example of a metric of its own
     assert metrics["p_core"] > 0
     assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
