@@ -59,14 +59,25 @@ class Answer:
         """Rows of this device and the task."""
         return [entry for entry in self.rows if self.task in (None, entry.row.task)]
 
+    @property
+    def first_of_each_task(self) -> list[Entry]:
+        """The row of each task that comes closest, of this device where it has one."""
+        firsts: dict[str, Entry] = {}
+        for entry in (*self.of_task, *self.may_be, *self.others):
+            firsts.setdefault(entry.row.task, entry)
+        return list(firsts.values())
+
     def page(self, *, wide: bool) -> list[Block]:
         """The answer in a sentence, the rows, and what can be run."""
-        found = [*self.of_task, *self.may_be]
-        if wide or not found:
-            found += self.others
-        found += [entry for entry in self.rows if entry not in self.of_task]
+        of_device = [*self.of_task, *self.may_be]
+        of_other_tasks = [entry for entry in self.rows if entry not in self.of_task]
+        every = [*of_device, *self.others, *of_other_tasks]
+        found = every if wide or not of_device else [*of_device, *of_other_tasks]
+        if self.task is None:
+            firsts = self.first_of_each_task
+            found = [*firsts, *(entry for entry in found if entry not in firsts)]
         shown = found if wide else found[:_SHOWN]
-        left = len(found) - len(shown)
+        left = len(every) - len(shown)
         notes = [f"rows that --wide adds: {left}"] if left else []
         if self.cases:
             own = [f"; a row, with its settings: `flagbench reproduce {one.id}`" for one in self.of_task if one.case]

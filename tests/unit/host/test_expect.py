@@ -14,6 +14,7 @@ from catalogs import CATALOG
 from flagbench.expect.answer import answer, find_device
 from flagbench.expect.reference import reference_rows
 from flagbench.expect.rows import published
+from flagbench.page import Table
 from flagbench.records.read import read_record
 from unit.host.conftest import Flagbench
 
@@ -72,6 +73,26 @@ def test_nearest_rows_say_what_differs() -> None:
     other_task = {d["name"] for row in told["rows"] for d in row["differs"]}
     assert {"task", "sequence"} <= other_task
     assert [*told["cases"]] == ["llama2-70b"]
+
+
+def test_a_model_shows_the_nearest_row_of_each_task_first(flagbench: Flagbench) -> None:
+    lines = flagbench("expect llama3.1-8b --on h100-sxm").out.splitlines()[3:]
+    tasks = [entry.row.task for entry in ENTRIES if entry.row.model == "llama3.1-8b"]
+    firsts = lines[: len(set(tasks))]
+    assert "H100 SXM" in firsts[0]
+    for task in set(tasks):
+        assert sum(f" {task} " in line for line in firsts) == 1
+    assert " inference " in lines[len(firsts)]  # then the other rows of the device
+    (left,) = (line for line in lines if line.startswith("rows that --wide adds: "))
+    assert int(left.rpartition(" ")[2]) == len(tasks) - 8
+
+
+def test_a_case_shows_the_rows_of_its_task_first() -> None:
+    found = answer("llama2-70b", "h200-sxm", 8, CATALOG)
+    assert {entry.row.task for entry in found.others} == {"pretraining"}
+    table = found.page(wide=False)[1]
+    assert isinstance(table, Table)
+    assert table.rows[0][3] == "pretraining"
 
 
 def test_a_case_named_after_a_model_runs_it() -> None:
