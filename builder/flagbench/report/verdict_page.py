@@ -89,9 +89,7 @@ def verdict_blocks(
         remedies = {f"fix: {r.status.remedy}": None for r in records if r.status.state != "ok" and r.status.remedy}
         blocks.append(Lines((result.reason, *remedies)))
     if wide or result.verdict is not Verdict.INVALID:
-        other = "baseline" if result.against.kind == "baseline" else "published"
-        differing = tuple((c.name, shown(c.here), shown(c.expected)) for c in result.differing)
-        conditions = Table(("condition that differs", "here", other), differing, cut=("here", other))
+        conditions = _differing_table(result, uncompared if result.verdict is Verdict.NOT_COMPARABLE else ())
         metrics = _metric_table(result)
         blocks += (conditions, metrics) if result.verdict is Verdict.NOT_COMPARABLE else (metrics, conditions)
     more = _other_metrics(records, result.metrics)
@@ -122,6 +120,19 @@ def _uncompared(result: VerifyResult) -> list[str]:
 def _is_in_headline(result: VerifyResult) -> bool:
     """Whether the reason of a verdict is only that conditions differ, which the headline says."""
     return len(_uncompared(result)) == len(result.reason.split("; "))
+
+
+def _differing_table(result: VerifyResult, deciding: Sequence[str]) -> Table:
+    """The conditions that differ; those that forbid the comparison, in `deciding`, are marked and stand first."""
+    other = "baseline" if result.against.kind == "baseline" else "published"
+    decide = [condition for condition in result.differing if condition.name in deciding]
+    rest = [condition for condition in result.differing if condition.name not in deciding]
+    if not decide:
+        rows = [(c.name, shown(c.here), shown(c.expected)) for c in rest]
+        return Table(("condition that differs", "here", other), rows, cut=("here", other))
+    marked = [(c.name, "yes", shown(c.here), shown(c.expected)) for c in decide]
+    marked += [(c.name, "", shown(c.here), shown(c.expected)) for c in rest]
+    return Table(("condition that differs", "decides", "here", other), marked, cut=("here", other))
 
 
 def _headline(result: VerifyResult) -> str:

@@ -69,6 +69,18 @@ def test_the_verdict_is_first_then_what_decides_it(name: str, verdict: str, deci
     assert "NOT_COMPARABLE" not in "".join(lines[1:])
 
 
+def test_the_conditions_that_decide_are_marked_and_first() -> None:
+    tiny = replay("cpu-tiny")
+    lines = table(tiny, held(tiny)).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("condition that differs  decides"))
+    rows = [line.split() for line in lines[start + 1 : lines.index("", start)]]
+    deciding = [row[0] for row in rows if row[1] == "yes"]
+    assert deciding == [row[0] for row in rows[: len(deciding)]]
+    more = len(deciding) - 3
+    assert lines[0].endswith(f"{', '.join(deciding[:3])} and {more} more differ")
+    assert len(rows) > len(deciding)
+
+
 @pytest.mark.parametrize("columns", [60, 80])
 def test_claim_ratio_and_verdict_are_the_last_columns(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
