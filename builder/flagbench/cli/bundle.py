@@ -36,8 +36,8 @@ def verify(
 ) -> None:
     """Check every file of a bundle against its checksums, and compute the verdict or the certificate again.
 
-    Prints what is computed again. Exits 0 where the bundle is whole and what it says follows from its records,
-    whatever the verdict is; 3 where it is damaged, 12 where it does not follow.
+    Prints whether the bundle is valid, then what is computed again. Exits 0 where the bundle is whole and what it
+    says follows from its records, whatever the verdict is; 3 where it is damaged, 12 where it does not follow.
     --json prints {"bundle", "ok", "sha256", "claim", "verdict", "stated_by", "files", "notes", "problems"}; verdict
     is as `flagbench verify --json` prints it. For the bundle of `accept` it has "certificate" in place of "claim",
     "verdict" and "stated_by".
@@ -62,9 +62,14 @@ def verify(
         what = {"schema": "bundle-verification/v1", "bundle": str(bundle), "ok": not found.problems, "sha256": sha256}
         echo_json({**what, **about, "files": count, "notes": found.notes, "problems": found.problems})
     else:
+        stated = "certificate" if "certificate" in about else "verdict"
+        if found.problems:
+            first = Lines((f"INVALID: the {stated} does not follow from the records in this bundle",), "bold red")
+        else:
+            text = f"VALID: all {count} files match the checksums, and the {stated} follows from the records"
+            first = Lines((text,), "bold green")
         notes = (f"note: {note}" for note in found.notes)
-        foot = Lines((f"{count} files match its checksums, sha256 of the bundle {sha256}", *notes))
-        print_page(*blocks, foot, wide=wide)
+        print_page(first, *blocks, Lines((f"sha256 of the bundle {sha256}", *notes)), wide=wide)
     if found.problems:
         raise FlagbenchError(
             f"the bundle {brief(str(bundle))} is not valid: {'; '.join(found.problems)}",

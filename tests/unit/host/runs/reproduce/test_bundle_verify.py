@@ -50,6 +50,17 @@ def test_the_verdict_is_computed_again(verify: Callable[[Files], Ended], files: 
     assert answer["sha256"] == hashlib.sha256((tmp_path / "bundle.tar.gz").read_bytes()).hexdigest()
 
 
+def test_the_first_line_says_whether_the_bundle_is_valid(files: Files, tmp_path: Path, flagbench: Flagbench) -> None:
+    written(tmp_path / "bundle.tar.gz", files)
+    first, _, verdict = flagbench("bundle verify", str(tmp_path / "bundle.tar.gz")).out.splitlines()[:3]
+    assert first.startswith("VALID: all ")
+    assert verdict.startswith("REPRODUCED")
+    written(tmp_path / "changed.tar.gz", changed(files, bundle.VERDICT, lambda it: it.update(verdict="-")))
+    ended = flagbench("bundle verify", str(tmp_path / "changed.tar.gz"))
+    assert ended.code == ExitCode.INVALID
+    assert ended.out.startswith("INVALID: the verdict does not follow")
+
+
 def test_a_bundle_with_files_of_an_earlier_version_verifies(verify: Callable[[Files], Ended], files: Files) -> None:
     answer = verify({**files, "sbom.cdx.json": b'{"bomFormat": "CycloneDX", "specVersion": "1.6"}'}).json
     assert (answer["ok"], answer["problems"], answer["notes"]) == (True, [], [])
