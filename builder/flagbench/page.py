@@ -1,10 +1,12 @@
-"""A page of text and aligned tables: cut to a terminal's width, whole in a pipe; no boxes, no wrapping."""
+"""A page of text and aligned tables: fitted to a terminal's width, whole in a pipe; no boxes."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of text, with a style for all of them. They are never cut."""
+    """Lines of text, with a style for all of them. On a terminal they wrap between words, not in `a command`."""
 
     lines: tuple[str, ...]
     style: str = ""
@@ -76,7 +78,8 @@ def filled(blocks: Iterable[Block]) -> list[Block]:
 
 def _lines(block: Block, width: int | None, ellipsis: str, *, colour: bool) -> Iterable[str]:
     if isinstance(block, Lines):
-        return [_styled(visible(line), block.style, colour=colour) for line in block.lines]
+        lines = [part for line in block.lines for part in _wrapped(visible(line), width)]
+        return [_styled(line, block.style, colour=colour) for line in lines]
     shown = [[visible(cell) for cell in row] for row in (block.columns, *block.rows)]
     natural = _natural(block.columns, shown)
     shortened = False
@@ -111,14 +114,30 @@ def _natural(columns: Sequence[str], shown: Sequence[Sequence[str]]) -> dict[str
     }
 
 
+def _with_text(table: Table) -> set[str]:
+    """The first column, and those in which a row has more than a placeholder."""
+    columns = zip(table.columns, zip(*table.rows, strict=True), strict=True)
+    return {table.columns[0]} | {name for name, cells in columns if not {*cells} <= {"", "-"}}
+
+
+def _wrapped(line: str, width: int | None) -> list[str]:
+    """A line in pieces of at most `width` characters, broken at spaces that are not between backquotes."""
+    if width is None or _cells(line) <= width:
+        return [line]
+    joined = re.sub("`[^`]*`", lambda quoted: quoted[0].replace(" ", "\0"), line)
+    pieces = textwrap.wrap(joined, width, break_long_words=False, break_on_hyphens=False)
+    return [piece.replace("\0", " ") for piece in pieces]
+
+
 def _total(widths: Mapping[str, int]) -> int:
     """How many characters columns take, with the gaps between them."""
     return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
 
 
 def _fitted(table: Table, natural: Mapping[str, int], width: int) -> dict[str, int]:
-    """The columns that are shown in `width` characters, each with its own."""
-    widths = dict(natural)
+    """The columns that are shown in `width` characters, each with its own. Those without any text go first."""
+    filled = _with_text(table) if _total(natural) > width else {*natural}
+    widths = {name: space for name, space in natural.items() if name in filled}
     for name in ("", *table.drop):
         widths = {column: natural[column] for column in widths if column != name}
         excess = _total(widths) - width

@@ -95,12 +95,12 @@ def generated_files(catalog: Catalog, root: Path) -> dict[Path, str]:
 
 def _narrow_blocks(certificate: Mapping[str, Any]) -> list[Block]:
     """What `flagbench accept` prints, without limits, intervals, reasons and energy: as wide as the picture."""
-    headline, action, checks, _ = certificate_blocks(certificate)
+    headline, action, checks, *_ = certificate_blocks(certificate)
     assert isinstance(checks, Table)
     rows = []
-    for outcome, run, check, measured, against, ratio, *_ in checks.rows:
-        rows.append((outcome, f"{run}: {check}", measured, against, ratio.partition(" ")[0]))
-    return [headline, action, Table(("OUTCOME", "CHECK", "MEASURED", "AGAINST", "RATIO"), rows)]
+    for outcome, run, check, ratio, measured, against, *_ in checks.rows:
+        rows.append((outcome, f"{run}: {check}", ratio.partition(" ")[0], measured, against))
+    return [headline, action, Table(("OUTCOME", "CHECK", "RATIO", "MEASURED", "AGAINST"), rows)]
 
 
 def _filled(page: Path, blocks: Blocks, part: re.Match[str]) -> str:

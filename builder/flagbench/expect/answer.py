@@ -21,7 +21,7 @@ from flagbench.verdict.conditions import describe
 _SHOWN = 8
 """Rows that a table shows without --wide."""
 _COLUMNS = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "DIFFERS")
-_DROP = ("BATCH, SEQUENCE", "DIFFERS", "TASK", "GPUS", "PRECISION", "DEVICE")
+_DROP = ("BATCH, SEQUENCE", "TASK", "DIFFERS", "GPUS", "PRECISION", "DEVICE")
 """The columns that a narrow terminal loses, the first one first."""
 
 

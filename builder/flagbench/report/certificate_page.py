@@ -59,6 +59,7 @@ def certificate_blocks(certificate: Mapping[str, Any]) -> list[Block]:
         Lines((f"{certificate['outcome']}: {machine_text(certificate)}",), STYLES[certificate["outcome"]]),
         Lines((f"{action_text(certificate).rstrip('.')}: {certificate['reason']}.", compared_text(certificate))),
         _check_table(certificate["checks"]),
+        _reasons(certificate["checks"]),
         Lines(tuple(took)),
     ]
 
@@ -72,18 +73,26 @@ def _efficiency(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 
 def _check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
     """The checks, those that did not pass first."""
-    order = ("FAIL", "INCONCLUSIVE", "PASS")
     rows = [
         (
-            *(each[name] for name in ("outcome", "part", "name", "measured", "against")),
+            *(each[name] for name in ("outcome", "part", "name")),
             _ratio(each["ratio"]),
-            each["reason"],
-            each["limit"],
+            *(each[name] for name in ("measured", "against", "limit")),
         )
-        for each in sorted(checks, key=lambda each: order.index(each["outcome"]))
+        for each in _worst_first(checks)
     ]
-    columns = ("OUTCOME", "RUN", "CHECK", "MEASURED", "AGAINST", "RATIO", "WHY", "LIMIT")
-    return Table(columns, rows, styles=STYLES, cut=("WHY", "MEASURED", "AGAINST"), drop=("LIMIT",))
+    columns = ("OUTCOME", "RUN", "CHECK", "RATIO", "MEASURED", "AGAINST", "LIMIT")
+    return Table(columns, rows, styles=STYLES, cut=("AGAINST", "MEASURED"), drop=("LIMIT", "AGAINST", "RUN"))
+
+
+def _reasons(checks: Sequence[Mapping[str, Any]]) -> Lines:
+    """Why checks have their outcome, a line each: a column would be cut."""
+    return Lines(tuple(f"{check['name']}: {check['reason']}" for check in _worst_first(checks) if check["reason"]))
+
+
+def _worst_first(checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    order = ("FAIL", "INCONCLUSIVE", "PASS")
+    return sorted(checks, key=lambda check: order.index(check["outcome"]))
 
 
 def render(certificate: Mapping[str, Any]) -> bytes:
@@ -108,7 +117,7 @@ def render(certificate: Mapping[str, Any]) -> bytes:
     ]
     runs = [(each["target"], each["state"], each["why"], each["record_id"] or "") for each in facts["parts"]]
     sections: Sections = {
-        "Checks": [_check_table(certificate["checks"])],
+        "Checks": [_check_table(certificate["checks"]), _reasons(certificate["checks"])],
         "Energy and price": [Table(("RUN", "RATE", "ENERGY, PRICE"), list(_efficiency(certificate)))],
         "Numbers": [Table(("RUN", "METRIC", "VALUE", "OF"), numbers)],
         "Runs": [Table(("RUN", "ENDED", "WHY", "RECORD"), runs)],

@@ -146,8 +146,8 @@ def test_a_narrow_terminal_shows_what_a_number_is_of(flagbench: Flagbench, monke
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     shown = flagbench("expect llama3-8b --on h100-sxm --gpus 8").out.splitlines()
-    assert {"DEVICE", "GPUS", "PRECISION", "PUBLISHED"} <= set(shown[2].split())
-    assert all(len(line) <= 80 for line in shown[2:10])
+    assert any({"DEVICE", "GPUS", "PRECISION", "PUBLISHED"} <= set(line.split()) for line in shown)
+    assert all(len(line) <= 80 for line in shown)
 
 
 def test_a_rate_of_its_own_definition_is_named(flagbench: Flagbench) -> None:

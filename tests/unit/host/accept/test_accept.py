@@ -17,10 +17,12 @@ from catalogs import CATALOG
 from flagbench.accept import certificate
 from flagbench.accept.checks import Outcome, checks_of, conclude, plain_prior
 from flagbench.accept.run import Accepted, held_against
+from flagbench.page import render
 from flagbench.records.bundle_archive import unpacked
 from flagbench.records.read import read_record
 from flagbench.records.store import Store
 from flagbench.report.certificate_page import certificate_blocks, machine_text
+from flagbench.report.certificate_page import render as certificate_html
 from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.verdict.efficiency import Efficiency
 from flagbench.verdict.stats.between import SESSION, Prior
@@ -230,6 +232,19 @@ def test_a_refused_certificate_is_not_shown(tmp_path: Path, flagbench: Flagbench
     refused = written(tmp_path, lambda files: files.update({certificate.JUNIT: b""}))
     result = flagbench("bundle verify", str(refused))
     assert (result.code, "PASS" in result.out) == (ExitCode.INVALID, False)
+
+
+def test_a_terminal_shows_why_a_check_did_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = certificate.certificate_of(accepted(), CATALOG, 50.0)
+    reason = "below the limit, and nothing else was running on this machine during the whole run"
+    document["checks"][-1].update(outcome="FAIL", reason=reason)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = render(certificate_blocks(document))
+    assert f"{document['checks'][-1]['name']}: {reason}" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+    assert reason in certificate_html(document).decode()
 
 
 def test_the_page_in_text_says_the_price() -> None:
