@@ -1,6 +1,6 @@
 """A series: the runs that were asked for together, in order, as one document, `series/v1`.
 
-The ids and seeds of its runs follow from its name, so that whoever chose the name can check them.
+The ids and seeds of its runs are computed from its name, so that they can be checked.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
 
 _NAME_BYTES = 8
-"""Random bytes of a name that nobody chose."""
+"""Random bytes in a generated name."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class LossErrors(Struct, frozen=True):
     missing: int
     """Steps of A from the 21st on that do not."""
     mean: float | None
-    """Of `steps`; None if one of them has no error, or if there is none."""
+    """Mean over `steps`; None if the error of a step is not known, or without steps."""
     largest: float | None
     largest_step: int | None
     parts_at: int | None

@@ -74,7 +74,7 @@ class Plan:
     elsewhere: bool
     """Whether another stack was asked for than the row's: then other hardware is no error."""
     name: str | None
-    """That of the series, from which each run has a seed of its own. None: all runs have the row's seed."""
+    """Name of the series, from which the seed of each run is computed. None: all runs have the row's seed."""
 
 
 def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions) -> Plan:
