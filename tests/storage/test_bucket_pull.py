@@ -88,7 +88,8 @@ def test_an_image_comes_back_as_it_was_pushed(
 def test_layers_that_the_engine_has_are_not_downloaded(
     push: Callable[[HandMade], str], docker_engine: Engine, base: tuple[str, ...]
 ) -> None:
-    image = make_image({"one": b"1"}, {"two": b"2"}, below=base)
+    # Layers that no other test's image has: the engine would not download them.
+    image = make_image({"one": os.urandom(10)}, {"two": os.urandom(10)}, below=base)
     got = pulled(push(image), docker_engine)
     assert got.image.layers[: len(base)] == base
     assert got.downloaded == sum(len(layer or b"") for layer in image.layers)
