@@ -23,7 +23,7 @@ GROUPS = {
     "Records": {
         "report": "Make static pages: an index, one for each published row, device, series and new record.",
         "results": "List, show, export and remove stored records, and store those that wait.",
-        "compare": "Show how two records of a case differ: conditions, settings, metrics (B/A), losses.",
+        "compare": "Show how two records of a case differ: verdict, conditions, settings, metrics (B/A), losses.",
         "store": "Test whether records are safe in a store.",
         "bundle": "Check the bundle of a reproduction or an acceptance, without a network.",
     },
