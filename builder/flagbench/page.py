@@ -78,7 +78,9 @@ def filled(blocks: Iterable[Block]) -> list[Block]:
 
 def _lines(block: Block, width: int | None, ellipsis: str, *, colour: bool) -> Iterable[str]:
     if isinstance(block, Lines):
-        lines = [part for line in block.lines for part in _wrapped(visible(line), width)]
+        lines: list[str] = []
+        for line in block.lines:
+            lines += _wrapped(visible(line), width)
         return [_styled(line, block.style, colour=colour) for line in lines]
     shown = [[visible(cell) for cell in row] for row in (block.columns, *block.rows)]
     natural = _natural(block.columns, shown)

@@ -7,16 +7,18 @@ import os
 from flagbench.errors import FlagbenchError
 
 PRICE = "FLAGBENCH_PRICE"
-"""Of a machine per hour, in any currency; `accept --price` goes before it."""
+"""Price of a machine per hour, in any currency; `accept --price` takes precedence."""
 
 
 def price_of(text: str | float | None, name: str) -> float | None:
     """A price per hour; None for none. Raises FlagbenchError (usage) for anything but a number above 0."""
+    if text is None or text == "":
+        return None
     try:
-        price = None if text in (None, "") else float(text or 0)
+        price = float(text)
     except ValueError:
         price = 0.0
-    if price is not None and not 0 < price < 1e9:
+    if not 0 < price < 1e9:
         raise FlagbenchError(f"{name} {text!r} is not a price", remedy="give a number above 0, such as 1.5, per hour")
     return price
 
@@ -27,8 +29,8 @@ def price_here() -> float | None:
 
 
 def check_price() -> None:
-    """Raise FlagbenchError (usage) where the environment states something else than a price.
+    """Raise FlagbenchError (usage) if FLAGBENCH_PRICE is not a price.
 
-    For the start of a command that shows prices at its end: that should not cost a run, or half of a report.
+    Commands that show prices at their end call this first, before a run or half of a report is spent.
     """
     price_here()

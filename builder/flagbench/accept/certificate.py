@@ -177,7 +177,11 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
 def contradictions(document: Certificate, records: Mapping[str, Record], catalog: Catalog) -> Iterator[str]:
     """Where the facts of a certificate contradict the records in its bundle."""
     facts = document.facts
-    named = [name for part in facts.parts for name in (part.record_id, *part.history) if name is not None]
+    named: list[str] = []
+    for part in facts.parts:
+        if part.record_id is not None:
+            named.append(part.record_id)
+        named += part.history
     for name in named:
         if name not in records:
             yield f"its record {name} is not in it"

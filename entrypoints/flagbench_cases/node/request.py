@@ -104,7 +104,10 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
 
 
 def choose_preset(arguments: argparse.Namespace, case: Dict[str, Any], stack: Dict[str, Any]) -> str:
-    """The preset, by default `reference`. Raises UsageError where nobody asked for work of days on a processor."""
+    """The preset, by default `reference`.
+
+    Raises UsageError if none is given on a processor, where the reference preset can take days.
+    """
     if arguments.preset is not None:
         return arguments.preset
     if stack["device"]["kind"] == "cpu" and case.get("kind") != MEASURE and not arguments.describe:

@@ -276,7 +276,7 @@ def unlike(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
 
 
 def differences(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Of each field in which two JSON documents differ: its path and both values, None where it is not there."""
+    """The path and both values of each field in which two JSON documents differ; None for a missing value."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         for name in dict.fromkeys((*first, *second)):
             yield from differences(first.get(name), second.get(name), f"{path}.{name}" if path else name)
