@@ -34,7 +34,7 @@ def _run() -> int:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_interrupted)
-    from flagbench import stdio
+    from flagbench.console import stdio
 
     stdio.install()
     gc.set_threshold(_COLLECT_AFTER)

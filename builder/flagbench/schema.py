@@ -16,8 +16,8 @@ import msgspec
 from jsonschema_rs import Draft202012Validator as Validator
 from jsonschema_rs import ValidationError
 
+from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
-from flagbench.terminal import brief
 from flagbench_core.exit_codes import ExitCode
 
 FieldPath = tuple[str | int, ...]

@@ -15,11 +15,11 @@ from urllib.parse import unquote
 
 import pytest
 
+from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import parse_bucket_image
 from flagbench.images.docker import Engine
 from flagbench.images.pull import Pulled, pull
-from flagbench.progress import Progress
 from flagbench_core.exit_codes import ExitCode
 from oci_images import HandMade, make_image, sha256
 from running import need

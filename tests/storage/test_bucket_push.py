@@ -17,11 +17,11 @@ from urllib.parse import unquote
 import pytest
 
 from flagbench.cli import main
+from flagbench.console.progress import Progress
 from flagbench.images.bucket import ImageBucket, parse_bucket_image, parse_image_bucket
 from flagbench.images.pull import pull
 from flagbench.images.push import Pushed, find_source, push_to_bucket
 from flagbench.images.tags import VERSION
-from flagbench.progress import Progress
 from flagbench_core.exit_codes import ExitCode
 from oci_images import MANIFEST
 from registries import Bench, own_stack

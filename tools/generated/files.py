@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flagbench.console.page import Block, Table, render
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
-from flagbench.page import Block, Table, render
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.report.certificate_page import certificate_blocks, certificate_charts

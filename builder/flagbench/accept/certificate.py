@@ -16,6 +16,7 @@ import msgspec
 from flagbench.accept.checks import checks_of, conclude
 from flagbench.accept.document import Certificate
 from flagbench.accept.run import Accepted
+from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Catalog
 from flagbench.records.bundle_archive import BundleError
@@ -34,7 +35,6 @@ from flagbench.runs.reproduce.bundle import (
     unlike,
 )
 from flagbench.runs.reproduce.bundle_files import environment, packages
-from flagbench.terminal import brief
 from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.result import Ratio
 from flagbench.verdict.series import CLOCK_SKEW

@@ -10,11 +10,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import reference_rows
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.model import Metric, Record
-from flagbench.terminal import brief
 from flagbench.vendors import version
 from flagbench.verdict import rules, verify_baseline, verify_claim
 from flagbench.verdict.conditions import DEVICE, Agreement, agreement

@@ -12,10 +12,10 @@ from typing import Any
 
 from flagbench.accept.checks import EARLIER, Outcome, checks_of, plain_prior
 from flagbench.accept.plan import Clock, Part, Plan
+from flagbench.console.output import print_note
 from flagbench.devices import this_machine, usage_now
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Catalog
-from flagbench.output import print_note
 from flagbench.records.digest import machine_digest
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
@@ -23,7 +23,7 @@ from flagbench.records.store import Store, StoredRecord
 from flagbench.report.history import MOST_RUNS, earlier_runs, store_priors
 from flagbench.report.results import with_verdicts
 from flagbench.runs.keep import Finished, run_and_keep
-from flagbench.signals import AT_ONCE_SECONDS, Delaying
+from flagbench.system.signals import AT_ONCE_SECONDS, Delaying
 from flagbench_core.exit_codes import ExitCode
 
 LEAST_SECONDS = 10.0

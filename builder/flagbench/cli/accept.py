@@ -15,9 +15,7 @@ from flagbench.accept.checks import CATALOGUED, EARLIER
 from flagbench.accept.plan import Clock, Plan, plan_of
 from flagbench.accept.run import run_plan
 from flagbench.cli.options import JunitOption, StoreOption, WideOption
-from flagbench.errors import FlagbenchError
-from flagbench.manifests.load import load_catalog
-from flagbench.output import (
+from flagbench.console.output import (
     check_new_file,
     check_output,
     echo_json,
@@ -26,7 +24,9 @@ from flagbench.output import (
     print_page,
     write_output,
 )
-from flagbench.page import Lines
+from flagbench.console.page import Lines
+from flagbench.errors import FlagbenchError
+from flagbench.manifests.load import load_catalog
 from flagbench.price import PRICE, price_here, price_of
 from flagbench.report.certificate_page import certificate_blocks
 from flagbench.runs.keep import open_usable_store

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from flagbench import complete
+from flagbench.console.output import echo_json
+from flagbench.console.progress import Progress
 from flagbench.images.build import build_images
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import open_engine
 from flagbench.images.render.image import find_target
 from flagbench.manifests.load import load_catalog
-from flagbench.output import echo_json
-from flagbench.progress import Progress
 
 
 def command(

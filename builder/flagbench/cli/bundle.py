@@ -9,14 +9,14 @@ import typer
 
 from flagbench.accept import certificate
 from flagbench.cli.options import JsonOption, WideOption
+from flagbench.console.output import echo_json, print_page
+from flagbench.console.page import Lines
+from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
-from flagbench.output import echo_json, print_page
-from flagbench.page import Lines
 from flagbench.report.certificate_page import certificate_blocks
 from flagbench.report.verdict_page import verdict_blocks
 from flagbench.runs.reproduce.bundle import BundleCheck, check, opened, read_contents
-from flagbench.terminal import brief
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of
 

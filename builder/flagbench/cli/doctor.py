@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from flagbench.cli.options import JsonOption, StoreOption
-from flagbench.output import echo_json, print_page
-from flagbench.page import Table
+from flagbench.console.output import echo_json, print_page
+from flagbench.console.page import Table
 from flagbench.runs.doctor import Level, examine
 from flagbench_core.exit_codes import ExitCode
 

@@ -8,9 +8,9 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import JsonOption, WideOption
+from flagbench.console.output import echo_json, print_page
 from flagbench.expect.answer import answer
 from flagbench.manifests.load import load_catalog
-from flagbench.output import echo_json, print_page
 
 
 def command(

@@ -10,17 +10,17 @@ import typer
 import yaml
 
 from flagbench import complete
+from flagbench.console.output import echo_json
+from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
-from flagbench.files import reason, write_atomically
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import require_base, resolve_image
 from flagbench.options import takes_options
-from flagbench.output import echo_json
 from flagbench.runs.launchers.describe import describe
 from flagbench.runs.launchers.kubernetes import JobOptions
 from flagbench.runs.launchers.schedulers import SCHEDULERS, Scheduler
 from flagbench.runs.request import LocalOptions, RunOptions, RunRequest, engine_of
-from flagbench.terminal import visible
+from flagbench.system.files import reason, write_atomically
 
 
 @takes_options

@@ -10,6 +10,7 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import JsonOption
+from flagbench.console.output import echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.images.lock import update_lock
 from flagbench.images.lockfile import SHA256, Lock, lock_path, read_lock
@@ -18,7 +19,6 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import get_stack, require_base
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.stack import Stack
-from flagbench.output import echo_json
 from flagbench_core.exit_codes import ExitCode
 
 _progress = partial(typer.echo, err=True)

@@ -13,10 +13,10 @@ from typer.main import get_command
 
 from flagbench.cli import usage_errors
 from flagbench.cli.app import app
+from flagbench.console.output import print_error
+from flagbench.console.stdio import NotPrinted
 from flagbench.errors import FlagbenchError
-from flagbench.output import print_error
-from flagbench.signals import raising_interrupt
-from flagbench.stdio import NotPrinted
+from flagbench.system.signals import raising_interrupt
 from flagbench_core import process_limits
 from flagbench_core.exit_codes import ExitCode
 

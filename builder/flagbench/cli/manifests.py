@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from flagbench.cli.options import JsonOption
+from flagbench.console.output import echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.compile import image_package, stale_compiled, write_stale
 from flagbench.manifests.load import load_catalog
-from flagbench.output import echo_json
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 CheckOption = Annotated[bool, typer.Option("--check", help="Write nothing; exit 2 if something is stale.")]

@@ -8,9 +8,9 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import JsonOption, WideOption
+from flagbench.console.output import echo_json, print_page
 from flagbench.manifests.fields import Precision
 from flagbench.manifests.load import load_catalog
-from flagbench.output import echo_json, print_page
 from flagbench.plan.page import make_plan
 from flagbench.runs.request import RunOptions
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from flagbench import complete
+from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
 from flagbench.manifests.load import load_catalog
@@ -14,7 +15,6 @@ from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
 from flagbench.options import takes_options
-from flagbench.progress import Progress
 from flagbench.runs.launchers.prepare import prepare_in_container, prepare_native
 from flagbench.runs.request import PrepareOptions, PrepareRequest
 

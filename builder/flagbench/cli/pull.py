@@ -9,10 +9,10 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import JsonOption
+from flagbench.console.output import echo_json
+from flagbench.console.progress import Progress
 from flagbench.images.docker import open_engine
 from flagbench.images.pull import find_in_bucket, pull
-from flagbench.output import echo_json
-from flagbench.progress import Progress
 
 
 def command(

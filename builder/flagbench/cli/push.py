@@ -9,6 +9,8 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import JsonOption
+from flagbench.console.output import echo_json
+from flagbench.console.progress import Progress
 from flagbench.image_reference import REPOSITORY, image_of
 from flagbench.images.bucket import ImageBucket, is_in_bucket, parse_image_bucket
 from flagbench.images.docker import open_engine
@@ -22,8 +24,6 @@ from flagbench.images.push import (
 from flagbench.images.tags import VERSION
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
-from flagbench.output import echo_json
-from flagbench.progress import Progress
 
 
 def command(

@@ -9,11 +9,11 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import JsonOption
+from flagbench.console.output import echo_json
 from flagbench.errors import FlagbenchError
 from flagbench.images.render.directory import Rendered, write_tree
 from flagbench.images.render.image import ImageRenderer, find_target
 from flagbench.manifests.load import load_catalog
-from flagbench.output import echo_json
 
 
 def command(

@@ -10,15 +10,15 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import StoreOption
+from flagbench.console.output import write_output
 from flagbench.errors import FlagbenchError
-from flagbench.files import expanded
 from flagbench.manifests.load import load_catalog
-from flagbench.output import write_output
 from flagbench.price import check_price
 from flagbench.records.bucket_blobs import request_errors
 from flagbench.records.named import RECORD_HELP, SERIES_HELP, load_runs
 from flagbench.records.store import open_store
 from flagbench.report.site import file_name, run_page, store_pages
+from flagbench.system.files import expanded
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import Bucket, parse_address
 

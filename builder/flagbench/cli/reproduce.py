@@ -11,10 +11,10 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import StoreOption, WideOption
+from flagbench.console.output import check_new_file, print_error
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.options import takes_options, words
-from flagbench.output import check_new_file, print_error
 from flagbench.price import check_price
 from flagbench.runs import preview
 from flagbench.runs.doctor import Diagnosis

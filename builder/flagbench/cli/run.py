@@ -9,11 +9,12 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import StoreOption, WideOption
+from flagbench.console.output import echo_json_text, print_error
+from flagbench.console.stdio import NotPrinted
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.options import takes_options, words
-from flagbench.output import echo_json_text, print_error
 from flagbench.price import check_price
 from flagbench.runs import preview
 from flagbench.runs.keep import open_usable_store, run_and_keep
@@ -24,8 +25,7 @@ from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.series import SeriesOptions, check_series, plan_sides, run_sides
 from flagbench.runs.target import ViaOption, targets_of
 from flagbench.runs.this_machine import with_stack
-from flagbench.signals import Delaying
-from flagbench.stdio import NotPrinted
+from flagbench.system.signals import Delaying
 from flagbench_core.exit_codes import ExitCode
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from flagbench.cli.options import JsonOption, StoreOption
-from flagbench.output import echo_json, print_page
-from flagbench.page import Table
+from flagbench.console.output import echo_json, print_page
+from flagbench.console.page import Table
 from flagbench.records.store import open_store
 from flagbench.records.store_doctor import WRITE, probe
 from flagbench_core.exit_codes import ExitCode

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from flagbench.output import print_error
+from flagbench.console.output import print_error
 
 _REFUSALS = {
     "greater_than": "must be above {gt:g}",

@@ -10,11 +10,11 @@ import typer
 
 from flagbench import complete
 from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
+from flagbench.console.output import check_output, echo_json, write_output
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import nearest_reference
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
-from flagbench.output import check_output, echo_json, write_output
 from flagbench.price import check_price, price_here
 from flagbench.records.model import Record
 from flagbench.records.named import RECORD_HELP, SERIES_HELP, Runs, load_runs, require_one_stdin

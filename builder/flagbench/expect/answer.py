@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flagbench.console.page import Block, Lines, Table
 from flagbench.devices import cards_here, this_machine
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import Entry, published, wanted_conditions
@@ -15,7 +16,6 @@ from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, devices_named, near_names
 from flagbench.manifests.model import Catalog
-from flagbench.page import Block, Lines, Table
 from flagbench.verdict.conditions import describe
 
 _SHOWN = 8

@@ -16,13 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from flagbench.console.progress import Progress
+from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
-from flagbench.files import reason
 from flagbench.image_reference import DIGEST, find_reference
 from flagbench.images.docker_archive import MANIFEST_TYPE, Blob, damaged_image, digest_of
-from flagbench.progress import Progress
-from flagbench.terminal import brief
-from flagbench.user_folders import cache_folder
+from flagbench.system.files import reason
+from flagbench.system.user_folders import cache_folder
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3.bucket import Bucket
 from flagbench_core.s3.client import transfer_config

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from flagbench.checkout import commit
+from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import LOCAL, find_reference, parse_reference
 from flagbench.images.build_options import BuildOptions, make_inputs, secrets
@@ -21,7 +21,7 @@ from flagbench.images.tags import CREATED_LABEL, REVISION_LABEL, Base, Tier, cas
 from flagbench.manifests.lookup import require_base
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.stack import Stack
-from flagbench.progress import Progress
+from flagbench.system.checkout import commit
 
 JOB_BYTES = 9 * 2**30
 """Peak memory of one compiler job, bytes: nvcc on flash-attn's kernels takes 8 to 9 GB. Source: setup.py of

@@ -17,9 +17,9 @@ from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sd
 from packaging.version import Version
 
 from flagbench.errors import FlagbenchError
-from flagbench.files import TEXT_BYTES, read_file, reason
 from flagbench.image_reference import find_reference
 from flagbench.images.lockfile import Lock
+from flagbench.system.files import TEXT_BYTES, read_file, reason
 from flagbench_core.redaction import url_secrets
 from flagbench_core.s3.transfers import sha256_of
 

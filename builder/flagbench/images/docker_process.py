@@ -17,8 +17,8 @@ from threading import Thread
 from typing import TextIO
 
 from flagbench.images.docker_errors import EngineError
-from flagbench.queries import ask
-from flagbench.signals import raising_interrupt
+from flagbench.system.queries import ask
+from flagbench.system.signals import raising_interrupt
 from flagbench_core.redaction import redact
 
 VARIABLE = "FLAGBENCH_DOCKER"

@@ -19,8 +19,8 @@ import msgspec.toml
 from packaging.utils import canonicalize_name
 
 from flagbench.errors import FlagbenchError
-from flagbench.files import read_text, reason, write_atomically
 from flagbench.image_reference import DIGEST, find_reference
+from flagbench.system.files import read_text, reason, write_atomically
 
 if TYPE_CHECKING:
     from flagbench.manifests.stack import Stack

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from flagbench.console.progress import Progress
+from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
 from flagbench.images.bucket import (
@@ -29,8 +31,6 @@ from flagbench.images.docker_errors import EngineError
 from flagbench.images.render.directory import tar_chunks
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import require_base, resolve_image
-from flagbench.progress import Progress
-from flagbench.terminal import brief
 
 _OTHER_LAYER = re.compile(r"(?i)diff ?id")
 """In an engine's error: a layer's content is not what the configuration names."""

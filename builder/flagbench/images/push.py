@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import find_reference, is_on_docker_hub, is_prefix
 from flagbench.images.bucket import ImageBucket, Put, blob_folder
@@ -16,7 +17,6 @@ from flagbench.images.docker_archive import Blob, digest_of, read_archive
 from flagbench.images.tags import BASE_NAME_LABEL
 from flagbench.manifests.lookup import require_base
 from flagbench.manifests.stack import Stack
-from flagbench.progress import Progress
 
 
 @dataclass(frozen=True)

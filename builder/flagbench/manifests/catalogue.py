@@ -16,12 +16,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from flagbench.files import read_text, reason
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import ManifestError, Problem
 from flagbench.manifests.fields import Count, Identifier, Name, Word
 from flagbench.manifests.load import read_manifest
 from flagbench.manifests.model import Catalog
+from flagbench.system.files import read_text, reason
 from flagbench_core.exit_codes import ExitCode
 
 FOLDER = "catalogue"

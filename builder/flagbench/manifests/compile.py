@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
-from flagbench.files import write_atomically
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
+from flagbench.system.files import write_atomically
 
 
 def compiled_files(cases: Iterable[Case], stacks: Iterable[Stack]) -> dict[str, str]:

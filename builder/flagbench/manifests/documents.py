@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 
 from flagbench.errors import FlagbenchError
-from flagbench.files import read_text
 from flagbench.schema import FieldPath, field_name, nearest
+from flagbench.system.files import read_text
 from flagbench_core.exit_codes import ExitCode
 
 _SHOWN = 20

@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 import msgspec
 
 from flagbench.errors import FlagbenchError
-from flagbench.files import expanded
 from flagbench.manifests.checks import check
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import Document, ManifestError, read_document
 from flagbench.manifests.model import Case, CaseManifest, Catalog, Claim, ClaimMetric, ClaimsManifest
 from flagbench.manifests.stack import Stack, StackManifest
 from flagbench.schema import shipped_manifests, violations
+from flagbench.system.files import expanded
 
 _VARIABLE = "FLAGBENCH_MANIFESTS"
 Raw = Mapping[str, Any]

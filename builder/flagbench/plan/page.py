@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import case_and_stack
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
-from flagbench.page import Block, Lines, Table
 from flagbench.plan.layouts import GIB, TIGHT, Planned, Row, planned, rows, splits
 from flagbench.plan.model import GPU, Step, software_of
 from flagbench.runs.request import RunOptions, check_options

@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
-from flagbench.files import reason
 from flagbench.records.blobs import INDEX, INDEX_BYTES, Blob, Health, ListingDenied, StoreError, Unread, damaged
+from flagbench.system.files import reason
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import Address, Bucket, Profile, S3Error, get_file, put_file, sha256_of
 from flagbench_core.s3.client import CONNECTIONS

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from flagbench.terminal import brief
+from flagbench.console.terminal import brief
 from flagbench_core.s3 import sha256_of
 from flagbench_core.scratch import scratch
 

@@ -21,11 +21,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flagbench.files import expanded, read_file, reason, write_atomically
+from flagbench.console.terminal import brief
 from flagbench.records.blobs import INDEX, INDEX_BYTES, Blob, Health, StoreError, damaged
 from flagbench.records.store_keys import checksum_name, checksum_text
 from flagbench.records.store_keys import prefix as records_prefix
-from flagbench.terminal import brief
+from flagbench.system.files import expanded, read_file, reason, write_atomically
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of
 

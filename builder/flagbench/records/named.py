@@ -14,6 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from flagbench.console.terminal import brief, visible
 from flagbench.errors import FlagbenchError
 from flagbench.records.blobs import StoreError
 from flagbench.records.model import Record
@@ -24,7 +25,6 @@ from flagbench.records.series_document import is_series, parse_series
 from flagbench.records.store import Store, StoredRecord, open_store
 from flagbench.records.store_keys import check_record_id
 from flagbench.schema import hint
-from flagbench.terminal import brief, visible
 from flagbench_core.exit_codes import ExitCode
 
 STORED_HELP = (

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
+from flagbench.console.terminal import brief, visible
 from flagbench.errors import FlagbenchError
-from flagbench.files import read_input, read_stdin, reason
 from flagbench.records.evidence import Packed
 from flagbench.records.model import Rank, RankColumns, Record
-from flagbench.terminal import brief, visible
+from flagbench.system.files import read_input, read_stdin, reason
 from flagbench_core.exit_codes import ExitCode
 
 VERSION = Record.VERSION

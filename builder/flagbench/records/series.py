@@ -16,6 +16,7 @@ from functools import cache
 import msgspec
 from msgspec.structs import replace
 
+from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.records.blobs import ListingDenied, StoreError, Unread
 from flagbench.records.model import Image, Record
@@ -33,7 +34,6 @@ from flagbench.records.series_document import (
 )
 from flagbench.records.store import Store
 from flagbench.records.store_keys import Place, parse_series_key, series_key, series_prefix
-from flagbench.terminal import brief
 from flagbench_core.exit_codes import ExitCode
 
 _PART_BYTES = 64 * 2**10

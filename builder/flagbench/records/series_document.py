@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.records.model import Builder
 from flagbench.records.scalars import Count, Digest, Name, Positive, RecordId, RunId, Time
-from flagbench.terminal import brief
 from flagbench_core.exit_codes import ExitCode
 
 MAX_RUNS = 1000

@@ -13,8 +13,9 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TypeVar
 
+from flagbench.console.output import counted
+from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
-from flagbench.output import counted
 from flagbench.records.blobs import Blob, Blobs, Health, IdTaken, ListingDenied, StoreError, Unread, damaged
 from flagbench.records.bucket_blobs import BucketBlobs, request_errors, store_errors
 from flagbench.records.bundles import Bundles
@@ -23,8 +24,7 @@ from flagbench.records.index import Index, Summary, summary_of
 from flagbench.records.read import MAX_BYTES, parse, read_record
 from flagbench.records.scalars import SHORT_ID
 from flagbench.records.store_keys import Place, check_record_id, parse_key, prefix
-from flagbench.terminal import brief
-from flagbench.user_folders import data_folder
+from flagbench.system.user_folders import data_folder
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.layout import AddressError, folder_of
 from flagbench_core.redaction import redact

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from flagbench.console.terminal import brief
 from flagbench.records.blobs import StoreError
 from flagbench.records.read import date_fault
 from flagbench.records.scalars import RECORD_ID, RUN_ID
-from flagbench.terminal import brief
 from flagbench_core import layout
 from flagbench_core.exit_codes import ExitCode
 

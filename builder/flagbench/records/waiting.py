@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
-from flagbench.files import read_file, reason, write_atomically
 from flagbench.records.read import MAX_BYTES, read_record
 from flagbench.records.store import Store
 from flagbench.records.store_keys import BundlePlace, bundles_prefix, parse_bundle_key
-from flagbench.user_folders import data_folder
+from flagbench.system.files import read_file, reason, write_atomically
+from flagbench.system.user_folders import data_folder
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.layout import ADDRESS_SUFFIX
 from flagbench_core.scratch import scratch

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flagbench.page import Block, Lines, Table
+from flagbench.console.page import Block, Lines, Table
 from flagbench.report.charts import TONES, Chart, Row, ratio_row, row_chart
 from flagbench.report.html import Sections, page
 from flagbench.report.verdict_page import STYLES

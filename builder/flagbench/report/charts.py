@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from flagbench.console.page import Table
+from flagbench.console.terminal import brief, visible
 from flagbench.manifests.device import DeviceModel
-from flagbench.page import Table
 from flagbench.records.model import Measurement, Record
 from flagbench.report.verdict_page import STYLES
-from flagbench.terminal import brief, visible
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.losses import LossCurve

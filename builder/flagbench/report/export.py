@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
+from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.records.named import note
 from flagbench.records.read import read_record
 from flagbench.records.series import load_all
 from flagbench.records.store import Store, StoredRecord
-from flagbench.terminal import visible
 
 Cell = str | float | int | None
 Format = Literal["csv", "md", "jsonl"]

@@ -8,9 +8,9 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flagbench.page import Block, filled
+from flagbench.console.page import Block, filled
+from flagbench.console.terminal import visible
 from flagbench.report.charts import TONES, Chart, Note
-from flagbench.terminal import visible
 from flagbench_core import __version__
 
 Sections = dict[str, Sequence[Block]]

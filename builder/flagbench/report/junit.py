@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 from xml.etree import ElementTree
 
-from flagbench.terminal import visible
+from flagbench.console.terminal import visible
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench_core.exit_codes import ExitCode
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flagbench.output import size_text
-from flagbench.page import Block, Lines, Table
+from flagbench.console.output import size_text
+from flagbench.console.page import Block, Lines, Table
 from flagbench.price import price_here
 from flagbench.records.bundles import StoredBundle
 from flagbench.records.model import Measurement, Metric, Record

@@ -12,6 +12,7 @@ from functools import cache
 
 import msgspec
 
+from flagbench.console.output import counted
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import has_claims, nearest_reference
 from flagbench.expect.rows import published
@@ -19,7 +20,6 @@ from flagbench.manifests.catalogue import FOLDER
 from flagbench.manifests.load import load_catalog, manifests_root
 from flagbench.manifests.lookup import catalog_get, get_stack
 from flagbench.manifests.model import Catalog
-from flagbench.output import counted
 from flagbench.records.blobs import Unread
 from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import nearest_reference
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog, Claim
-from flagbench.page import Block, Lines, Table
 from flagbench.records.index import Summary
 from flagbench.records.model import Record
 from flagbench.records.named import Runs

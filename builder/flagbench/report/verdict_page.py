@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TextIO
 
-from flagbench.page import Block, Lines, Table, render
+from flagbench.console.page import Block, Lines, Table, render
+from flagbench.console.terminal import brief, visible
 from flagbench.price import price_here
 from flagbench.records.model import Metric, Record
-from flagbench.terminal import brief, visible
 from flagbench.verdict import Agreement, Comparison, Verdict, VerifyResult
 from flagbench.verdict.compare import ABSENT
 from flagbench.verdict.conditions import DEVICE, describe, shown

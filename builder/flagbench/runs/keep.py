@@ -8,15 +8,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flagbench.console.output import print_error, print_note
 from flagbench.errors import FlagbenchError
-from flagbench.files import reason
-from flagbench.output import print_error, print_note
 from flagbench.records.store import Store, open_store
 from flagbench.records.waiting import Waiting, adopt_bundles, bundle_folder, set_aside
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.launch_time import TimedLaunch, stamped, timed_launch
 from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
+from flagbench.system.files import reason
 from flagbench_core.exit_codes import ExitCode
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import typer
 
+from flagbench.console.output import echo_json, print_note
+from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.settings import schedule
-from flagbench.output import echo_json, print_note
 from flagbench.runs.launchers.describe import Described
 from flagbench.runs.launchers.estimate import Estimate
 from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
-from flagbench.terminal import visible
 from flagbench_core.evidence.section import MEASURE
 
 

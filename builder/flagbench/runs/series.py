@@ -14,10 +14,10 @@ import typer
 from msgspec.structs import replace
 
 from flagbench import complete
-from flagbench.checkout import commit
+from flagbench.console.output import print_error, print_note
+from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.options import Text
-from flagbench.output import print_error, print_note
 from flagbench.records.blobs import StoreError
 from flagbench.records.model import Builder, Record
 from flagbench.records.read import RecordError, read_record
@@ -38,8 +38,8 @@ from flagbench.runs.launchers.docker_command import is_another_node
 from flagbench.runs.launchers.launch_time import elapsed, utc_now
 from flagbench.runs.request import LocalOptions
 from flagbench.runs.target import Target
-from flagbench.signals import Delaying
-from flagbench.terminal import visible
+from flagbench.system.checkout import commit
+from flagbench.system.signals import Delaying
 from flagbench_core import __version__
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact

@@ -8,16 +8,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from flagbench.console.output import echo_json, echo_json_text, print_error, print_page
+from flagbench.console.page import Table
+from flagbench.console.stdio import NotPrinted
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import nearest_reference
 from flagbench.manifests.model import Case, Catalog
-from flagbench.output import echo_json, echo_json_text, print_error, print_page
-from flagbench.page import Table
 from flagbench.records.named import Runs
 from flagbench.records.series import Series
 from flagbench.report import verdict_table
 from flagbench.runs.series import Side
-from flagbench.stdio import NotPrinted
 from flagbench.verdict import choose_claim, claims_for, verify_claim
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.series import look_level, with_series

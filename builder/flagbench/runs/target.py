@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.lookup import UnknownNameError, require_base, resolve_image
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.stack import Stack
 from flagbench.options import words
-from flagbench.progress import Progress
 from flagbench.runs.launchers import Launcher
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.docker_command import DockerOptions

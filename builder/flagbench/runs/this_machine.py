@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from flagbench.console.output import print_note
+from flagbench.console.terminal import brief
 from flagbench.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine
 from flagbench.image_reference import case_and_stack
 from flagbench.manifests.lookup import UnknownNameError, catalog_get
 from flagbench.manifests.model import Catalog, Claim
-from flagbench.output import print_note
-from flagbench.terminal import brief
 
 _SHOWN = 4
 

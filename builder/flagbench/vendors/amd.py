@@ -6,7 +6,7 @@ import os
 import shutil
 from typing import Any
 
-from flagbench.queries import ask
+from flagbench.system.queries import ask
 from flagbench.vendors import Device, Usage
 from flagbench_core import amd_smi
 

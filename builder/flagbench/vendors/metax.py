@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 
-from flagbench.queries import ask
+from flagbench.system.queries import ask
 from flagbench.vendors import Device, Usage
 
 PLACES = ("/opt/mxdriver/bin", "/opt/maca/bin")

@@ -9,7 +9,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 
-from flagbench.queries import ask
+from flagbench.system.queries import ask
 from flagbench.vendors import Device, DeviceState, Usage
 
 _STATE = ("uuid", "driver_version", "mig.mode.current", "power.limit", "power.default_limit")

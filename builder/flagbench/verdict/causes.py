@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from flagbench.console.terminal import brief
 from flagbench.manifests.model import Case
 from flagbench.records.model import CpuTelemetry, DeviceTelemetry, Rank, Record
-from flagbench.terminal import brief
 from flagbench.verdict.conditions import ConditionResult
 from flagbench.verdict.machine import LOW, REACHED, Expected
 from flagbench.verdict.rules.comparison import LEAST_SECONDS, MUCH_MEMORY, NO_THROTTLING

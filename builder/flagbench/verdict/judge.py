@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from flagbench.console.terminal import brief
 from flagbench.records.model import Metric, Record
-from flagbench.terminal import brief
 from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.interval import Terms, candidates, differing_conditions, half_widths, rates, without_interval
 from flagbench.verdict.limits import HIGH, LOW, classify, is_speed

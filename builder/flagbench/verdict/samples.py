@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import combinations
 
+from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.records.digest import device_uuids, machine_digest
 from flagbench.records.model import Record
-from flagbench.terminal import visible
 
 SESSION = timedelta(hours=2)
 """A run that began at most so long after another of the same machine is of its session."""

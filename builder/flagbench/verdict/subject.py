@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from flagbench.console.terminal import brief
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.model import Case
 from flagbench.manifests.settings import completed, preset_of
 from flagbench.manifests.stack import Stack
 from flagbench.records.digest import config_digest
 from flagbench.records.model import DeviceTelemetry, Record
-from flagbench.terminal import brief
 from flagbench.verdict.derivation import UNKNOWN, count, evaluate, look_up
 from flagbench_core import __version__
 from flagbench_core.evidence import Section

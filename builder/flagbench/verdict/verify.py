@@ -7,11 +7,11 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
+from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, Claim
 from flagbench.records.digest import unseeded_digest
 from flagbench.records.model import Record
-from flagbench.terminal import visible
 from flagbench.verdict import rules
 from flagbench.verdict.conditions import (
     DEVICE,

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from catalogs import CATALOG
-from flagbench import devices, queries
+from flagbench import devices
 from flagbench.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine, usage_now
+from flagbench.system import queries
 from flagbench.vendors import DeviceState, Usage, metax, nvidia
 from flagbench_core.exit_codes import ExitCode
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
+from flagbench.console.page import Table
 from flagbench.expect.answer import answer, find_device
 from flagbench.expect.reference import reference_rows
 from flagbench.expect.rows import published
-from flagbench.page import Table
 from flagbench.records.read import read_record
 from unit.host.conftest import Flagbench
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from flagbench.errors import FlagbenchError
-from flagbench.files import reason
+from flagbench.system.files import reason
 from flagbench_core.exit_codes import ExitCode
 
 INPUTS = "inputs"

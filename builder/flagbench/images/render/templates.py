@@ -14,9 +14,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, Tem
 
 import flagbench_core
 from flagbench.errors import FlagbenchError
-from flagbench.files import read_text
 from flagbench.images.render.quoting import env_value, exec_form, one_line, sh_quote
 from flagbench.manifests.model import Catalog
+from flagbench.system.files import read_text
 from flagbench_core.exit_codes import ExitCode
 
 # `stack.j2`, `stacks/NAME.j2`, `case.j2` or `cases/NAME.j2`.

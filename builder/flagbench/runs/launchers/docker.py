@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
+from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket, parse_bucket_image
-from flagbench.progress import Progress
 from flagbench.runs.launchers import Health, LaunchResult
 from flagbench.runs.launchers.container_exit import exit_code, explain, record_in, record_of_killed
 from flagbench.runs.launchers.docker_command import Container, DockerOptions, is_another_node, plan, this_host

@@ -26,7 +26,7 @@ from flagbench.runs.launchers.docker_command import RUN_LABEL, Container
 from flagbench.runs.launchers.engine_errors import engine_refusal, missing_image
 from flagbench.runs.launchers.folders import output_folder
 from flagbench.runs.request import PrepareRequest, RunRequest
-from flagbench.signals import Forwarding
+from flagbench.system.signals import Forwarding
 from flagbench_core.exit_codes import ExitCode
 
 ANSWER_SECONDS = 60.0

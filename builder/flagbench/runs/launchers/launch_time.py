@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from flagbench.files import read_file, write_atomically
 from flagbench.records.read import MAX_BYTES
 from flagbench.records.store_keys import is_record_id
 from flagbench.runs.launchers import Launcher, LaunchResult
 from flagbench.runs.request import RunRequest
+from flagbench.system.files import read_file, write_atomically
 
 
 @dataclass(frozen=True)

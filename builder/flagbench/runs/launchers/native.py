@@ -11,14 +11,14 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 
-from flagbench.checkout import commit
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.stack import Stack
 from flagbench.runs.launchers import Health, LaunchResult
 from flagbench.runs.launchers.container_exit import Ended, exit_code, record_in, record_of_killed
 from flagbench.runs.launchers.folders import output_folder
 from flagbench.runs.request import RunRequest
-from flagbench.signals import Forwarding
+from flagbench.system.checkout import commit
+from flagbench.system.signals import Forwarding
 from flagbench_core import python_module, scratch
 from flagbench_core.environment import LAUNCHER
 from flagbench_core.exit_codes import ExitCode

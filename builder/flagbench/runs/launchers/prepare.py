@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
+from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
 from flagbench.images.bucket import is_in_bucket
 from flagbench.manifests.stack import DockerNeeds, MultiNodeNeeds
 from flagbench.options import words
-from flagbench.progress import Progress
 from flagbench.runs.launchers import native
 from flagbench.runs.launchers.container_exit import explain
 from flagbench.runs.launchers.docker import pulled_image

@@ -13,16 +13,16 @@ from typing import Any
 
 import msgspec
 
-from flagbench.checkout import commit
+from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
-from flagbench.files import reason
 from flagbench.manifests.model import Catalog, Claim
 from flagbench.records.bundle_archive import BundleError, pack, read_origin, unpacked
 from flagbench.records.model import Record
 from flagbench.records.read import MAX_BYTES, read_record
 from flagbench.records.series import with_records
 from flagbench.records.series_document import SeriesDocument, parse_series
-from flagbench.terminal import brief
+from flagbench.system.checkout import commit
+from flagbench.system.files import reason
 from flagbench.verdict import VerifyResult
 from flagbench.verdict.series import series_verdict
 from flagbench_core import __version__

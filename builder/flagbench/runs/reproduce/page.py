@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from flagbench.console.output import echo_json, print_note
+from flagbench.console.terminal import visible
 from flagbench.manifests.model import Claim
-from flagbench.output import echo_json, print_note
 from flagbench.report import verdict_table
 from flagbench.runs.doctor import Diagnosis, Level
 from flagbench.runs.launchers.estimate import Estimate
 from flagbench.runs.preview import print_rows, time_of_run
 from flagbench.runs.reproduce.budget import LimitOptions
 from flagbench.runs.reproduce.repeat import Measured, Reproduction
-from flagbench.terminal import visible
 from flagbench.verdict import Verdict
 
 _ENDINGS = {

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
-from flagbench.output import print_note
 from flagbench.records.model import Record
 from flagbench.records.series import Series
 from flagbench.records.store import Store

@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
+from flagbench.console.terminal import brief
 from flagbench.manifests.device import Limits
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Range
 from flagbench.records.model import DeviceTelemetry, Timing
-from flagbench.terminal import brief
 from flagbench.verdict.conditions import Agreement, depends_on, gate_conditions
 from flagbench.verdict.derivation import count, number, schedule
 from flagbench.verdict.limits import classify

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from flagbench.console.terminal import brief
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.settings import preset_of
-from flagbench.terminal import brief
 from flagbench.verdict import checks
 from flagbench.verdict.conditions import DEVICE, alike
 from flagbench.verdict.derivation import Unknown, count, derived_conditions, leaves, number, paths, same

@@ -17,7 +17,7 @@ from catalogs import CATALOG
 from flagbench.accept import certificate
 from flagbench.accept.checks import Outcome, checks_of, conclude, plain_prior
 from flagbench.accept.run import Accepted, held_against
-from flagbench.page import render
+from flagbench.console.page import render
 from flagbench.records.bundle_archive import unpacked
 from flagbench.records.read import read_record
 from flagbench.records.store import Store

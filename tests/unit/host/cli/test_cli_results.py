@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.page import render
+from flagbench.console.page import render
 from flagbench.records.store import Store, StoredRecord
 from flagbench.report.record_page import listing
 from flagbench.report.results import with_verdicts

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from catalogs import CATALOG
-from flagbench.page import Lines, Table, render
+from flagbench.console.page import Lines, Table, render
 from flagbench.records.read import read_record
 from flagbench.records.store import Store
 from flagbench.report import comparison_table

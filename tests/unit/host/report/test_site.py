@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.page import Table
+from flagbench.console.page import Table
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.read import read_record
 from flagbench.records.store import Store

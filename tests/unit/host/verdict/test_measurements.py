@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
-from flagbench.page import render
+from flagbench.console.page import render
 from flagbench.records.named import Runs
 from flagbench.report.record_page import record_page
 from flagbench.report.verdict_page import verdict_table

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import yaml
 
-from flagbench import checkout
+from flagbench.console.progress import Progress
 from flagbench.images.build import Builder
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import BuildRequest, ImageInfo, Resources
@@ -16,7 +16,7 @@ from flagbench.images.docker_errors import BuildFailed
 from flagbench.images.lockfile import Lock, Unresolved, inputs_digest, write_lock
 from flagbench.images.render.image import find_target
 from flagbench.manifests.load import build_stack, load_catalog
-from flagbench.progress import Progress
+from flagbench.system import checkout
 from flagbench_core.redaction import redact
 from packages import lock_entry
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from flagbench.console.progress import Progress
 from flagbench.images.build import Builder
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.render.image import find_target
 from flagbench.images.tags import VERSION
-from flagbench.progress import Progress
 from flagbench_core.exit_codes import ExitCode
 
 

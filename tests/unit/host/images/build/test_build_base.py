@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.images.build import Base, require_locked, resolve_base
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import ImageInfo
-from flagbench.progress import Progress
 from flagbench_core.exit_codes import ExitCode
 
 ID = "sha256:" + "b" * 64

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from flagbench import queries
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
@@ -26,7 +25,8 @@ from flagbench.runs.launchers.describe import describe
 from flagbench.runs.launchers.launch_time import elapsed
 from flagbench.runs.launchers.native import NEEDED, NativeLauncher
 from flagbench.runs.request import LocalOptions, RunRequest
-from flagbench.signals import Forwarding
+from flagbench.system import queries
+from flagbench.system.signals import Forwarding
 from flagbench_core.exit_codes import ExitCode
 
 ENTRYPOINTS = Path(__file__).parents[5] / "entrypoints"
@@ -160,8 +160,8 @@ signal.pause()
 def test_a_run_that_ignores_signals_is_killed(
     run: Run, monkeypatch: pytest.MonkeyPatch, code: str, grace: float
 ) -> None:
-    monkeypatch.setattr("flagbench.signals.GRACE_SECONDS", grace)
-    monkeypatch.setattr("flagbench.signals.AT_ONCE_SECONDS", 0.2)
+    monkeypatch.setattr("flagbench.system.signals.GRACE_SECONDS", grace)
+    monkeypatch.setattr("flagbench.system.signals.AT_ONCE_SECONDS", 0.2)
     began = time.monotonic()
     result = run(code)
     assert time.monotonic() - began < 60

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bundles import bundle as raw_bundle
+from flagbench.console.output import check_new_file
 from flagbench.errors import FlagbenchError
-from flagbench.output import check_new_file
 from flagbench.runs.reproduce import bundle
 from flagbench_core.exit_codes import ExitCode
 from reproductions import Files, bundle_files, changed, record, written

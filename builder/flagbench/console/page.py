@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from flagbench.terminal import visible
+from flagbench.console.terminal import visible
 
 _GAP = "  "
 _NARROWEST = 12

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flagbench.console.page import Block, render
+from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
-from flagbench.files import reason, require_replaceable, write_atomically
-from flagbench.page import Block, render
-from flagbench.terminal import visible
+from flagbench.system.files import reason, require_replaceable, write_atomically
 from flagbench_core.exit_codes import ExitCode
 
 Item = TypeVar("Item")

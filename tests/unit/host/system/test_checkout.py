@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench import checkout, queries
+from flagbench.system import checkout, queries
 from running import need
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from platformdirs import user_cache_path, user_data_path
 
 from flagbench.errors import FlagbenchError
-from flagbench.files import reason
+from flagbench.system.files import reason
 from flagbench_core.scratch import user_folder
 
 

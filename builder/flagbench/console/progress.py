@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from flagbench.terminal import visible
+from flagbench.console.terminal import visible
 
 
 class Progress:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flagbench.queries import ask
+from flagbench.system.queries import ask
 
-# builder/flagbench/checkout.py: the checkout is three folders up.
-TOP = Path(__file__).resolve().parents[2]
+# builder/flagbench/system/checkout.py: the checkout is four folders up.
+TOP = Path(__file__).resolve().parents[3]
 """The root of the checkout."""
 DECISIVE = ("builder", "entrypoints", "images", "manifests")
 """The folders that determine the content of an image."""

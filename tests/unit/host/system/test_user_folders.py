@@ -12,7 +12,7 @@ from running import need
 
 CODE = """
 import os, tempfile
-from flagbench.user_folders import cache_folder, data_folder
+from flagbench.system.user_folders import cache_folder, data_folder
 os.setuid(54321)
 for folder in (data_folder(), cache_folder()):
     assert folder.is_relative_to(tempfile.gettempdir()), folder

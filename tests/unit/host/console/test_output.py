@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from flagbench.output import echo_json, echo_json_text
+from flagbench.console.output import echo_json, echo_json_text
 
 INVISIBLE = "\u202e\u2066\u200b\x7f\x9b\x1b\u2028\U000e0041"
 """Two changes of direction, a space of no width, DEL, two beginnings of an escape sequence, a line break, a tag."""

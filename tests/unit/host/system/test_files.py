@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.files import write_atomically
+from flagbench.system.files import write_atomically
 
 
 def test_a_file_is_replaced(tmp_path: Path) -> None:

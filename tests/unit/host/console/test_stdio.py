@@ -23,7 +23,7 @@ from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench_core.exit_codes import ExitCode
 from running import wait_until
 
-REPLAY = Path(__file__).parent / "verdict" / "replays" / "cpu-tiny.json"
+REPLAY = Path(__file__).parents[1] / "verdict" / "replays" / "cpu-tiny.json"
 
 
 def shell(folder: Path, line: str, *, path: str = "", **options: object) -> subprocess.CompletedProcess[str]:
@@ -109,7 +109,7 @@ def test_a_pipe_that_does_not_block_gets_everything(tmp_path: Path) -> None:
 
 
 def test_a_stderr_that_nobody_reads_stops_nothing() -> None:
-    code = "from flagbench import stdio; stdio.install(); import sys; print('x' * 300_000, file=sys.stderr)"
+    code = "from flagbench.console import stdio; stdio.install(); import sys; print('x' * 300_000, file=sys.stderr)"
     reading, writing = os.pipe()
     assert subprocess.run([sys.executable, "-c", code], stderr=writing, timeout=60).returncode == 0
     os.close(writing)
