@@ -24,7 +24,6 @@ from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.report.certificate_page import render
 from flagbench.report.junit import Case, Kind, junit_xml
-from flagbench.runs.launchers.launch_time import utc_now
 from flagbench.runs.reproduce.bundle import (
     differences,
     read_document,
@@ -35,6 +34,7 @@ from flagbench.runs.reproduce.bundle import (
     unlike,
 )
 from flagbench.runs.reproduce.bundle_files import environment, packages
+from flagbench.system.clock import utc_now
 from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.result import Ratio
 from flagbench.verdict.series import CLOCK_SKEW

@@ -30,9 +30,9 @@ from flagbench.manifests.load import load_catalog
 from flagbench.price import PRICE, price_here, price_of
 from flagbench.report.certificate_page import certificate_blocks
 from flagbench.runs.keep import open_usable_store
-from flagbench.runs.launchers.launch_time import utc_now
 from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.runs.target import ViaOption
+from flagbench.system.clock import utc_now
 from flagbench.verdict.limits import LOW
 from flagbench_core.exit_codes import ExitCode
 

@@ -35,10 +35,10 @@ from flagbench.records.series_document import (
 from flagbench.records.store import Store
 from flagbench.runs.keep import Finished
 from flagbench.runs.launchers.docker_command import is_another_node
-from flagbench.runs.launchers.launch_time import elapsed, utc_now
 from flagbench.runs.request import LocalOptions
 from flagbench.runs.target import Target
 from flagbench.system.checkout import commit
+from flagbench.system.clock import elapsed, utc_now
 from flagbench.system.signals import Delaying
 from flagbench_core import __version__
 from flagbench_core.exit_codes import ExitCode

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from flagbench.records.read import MAX_BYTES
 from flagbench.records.store_keys import is_record_id
 from flagbench.runs.launchers import Launcher, LaunchResult
 from flagbench.runs.request import RunRequest
+from flagbench.system.clock import elapsed, utc_now
 from flagbench.system.files import read_file, write_atomically
 
 
@@ -35,16 +34,6 @@ def timed_launch(launcher: Launcher, request: RunRequest, via: str) -> TimedLaun
     started_at, start = utc_now(), elapsed()
     result = launcher.launch(request)
     return TimedLaunch(result, started_at, round(elapsed() - start, 3), via)
-
-
-def elapsed() -> float:
-    """Seconds of a clock that is never set. It keeps counting while the machine sleeps, as the time of day does."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def utc_now() -> str:
-    """This second, UTC, as a record writes a time."""
-    return f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def stamped(launch: TimedLaunch, request: RunRequest) -> LaunchResult:

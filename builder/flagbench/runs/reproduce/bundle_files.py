@@ -15,10 +15,10 @@ from flagbench.images.lockfile import load_lock, lock_path
 from flagbench.manifests.model import Catalog
 from flagbench.records.model import Record
 from flagbench.records.store import Store
-from flagbench.runs.launchers.launch_time import utc_now
 from flagbench.runs.reproduce import bundle
 from flagbench.runs.reproduce.repeat import Measured, Reproduction
 from flagbench.runs.target import Target
+from flagbench.system.clock import utc_now
 from flagbench_core import __version__
 from flagbench_core.environment import published, secrets
 from flagbench_core.redaction import redact

@@ -22,10 +22,10 @@ from flagbench.manifests.lookup import resolve_image
 from flagbench.records.read import read_record
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.describe import describe
-from flagbench.runs.launchers.launch_time import elapsed
 from flagbench.runs.launchers.native import NEEDED, NativeLauncher
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.system import queries
+from flagbench.system.clock import elapsed
 from flagbench.system.signals import Forwarding
 from flagbench_core.exit_codes import ExitCode
 
