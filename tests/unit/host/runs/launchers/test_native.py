@@ -141,7 +141,7 @@ def test_a_signal_before_the_run_has_started_is_kept_for_it(run: Run, monkeypatc
 def test_the_time_of_a_run_includes_sleep_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the times of day beside it do; the monotonic clock stands still then."""
     clocks = {time.CLOCK_MONOTONIC: 10.0, time.CLOCK_BOOTTIME: 7210.0}
-    monkeypatch.setattr("flagbench.runs.launchers.launch_time.time.clock_gettime", clocks.__getitem__)
+    monkeypatch.setattr("flagbench.system.clock.time.clock_gettime", clocks.__getitem__)
     assert elapsed() == 7210.0
 
 
