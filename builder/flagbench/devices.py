@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from flagbench.machine.vendors import Device, Usage, vendors
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.model import Case, Catalog, Claim
 from flagbench.manifests.stack import Stack
-from flagbench.vendors import Device, Usage, vendors
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 

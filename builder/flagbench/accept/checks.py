@@ -13,9 +13,9 @@ from msgspec import Struct
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import reference_rows
+from flagbench.machine.vendors import version
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.model import Metric, Record
-from flagbench.vendors import version
 from flagbench.verdict import rules, verify_baseline, verify_claim
 from flagbench.verdict.conditions import DEVICE, Agreement, agreement
 from flagbench.verdict.interval import Terms, estimate, quotient

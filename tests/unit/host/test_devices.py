@@ -12,8 +12,8 @@ import pytest
 from catalogs import CATALOG
 from flagbench import devices
 from flagbench.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine, usage_now
+from flagbench.machine.vendors import DeviceState, Usage, metax, nvidia
 from flagbench.system import queries
-from flagbench.vendors import DeviceState, Usage, metax, nvidia
 from flagbench_core.exit_codes import ExitCode
 
 from .conftest import Flagbench

@@ -11,13 +11,13 @@ from dataclasses import replace
 from flagbench.devices import Machine, cards_here, this_machine, usage_now
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket
+from flagbench.machine.vendors import Usage, version
 from flagbench.manifests.model import Catalog
 from flagbench.runs.doctor import Diagnosis, Level, disks, memory
 from flagbench.runs.launchers.describe import Described, check_folders, describe
 from flagbench.runs.reproduce.nearest import machine_conditions, nearest_lines
 from flagbench.runs.reproduce.plan import Plan
 from flagbench.runs.target import Target
-from flagbench.vendors import Usage, version
 from flagbench.verdict import conditions
 from flagbench_core.exit_codes import ExitCode
 

@@ -14,11 +14,11 @@ import pytest
 
 from flagbench.devices import Machine
 from flagbench.images import docker
+from flagbench.machine.vendors import Device, DeviceState, Usage
 from flagbench.manifests.load import load_catalog
 from flagbench.records.waiting import set_aside
 from flagbench.runs import doctor
 from flagbench.runs.doctor import GIB, Diagnosis, Level
-from flagbench.vendors import Device, DeviceState, Usage
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench, MakeRecord, process
 

@@ -15,6 +15,7 @@ from catalogs import CATALOG
 from flagbench.cli import main
 from flagbench.devices import Machine
 from flagbench.errors import FlagbenchError
+from flagbench.machine.vendors import Device
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import Store
 from flagbench.runs.launchers import LaunchResult, docker_command
@@ -24,7 +25,6 @@ from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.launchers.native import NativeLauncher
 from flagbench.runs.request import LocalOptions, RunRequest
-from flagbench.vendors import Device
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Flagbench, MakeRecord
 

@@ -19,6 +19,7 @@ from flagbench.devices import Machine
 from flagbench.errors import FlagbenchError
 from flagbench.images.lockfile import load_lock, lock_path
 from flagbench.images.render.templates import shipped_images
+from flagbench.machine.vendors import Device, DeviceState, Usage
 from flagbench.records import bundle_archive as archive
 from flagbench.records.model import Record
 from flagbench.records.series import Series, load_series
@@ -28,7 +29,6 @@ from flagbench.runs.launchers.describe import describe
 from flagbench.runs.reproduce import bundle, preflight
 from flagbench.runs.reproduce import repeat as reproduce_runs
 from flagbench.runs.reproduce.budget import Clock
-from flagbench.vendors import Device, DeviceState, Usage
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict import series as reproduce_verdict
 from flagbench.verdict.interval import Estimate, Terms

@@ -9,8 +9,8 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 
+from flagbench.machine.vendors import Device, DeviceState, Usage
 from flagbench.system.queries import ask
-from flagbench.vendors import Device, DeviceState, Usage
 
 _STATE = ("uuid", "driver_version", "mig.mode.current", "power.limit", "power.default_limit")
 _PROCESS = ("gpu_uuid", "pid", "process_name")

@@ -6,8 +6,8 @@ import os
 import shutil
 from typing import Any
 
+from flagbench.machine.vendors import Device, Usage
 from flagbench.system.queries import ask
-from flagbench.vendors import Device, Usage
 from flagbench_core import amd_smi
 
 PLACES = ("/opt/rocm/bin",)

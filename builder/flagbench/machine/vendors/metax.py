@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 
+from flagbench.machine.vendors import Device, Usage
 from flagbench.system.queries import ask
-from flagbench.vendors import Device, Usage
 
 PLACES = ("/opt/mxdriver/bin", "/opt/maca/bin")
 """Where the tool is installed, often without being on PATH."""
