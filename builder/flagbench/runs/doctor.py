@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from flagbench.devices import this_machine, usage_now
 from flagbench.errors import FlagbenchError
 from flagbench.images.docker import open_engine
+from flagbench.machine.devices import this_machine, usage_now
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
 from flagbench.records.folder_blobs import FolderBlobs

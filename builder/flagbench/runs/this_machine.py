@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flagbench.console.output import print_note
 from flagbench.console.terminal import brief
-from flagbench.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine
 from flagbench.image_reference import case_and_stack
+from flagbench.machine.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine
 from flagbench.manifests.lookup import UnknownNameError, catalog_get
 from flagbench.manifests.model import Catalog, Claim
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from flagbench.devices import this_machine
 from flagbench.errors import FlagbenchError
+from flagbench.machine.devices import this_machine
 from flagbench.manifests.model import Claim
 from flagbench.manifests.settings import schedule
 from flagbench.manifests.stack import Stack

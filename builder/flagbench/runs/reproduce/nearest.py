@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from flagbench.devices import Machine, cards_here, this_machine
 from flagbench.errors import FlagbenchError
+from flagbench.machine.devices import Machine, cards_here, this_machine
 from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import catalog_get
 from flagbench.manifests.model import Catalog, Claim

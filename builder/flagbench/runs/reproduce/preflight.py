@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from flagbench.devices import Machine, cards_here, this_machine, usage_now
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket
+from flagbench.machine.devices import Machine, cards_here, this_machine, usage_now
 from flagbench.machine.vendors import Usage, version
 from flagbench.manifests.model import Catalog
 from flagbench.runs.doctor import Diagnosis, Level, disks, memory

@@ -12,8 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from flagbench.devices import Machine
 from flagbench.images import docker
+from flagbench.machine.devices import Machine
 from flagbench.machine.vendors import Device, DeviceState, Usage
 from flagbench.manifests.load import load_catalog
 from flagbench.records.waiting import set_aside

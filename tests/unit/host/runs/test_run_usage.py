@@ -13,8 +13,8 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.cli import main
-from flagbench.devices import Machine
 from flagbench.errors import FlagbenchError
+from flagbench.machine.devices import Machine
 from flagbench.machine.vendors import Device
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import Store

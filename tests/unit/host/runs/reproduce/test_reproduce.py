@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from catalogs import CATALOG
 from flagbench.cli import main
-from flagbench.devices import Machine
 from flagbench.errors import FlagbenchError
 from flagbench.images.lockfile import load_lock, lock_path
 from flagbench.images.render.templates import shipped_images
+from flagbench.machine.devices import Machine
 from flagbench.machine.vendors import Device, DeviceState, Usage
 from flagbench.records import bundle_archive as archive
 from flagbench.records.model import Record

@@ -10,15 +10,22 @@ from pathlib import Path
 import pytest
 
 from catalogs import CATALOG
-from flagbench import devices
-from flagbench.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine, usage_now
+from flagbench.machine import devices
+from flagbench.machine.devices import (
+    Machine,
+    cards_here,
+    claims_here,
+    closest_claims,
+    stacks_here,
+    this_machine,
+    usage_now,
+)
 from flagbench.machine.vendors import DeviceState, Usage, metax, nvidia
 from flagbench.system import queries
 from flagbench_core.exit_codes import ExitCode
+from unit.host.conftest import Flagbench
 
-from .conftest import Flagbench
-
-MXSMI = Path(__file__).parents[1] / "cases" / "telemetry" / "mxsmi"
+MXSMI = Path(__file__).parents[2] / "cases" / "telemetry" / "mxsmi"
 HEADER = "name, memory.total [MiB], uuid"
 A100 = "NVIDIA A100-SXM4-40GB, 40536 MiB, GPU-5bb4bd9d-8c1f-d04c-98b6-0b2a5f1de2e4"
 H800 = "NVIDIA H800, 81559 MiB, GPU-0c1d2e3f-1111-2222-3333-444455556666"
