@@ -12,6 +12,7 @@ from flagbench.cli.options import StoreOption, WideOption
 from flagbench.console.output import echo_json_text, print_error
 from flagbench.console.stdio import NotPrinted
 from flagbench.errors import FlagbenchError
+from flagbench.machine.catalog import with_stack
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.options import takes_options, words
@@ -24,7 +25,6 @@ from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.series import SeriesOptions, check_series, plan_sides, run_sides
 from flagbench.runs.target import ViaOption, targets_of
-from flagbench.runs.this_machine import with_stack
 from flagbench.system.signals import Delaying
 from flagbench_core.exit_codes import ExitCode
 
