@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, cast
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import published, wanted_conditions
 from flagbench.image_reference import case_and_stack
-from flagbench.machine.devices import cards_here, stacks_here, this_machine
+from flagbench.machine.catalog import cards_here, stacks_here
+from flagbench.machine.devices import this_machine
 from flagbench.manifests.catalogue import read_cases
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog, Claim

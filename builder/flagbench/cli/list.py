@@ -11,8 +11,8 @@ import typer
 from flagbench.cli.options import JsonOption, WideOption
 from flagbench.console.output import echo_json, print_page
 from flagbench.console.page import Table
-from flagbench.machine.catalog import summary
-from flagbench.machine.devices import claims_here, this_machine
+from flagbench.machine.catalog import claims_here, summary
+from flagbench.machine.devices import this_machine
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Case, Catalog, Claim

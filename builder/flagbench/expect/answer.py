@@ -10,7 +10,8 @@ from typing import Any
 from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import Entry, published, wanted_conditions
-from flagbench.machine.devices import cards_here, this_machine
+from flagbench.machine.catalog import cards_here
+from flagbench.machine.devices import this_machine
 from flagbench.manifests.catalogue import peak_of, read_cases
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import Scalar

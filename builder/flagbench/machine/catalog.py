@@ -1,15 +1,69 @@
-"""What commands say of this machine's accelerators and of the rows that were published for them."""
+"""What the catalog has for this machine's accelerators: their devices, stacks and published rows."""
 
 from __future__ import annotations
+
+import difflib
+import re
 
 from flagbench.console.output import print_note
 from flagbench.console.terminal import brief
 from flagbench.image_reference import case_and_stack
-from flagbench.machine.devices import Machine, cards_here, claims_here, closest_claims, stacks_here, this_machine
+from flagbench.machine.devices import Machine, architecture_here, this_machine
+from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.lookup import UnknownNameError, catalog_get
-from flagbench.manifests.model import Catalog, Claim
+from flagbench.manifests.model import Case, Catalog, Claim
+from flagbench.manifests.stack import Stack
 
 _SHOWN = 4
+
+
+def cards_here(machine: Machine, catalog: Catalog, *, partitions: bool = False) -> tuple[DeviceModel, ...]:
+    """The devices of the manifests that this machine has, each once; with `partitions` also as parts of them."""
+    found: dict[str, DeviceModel] = {}
+    for device in machine.devices:
+        if partitions or not device.partition:
+            found.update((id, model) for id, model in catalog.devices.items() if model.has_name(device.name))
+    return tuple(found.values())
+
+
+def claims_here(machine: Machine, catalog: Catalog) -> tuple[Claim, ...]:
+    """The rows that were published for this machine's devices, those for as many devices as are visible first."""
+    names = {card.name for card in cards_here(machine, catalog)}
+    rows = [claim for claim in catalog.claims.values() if claim.conditions.get("device_model") in names]
+    return tuple(sorted(rows, key=lambda claim: claim.conditions.get("devices") != machine.visible))
+
+
+def closest_claims(machine: Machine, catalog: Catalog) -> tuple[str, tuple[Claim, ...]]:
+    """The published device whose name is most like this machine's, and its rows; no match: an empty name."""
+    rows: dict[str, list[Claim]] = {}
+    for claim in catalog.claims.values():
+        rows.setdefault(str(claim.conditions.get("device_model")), []).append(claim)
+    if not machine.devices or not rows:
+        return "", ()
+    name = machine.devices[0].name
+    best = max(rows, key=lambda other: _likeness(name, other))
+    return best, tuple(rows[best])
+
+
+def stacks_here(machine: Machine, catalog: Catalog, case: Case) -> tuple[Stack, ...]:
+    """The stacks that run a case on this machine's device: those of its published rows first.
+
+    A device that no manifest has is looked up by its architecture. On a machine without an accelerator, those of the
+    processor; on one with several models, none.
+    """
+    able = [stack for stack in catalog.stacks.values() if case.name in stack.runs]
+    if not machine.devices:
+        return tuple(stack for stack in able if stack.device_kind == "cpu")
+    if len({device.name for device in machine.devices}) > 1:
+        return ()
+    if known := cards_here(machine, catalog, partitions=True):
+        fitting = [stack for stack in able if any(model in stack.accelerators for model in known)]
+    else:
+        architecture = architecture_here()
+        fitting = [stack for stack in able if architecture in stack.device.architectures]
+    published = [claim.stack for claim in claims_here(machine, catalog) if claim.case == case.name]
+    order = {name: place for place, name in reversed(list(enumerate(published)))}
+    return tuple(sorted(fitting, key=lambda stack: order.get(stack.name, len(published))))
 
 
 def summary(machine: Machine, catalog: Catalog) -> str:
@@ -59,6 +113,13 @@ def with_stack(image_name: str, catalog: Catalog) -> str:
         more = f"flagbench expect {case.name}, and after the run flagbench verify last --baseline RECORD"
         print_note(f"flagbench: what is published for it, and runs of your own to compare with: {more}")
     return chosen
+
+
+def _likeness(name: str, other: str) -> tuple[bool, int, float]:
+    """By the model's own word (A100), then by what else is shared."""
+    left, right = (set(re.findall(r"[a-z0-9]+", text.lower())) for text in (name, other))
+    models = {word for word in left & right if re.fullmatch(r"[a-z]{1,3}\d+[a-z]?", word) and word[:3] != "hbm"}
+    return bool(models), len(left & right), difflib.SequenceMatcher(None, name, other).ratio()
 
 
 def _named(rows: tuple[Claim, ...] | list[Claim]) -> str:

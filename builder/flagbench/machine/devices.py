@@ -1,18 +1,13 @@
-"""This machine's accelerators, as their vendor's tool names them, and the published rows that are of them."""
+"""This machine's accelerators, as their vendor's tool names them, and those that a run would see."""
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from flagbench.machine.vendors import Device, Usage, vendors
-from flagbench.manifests.device import DeviceModel
-from flagbench.manifests.model import Case, Catalog, Claim
-from flagbench.manifests.stack import Stack
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -54,61 +49,13 @@ def usage_now() -> Usage:
     return Usage()
 
 
-def cards_here(machine: Machine, catalog: Catalog, *, partitions: bool = False) -> tuple[DeviceModel, ...]:
-    """The devices of the manifests that this machine has, each once; with `partitions` also as parts of them."""
-    found: dict[str, DeviceModel] = {}
-    for device in machine.devices:
-        if partitions or not device.partition:
-            found.update((id, model) for id, model in catalog.devices.items() if model.has_name(device.name))
-    return tuple(found.values())
-
-
-def claims_here(machine: Machine, catalog: Catalog) -> tuple[Claim, ...]:
-    """The rows that were published for this machine's devices, those for as many devices as are visible first."""
-    names = {card.name for card in cards_here(machine, catalog)}
-    rows = [claim for claim in catalog.claims.values() if claim.conditions.get("device_model") in names]
-    return tuple(sorted(rows, key=lambda claim: claim.conditions.get("devices") != machine.visible))
-
-
-def closest_claims(machine: Machine, catalog: Catalog) -> tuple[str, tuple[Claim, ...]]:
-    """The published device whose name is most like this machine's, and its rows; no match: an empty name."""
-    rows: dict[str, list[Claim]] = {}
-    for claim in catalog.claims.values():
-        rows.setdefault(str(claim.conditions.get("device_model")), []).append(claim)
-    if not machine.devices or not rows:
-        return "", ()
-    name = machine.devices[0].name
-    best = max(rows, key=lambda other: _likeness(name, other))
-    return best, tuple(rows[best])
-
-
-def stacks_here(machine: Machine, catalog: Catalog, case: Case) -> tuple[Stack, ...]:
-    """The stacks that run a case on this machine's device: those of its published rows first.
-
-    A device that no manifest has is looked up by its architecture. On a machine without an accelerator, those of the
-    processor; on one with several models, none.
-    """
-    able = [stack for stack in catalog.stacks.values() if case.name in stack.runs]
-    if not machine.devices:
-        return tuple(stack for stack in able if stack.device_kind == "cpu")
-    if len({device.name for device in machine.devices}) > 1:
-        return ()
-    if known := cards_here(machine, catalog, partitions=True):
-        fitting = [stack for stack in able if any(model in stack.accelerators for model in known)]
-    else:
-        path = os.environ.get("PATH", os.defpath)
-        architecture = next(filter(None, (vendor.architecture(path) for vendor in vendors())), None)
-        fitting = [stack for stack in able if architecture in stack.device.architectures]
-    published = [claim.stack for claim in claims_here(machine, catalog) if claim.case == case.name]
-    order = {name: place for place, name in reversed(list(enumerate(published)))}
-    return tuple(sorted(fitting, key=lambda stack: order.get(stack.name, len(published))))
-
-
-def _likeness(name: str, other: str) -> tuple[bool, int, float]:
-    """By the model's own word (A100), then by what else is shared."""
-    left, right = (set(re.findall(r"[a-z0-9]+", text.lower())) for text in (name, other))
-    models = {word for word in left & right if re.fullmatch(r"[a-z]{1,3}\d+[a-z]?", word) and word[:3] != "hbm"}
-    return bool(models), len(left & right), difflib.SequenceMatcher(None, name, other).ratio()
+def architecture_here() -> str | None:
+    """What the compiler calls the first device, such as sm_90; None where no tool says it. Never raises."""
+    for vendor in vendors():
+        architecture = vendor.architecture(os.environ.get("PATH", os.defpath))
+        if architecture is not None:
+            return architecture
+    return None
 
 
 def _visible(uuids: Sequence[str]) -> list[str]:

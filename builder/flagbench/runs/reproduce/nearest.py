@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flagbench.errors import FlagbenchError
-from flagbench.machine.devices import Machine, cards_here, this_machine
+from flagbench.machine.catalog import cards_here
+from flagbench.machine.devices import Machine, this_machine
 from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import catalog_get
 from flagbench.manifests.model import Catalog, Claim

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket
-from flagbench.machine.devices import Machine, cards_here, this_machine, usage_now
+from flagbench.machine.catalog import cards_here
+from flagbench.machine.devices import Machine, this_machine, usage_now
 from flagbench.machine.vendors import Usage, version
 from flagbench.manifests.model import Catalog
 from flagbench.runs.doctor import Diagnosis, Level, disks, memory

@@ -11,15 +11,8 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.machine import devices
-from flagbench.machine.devices import (
-    Machine,
-    cards_here,
-    claims_here,
-    closest_claims,
-    stacks_here,
-    this_machine,
-    usage_now,
-)
+from flagbench.machine.catalog import cards_here, claims_here, closest_claims, stacks_here
+from flagbench.machine.devices import Machine, this_machine, usage_now
 from flagbench.machine.vendors import DeviceState, Usage, metax, nvidia
 from flagbench.system import queries
 from flagbench_core.exit_codes import ExitCode
