@@ -14,7 +14,7 @@ from flagbench.console.terminal import brief
 from flagbench.manifests.model import Case
 from flagbench.records.model import CpuTelemetry, DeviceTelemetry, Rank, Record
 from flagbench.verdict.conditions import ConditionResult
-from flagbench.verdict.machine import LOW, REACHED, Expected
+from flagbench.verdict.roofs import LOW, REACHED, Expected
 from flagbench.verdict.rules.comparison import LEAST_SECONDS, MUCH_MEMORY, NO_THROTTLING
 from flagbench.verdict.subject import Subject
 from flagbench_core.evidence import EvidenceError, Section

@@ -11,8 +11,8 @@ from msgspec import Struct, to_builtins
 from flagbench.manifests.model import Case, Claim
 from flagbench.records.model import Record
 from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, ExplainedRun, Kind, Other, open_run, steady
-from flagbench.verdict.machine import Machine, judge_machine, reachable
 from flagbench.verdict.result import MetricResult, Verdict, VerifyResult
+from flagbench.verdict.roofs import Machine, judge_machine, reachable
 from flagbench_core.evidence import EvidenceError
 from flagbench_core.evidence.section import MEASURE
 

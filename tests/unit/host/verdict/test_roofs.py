@@ -13,7 +13,7 @@ from flagbench.records.read import read_record
 from flagbench.report import explanation_page
 from flagbench.verdict import Verdict, verify_baseline, verify_claim
 from flagbench.verdict.explain import Explanation, explain
-from flagbench.verdict.machine import reachable
+from flagbench.verdict.roofs import reachable
 from honest import Pace, honest_record
 
 from .conftest import CASE, CLAIM
