@@ -1,15 +1,35 @@
-"""The limits on processes, threads and open files, and the errors of one that is reached."""
+"""The limits on processors, processes, threads and open files, and the errors of one that is reached."""
 
 import errno
 import os
 import re
 import resource
-from typing import List
+from typing import List, Optional
 
+RANKS_PER_PROCESSOR = 4
+"""At most so many ranks share a processor: two processors take the layouts of a node of eight devices."""
 REMEDY = "raise that limit, or use fewer --gpus or workers"
 _TEXT = re.compile(
     r"^resource temporarily unavailable|can't start new thread|pthread_create|thread creation failed", re.IGNORECASE
 )
+
+
+def usable_processors() -> int:
+    """The logical processors that this process may use: fewer where it was pinned, by taskset or a cpuset."""
+    return len(os.sched_getaffinity(0))
+
+
+def excess_of_ranks(ranks: int) -> Optional[str]:
+    """Why the processors here are too few for so many ranks of the cpu stack; None where they are not."""
+    processors = usable_processors()
+    most = RANKS_PER_PROCESSOR * processors
+    if ranks <= most:
+        return None
+    return "--gpus %d: on cpu it is the number of ranks; %d usable processor(s) take at most %d" % (
+        ranks,
+        processors,
+        most,
+    )
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.target import Target, Via, choose_via, target_of
 from flagbench.verdict.conditions import DEVICE
 from flagbench_core.evidence.section import MEASURE
+from flagbench_core.process_limits import usable_processors
 
 ROOFS = "roofs"
 RESERVE_SECONDS = 10.0
@@ -105,7 +105,8 @@ def plan_of(
         stack = stacks[0]
     processor = stack.device_kind == "cpu"
     count = gpus or (2 if processor else max(1, machine.visible))
-    if processor and count > (here := len(os.sched_getaffinity(0))):
+    # Not more ranks than processors, as another run may have: a rank that waits for its processor looks slow.
+    if processor and count > (here := usable_processors()):
         why = f"--gpus {count}: the stack is cpu, and there are {here} processors for as many ranks"
         raise FlagbenchError(why, remedy="ask for fewer, or name the accelerator's stack: --case distilbert:cuda13")
     chosen = choose_via(via, stack, ())

@@ -14,6 +14,7 @@ from flagbench_cases.record.request import Request
 from flagbench_cases.shared import checkpoint_facts, config, engine_support
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.redaction import option_names, redact
+from flagbench_core import process_limits
 from flagbench_core.evidence.section import MEASURE, kind_of
 
 ROOFS_SHARE = 6
@@ -60,6 +61,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
     case = config.load_case(arguments.case)
     stack = config.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
     arguments.preset = choose_preset(arguments, case, stack)
+    check_ranks(arguments, stack)
     store = stores.open_store(arguments.store)
     for option in ("data", "weights", "out", "resume", "bundle"):
         if "://" in (getattr(arguments, option) or ""):
@@ -116,6 +118,15 @@ def choose_preset(arguments: argparse.Namespace, case: Dict[str, Any], stack: Di
             "add --preset tiny, which takes seconds, or --preset reference",
         )
     return "reference"
+
+
+def check_ranks(arguments: argparse.Namespace, stack: Dict[str, Any]) -> None:
+    """Raise UsageError for more ranks than the processors of this node take. --describe may be of another node."""
+    if stack["device"]["kind"] != "cpu" or arguments.describe:
+        return
+    excess = process_limits.excess_of_ranks(arguments.gpus)
+    if excess is not None:
+        raise UsageError(excess, "use fewer --gpus, or more processors")
 
 
 def roofs_beside(resolved: Dict[str, Any]) -> Dict[str, Any]:

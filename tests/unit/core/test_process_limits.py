@@ -1,4 +1,4 @@
-"""What says that no more processes or threads can be started, and which limits are named then."""
+"""How many ranks processors take, what says that no more processes or threads can be started, and why."""
 
 import errno
 import os
@@ -26,6 +26,12 @@ pytestmark = pytest.mark.image
 )
 def test_what_is_a_refusal(error, expected):
     assert process_limits.is_refusal(error) is expected
+
+
+def test_ranks_share_a_processor_up_to_four_of_them():
+    processors = len(os.sched_getaffinity(0))
+    assert process_limits.excess_of_ranks(4 * processors) is None
+    assert "--gpus %d" % (4 * processors + 1) in (process_limits.excess_of_ranks(4 * processors + 1) or "")
 
 
 def test_the_limit_is_named(monkeypatch):

@@ -19,7 +19,7 @@ from flagbench.runs.launchers.folders import output_folder
 from flagbench.runs.request import RunRequest
 from flagbench.system.checkout import commit
 from flagbench.system.signals import Forwarding
-from flagbench_core import python_module, scratch
+from flagbench_core import process_limits, python_module, scratch
 from flagbench_core.environment import LAUNCHER
 from flagbench_core.exit_codes import ExitCode
 
@@ -40,6 +40,15 @@ def require_modules(names: Iterable[str], doing: str) -> None:
         )
 
 
+def check_ranks(request: RunRequest) -> None:
+    """Raise FlagbenchError (usage) for more ranks than this machine's processors take."""
+    if request.stack.device_kind != "cpu":
+        return
+    excess = process_limits.excess_of_ranks(request.options.gpus)
+    if excess is not None:
+        raise FlagbenchError(excess, remedy="use fewer --gpus, or a machine with more processors")
+
+
 class NativeLauncher:
     """The launcher of `--via native`."""
 
@@ -52,14 +61,18 @@ class NativeLauncher:
         return Health(True, f"this Python has {', '.join(NEEDED)}")
 
     def command(self, request: RunRequest) -> str:
-        """The line that starts the entrypoint. Raises FlagbenchError (usage) where what it imports is missing."""
+        """The line that starts the entrypoint.
+
+        Raises FlagbenchError (usage) where what it imports is missing, or the processors are too few for the ranks.
+        """
+        check_ranks(request)
         names = (*NEEDED, *request.case.imports)
         require_modules(names, f"a native run of {request.case.name}")
         given = [f"{name}={value}" for name, value in request.environment.items()]
         return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *given, *_PYTHON, *request.arguments()])
 
     def check(self, request: RunRequest) -> None:
-        """Raise FlagbenchError (usage) where what the case imports is missing."""
+        """Raise FlagbenchError (usage) as `command`."""
         self.command(request)
 
     def launch(self, request: RunRequest) -> LaunchResult:

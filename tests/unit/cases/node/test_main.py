@@ -59,6 +59,7 @@ def run(*arguments: str | bytes, **variables: str) -> subprocess.CompletedProces
         ("distilbert", "--preset=tiny", "--data", "s3://bucket/sst2"),
         (b"\xff\xfe", "--no-such"),
         ("distilbert", "--preset=tiny", "--nodes=2", "--node-rank", "9" * 5000),
+        ("distilbert", "--preset=tiny", "--gpus", str(4 * len(os.sched_getaffinity(0)) + 1)),
     ],
 )
 def test_a_usage_error_leaves_one_record_and_no_traceback(arguments: tuple[str, ...]) -> None:
@@ -72,6 +73,11 @@ def test_a_usage_error_leaves_one_record_and_no_traceback(arguments: tuple[str, 
     assert b"Traceback" not in done.stderr
     assert done.stderr.startswith(b"error: ")
     assert b"\nfix: " in done.stderr
+
+
+def test_the_layout_of_another_node_can_be_described() -> None:
+    done = run("llama3-8b", "--preset=tiny", "--gpus", "64", "--set", "tp=4", "--describe")
+    assert (done.returncode, json.loads(done.stdout)["config"]["gpus"]) == (ExitCode.OK, 64)
 
 
 @pytest.mark.parametrize("wrong", ["--no-such-option", "--set=momentum=1"])

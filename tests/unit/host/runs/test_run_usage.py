@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,8 +48,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "store"
 
 
+TOO_MANY = 4 * len(os.sched_getaffinity(0)) + 1
+"""Ranks, of which at most four share a processor."""
 WRONG = [
     (2, "--gpus", "--gpus 0"),  # refused by Typer
+    (2, "--gpus", f"--gpus {TOO_MANY}"),
+    (2, "--gpus", f"--gpus {TOO_MANY} --dry-run"),
     (2, "TF32", "--precision tf32"),  # by the request
     (2, "--out", "--out /dev/null"),
     (3, "--data", "--data /nowhere"),
