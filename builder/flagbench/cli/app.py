@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from flagbench.cli import usage_errors
 from flagbench_core import __version__
 
 GROUPS = {
@@ -70,11 +71,20 @@ def load(name: str) -> Any:
     return command
 
 
-class _Unchecked:
-    """While the shell completes, what was typed is not checked: for that, Typer would import pydantic."""
+class _Parsing:
+    """How every command parses what was typed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """The parameters. An error knows the command that was typed, whose help it names."""
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc]
+        except usage_errors.click_exception() as error:
+            # Of an option without its value, the parser does not say whose it is.
+            error.ctx = getattr(error, "ctx", None) or ctx
+            raise
 
     def get_params(self, ctx: Any) -> Any:
-        """The parameters."""
+        """The parameters. While the shell completes, they are not checked: Typer would import pydantic for it."""
         found = super().get_params(ctx)  # type: ignore[misc]
         if ctx.resilient_parsing:
             for parameter in found:
@@ -82,7 +92,7 @@ class _Unchecked:
         return found
 
 
-class Command(_Unchecked, TyperCommand):
+class Command(_Parsing, TyperCommand):
     """A command whose --help has its options in groups, those that name none first."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -100,7 +110,7 @@ class Command(_Unchecked, TyperCommand):
                     formatter.write_dl(lines)
 
 
-class Group(_Unchecked, TyperGroup):
+class Group(_Parsing, TyperGroup):
     """A command of commands, whose --help has the first sentence of each, whole."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -109,7 +119,7 @@ class Group(_Unchecked, TyperGroup):
             formatter.write_dl([(name, each.get_short_help_str(_WHOLE)) for name, each in self.commands.items()])
 
 
-class Commands(_Unchecked, TyperGroup):
+class Commands(_Parsing, TyperGroup):
     """The group of all commands."""
 
     def __init__(self, **attributes: Any) -> None:

@@ -59,17 +59,17 @@ def command(
             "results rm: no record is selected",
             remedy="name records, or select them with --older-than, --case or --state",
         )
-    if not dry_run and not yes and (json or not _can_ask()):
-        raise FlagbenchError(
-            "nothing was removed: results rm needs a terminal to ask for confirmation",
-            remedy="add --yes to remove without asking, or --dry-run to see what would be removed",
-        )
     place = open_store(store)
     if records:
         entries = stored_entries(records, place)
     else:
         selected = select(place, case=case, state=state, older_than=older_than)
         entries = [entry for entry in selected if may_be_removed(entry)]
+    if not dry_run and not yes and (json or not _can_ask()):
+        raise FlagbenchError(
+            "nothing was removed: results rm needs a terminal to ask for confirmation",
+            remedy="add --yes to remove without asking, or --dry-run to see what would be removed",
+        )
     removable = with_bundles(place, entries)
     if not json:
         _print(removable, wide=wide)

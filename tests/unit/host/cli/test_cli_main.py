@@ -116,6 +116,8 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(debug: str) -> None:
         ("run x --ticket y", "error: there is no option --ticket\nfix: `flagbench run --help` lists all\n"),
         ("resluts ls", "error: there is no command 'resluts'\nfix: did you mean results?"),
         ("results lst", "error: there is no command 'lst'\nfix: did you mean ls?"),
+        ("run x --data", "fix: see `flagbench run --help`\n"),
+        ("results ls --limit", "fix: see `flagbench results ls --help`\n"),
         ("run", "error: CASE[:STACK] is missing\n"),
         ("run distilbrt", "fix: did you mean distilbert?"),
         ("run distilbert:4090", "fix: did you mean rtx-4090?"),

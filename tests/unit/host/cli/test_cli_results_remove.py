@@ -112,6 +112,7 @@ def test_dry_run_shows_named_records(store: Store, flagbench: Flagbench) -> None
         ("rm --dry-run", ExitCode.USAGE, "--older-than"),
         ("rm record-1 --state ok --yes", ExitCode.USAGE, "--state"),
         *((f"rm --yes --older-than {when}", ExitCode.USAGE, "--older-than") for when in ("soon", "30m", "99999w")),
+        ("rm --older-than yesterday", ExitCode.USAGE, "yesterday"),
         ("rm --yes --case distilbrt", ExitCode.USAGE, "distilbrt"),
         ("ls --since soon", ExitCode.USAGE, "--since"),
     ],
