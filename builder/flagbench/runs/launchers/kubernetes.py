@@ -140,6 +140,8 @@ def check_store(job: JobOptions) -> None:
 DEFAULT_MINUTES = 210
 _LONGEST_NAME = 63
 """Characters of a host name, which a pod's is: the job's with the number of the node."""
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+"""A label of RFC 1123, as Kubernetes has it (Object Names and IDs)."""
 _NAMES = ("--name=", "--namespace=", "--queue=", "--pull-secret=", "--store-secret=")
 """Options with the name of something, which may well look like a key: sk-learn-2x8-nightly."""
 
@@ -149,7 +151,8 @@ class JobRequest:
     """One job.
 
     Raises FlagbenchError (usage) when it is made, for the first value that the image would refuse once it has its
-    nodes, or that would give away a secret. Quantities and names are for the cluster to check.
+    nodes, that would give away a secret, or that cannot name a job. Quantities and other names are for the cluster to
+    check.
     """
 
     case: Case
@@ -169,6 +172,7 @@ class JobRequest:
                 raise FlagbenchError(f"the value of {option} {fault}", remedy="leave it out")
             if not word.startswith(_NAMES):
                 refuse_secret(option, "", word)
+        self._check_name()
         check_data(self.run, self.job)
         self._check_image()
         if self.job.resume_pvc is not None and not can_resume(self.run, self.case):
@@ -271,6 +275,17 @@ class JobRequest:
                 "--out-pvc CLAIM keeps it, and so does --store"
             )
         return found
+
+    def _check_name(self) -> None:
+        """The host name of the last pod, which has the number of its node, must be a label of RFC 1123."""
+        number = f"-{self.run.nodes - 1}"
+        if len(self.job_name + number) <= _LONGEST_NAME and _LABEL.fullmatch(self.job_name):
+            return
+        most = _LONGEST_NAME - len(number)
+        raise FlagbenchError(
+            f"--name {self.job_name!r} cannot name a job of Kubernetes",
+            remedy=f"use at most {most} of a to z, 0 to 9 and '-', a letter or digit first and last",
+        )
 
     def _check_image(self) -> None:
         if self.job.image is not None and self.job.registry is not None:
