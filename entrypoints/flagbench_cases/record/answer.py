@@ -44,6 +44,8 @@ def checks(made: List[Dict[str, Any]]) -> str:
     failed = [check["name"] for check in made if not check["ok"]]
     if failed:
         return "%d of %d checks passed; failed: %s" % (len(made) - len(failed), len(made), ", ".join(failed))
+    if len(made) == 1:
+        return "1 check passed"
     return "all %d checks passed" % len(made)
 
 
