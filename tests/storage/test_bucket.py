@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from flagbench.history.verdicts import State, state_of
 from flagbench.records.blobs import INDEX, StoreError, Unread
 from flagbench.records.read import MAX_BYTES
 from flagbench.records.removal import may_be_removed
 from flagbench.records.store import Store, open_store
 from flagbench.records.store_doctor import probe
-from flagbench.report.results import State, state_of
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import PROFILES
 from storage.policies import become_guest, become_owner, write_only_policy

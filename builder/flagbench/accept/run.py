@@ -15,13 +15,13 @@ from flagbench.accept.plan import Clock, Part, Plan
 from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
 from flagbench.machine.devices import this_machine, usage_now
+from flagbench.history.priors import MOST_RUNS, earlier_runs, store_priors
+from flagbench.history.verdicts import with_verdicts
 from flagbench.manifests.model import Catalog
 from flagbench.records.digest import machine_digest
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.records.store import Store, StoredRecord
-from flagbench.report.history import MOST_RUNS, earlier_runs, store_priors
-from flagbench.report.results import with_verdicts
 from flagbench.runs.keep import Finished, run_and_keep
 from flagbench.system.signals import AT_ONCE_SECONDS, Delaying
 from flagbench_core.exit_codes import ExitCode

@@ -9,11 +9,11 @@ import typer
 from flagbench import complete
 from flagbench.cli.options import JsonOption, StoreOption, WideOption
 from flagbench.console.output import echo_json
+from flagbench.history.priors import named_priors
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
 from flagbench.records.named import RECORD_HELP, load_records
 from flagbench.report import comparison_table
-from flagbench.report.history import named_priors
 from flagbench.verdict import compare_records, judge_speed
 from flagbench.verdict.interval import Terms
 

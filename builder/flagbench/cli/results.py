@@ -18,6 +18,7 @@ from flagbench.console.output import echo_json, echo_json_text, print_error, pri
 from flagbench.console.page import Table
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
+from flagbench.history.verdicts import State, names, select, with_verdicts
 from flagbench.price import check_price
 from flagbench.records.named import RECORD_HELP, is_path, named_series, note, stored_record
 from flagbench.records.push import NotSent, push
@@ -27,7 +28,6 @@ from flagbench.records.series_document import SeriesDocument
 from flagbench.records.store import open_store
 from flagbench.report.export import Format, as_json, record_lines, series_lines, summary_rows
 from flagbench.report.record_page import listing, record_page
-from flagbench.report.results import State, names, select, with_verdicts
 from flagbench.system.files import reason, write_atomically
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact

@@ -13,13 +13,13 @@ from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOpti
 from flagbench.console.output import check_output, echo_json, write_output
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import nearest_reference
+from flagbench.history.priors import named_priors
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
 from flagbench.price import check_price, price_here
 from flagbench.records.model import Record
 from flagbench.records.named import RECORD_HELP, SERIES_HELP, Runs, load_runs, require_one_stdin
 from flagbench.report import explanation_page, verdict_table
-from flagbench.report.history import named_priors
 from flagbench.report.junit import junit_of_verdict
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
 from flagbench.verdict.efficiency import efficiency

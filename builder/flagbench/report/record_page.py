@@ -9,13 +9,13 @@ from typing import Any
 
 from flagbench.console.output import size_text
 from flagbench.console.page import Block, Lines, Table
+from flagbench.history.verdicts import outcome_of, state_of
 from flagbench.price import price_here
 from flagbench.records.bundles import StoredBundle
 from flagbench.records.model import Measurement, Metric, Record
 from flagbench.records.scalars import SHORT_ID
 from flagbench.records.store import StoredRecord
 from flagbench.report.charts import interval, scale_of
-from flagbench.report.results import outcome_of, state_of
 from flagbench.report.verdict_page import setting_text
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.efficiency import efficiency

@@ -11,6 +11,7 @@ from contextlib import suppress
 from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import nearest_reference
+from flagbench.history.verdicts import outcome_of, with_verdicts
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog, Claim
@@ -35,7 +36,6 @@ from flagbench.report.charts import (
 )
 from flagbench.report.html import Link, Sections, page
 from flagbench.report.record_page import record_page
-from flagbench.report.results import outcome_of, with_verdicts
 from flagbench.report.verdict_page import explanation_blocks, verdict_blocks
 from flagbench.verdict import Verdict, choose_claim, claims_for, compare_records, verify_claim
 from flagbench.verdict.conditions import shown

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from flagbench.console.page import render
+from flagbench.history.verdicts import with_verdicts
 from flagbench.records.store import Store, StoredRecord
 from flagbench.report.record_page import listing
-from flagbench.report.results import with_verdicts
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import REPLAY, Flagbench, MakeRecord
 from unit.host.verdict.conftest import ROWS

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from flagbench.history.priors import store_priors
 from flagbench.records.read import read_record
 from flagbench.records.store import Store
-from flagbench.report.history import store_priors
 from flagbench.verdict.stats.between import DEFAULT, SESSION, Prior
 from forging import consistent
 from honest import CLAIMS, Pace, honest_record

@@ -20,7 +20,7 @@ from zlib import crc32
 import pytest
 from msgspec.structs import replace
 
-import flagbench.report.results  # noqa: F401 - imported first, it keeps what the tests here replace
+import flagbench.history.verdicts  # noqa: F401 - imported first, it keeps what the tests here replace
 from catalogs import CATALOG
 from flagbench.manifests.model import Claim
 from flagbench.records.model import Metric, Record, Work

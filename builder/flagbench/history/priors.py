@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from flagbench.history.verdicts import with_verdicts
 from flagbench.manifests.load import load_catalog
 from flagbench.records.digest import machine_digest, unseeded_digest
 from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
 from flagbench.records.named import is_path
 from flagbench.records.store import Store, StoredRecord, open_store
-from flagbench.report.results import with_verdicts
 from flagbench.verdict.samples import began, sessions
 from flagbench.verdict.stats.between import DEFAULT, Prior, history_prior
 
