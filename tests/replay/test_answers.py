@@ -25,6 +25,7 @@ from catalogs import CATALOG
 from flagbench.cli import main
 from flagbench.expect import answer as expect
 from flagbench.expect.rows import published
+from flagbench.history.verdicts import CACHED_AS
 from flagbench.verdict.rules import RULES
 from flagbench_core.exit_codes import ExitCode
 
@@ -102,6 +103,15 @@ def verdicts() -> dict[str, Any]:
     return {str(path.relative_to(ROOT)): verdict_on(path) for path in RECORDS}
 
 
+def cached(verdicts: dict[str, Any]) -> dict[str, Any]:
+    """The number under which stores keep verdicts, and the sha256 of what they keep of the shipped records."""
+    kept = {
+        path: [verdict.get("verdict"), verdict.get("against"), verdict.get("metrics")]
+        for path, verdict in verdicts.items()
+    }
+    return {"number": CACHED_AS, "verdicts": sha256(json.dumps(kept))}
+
+
 def schemas() -> dict[str, str]:
     """The sha256 of each JSON Schema."""
     folder = ROOT / "manifests" / "schema"
@@ -149,6 +159,10 @@ def test_shipped_records_keep_their_verdicts() -> None:
     assert verdicts() == golden("verdicts")
 
 
+def test_a_changed_verdict_has_a_new_number_in_the_cache() -> None:
+    assert cached(golden("verdicts")) == golden("cached")
+
+
 def test_schemas_are_those_on_record() -> None:
     assert schemas() == golden("schemas")
 
@@ -176,7 +190,7 @@ def test_json_has_the_keys_on_record(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def update() -> None:
     """Write the answers of this version."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
-        answers = {
+        answers: dict[str, Any] = {
             "verdicts": verdicts(),
             "schemas": schemas(),
             "rules": sorted(RULES),
@@ -185,6 +199,9 @@ def update() -> None:
             "expect": expectations(monkeypatch),
             "json_keys": json_keys(monkeypatch, Path(folder)),
         }
+    answers["cached"] = cached(answers["verdicts"])
+    if answers["cached"] != golden("cached") and golden("cached")["number"] == CACHED_AS:
+        sys.exit("verdicts have changed: raise CACHED_AS in history/verdicts.py, so that stores compute theirs again")
     GOLDEN.write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
 
 
