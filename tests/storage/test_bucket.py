@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flagbench.history.verdicts import State, state_of
+from flagbench.history.selection import State, state_of
 from flagbench.records.blobs import INDEX, StoreError, Unread
 from flagbench.records.read import MAX_BYTES
 from flagbench.records.removal import may_be_removed

@@ -18,7 +18,8 @@ from flagbench.console.output import echo_json, echo_json_text, print_error, pri
 from flagbench.console.page import Table
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
-from flagbench.history.verdicts import State, names, select, with_verdicts
+from flagbench.history.selection import State, names, select
+from flagbench.history.verdicts import with_verdicts
 from flagbench.price import check_price
 from flagbench.records.named import RECORD_HELP, is_path, named_series, note, stored_record
 from flagbench.records.push import NotSent, push

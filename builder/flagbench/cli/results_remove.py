@@ -13,7 +13,7 @@ from flagbench.cli.options import JsonOption, StoreOption, WideOption, YesOption
 from flagbench.console.output import echo_json, print_error, print_page, size_text
 from flagbench.console.page import Table
 from flagbench.errors import FlagbenchError
-from flagbench.history.verdicts import State, select, state_of
+from flagbench.history.selection import State, select, state_of
 from flagbench.records.named import stored_entries
 from flagbench.records.removal import RemovableRecord, may_be_removed, remove, with_bundles
 from flagbench.records.store import Store, open_store

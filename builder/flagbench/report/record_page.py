@@ -9,7 +9,7 @@ from typing import Any
 
 from flagbench.console.output import size_text
 from flagbench.console.page import Block, Lines, Table
-from flagbench.history.verdicts import outcome_of, state_of
+from flagbench.history.selection import outcome_of, state_of
 from flagbench.price import price_here
 from flagbench.records.bundles import StoredBundle
 from flagbench.records.model import Measurement, Metric, Record

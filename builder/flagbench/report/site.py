@@ -11,7 +11,8 @@ from contextlib import suppress
 from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import nearest_reference
-from flagbench.history.verdicts import outcome_of, with_verdicts
+from flagbench.history.selection import outcome_of
+from flagbench.history.verdicts import with_verdicts
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog, Claim
