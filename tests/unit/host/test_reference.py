@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from flagbench.records.store import Store
-from flagbench.report import results
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench_core.exit_codes import ExitCode
@@ -102,9 +101,9 @@ def test_a_listing_follows_the_catalogue(
     verdicts = []
     for task in ("lora", "other"):
         edit(manifests / "catalogue" / "automodel.csv", "11,llama3-8b,lora,", f"11,llama3-8b,{task},")
-        results._basis.cache_clear()
+        verdicts._basis.cache_clear()
         verdicts.append(flagbench("results ls --json").json["records"][0]["verdict"])
-    results._basis.cache_clear()
+    verdicts._basis.cache_clear()
     assert verdicts == ["REFERENCE", None]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from flagbench.history import verdicts
 from flagbench.records.store import Store
-from flagbench.report import results
 from flagbench.report.export import to_csv, to_markdown
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import REPLAY, Edit, Flagbench, MakeRecord
@@ -101,19 +101,19 @@ def test_verdicts_follow_changed_claims_and_rules(
     flagbench: Flagbench, manifests: Path, monkeypatch: pytest.MonkeyPatch, edit: Edit
 ) -> None:
     computed: list[str] = []
-    compute = results._judged
+    compute = verdicts._judged
 
-    def counted(record: results.Record, catalog: results.Catalog) -> results.Summary:
+    def counted(record: verdicts.Record, catalog: verdicts.Catalog) -> verdicts.Summary:
         computed.append(record.record_id)
         return compute(record, catalog)
 
     def listed() -> tuple[str, int]:
         """The first record's verdict, and how many were computed for it."""
-        results._basis.cache_clear()
+        verdicts._basis.cache_clear()
         computed.clear()
         return flagbench("results ls --json").json["records"][0]["verdict"], len(computed)
 
-    monkeypatch.setattr(results, "_judged", counted)
+    monkeypatch.setattr(verdicts, "_judged", counted)
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
     assert listed() == ("REPRODUCED", 2)
     assert listed() == ("REPRODUCED", 0)
@@ -124,5 +124,5 @@ def test_verdicts_follow_changed_claims_and_rules(
     assert listed() == ("REPRODUCED", 2)
     (manifests / "stacks" / "cpu.yaml").open("a").write("# changed\n")
     assert listed() == ("REPRODUCED", 2)
-    monkeypatch.setattr(results, "CACHED_AS", results.CACHED_AS + 1)
+    monkeypatch.setattr(verdicts, "CACHED_AS", verdicts.CACHED_AS + 1)
     assert listed() == ("REPRODUCED", 2)
