@@ -98,13 +98,13 @@ def test_a_listing_follows_the_catalogue(
 ) -> None:
     store.put(RECORD.read_bytes())
     monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
-    verdicts = []
+    listed = []
     for task in ("lora", "other"):
         edit(manifests / "catalogue" / "automodel.csv", "11,llama3-8b,lora,", f"11,llama3-8b,{task},")
         verdicts._basis.cache_clear()
-        verdicts.append(flagbench("results ls --json").json["records"][0]["verdict"])
+        listed.append(flagbench("results ls --json").json["records"][0]["verdict"])
     verdicts._basis.cache_clear()
-    assert verdicts == ["REFERENCE", None]
+    assert listed == ["REFERENCE", None]
 
 
 def test_a_run_shows_it_and_keeps_its_status(
