@@ -14,9 +14,9 @@ from flagbench.accept.checks import EARLIER, Outcome, checks_of, plain_prior
 from flagbench.accept.plan import Clock, Part, Plan
 from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
-from flagbench.machine.devices import this_machine, usage_now
 from flagbench.history.priors import MOST_RUNS, earlier_runs, store_priors
 from flagbench.history.verdicts import with_verdicts
+from flagbench.machine.devices import this_machine, usage_now
 from flagbench.manifests.model import Catalog
 from flagbench.records.digest import machine_digest
 from flagbench.records.model import Record
