@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flagbench.history import verdicts
 from flagbench.records.store import Store
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.docker import DockerLauncher
