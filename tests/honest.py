@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from catalogs import CATALOG
 from flagbench.manifests.fields import NOT_PUBLISHED
-from flagbench.manifests.model import Claim
+from flagbench.manifests.rows import Claim
 from flagbench.verdict.derivation import Unknown, derived_conditions
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, Evidence

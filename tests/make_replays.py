@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flagbench.manifests.model import Claim
+from flagbench.manifests.rows import Claim
 from honest import CLAIMS, Pace, honest_record
 
 _A100 = CLAIMS["distilbert/a100-1x8-fp32"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
-from flagbench.manifests.model import Case, Claim
+from flagbench.manifests.model import Case
+from flagbench.manifests.rows import Claim
 from flagbench.manifests.settings import preset_of
 from flagbench.verdict.derivation import Unknown, Value, derived_conditions, same
 from flagbench_core.evidence.section import kind_of

@@ -15,8 +15,9 @@ from typing import Any
 
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import NOT_PUBLISHED
-from flagbench.manifests.model import Case, Catalog, Claim
+from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.printed import printed_number
+from flagbench.manifests.rows import Claim
 from flagbench.manifests.settings import preset_of
 from flagbench_core.flops import batch_of
 from tools.claim_conditions import contradicted

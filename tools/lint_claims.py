@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.catalogue import Source, read_cases, read_catalogue
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.model import Catalog, Claim
+from flagbench.manifests.model import Catalog
+from flagbench.manifests.rows import Claim
 from tools.claim_rules import Finding, lint_claims, read_rows
 
 ROOT = Path(__file__).resolve().parents[1]

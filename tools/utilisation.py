@@ -12,8 +12,9 @@ from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from enum import Enum
 
 from flagbench.manifests.catalogue import peak_of
-from flagbench.manifests.model import Case, Catalog, Claim, ClaimMetric, PublishedFormula
+from flagbench.manifests.model import Case, Catalog, PublishedFormula
 from flagbench.manifests.printed import printed_number
+from flagbench.manifests.rows import Claim, ClaimMetric
 
 
 class Fit(str, Enum):

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flagbench.manifests.fields import NOT_PUBLISHED
-from flagbench.manifests.model import Case, Catalog, Claim, Quirk, Source
+from flagbench.manifests.model import Case, Catalog, Quirk
+from flagbench.manifests.rows import Claim, Source
 from flagbench.manifests.settings import preset_of
 from flagbench.report.export import table
 from tools.utilisation import Fit, recompute_utilisations

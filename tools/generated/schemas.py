@@ -11,7 +11,8 @@ from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 from flagbench.manifests.device import DeviceModel
-from flagbench.manifests.model import CaseManifest, ClaimsManifest
+from flagbench.manifests.model import CaseManifest
+from flagbench.manifests.rows import ClaimsManifest
 from flagbench.manifests.stack import StackManifest
 from flagbench.records.model import Record
 from flagbench.records.series_document import SeriesDocument

@@ -16,7 +16,8 @@ from flagbench.machine.catalog import cards_here, stacks_here
 from flagbench.machine.devices import this_machine
 from flagbench.manifests.catalogue import read_cases
 from flagbench.manifests.lookup import catalog_get, resolve_image
-from flagbench.manifests.model import Case, Catalog, Claim
+from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.rows import Claim
 from flagbench.manifests.settings import preset_of, schedule
 from flagbench.manifests.stack import Stack
 from flagbench.records.store import Store

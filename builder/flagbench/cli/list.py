@@ -15,7 +15,8 @@ from flagbench.machine.catalog import claims_here, summary
 from flagbench.machine.devices import this_machine
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.model import Case, Catalog, Claim
+from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.rows import Claim
 from flagbench.manifests.stack import Stack
 
 

@@ -12,7 +12,8 @@ from flagbench.manifests.catalogue import CaseOfModel, Printed, PublishedRow, pe
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.device_names import find_cards
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
-from flagbench.manifests.model import Case, Catalog, Claim
+from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.rows import Claim
 from flagbench.manifests.settings import reference_conditions
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
 

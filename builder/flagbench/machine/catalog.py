@@ -11,7 +11,8 @@ from flagbench.image_reference import case_and_stack
 from flagbench.machine.devices import Machine, architecture_here, this_machine
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.lookup import UnknownNameError, catalog_get
-from flagbench.manifests.model import Case, Catalog, Claim
+from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.rows import Claim
 from flagbench.manifests.stack import Stack
 
 _SHOWN = 4

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -14,13 +14,13 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.checks import check
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import Document, ManifestError, read_document
-from flagbench.manifests.model import Case, CaseManifest, Catalog, Claim, ClaimMetric, ClaimsManifest
+from flagbench.manifests.model import Case, CaseManifest, Catalog
+from flagbench.manifests.rows import Claim, ClaimsManifest, Raw, build_claim
 from flagbench.manifests.stack import Stack, StackManifest
 from flagbench.schema import shipped_manifests, violations
 from flagbench.system.files import expanded
 
 _VARIABLE = "FLAGBENCH_MANIFESTS"
-Raw = Mapping[str, Any]
 
 
 class _Unread(Mapping[str, Claim]):
@@ -135,14 +135,3 @@ def build_stack(
     compiled = {key: value for key, value in raw.items() if key != "devices"}
     compiled["accelerators"] = [model.read_by_images for model in listed]
     return replace(stack, accelerators=tuple(listed), raw=compiled)
-
-
-def build_claim(claim: Raw, file: Raw, path: Path) -> Claim:
-    """A claim of a file, with what all of them share: the case, and the source where there is only one."""
-    sources = file.get("sources", {})
-    # Every field is given, in its order: `flagbench list --json` prints them.
-    absent = dict.fromkeys(field.name for field in fields(ClaimMetric))
-    metrics = [{**absent, **metric, "source": sources.get(metric.get("source"))} for metric in claim["metrics"]]
-    source = file.get("source") or sources[claim["source"]]
-    values = {**claim, "case": file["case"], "metrics": metrics, "source": source, "path": path}
-    return msgspec.convert(values, Claim)

@@ -15,7 +15,8 @@ from flagbench.history.selection import outcome_of
 from flagbench.history.verdicts import with_verdicts
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.model import Catalog, Claim
+from flagbench.manifests.model import Catalog
+from flagbench.manifests.rows import Claim
 from flagbench.records.index import Summary
 from flagbench.records.model import Record
 from flagbench.records.named import Runs

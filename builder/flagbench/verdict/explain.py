@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from flagbench.manifests.model import Case, Claim
+from flagbench.manifests.model import Case
+from flagbench.manifests.rows import Claim
 from flagbench.records.model import Record
 from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, ExplainedRun, Kind, Other, open_run, steady
 from flagbench.verdict.result import MetricResult, Verdict, VerifyResult

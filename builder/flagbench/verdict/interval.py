@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from flagbench.manifests.model import Case, Claim, MetricSpec
+from flagbench.manifests.model import Case, MetricSpec
+from flagbench.manifests.rows import Claim
 from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import Agreement, ConditionResult, depends_on, describe
 from flagbench.verdict.limits import is_speed

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, to_builtins
 
-from flagbench.manifests.model import Anomaly, Case, Claim, MetricSpec
+from flagbench.manifests.model import Case, MetricSpec
+from flagbench.manifests.rows import Anomaly, Claim
 from flagbench.records.model import Metric
 from flagbench.records.named import SeriesSummary
 from flagbench.verdict.conditions import ConditionResult

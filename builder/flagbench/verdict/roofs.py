@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from flagbench.manifests.model import Case, Claim
+from flagbench.manifests.model import Case
+from flagbench.manifests.rows import Claim
 from flagbench.records.model import Record
 from flagbench.verdict.subject import Subject, slow_devices
 from flagbench_core.evidence.roofs import MAMF, short_roofs

@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Case, Claim
+from flagbench.manifests.model import Case
+from flagbench.manifests.rows import Claim
 from flagbench.records.model import Record
 from flagbench.records.named import Runs, SeriesSummary
 from flagbench.records.series import Series

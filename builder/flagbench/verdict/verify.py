@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Case, Claim
+from flagbench.manifests.model import Case
+from flagbench.manifests.rows import Claim
 from flagbench.records.digest import unseeded_digest
 from flagbench.records.model import Record
 from flagbench.verdict import rules

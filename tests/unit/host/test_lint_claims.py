@@ -11,7 +11,8 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.manifests.load import load_catalog
-from flagbench.manifests.model import Anomaly, Catalog, Claim
+from flagbench.manifests.model import Catalog
+from flagbench.manifests.rows import Anomaly, Claim
 from tools.lint_claims import ANOMALIES, ROOT, lint
 from unit.host.conftest import Edit
 

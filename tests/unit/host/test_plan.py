@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from catalogs import CATALOG
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Claim
+from flagbench.manifests.rows import Claim
 from flagbench.plan.layouts import Planned, layouts, planned, rows
 from flagbench.plan.memory import StageMemory, forward_memory, fullest_stage, stage_memory
 from flagbench.plan.model import CPU, GPU, Layout, Model, Software, Step, software_of

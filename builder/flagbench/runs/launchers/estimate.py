@@ -9,7 +9,7 @@ from typing import Any
 
 from flagbench.errors import FlagbenchError
 from flagbench.machine.devices import this_machine
-from flagbench.manifests.model import Claim
+from flagbench.manifests.rows import Claim
 from flagbench.manifests.settings import schedule
 from flagbench.manifests.stack import Stack
 from flagbench.records.digest import unseeded

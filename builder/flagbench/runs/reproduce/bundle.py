@@ -15,7 +15,8 @@ import msgspec
 
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.model import Catalog, Claim
+from flagbench.manifests.model import Catalog
+from flagbench.manifests.rows import Claim
 from flagbench.records.bundle_archive import BundleError, pack, read_origin, unpacked
 from flagbench.records.model import Record
 from flagbench.records.read import MAX_BYTES, read_record

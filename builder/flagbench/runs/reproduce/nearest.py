@@ -10,7 +10,8 @@ from flagbench.machine.catalog import cards_here
 from flagbench.machine.devices import Machine, this_machine
 from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import catalog_get
-from flagbench.manifests.model import Catalog, Claim
+from flagbench.manifests.model import Catalog
+from flagbench.manifests.rows import Claim
 from flagbench.verdict.conditions import DEVICE, ConditionResult, compare_conditions, describe
 
 SHOWN = 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flagbench.console.output import echo_json, print_note
 from flagbench.console.terminal import visible
-from flagbench.manifests.model import Claim
+from flagbench.manifests.rows import Claim
 from flagbench.report import verdict_table
 from flagbench.runs.doctor import Diagnosis, Level
 from flagbench.runs.launchers.estimate import Estimate

@@ -11,7 +11,8 @@ from typer import Option
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.lookup import resolve_image
-from flagbench.manifests.model import Case, Catalog, Claim
+from flagbench.manifests.model import Case, Catalog
+from flagbench.manifests.rows import Claim
 from flagbench.manifests.settings import preset_of, schedule
 from flagbench.manifests.stack import Stack
 from flagbench.options import Text

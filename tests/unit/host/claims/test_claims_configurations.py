@@ -15,7 +15,7 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.manifests.fields import NOT_PUBLISHED
-from flagbench.manifests.model import Claim
+from flagbench.manifests.rows import Claim
 from tools.claim_conditions import contradicted
 
 CLAIMS = {claim.id: claim for claim in CATALOG.claims.values() if claim.source.project == "FlagPerf"}

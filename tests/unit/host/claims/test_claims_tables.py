@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from catalogs import CATALOG
-from flagbench.manifests.model import Claim, ClaimMetric
+from flagbench.manifests.rows import Claim, ClaimMetric
 
 CLAIMS = CATALOG.claims
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from catalogs import CATALOG
-from flagbench.manifests.model import Claim
+from flagbench.manifests.rows import Claim
 from tools.utilisation import Fit, Utilisation, recompute_utilisation, recompute_utilisations
 
 FOUND = {entry.claim: entry for entry in recompute_utilisations(CATALOG)}

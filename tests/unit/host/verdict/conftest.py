@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 import flagbench.history.verdicts  # noqa: F401 - imported first, it keeps what the tests here replace
 from catalogs import CATALOG
-from flagbench.manifests.model import Claim
+from flagbench.manifests.rows import Claim
 from flagbench.records.model import Metric, Record, Work
 from flagbench.records.read import read_record
 from flagbench.verdict import VerifyResult, rules, verify_claim

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.fields import NOT_PUBLISHED
-from flagbench.manifests.model import Claim
+from flagbench.manifests.rows import Claim
 from flagbench.records.model import Metric, Record
 from flagbench.records.read import read_record
 from flagbench.verdict import Verdict, choose_claim, verify_claim

@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from flagbench.manifests.fields import NOT_PUBLISHED
-from flagbench.manifests.model import Claim, Range
+from flagbench.manifests.model import Range
+from flagbench.manifests.rows import Claim
 from flagbench.records.model import Ceiling, Cpu, DeviceTelemetry, Flops, Record, Telemetry, Window, Work
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench.verdict.rules import RULES

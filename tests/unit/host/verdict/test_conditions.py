@@ -10,7 +10,7 @@ from msgspec import structs
 
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.fields import NOT_PUBLISHED
-from flagbench.manifests.model import Claim
+from flagbench.manifests.rows import Claim
 from flagbench.verdict import Agreement, Verdict, verify_baseline, verify_claim
 from flagbench.verdict.conditions import agreement, gate_spec
 from flagbench_core.exit_codes import ExitCode
