@@ -23,10 +23,10 @@ from collections import Counter
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from faults import slow_loader, slow_rank
+from flagbench.machine.limits import OTHER_PROCESSORS
 from flagbench.manifests.load import load_catalog
 from flagbench.records.read import read_record
 from flagbench.verdict import choose_claim, verify_baseline, verify_claim
-from flagbench.verdict.causes import QUIET
 from flagbench.verdict.explain import explain
 from running import control_group, run_case
 
@@ -96,7 +96,7 @@ def undisturbed(make, *given):
     for _ in range(3):
         with tempfile.TemporaryDirectory() as folder:
             record = make(folder, *given)
-        if make is other_tenants or (record.telemetry.cpu.others_mean or 0.0) < QUIET:
+        if make is other_tenants or (record.telemetry.cpu.others_mean or 0.0) < OTHER_PROCESSORS:
             break
     return record
 

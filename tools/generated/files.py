@@ -16,6 +16,7 @@ from typing import Any
 
 from flagbench.console.page import Block, Table, render
 from flagbench.errors import FlagbenchError
+from flagbench.machine import limits
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
 from flagbench.records.model import Record
@@ -58,6 +59,17 @@ _MEANINGS = {
     Verdict.SLOWER: "against a baseline: the interval lies under 1, and not within the tolerance",
     Verdict.REFERENCE: "the case has no claim: the ratio to a row that is only cited, without a verdict on the speed",
 }
+_DISTURBANCES = (
+    ("other processes on the processors", f"{limits.OTHER_PROCESSORS:g} processors", "`accept`, `--explain`"),
+    ("other virtual machines", f"{limits.STOLEN:.0%} of the processors", "`accept`, `--explain`"),
+    ("load of the last minute, before a run", f"{limits.LOAD:g} per processor", "`reproduce`"),
+    ("other processes on a device", "one", "`reproduce`, `accept`, `verify`"),
+    ("memory of a device in use before a run", f"{limits.MEMORY_BEFORE / 2**30:g} GiB", "`accept`, `verify`"),
+    ("a power limit below the device's own", "any", "`reproduce`, `accept`, `verify`"),
+    ("throttling", f"{limits.SAMPLE_SECONDS:g} s, one sample", "`accept`, `verify`"),
+    ("a part of a device", f"{limits.WHOLE_MEMORY:.0%} of its memory, or MIG", "`reproduce`, `accept`"),
+)
+"""What disturbs a run, from when on, and which commands look for it."""
 MEASURED, RUN_BY_CI, NEVER_RUN = "\N{CHECK MARK}", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}"
 _PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -125,6 +137,7 @@ def _blocks(catalog: Catalog, root: Path) -> Blocks:
             ("verdict", "meaning", "exit code"),
             ((f"`{verdict.value}`", meaning, int(verdict.exit_code)) for verdict, meaning in _MEANINGS.items()),
         ),
+        "disturbances": lambda: table(("what", "limit", "who looks"), _DISTURBANCES),
         "host-layers": lambda: layers(root, "flagbench"),
         "image-layers": lambda: layers(root, "flagbench_cases"),
     }

@@ -13,16 +13,17 @@ from msgspec import Struct
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import reference_rows
+from flagbench.machine.limits import MEMORY_BEFORE
 from flagbench.machine.vendors import version
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.model import Metric, Record
 from flagbench.verdict import rules, verify_baseline, verify_claim
 from flagbench.verdict.conditions import DEVICE, Agreement, agreement
+from flagbench.verdict.disturbance import others_on_devices, others_on_processors, throttled
 from flagbench.verdict.interval import Terms, estimate, quotient
 from flagbench.verdict.limits import LOW
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Estimate, MetricResult, Ratio, four_digits
-from flagbench.verdict.rules.comparison import MUCH_MEMORY, throttled
 from flagbench.verdict.stats.between import Prior, SessionSpread
 from flagbench.verdict.subject import Subject
 from flagbench.verdict.verify import claims_for
@@ -53,8 +54,6 @@ WRONG = ("precision", "same_results", "loss_finite", "parameters_finite", "ranks
 """Checks of a run that fail where a device computes wrongly."""
 PARTS, BY_PARTS = 5, "the slowest and the fastest fifth"
 """The `ci_method` of a number that was not steady."""
-OTHERS, STOLEN = 0.25, 0.05
-"""Processors that others kept busy, and the share that other virtual machines took, which disturb a run."""
 
 
 class Outcome(str, Enum):
@@ -183,7 +182,7 @@ def _of_part(
             part=name,
             measured=disturbed or "nothing else",
             against="a device of its own",
-            limit="no foreign process, less than 1 GiB in use before",
+            limit=f"no other process, at most {MEMORY_BEFORE / 2**30:g} GiB in use before",
             **_decided(None if disturbed else True, "somebody else uses a device"),
         )
         slowed = throttled(record.telemetry.devices)
@@ -291,17 +290,9 @@ def disturbance(record: Record) -> str:
     telemetry = record.telemetry
     if telemetry is None:
         return ""
-    found = []
-    others, stolen = telemetry.cpu.others_mean, telemetry.cpu.steal_mean
+    found = others_on_devices(telemetry.devices)
     if record.software.cuda is None and record.software.hip is None:
-        if others is not None and others >= OTHERS:
-            found.append(f"{others:.1f} processors busy with other processes")
-        if stolen is not None and stolen >= STOLEN:
-            found.append(f"{stolen:.0%} taken by other virtual machines")
-    if count := sum(device.foreign_processes for device in telemetry.devices):
-        found.append(f"{count} foreign processes on the devices")
-    if used := max((device.mem_used_before_bytes for device in telemetry.devices), default=0) // MUCH_MEMORY:
-        found.append(f"{used} GiB of a device in use before it")
+        found += others_on_processors(telemetry.cpu)
     return ", ".join(found)
 
 

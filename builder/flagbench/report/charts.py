@@ -17,10 +17,10 @@ from flagbench.manifests.device import DeviceModel
 from flagbench.records.model import Measurement, Record
 from flagbench.report.verdict_page import STYLES
 from flagbench.verdict import Verdict, VerifyResult
+from flagbench.verdict.disturbance import throttled
 from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.losses import LossCurve
 from flagbench.verdict.result import Ratio, number_text
-from flagbench.verdict.rules.comparison import NO_THROTTLING, throttled
 
 WIDTH, HEIGHT, ROW = 480, 250, 44
 """Of the picture, of one with two axes, and of a row."""
@@ -340,7 +340,7 @@ def clock_chart(record: Record) -> Chart | None:
             continue
         lowest, highest = device.sm_clock_min_mhz or busy, device.sm_clock_max_mhz or busy
         ends = (min(busy, lowest), max(busy, highest))
-        reasons = {why: seconds for why, seconds in device.throttle_seconds.items() if why not in NO_THROTTLING}
+        reasons = throttled([device], at_own_limit=True)
         slowed = throttled([device])
         longest = f", throttled {max(slowed.values()):.1f} s" if slowed else ""
         text = f"{number_text(busy)} MHz{longest}"

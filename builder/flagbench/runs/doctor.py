@@ -18,6 +18,7 @@ from pathlib import Path
 from flagbench.errors import FlagbenchError
 from flagbench.images.docker import open_engine
 from flagbench.machine.devices import this_machine, usage_now
+from flagbench.machine.limits import FREE_DISK
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
 from flagbench.records.folder_blobs import FolderBlobs
@@ -150,7 +151,7 @@ def disks(store_url: str | None) -> Iterator[Diagnosis]:
         yield disk("disk of the store", next(folder for folder in folders if os.access(folder, os.F_OK)))
 
 
-def disk(name: str, folder: Path | None = None, least: int = GIB) -> Diagnosis:
+def disk(name: str, folder: Path | None = None, least: int = FREE_DISK) -> Diagnosis:
     """Free space on the disk of a folder, by default the temporary one; a run needs well under `least` bytes."""
     try:
         folder = folder or Path(tempfile.gettempdir())

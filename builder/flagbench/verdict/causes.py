@@ -11,11 +11,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from flagbench.console.terminal import brief
+from flagbench.machine.limits import is_capped
 from flagbench.manifests.model import Case
 from flagbench.records.model import CpuTelemetry, DeviceTelemetry, Rank, Record
 from flagbench.verdict.conditions import ConditionResult
+from flagbench.verdict.disturbance import others_on_devices, others_on_processors, throttled
 from flagbench.verdict.roofs import LOW, REACHED, Expected
-from flagbench.verdict.rules.comparison import LEAST_SECONDS, MUCH_MEMORY, NO_THROTTLING
 from flagbench.verdict.subject import Subject
 from flagbench_core.evidence import EvidenceError, Section
 from flagbench_core.evidence.columns import MICRO
@@ -26,10 +27,6 @@ from flagbench_core.stats.summary import median
 
 CORE, LOOP, WHOLE = "core", "loop", "whole"
 """What a rate counts: steps on the device, the whole loop around them, or evaluations too."""
-QUIET = 0.25
-"""Logical processors; fewer kept busy by others are a machine's own services."""
-STOLEN = 0.02
-"""The share of processors; less taken by other virtual machines is noise."""
 IDLE = 0.05
 """The share of its time; a device is idle for less between the steps of a case that keeps it busy: 3 % on an H100."""
 _SLOW_KERNELS = {
@@ -140,11 +137,7 @@ class ExplainedRun:
     @cached_property
     def throttled(self) -> tuple[str, float]:
         """The reason that throttled the devices for longest, and its seconds; empty if none did."""
-        longest: dict[str, float] = {}
-        for device in self.devices:
-            for reason, seconds in device.throttle_seconds.items():
-                if reason not in NO_THROTTLING and seconds >= LEAST_SECONDS:
-                    longest[reason] = max(float(seconds), longest.get(reason, 0.0))
+        longest = throttled(self.devices, at_own_limit=True)
         return max(longest.items(), key=lambda item: item[1], default=("", 0.0))
 
     @property
@@ -290,25 +283,21 @@ def quota(run: ExplainedRun, other: Other) -> Cost | None:
 
 def tenants(run: ExplainedRun, other: Other) -> Cost | None:
     """Other processes or virtual machines on the processors."""
-    if not _others_busy(run):
+    others = others_on_processors(run.cpu)
+    if not others:
         return None
-    seen = f"other processes kept {run.cpu.others_mean or 0.0:.1f} processors{run.where} busy"
-    return _waited(run, _unlimited(run), f"{seen}, other virtual machines took {run.cpu.steal_mean or 0.0:.0%}")
+    return _waited(run, _unlimited(run), f"{', '.join(others)}{run.where}")
 
 
 def crowded(run: ExplainedRun, other: Other) -> Cost | None:
     """More ranks and threads than processors."""
-    if _others_busy(run):
+    if others_on_processors(run.cpu):
         return None
     seen = (
         f"the run had {run.threads} ranks and threads on "
         f"{_usable(run) or run.record.system.cpu.logical or 1} processors{run.where}"
     )
     return _waited(run, _unlimited(run), seen)
-
-
-def _others_busy(run: ExplainedRun) -> bool:
-    return (run.cpu.others_mean or 0.0) >= QUIET or (run.cpu.steal_mean or 0.0) >= STOLEN
 
 
 def _limited(run: ExplainedRun) -> float:
@@ -348,10 +337,8 @@ def device_idle(run: ExplainedRun, other: Other) -> Cost | None:
 def power(run: ExplainedRun, other: Other) -> Cost | None:
     """Lower clocks because of a limit of power."""
     reason, seconds = run.throttled
-    limits = {(d.power_limit_w, d.power_limit_default_w) for d in run.devices}
-    capped = [
-        f"limit {limit:g} W, the device's own is {own:g} W" for limit, own in limits if limit and own and limit < own
-    ]
+    limits = {(device.power_limit_w, device.power_limit_default_w) for device in run.devices}
+    capped = [f"limit {limit:g} W, the device's own is {own:g} W" for limit, own in limits if is_capped(limit, own)]
     if "power" in reason:
         return _clocks(run, "; ".join((f"{reason} for {seconds:.0f} s", *capped)))
     # Without clocks, a limit below the device's own is all that is known.
@@ -454,11 +441,8 @@ def _kernels(run: ExplainedRun) -> dict[str, str]:
 
 def device_tenants(run: ExplainedRun, other: Other) -> Cost | None:
     """Processes of others on a device, or memory that was in use there before the run."""
-    busy = sum(device.foreign_processes > 0 for device in run.devices)
-    most = max((device.mem_used_before_bytes for device in run.devices), default=0)
-    seen = [f"other processes on {busy} of {len(run.devices)} devices{run.where}"] if busy else []
-    seen += [f"{most / 2**30:.1f} GiB in use there before the run"] if most > MUCH_MEMORY else []
-    return Cost(None, "; ".join(seen)) if seen else None
+    others = others_on_devices(run.devices)
+    return Cost(None, f"{', '.join(others)}{run.where}") if others else None
 
 
 def _ms(seconds: float) -> str:

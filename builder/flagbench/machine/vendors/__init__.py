@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from flagbench.machine.limits import is_capped
+
 
 @dataclass(frozen=True)
 class Device:
@@ -35,11 +37,10 @@ class DeviceState:
 
     @property
     def power_cap(self) -> str | None:
-        """`GPU-0 may draw 300 W, by default 700 W`, where that is less than 99 %; else None."""
-        limit, default = self.power_limit_w, self.power_default_w
-        if not limit or not default or limit >= 0.99 * default:
+        """`GPU-0 may draw 300 W, by default 700 W`, where its limit was lowered; else None."""
+        if not is_capped(self.power_limit_w, self.power_default_w):
             return None
-        return f"{self.uuid} may draw {limit:.0f} W, by default {default:.0f} W"
+        return f"{self.uuid} may draw {self.power_limit_w:.0f} W, by default {self.power_default_w:.0f} W"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket
 from flagbench.machine.catalog import cards_here
 from flagbench.machine.devices import Machine, this_machine, usage_now
+from flagbench.machine.limits import LOAD, WHOLE_MEMORY
 from flagbench.machine.vendors import Usage, version
 from flagbench.manifests.model import Catalog
 from flagbench.runs.doctor import Diagnosis, Level, disks, memory
@@ -24,10 +25,6 @@ from flagbench_core.exit_codes import ExitCode
 
 DEVICE = "device"
 """The name of the finding on which device there is: a warning where it is not the row's."""
-LEAST_MEMORY = 0.9
-"""The part of a card's nominal memory that its driver shows at least; a part of a card has less."""
-MOST_LOAD = 0.5
-"""The load of a machine, per processor, from which something else is running on it."""
 
 
 def look(plan: Plan, catalog: Catalog, store: str | None, *, container: bool) -> list[Diagnosis]:
@@ -111,7 +108,7 @@ def _processor(plan: Plan) -> Iterator[Diagnosis]:
     yield Diagnosis(DEVICE, Level.OK, f"a processor, {plan.request.options.gpus} rank(s)")
     processors = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0] / max(processors, 1)
-    if load > MOST_LOAD:
+    if load >= LOAD:
         yield Diagnosis(
             "foreign processes",
             Level.WARN,
@@ -164,7 +161,7 @@ def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Diagnosi
         )
     for card in cards_here(machine, catalog, partitions=True):
         small = [
-            d.memory_gib for d in machine.devices if d.memory_gib and d.memory_gib < LEAST_MEMORY * card.memory_gib
+            d.memory_gib for d in machine.devices if d.memory_gib and d.memory_gib < WHOLE_MEMORY * card.memory_gib
         ]
         if small:
             yield Diagnosis(

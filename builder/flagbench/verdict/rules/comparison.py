@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from flagbench.console.terminal import brief
+from flagbench.machine.limits import MEMORY_BEFORE, SAMPLE_SECONDS
 from flagbench.manifests.device import Limits
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Range
 from flagbench.records.model import DeviceTelemetry, Timing
 from flagbench.verdict.conditions import Agreement, depends_on, gate_conditions
 from flagbench.verdict.derivation import count, number, schedule
+from flagbench.verdict.disturbance import others_on_devices, throttled
 from flagbench.verdict.limits import classify
 from flagbench.verdict.result import Compared, MetricResult, Ratio, Verification
 from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
@@ -23,9 +25,6 @@ from flagbench.verdict.samples import same_time, start_of
 from flagbench.verdict.subject import Subject, slow_devices, text
 from flagbench_core.evidence.roofs import MAMF
 from flagbench_core.evidence.section import INFER, MEASURE
-
-LEAST_SECONDS = 1.0
-"""The sampling interval of telemetry: a shorter time is within one sample."""
 
 # Doubts: each leaves room for a slower run than the record shows
 
@@ -116,7 +115,7 @@ def _lacks(subject: Subject) -> Iterator[str]:
         return
     seconds = _seconds(record.timing, "train", "infer", "measure")
     if found.samples is not None and seconds >= 10:
-        due = seconds / (found.interval_s or LEAST_SECONDS)
+        due = seconds / (found.interval_s or SAMPLE_SECONDS)
         if found.samples < due / 2:
             yield f"its telemetry has {found.samples} samples in {seconds:.0f} s"
         elif found.errors >= found.samples * max(1, len(found.devices)):  # one a device and sample
@@ -420,33 +419,15 @@ def _slow_device(subjects: Sequence[Subject]) -> Iterator[str]:
     yield from dict.fromkeys(told for subject in subjects for told in slow_devices(subject.record))
 
 
-MUCH_MEMORY = 2**30
-"""Bytes in use before the run; a driver alone uses less on an idle device."""
-NO_THROTTLING = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting", "sync_boost"})
-"""Reasons for a lower clock that are not throttling: the clock was set, or the device was idle."""
-
-
-POWER_CAP = "sw_power_cap"
-"""The reason of a device at the power limit in force: under load, normal at the limit that is the device's own."""
-
-
-@_qualifier("throttled", "The device is too hot, or its power is limited below its own limit.", "1 s: one sample")
+@_qualifier(
+    "throttled",
+    "The device is too hot, or its power is limited below its own limit.",
+    f"{SAMPLE_SECONDS:g} s: one sample",
+)
 @_each_side
 def _throttled(subjects: Sequence[Subject]) -> Iterator[str]:
     found = throttled([device for subject in subjects for device in subject.monitored])
     yield from (f"throttled {seconds:.0f} s ({reason})" for reason, seconds in found.items())
-
-
-def throttled(devices: Sequence[DeviceTelemetry]) -> dict[str, float]:
-    """Seconds of the longest throttling by each reason that is not normal."""
-    longest: dict[str, float] = {}
-    for device in devices:
-        limit, own = device.power_limit_w, device.power_limit_default_w
-        normal = NO_THROTTLING if limit and own and limit < own else NO_THROTTLING | {POWER_CAP}
-        for reason, seconds in device.throttle_seconds.items():
-            if reason not in normal:
-                longest[reason] = max(seconds, longest.get(reason, 0.0))
-    return {reason: seconds for reason, seconds in longest.items() if seconds >= LEAST_SECONDS}
 
 
 @_qualifier("network", "A slow verdict may be that of TCP: see `sockets`.")
@@ -456,11 +437,14 @@ def _network(subjects: Sequence[Subject]) -> Iterator[str]:
         yield "nodes connected by sockets instead of RDMA"
 
 
-@_qualifier("tenant", "Somebody else uses the device.", "1 GiB in use before the run: a driver alone uses less")
+@_qualifier(
+    "tenant",
+    "Somebody else uses the device.",
+    f"{MEMORY_BEFORE / 2**30:g} GiB in use before the run: a driver alone uses less",
+)
 @_each_side
 def _tenant(subjects: Sequence[Subject]) -> Iterator[str]:
-    devices = (device for subject in subjects for device in subject.monitored)
-    if any(device.foreign_processes or device.mem_used_before_bytes > MUCH_MEMORY for device in devices):
+    if others_on_devices([device for subject in subjects for device in subject.monitored]):
         yield "another tenant on the device"
 
 

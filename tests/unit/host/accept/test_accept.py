@@ -18,6 +18,7 @@ from flagbench.accept import certificate
 from flagbench.accept.checks import Outcome, checks_of, conclude, plain_prior
 from flagbench.accept.run import Accepted, held_against
 from flagbench.console.page import render
+from flagbench.machine.limits import OTHER_PROCESSORS, STOLEN
 from flagbench.records.bundle_archive import unpacked
 from flagbench.records.read import read_record
 from flagbench.records.store import Store
@@ -140,6 +141,23 @@ def test_what_was_not_measured_is_beside_nothing() -> None:
     records = {name: read_record(content) for name, content in found.records.items()}
     (check,) = (each for each in checks_of(found.facts, records, CATALOG) if each.name == "devices alike")
     assert (check.outcome, check.reason[0].isalpha()) == (Outcome.INCONCLUSIVE, True)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "outcome"),
+    [
+        ({}, Outcome.FAIL),
+        ({"steal_mean": STOLEN - 0.001}, Outcome.FAIL),
+        ({"steal_mean": STOLEN}, Outcome.INCONCLUSIVE),
+        ({"others_mean": OTHER_PROCESSORS}, Outcome.INCONCLUSIVE),
+    ],
+)
+def test_a_slow_rank_is_not_blamed_for_what_others_took(cpu: Raw, outcome: Outcome) -> None:
+    def change(facts: Raw, raw: Raw) -> None:
+        raw["slow_devices"] = [{"rank": 1, "share": 0.8}]
+        raw["telemetry"]["cpu"].update(cpu)
+
+    assert concluded(change)[1]["devices alike"] is outcome
 
 
 def ran_in(executed: str) -> Callable[[Raw, Raw], Any]:

@@ -150,6 +150,12 @@ def test_state_and_programs_of_the_visible_devices(tool: Tool, monkeypatch: pyte
     assert nvidia.parse_state(STATE)[2] == DeviceState("GPU-cc")
 
 
+@pytest.mark.parametrize(("limit", "capped"), [(None, False), (400.0, False), (399.0, True)])
+def test_a_power_limit_below_the_own_one_is_a_cap(limit: float | None, capped: bool) -> None:
+    state = DeviceState("GPU-aa", power_limit_w=limit, power_default_w=400.0)
+    assert (state.power_cap is not None) is capped
+
+
 def test_a_tool_is_asked_once_in_a_process(tool: Tool, tmp_path: Path) -> None:
     tool("nvidia-smi", script=f"#!/bin/sh\necho >> {tmp_path}/asked\necho '{A100}'\n")
     assert {this_machine().described for _ in range(3)} == {"1 x NVIDIA A100-SXM4-40GB"}

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from flagbench.machine.limits import MEMORY_BEFORE
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Range
 from flagbench.manifests.rows import Claim
 from flagbench.records.model import Ceiling, Cpu, DeviceTelemetry, Flops, Record, Telemetry, Window, Work
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench.verdict.rules import RULES
-from flagbench.verdict.rules.comparison import MUCH_MEMORY
 from flagbench.verdict.series import dated
 from flagbench.verdict.subject import Subject
 
@@ -293,8 +293,8 @@ def window(**fields: Any) -> Window:
     [
         ({"steady": True, "drift": 0.02}, {"foreign_processes": 0, "throttle_seconds": {}}, ()),
         ({"steady": None, "drift": None}, {"throttle_seconds": {"applications_clocks_setting": 90.0}}, ()),
-        ({}, {"mem_used_before_bytes": MUCH_MEMORY}, ()),
-        ({}, {"mem_used_before_bytes": MUCH_MEMORY + 1}, ("another tenant on the device",)),
+        ({}, {"mem_used_before_bytes": MEMORY_BEFORE}, ()),
+        ({}, {"mem_used_before_bytes": MEMORY_BEFORE + 1}, ("another tenant on the device",)),
         ({"steady": False}, {}, ("window not steady",)),
         ({}, {"throttle_seconds": {"reason_0x200": 7.2}}, ("throttled 7 s (reason_0x200)",)),
         ({}, {**AT_LIMIT, "power_limit_w": 400.0}, ()),

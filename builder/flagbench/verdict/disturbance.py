@@ -1,0 +1,56 @@
+"""What disturbed a run, by the telemetry of its record: others on its processors and devices, and throttling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flagbench.machine.limits import (
+    MEMORY_BEFORE,
+    NOT_THROTTLED,
+    OTHER_PROCESSORS,
+    POWER_CAP,
+    SAMPLE_SECONDS,
+    STOLEN,
+    is_capped,
+)
+from flagbench.records.model import CpuTelemetry, DeviceTelemetry
+
+
+def others_on_processors(cpu: CpuTelemetry) -> list[str]:
+    """What else used the processors, in words; empty where nothing did."""
+    found = []
+    if cpu.others_mean is not None and cpu.others_mean >= OTHER_PROCESSORS:
+        found.append(f"{cpu.others_mean:.1f} processors busy with other processes")
+    if cpu.steal_mean is not None and cpu.steal_mean >= STOLEN:
+        found.append(f"{cpu.steal_mean:.0%} taken by other virtual machines")
+    return found
+
+
+def others_on_devices(devices: Sequence[DeviceTelemetry]) -> list[str]:
+    """What else used the devices, in words; empty where nothing did."""
+    found = []
+    processes = sum(device.foreign_processes for device in devices)
+    if processes:
+        found.append(f"{processes} other processes on the devices")
+    memory = max((device.mem_used_before_bytes for device in devices), default=0)
+    if memory > MEMORY_BEFORE:
+        found.append(f"{memory / 2**30:.1f} GiB of a device in use before the run")
+    return found
+
+
+def throttled(devices: Sequence[DeviceTelemetry], *, at_own_limit: bool = False) -> dict[str, float]:
+    """Seconds of the longest throttling by each reason.
+
+    Args:
+        at_own_limit: count the power limit that is the device's own too, at which a device under load normally is.
+    """
+    longest: dict[str, float] = {}
+    for device in devices:
+        capped = is_capped(device.power_limit_w, device.power_limit_default_w)
+        for reason, seconds in device.throttle_seconds.items():
+            if reason in NOT_THROTTLED or seconds < SAMPLE_SECONDS:
+                continue
+            if reason == POWER_CAP and not capped and not at_own_limit:
+                continue
+            longest[reason] = max(float(seconds), longest.get(reason, 0.0))
+    return longest
