@@ -128,9 +128,10 @@ def _blocks(catalog: Catalog, root: Path) -> Blocks:
     return {
         "cases": lambda: table(("case", "what it does", "devices, as published", "claims"), _cases(catalog)),
         "cases-and-stacks": lambda: _cases_and_stacks(catalog, root),
-        "memory-and-time": lambda: table(
-            ("case", "device", "run", "memory, GiB", "start, s", "a step, s", "in all, s", "record"),
-            _memory_and_time(root / "docs" / "measured"),
+        "memory": lambda: table(("case", "precision", "layout", "device", "GiB", "source"), _memory(catalog)),
+        "time": lambda: table(
+            ("case", "device", "run", "start, s", "a step, s", "in all, s", "record"),
+            _time(root / "docs" / "measured"),
         ),
         "exit-codes": lambda: table(("code", "name", "meaning"), ((int(c), c.name, c.meaning) for c in ExitCode)),
         "verdicts": lambda: table(
@@ -181,16 +182,25 @@ def _measured(folder: Path) -> set[tuple[str, str]]:
     return {(record["case"], record["stack"]) for record in records if record.get("schema") == "record/v1"}
 
 
-def _memory_and_time(folder: Path) -> Iterator[tuple[str, ...]]:
-    """What each run on a device took, as its record in docs/measured says."""
+def _memory(catalog: Catalog) -> Iterator[tuple[str, ...]]:
+    """What was measured of the memory of each case, as its manifest says."""
+    for case in catalog.cases.values():
+        for memory in case.memory:
+            layout = ""
+            if memory.layout is not None:
+                layout = " ".join(f"{axis}{memory.layout[axis]}" for axis in ("dp", "tp", "pp"))
+            folder, _, name = memory.source.rpartition("/")
+            source = f"`{memory.source}`"
+            if folder == "docs/measured":
+                source = f"[{name.removesuffix('.json')}](measured/{name})"
+            yield f"`{case.name}`", memory.precision, layout, memory.device, f"{memory.gib:g}", source
+
+
+def _time(folder: Path) -> Iterator[tuple[str, ...]]:
+    """How long each run on a device took, as its record in docs/measured says."""
     for path in sorted(folder.glob("*.json"), key=lambda path: path.name.partition("-")[2]):
         record = read_record(path)
-        conditions, memory, window, timing = (
-            record.conditions,
-            record.metric("mem_peak"),
-            record.window,
-            record.timing,
-        )
+        conditions, window, timing = record.conditions, record.window, record.timing
         run = [str(conditions["precision"])]
         if conditions.get("batch_size") is not None:
             run.append(f"batch {conditions['batch_size']}")
@@ -198,14 +208,12 @@ def _memory_and_time(folder: Path) -> Iterator[tuple[str, ...]]:
         if window is not None and window.step_median is not None:
             run.append(f"{window.steps} steps after {window.first_step}")
             step = f"{window.step_median:.2g}"
-        assert memory is not None
         assert timing.init is not None
         assert timing.e2e is not None
         yield (
             f"`{record.case}`",
             str(conditions["device_model"]),
             ", ".join(run),
-            f"{memory.value:.1f}",
             f"{timing.init:.0f}",
             step,
             f"{timing.e2e:.0f}",

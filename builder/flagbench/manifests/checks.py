@@ -66,6 +66,7 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
     for pattern, kind, known in (
         ("does_not_run", "stack", stack_names),
         ("default_precision", "precision of this case", raw["precisions"]),
+        ("memory.*.precision", "precision of this case", raw["precisions"]),
         ("gate", "metric of this case", metrics),
         ("further_gates.*", "metric of this case", metrics),
         ("metrics.*.held_by", "metric of this case", metrics),

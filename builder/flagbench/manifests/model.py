@@ -198,6 +198,22 @@ class Range:
     source: SourceText
 
 
+@dataclass(frozen=True)
+class MeasuredMemory:
+    """What a run of the reference preset took of the memory of each of its devices, where that was measured."""
+
+    gib: Positive
+    """In use at the peak: as the claim has it, or the record to one decimal place."""
+    precision: Precision
+    """That was executed."""
+    device: Word
+    """As records and claims name it."""
+    source: Annotated[str, Meta(pattern=r"^(docs/measured/[a-z0-9.-]+\.json|[a-z0-9.-]+/[a-z0-9.-]+)\Z")]
+    """A record in the checkout, or the id of a claim; a test compares the two."""
+    layout: Annotated[Mapping[Axis, Count], keys(Axis, "dp", "tp", "pp")] | None = None
+    """Ranks along each axis; absent where every device has the whole model."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CaseManifest:
     """One workload: a model, a dataset, a task and its metrics."""
@@ -252,6 +268,8 @@ class CaseManifest:
     `other_python`; a stack that leaves one out does without."""
     shapes: Annotated[tuple[str, ...], Meta(min_length=1)] = ("model", "sequence_length")
     """Conditions without which two speeds measure different work, so that their ratio means nothing."""
+    memory: tuple[MeasuredMemory, ...] = ()
+    """What was measured of each precision and layout; a case that takes less where there is less has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +277,7 @@ class Case(CaseManifest, Manifest):
     """A case of the catalog."""
 
     HOST_ALONE: ClassVar[frozenset[str]] = frozenset(
-        ("metrics", "conditions", "counts", "published", "title", "task", "schema", "further_gates")
+        ("metrics", "conditions", "counts", "published", "title", "task", "schema", "further_gates", "memory")
     )
     raw: Mapping[str, Any]
     """The whole manifest."""

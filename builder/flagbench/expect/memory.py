@@ -1,0 +1,78 @@
+"""The memory that a case took of a device where it was measured, and what needs less."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flagbench.manifests.model import Case, MeasuredMemory
+from flagbench.manifests.settings import preset_of
+from flagbench.verdict.derivation import derived_conditions, look_up
+
+_WITHOUT_EFFECT = ("gradient_accumulation_steps",)
+"""Conditions of the work that change no memory."""
+
+
+def measured_memory(
+    case: Case, config: Mapping[str, Any], precision: str, ranks: int | None
+) -> MeasuredMemory | None:
+    """What was measured of such a run; None where its work, precision or layout was not. An estimate is never made.
+
+    Of several measurements that with least memory: a device with less was too small wherever it was tried. With fewer
+    replicas than were measured a run takes no less, since the distributed optimizer is divided among them.
+
+    Args:
+        config: a preset of the case, with the settings of the run.
+        ranks: of the whole job; None: any number.
+    """
+    if not _is_reference_work(case, config, precision):
+        return None
+    found: list[tuple[int, float, MeasuredMemory]] = []
+    for memory in case.memory:
+        if memory.precision == precision and _has_layout(memory, config, ranks):
+            replicas = 1 if ranks is None or memory.layout is None else memory.layout["dp"]
+            found.append((replicas, memory.gib, memory))
+    if not found:
+        return None
+    return min(found, key=lambda each: each[:2])[2]
+
+
+def _is_reference_work(case: Case, config: Mapping[str, Any], precision: str) -> bool:
+    """Whether a configuration gives the conditions of the work that the reference preset gives."""
+    reference = preset_of(case, "reference")
+    wanted = derived_conditions(case, {**reference, "precision": precision})
+    found = derived_conditions(case, {**config, "precision": precision})
+    names = [name for name in case.work_conditions if name not in _WITHOUT_EFFECT]
+    return all(found.get(name) == wanted.get(name) for name in names)
+
+
+def _has_layout(memory: MeasuredMemory, config: Mapping[str, Any], ranks: int | None) -> bool:
+    """Whether a run is split as was measured, into no more replicas."""
+    if memory.layout is None:
+        return True
+    pp, tp = config["layout"]["pp"], config["layout"]["tp"]
+    if tp == 0:  # as many as there are
+        tp = memory.layout["tp"] if ranks is None else ranks
+    if (tp, pp) != (memory.layout["tp"], memory.layout["pp"]):
+        return False
+    return ranks is None or ranks <= tp * pp * memory.layout["dp"]
+
+
+def lacking(case: Case, memory: MeasuredMemory, gib: float, ranks: int | None) -> str:
+    """That a device of `gib` GiB has less memory than was measured, and what needs less.
+
+    `ranks`: of the whole job; None where it may have as many as were measured.
+    """
+    took = f"{case.name} took {memory.gib:g} GiB of each {memory.device} ({memory.source})"
+    return f"{took}, and there are {gib:.4g} GiB; {_needs_less(case, memory, gib, ranks)}"
+
+
+def _needs_less(case: Case, memory: MeasuredMemory, gib: float, ranks: int | None) -> str:
+    if memory.layout is not None:
+        devices = ranks or memory.layout["dp"] * memory.layout["tp"] * memory.layout["pp"]
+        return f"`flagbench plan {case.name} --gpus {devices} --mem {gib:.4g}` shows which layouts fit"
+    batch = "micro_batch_size" if "micro_batch_size" in case.settable else "batch_size"
+    recompute = case.settable.get("recompute")
+    if recompute is not None and look_up(case.presets["reference"], recompute["path"]) is False:
+        return f"a smaller --set {batch} needs less, and so does --set recompute=true"
+    return f"a smaller --set {batch} needs less"
