@@ -175,7 +175,7 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[tuple[Ca
     Of each, those that take most memory come first.
     """
     machine = this_machine()
-    memory = min((device.memory_gib for device in machine.devices if device.memory_gib), default=math.inf)
+    memory = machine.memory_gib or math.inf
     here = cards_here(machine, catalog)
     names = {device.name for device in here}
     entries = [entry for entry in published(catalog) if entry.case is None]

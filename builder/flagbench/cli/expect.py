@@ -37,7 +37,8 @@ def command(
     --json prints {"asked", "model", "task", "device", "wanted", "rows": [ROW], "nearest": [ROW], "cases"}. A ROW has
     id, case (of a claim), source, model, task, device, device_id, may_be (ids of devices, where it is not said
     which), precision, devices, nodes, batch, sequence, parallelism, software, file, section, conditions,
-    metrics [{name, value, unit}] and differs [{name, here, published}].
+    metrics [{name, value, unit}] and differs [{name, here, published}]. "cases" has those that run the model, without
+    those that took more memory where they were measured than the device has.
 
     Exits 0, or 2 for an unknown model or device.
     """

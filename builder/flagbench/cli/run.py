@@ -22,6 +22,7 @@ from flagbench.runs.keep import open_usable_store, run_and_keep
 from flagbench.runs.launchers.describe import check_folders, describe
 from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
+from flagbench.runs.memory import memory_here
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.series import SeriesOptions, check_series, plan_sides, run_sides
 from flagbench.runs.target import ViaOption, targets_of
@@ -93,13 +94,15 @@ def command(
         check_folders(options)
         print(first.launcher.command(first.request))
         return
+    memory = memory_here(first.request)
+    preview.warn_of_memory(memory)
     described = [describe(target.request, container=target.via == "docker") for target in targets]
     lines = [target.launcher.command(target.request) for target in targets]
     if dry_run or preview.asks(first.request, yes=yes):
         expected = estimate(described[0], stack, records, catalog.claims.values())
         if dry_run:
             facts = series.facts if series.asked else None
-            preview.show(first, described[0], expected, command=lines[0], series=facts, as_json=as_json)
+            preview.show(first, described[0], expected, memory, command=lines[0], series=facts, as_json=as_json)
             return
         preview.confirm(expected)
     if series.asked:

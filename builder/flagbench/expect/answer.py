@@ -9,6 +9,7 @@ from typing import Any
 
 from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
+from flagbench.expect.memory import lacking, measured_memory
 from flagbench.expect.rows import Entry, published, wanted_conditions
 from flagbench.machine.catalog import cards_here
 from flagbench.machine.devices import this_machine
@@ -17,6 +18,7 @@ from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, devices_named, near_names
 from flagbench.manifests.model import Catalog
+from flagbench.manifests.settings import preset_of
 from flagbench.verdict.conditions import describe
 
 _SHOWN = 8
@@ -43,7 +45,9 @@ class Answer:
     others: tuple[Entry, ...]
     """Of other devices and the same task, those that come closest."""
     cases: tuple[str, ...]
-    """Cases that run the model."""
+    """Cases that run the model, without those that took more memory than the device has."""
+    too_large: tuple[str, ...]
+    """Of each of those, what it took, and what needs less."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -80,9 +84,15 @@ class Answer:
         shown = found if wide else found[:_SHOWN]
         left = len(every) - len(shown)
         notes = [f"rows that --wide adds: {left}"] if left else []
+        to_run = []
         if self.cases:
-            own = [f"; a row, with its settings: `flagbench reproduce {one.id}`" for one in self.of_task if one.case]
-            notes.append(f"flagbench runs it as: {', '.join(self.cases)}{own[0] if own else ''}")
+            to_run.append(f"flagbench runs it as: {', '.join(self.cases)}")
+        claims = [entry.id for entry in self.of_task if entry.case]
+        if claims:
+            to_run.append(f"a row, with its settings: `flagbench reproduce {claims[0]}`")
+        if to_run:
+            notes.append("; ".join(to_run))
+        notes += [f"more memory is needed: {text}" for text in self.too_large]
         cells = [self._cells(entry, wide=wide) for entry in shown]
         return [
             Lines((self.sentence,)),
@@ -138,6 +148,7 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
     rows = [entry for entry in of_model if entry.row.device_id == device.id]
     may_be = [entry for entry in same_task if device.id in entry.may_be]
     others = [entry for entry in same_task if entry not in rows and entry not in may_be]
+    runs, too_large = _cases_of(model, device, gpus, catalog)
     return Answer(
         asked=asked,
         model=model,
@@ -147,8 +158,24 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
         rows=tuple(rows),
         may_be=tuple(may_be),
         others=tuple(others),
-        cases=tuple(name for name, other in cases.items() if other.model == model or name.startswith(f"{model}-")),
+        cases=tuple(runs),
+        too_large=tuple(too_large),
     )
+
+
+def _cases_of(model: str, device: DeviceModel, gpus: int | None, catalog: Catalog) -> tuple[list[str], list[str]]:
+    """The cases that run a model on a device; and of those that took more memory than it has, what they took."""
+    runs, too_large = [], []
+    for name, of in read_cases(catalog).items():
+        if of.model != model and not name.startswith(f"{model}-"):
+            continue
+        case = catalog.cases[name]
+        memory = measured_memory(case, preset_of(case, "reference"), case.default_precision, gpus)
+        if memory is None or memory.gib <= device.memory_gib:
+            runs.append(name)
+        else:
+            too_large.append(lacking(case, memory, device.memory_gib, gpus))
+    return runs, too_large
 
 
 def find_device(name: str, catalog: Catalog) -> DeviceModel:

@@ -23,6 +23,11 @@ class Machine:
     """Why an installed tool gave no answer; None if it answered or is not installed."""
 
     @property
+    def memory_gib(self) -> float | None:
+        """Of the device that has least; None where no tool says it."""
+        return min((device.memory_gib for device in self.devices if device.memory_gib), default=None)
+
+    @property
     def described(self) -> str:
         """`8 x NVIDIA A100-SXM4-40GB`; several models are joined by `and`."""
         counts: dict[str, int] = {}

@@ -14,6 +14,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.settings import schedule
 from flagbench.runs.launchers.describe import Described
 from flagbench.runs.launchers.estimate import Estimate
+from flagbench.runs.memory import MemoryHere
 from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
 from flagbench_core.evidence.section import MEASURE
@@ -24,10 +25,17 @@ def announce(target: Target) -> None:
     print_note(f"flagbench: {target.request.name}, {_shape(target.request)}, {target.via}")
 
 
+def warn_of_memory(memory: MemoryHere | None) -> None:
+    """Say on stderr that the devices here have less memory than was measured. The run is started all the same."""
+    if memory is not None and memory.shortage is not None:
+        print_note(f"warning: {memory.shortage}")
+
+
 def show(
     target: Target,
     described: Described | None,
     expected: Estimate | None,
+    memory: MemoryHere | None,
     *,
     command: str,
     series: Mapping[str, Any] | None = None,
@@ -48,6 +56,7 @@ def show(
         "weights": {"source": config.get("weights"), "folder": asked.weights},
         "expected_seconds": None if expected is None else expected.seconds,
         "expected_basis": None if expected is None else expected.basis,
+        "memory": None if memory is None else _memory_facts(memory),
         **({} if series is None else {"series": dict(series)}),
     }
     if as_json:
@@ -68,9 +77,29 @@ def show(
             rows["weights"] = _with_folder(facts["weights"])
         rows["length"] = _length(schedule(config))
     rows["takes"] = time_of_run(expected)
+    if memory is not None:
+        rows["memory"] = _memory_text(memory)
     if series is not None:
         rows["series"] = ", ".join(f"{name} {value}" for name, value in series.items() if value is not None)
     print_rows(rows)
+
+
+def _memory_facts(memory: MemoryHere) -> dict[str, Any]:
+    measured = memory.measured
+    return {
+        "measured_gib": measured.gib,
+        "on": measured.device,
+        "source": measured.source,
+        "device_gib": memory.gib,
+    }
+
+
+def _memory_text(memory: MemoryHere) -> str:
+    measured = memory.measured
+    text = f"{measured.gib:g} GiB of each device, measured on {measured.device} ({measured.source})"
+    if memory.gib is None:
+        return text
+    return f"{text}; a device here has {memory.gib:.4g}"
 
 
 def print_rows(rows: Mapping[str, str]) -> None:

@@ -86,6 +86,11 @@ class RunOptions:
         ),
     ] = None
 
+    @property
+    def ranks(self) -> int:
+        """Processes of the whole job."""
+        return self.nodes * self.gpus
+
     def words(self) -> list[str]:
         """The options of a command of ours. Nodes and devices always stand there; other defaults are left out."""
         return words(self, always=("--nodes", "--gpus"))

@@ -96,7 +96,20 @@ def test_a_case_shows_the_rows_of_its_task_first() -> None:
 
 
 def test_a_case_named_after_a_model_runs_it() -> None:
-    assert answer("llama3.1-8b", "rtx-4090", None, CATALOG).cases == ("llama3.1-8b-lora",)
+    assert answer("llama3.1-8b", "h100-sxm", None, CATALOG).cases == ("llama3.1-8b-lora",)
+
+
+def test_a_case_that_took_more_memory_is_not_offered(flagbench: Flagbench) -> None:
+    small = flagbench("expect llama3.1-8b --on rtx-4090")
+    assert "runs it as" not in small.out
+    assert "73.3 GiB" in small.out
+    assert "24 GiB" in small.out
+    assert flagbench("expect llama3.1-8b --on rtx-4090 --json").json["cases"] == []
+    # Its layout on eight devices took more than these have; another one was published for them.
+    metax = flagbench("expect llama3-8b --on c500-oam --gpus 8")
+    assert "71 GiB" in metax.out
+    assert "flagbench reproduce llama3-8b/c500-1x8-bf16" in metax.out
+    assert "llama3-8b" not in flagbench("expect llama3-8b --on c500-oam --gpus 8 --json").json["cases"]
 
 
 def test_a_row_that_may_be_of_the_device_comes_first() -> None:

@@ -18,13 +18,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from typer import Option
 
 from flagbench.errors import FlagbenchError
+from flagbench.expect.memory import lacking
 from flagbench.image_reference import find_reference, image_of
 from flagbench.images.bucket import is_in_bucket
-from flagbench.manifests.model import Case
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.model import Case, MeasuredMemory
 from flagbench.manifests.stack import Stack
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.runs.launchers import Health
 from flagbench.runs.launchers.folders import SYNTHETIC
+from flagbench.runs.memory import memory_of_run
 from flagbench.runs.request import (
     ENV,
     RunOptions,
@@ -235,13 +238,25 @@ class JobRequest:
         return read_env(self.job.env, {self.stack.device.visibility_variable})
 
     @cached_property
+    def memory(self) -> MeasuredMemory | None:
+        """What such a run was measured to take of each device."""
+        return memory_of_run(self.run, self.case)
+
+    @property
+    def fitting_devices(self) -> tuple[DeviceModel, ...]:
+        """The stack's devices that have as much memory as was measured."""
+        least = 0 if self.memory is None else self.memory.gib
+        return tuple(device for device in self.stack.accelerators if device.memory_gib >= least)
+
+    @cached_property
     def node_labels(self) -> Mapping[str, tuple[str, ...]]:
         """Labels that a node must have, each with the values allowed."""
         given = _pairs("--node-label", self.job.node_label)
         if given:
             return {key: tuple(text.split(",")) for key, text in given.items()}
         # As NVIDIA's GPU feature discovery writes the driver's name of a device.
-        products = tuple(device.name.replace(" ", "-") for device in self.stack.accelerators)
+        devices = self.fitting_devices or self.stack.accelerators
+        products = tuple(device.name.replace(" ", "-") for device in devices)
         own = self.stack.kubernetes.node_labels
         return {key: values or products for key, values in own.items() if values or products}
 
@@ -266,6 +281,10 @@ class JobRequest:
         reference = find_reference(self.image)
         if reference is not None and not reference.host:
             found.append(f"clusters look for {self.image} at docker.io; name the registry by --registry or --image")
+        devices = () if self.job.node_label else self.stack.accelerators
+        if self.memory is not None and devices and not self.fitting_devices:
+            most = max(device.memory_gib for device in devices)
+            found.append(lacking(self.case, self.memory, most, self.run.ranks))
         if self.job.store is not None and self.job.store_secret is None:
             found.append("the job gives its pods no credentials for the bucket; --store-secret does")
         stored = self.job.store is not None or self.job.out_pvc is not None

@@ -19,6 +19,7 @@ from flagbench.machine.devices import Machine
 from flagbench.machine.vendors import Device
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import Store
+from flagbench.runs import memory
 from flagbench.runs.launchers import LaunchResult, docker_command
 from flagbench.runs.launchers import estimate as estimates
 from flagbench.runs.launchers.describe import Described, describe
@@ -151,6 +152,47 @@ def test_a_dry_run_for_a_person(flagbench: Flagbench, store: Path) -> None:
     assert rows["configuration"].startswith("sha256:")
     assert rows["takes"].startswith("about ")
     assert (code, err, store.exists()) == (0, "", False)
+
+
+@pytest.fixture
+def devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """`devices(gib)`: this machine has two devices, the second with so much memory."""
+
+    def have(gib: float) -> None:
+        found = (Device("NVIDIA H100 80GB HBM3", 79.6, "GPU-0"), Device("another", gib, "GPU-1"))
+        monkeypatch.setattr(memory, "this_machine", lambda: Machine(found, 2))
+
+    return have
+
+
+@pytest.mark.parametrize(
+    ("gib", "words", "warned"),
+    [
+        (24.0, "", True),
+        (79.6, "", False),
+        (24.0, "--set micro_batch_size=1", False),  # of which nothing was measured
+    ],
+)
+def test_a_device_with_too_little_memory_is_warned_of(
+    flagbench: Flagbench, devices: Callable[[float], None], gib: float, words: str, warned: bool
+) -> None:
+    devices(gib)
+    ended = flagbench(f"run llama3.1-8b-lora:cuda13 --via docker --dry-run --json {words}")
+    assert (ended.code, ended.err.count("warning: ")) == (0, int(warned))
+    assert ended.err.count("73.3 GiB") == int(warned)
+    if not words:
+        facts = ended.json["memory"]
+        assert (facts["measured_gib"], facts["device_gib"]) == (73.3, gib)
+        assert facts["source"] == "docs/measured/h100-llama3.1-8b-lora.json"
+
+
+def test_a_run_is_tried_in_less_memory(
+    flagbench: Flagbench, devices: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices(24.0)
+    monkeypatch.setattr(DockerLauncher, "launch", lambda self, request: LaunchResult(b"", 5))
+    ended = flagbench("run llama3.1-8b-lora:cuda13 --via docker")
+    assert (ended.code, ended.err.count("warning: ")) == (ExitCode.OUT_OF_MEMORY, 1)
 
 
 def test_the_published_size_on_a_processor_is_confirmed(

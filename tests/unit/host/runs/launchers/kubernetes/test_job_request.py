@@ -83,6 +83,32 @@ def test_the_default_name_fits_a_host_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("of", "options", "small", "large"),
+    [
+        ("llama3-8b:cuda13", {"gpus": 8}, "NVIDIA-L40S", "NVIDIA-A100-SXM4-80GB"),
+        ("llama3.1-8b-lora:a100", {}, "NVIDIA-A100-PCIE-40GB", "NVIDIA-A100-80GB-PCIe"),
+    ],
+)
+def test_nodes_have_the_memory_that_a_run_was_measured_to_take(
+    of: str, options: dict[str, Any], small: str, large: str
+) -> None:
+    (products,) = request_of(of, registry="r.io", **options).node_labels.values()
+    assert (small in products, large in products) == (False, True)
+    (all_products,) = request_of(of, registry="r.io", preset="tiny", **options).node_labels.values()
+    assert {small, large} <= {*all_products}
+
+
+def test_a_stack_without_such_a_device_keeps_its_nodes_and_warns() -> None:
+    request = request_of("llama3-8b:c500", gpus=8, registry="r.io")
+    assert [*request.node_labels.values()] == [("MXC500",)]
+    (warning,) = request.warnings()
+    assert "71 GiB" in warning
+    small = request_of("llama3.1-8b-lora:rtx-4090", registry="r.io")
+    assert [*small.node_labels.values()] == [("NVIDIA-GeForce-RTX-4090",)]
+    assert len(small.warnings()) == 1
+
+
+@pytest.mark.parametrize(
     ("options", "warned"),
     [
         ({"registry": "bench"}, ["docker.io"]),
