@@ -7,7 +7,8 @@ import typer
 from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.console.output import echo_json, print_page
 from flagbench.console.page import Table
-from flagbench.runs.doctor import Level, examine
+from flagbench.machine.diagnosis import Level
+from flagbench.runs.doctor import examine
 from flagbench_core.exit_codes import ExitCode
 
 

@@ -13,11 +13,11 @@ from flagbench import complete
 from flagbench.cli.options import StoreOption, WideOption
 from flagbench.console.output import check_new_file, print_error
 from flagbench.errors import FlagbenchError
+from flagbench.machine.diagnosis import Diagnosis
 from flagbench.manifests.load import load_catalog
 from flagbench.options import takes_options, words
 from flagbench.price import check_price
 from flagbench.runs import preview
-from flagbench.runs.doctor import Diagnosis
 from flagbench.runs.keep import open_usable_store
 from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate

@@ -7,18 +7,14 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import re
-import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 from flagbench.images.docker import open_engine
 from flagbench.machine.devices import this_machine, usage_now
-from flagbench.machine.limits import FREE_DISK
+from flagbench.machine.diagnosis import DISK_REMEDY, Diagnosis, Level, disk, memory
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
 from flagbench.records.folder_blobs import FolderBlobs
@@ -30,33 +26,13 @@ from flagbench.runs.launchers.native import NativeLauncher
 from flagbench.runs.launchers.schedulers import SCHEDULERS
 from flagbench_core import __version__, scratch
 
-GIB = 2**30
 _NATIVE_REMEDY = "for runs without a container, in the checkout: pip install -e '.[cases]'"
 _TORCH_REMEDY = "for native runs on the accelerator, install the build that pytorch.org names, with --force-reinstall"
 _MOST_LEFTOVERS = 4
-_DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
 _EVERY_CASE = ("torch", "numpy", "psutil", "pynvml", "tokenizers", "safetensors")
 """What every case imports."""
 _DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
 """What brings a module, where its name is another."""
-
-
-class Level(str, Enum):
-    """Whether a finding prevents nothing, some runs, or every run."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """The result of one check."""
-
-    name: str
-    level: Level
-    detail: str
-    remedy: str | None = None
 
 
 def examine(store_url: str | None = None) -> list[Diagnosis]:
@@ -123,22 +99,6 @@ def native_packages(catalog: Catalog | None) -> Iterator[Diagnosis]:
         yield Diagnosis(module, Level.OK, version)
 
 
-def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Diagnosis:
-    """Available memory, and the control group's limit (version 2, else 1) if it is lower."""
-    try:
-        amounts = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
-        total, available = (int(amounts[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    except (OSError, KeyError) as error:
-        return Diagnosis("memory", Level.WARN, f"unknown: {meminfo}: {error}", "mount /proc, which runs read too")
-    detail = f"{available / GIB:.1f} of {total / GIB:.1f} GiB available"
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        # Absent in the other version; `max` where there is no limit.
-        with contextlib.suppress(OSError, ValueError):
-            if (limit := int((cgroup / name).read_text())) < total:
-                return Diagnosis("memory", Level.OK, f"{detail}; limited to {limit / GIB:.1f} GiB")
-    return Diagnosis("memory", Level.OK, detail)
-
-
 def disks(store_url: str | None) -> Iterator[Diagnosis]:
     """The disks that a run writes to: its own files into the temporary folder, its record into the store."""
     yield disk("temporary files")
@@ -151,17 +111,6 @@ def disks(store_url: str | None) -> Iterator[Diagnosis]:
         yield disk("disk of the store", next(folder for folder in folders if os.access(folder, os.F_OK)))
 
 
-def disk(name: str, folder: Path | None = None, least: int = FREE_DISK) -> Diagnosis:
-    """Free space on the disk of a folder, by default the temporary one; a run needs well under `least` bytes."""
-    try:
-        folder = folder or Path(tempfile.gettempdir())
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        return Diagnosis(name, Level.WARN, f"unknown: {error}", _DISK_REMEDY)
-    detail = f"{free / GIB:.1f} GiB free at {folder}"
-    return Diagnosis(name, Level.WARN, detail, _DISK_REMEDY) if free < least else Diagnosis(name, Level.OK, detail)
-
-
 def leftovers(folder: Path | None = None) -> Diagnosis:
     """Folders that killed runs of this user left in `folder`, by default the temporary one.
 
@@ -171,7 +120,7 @@ def leftovers(folder: Path | None = None) -> Diagnosis:
         folder = folder or Path(tempfile.gettempdir())
         found = sorted(path.name for path in folder.glob("flagbench-*") if _is_left(path))
     except OSError as error:
-        return Diagnosis("leftovers", Level.WARN, f"unknown: {error}", _DISK_REMEDY)
+        return Diagnosis("leftovers", Level.WARN, f"unknown: {error}", DISK_REMEDY)
     if not found:
         return Diagnosis("leftovers", Level.OK, f"none in {folder}")
     shown = [*found[:_MOST_LEFTOVERS], *["..."] * (len(found) > _MOST_LEFTOVERS)]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from flagbench.console.output import echo_json, print_note
 from flagbench.console.terminal import visible
+from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.manifests.rows import Claim
 from flagbench.report import verdict_table
-from flagbench.runs.doctor import Diagnosis, Level
 from flagbench.runs.launchers.estimate import Estimate
 from flagbench.runs.preview import print_rows, time_of_run
 from flagbench.runs.reproduce.budget import LimitOptions

@@ -12,10 +12,11 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket
 from flagbench.machine.catalog import cards_here
 from flagbench.machine.devices import Machine, this_machine, usage_now
+from flagbench.machine.diagnosis import Diagnosis, Level, memory
 from flagbench.machine.limits import LOAD, WHOLE_MEMORY
 from flagbench.machine.vendors import Usage, version
 from flagbench.manifests.model import Catalog
-from flagbench.runs.doctor import Diagnosis, Level, disks, memory
+from flagbench.runs.doctor import disks
 from flagbench.runs.launchers.describe import Described, check_folders, describe
 from flagbench.runs.reproduce.nearest import machine_conditions, nearest_lines
 from flagbench.runs.reproduce.plan import Plan

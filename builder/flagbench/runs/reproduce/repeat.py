@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
+from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.records.model import Record
 from flagbench.records.series import Series
 from flagbench.records.store import Store
-from flagbench.runs.doctor import Diagnosis, Level
 from flagbench.runs.keep import Finished, run_and_keep
 from flagbench.runs.reproduce.budget import Clock, LimitOptions
 from flagbench.runs.reproduce.plan import Plan

@@ -1,0 +1,61 @@
+"""What was found of a machine before a run, each finding with a remedy: the type, and its memory and disks."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from flagbench.machine.limits import FREE_DISK
+
+GIB = 2**30
+DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
+
+
+class Level(str, Enum):
+    """Whether a finding prevents nothing, some runs, or every run."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The result of one check."""
+
+    name: str
+    level: Level
+    detail: str
+    remedy: str | None = None
+
+
+def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Diagnosis:
+    """Available memory, and the control group's limit (version 2, else 1) if it is lower."""
+    try:
+        amounts = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
+        total, available = (int(amounts[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    except (OSError, KeyError) as error:
+        return Diagnosis("memory", Level.WARN, f"unknown: {meminfo}: {error}", "mount /proc, which runs read too")
+    detail = f"{available / GIB:.1f} of {total / GIB:.1f} GiB available"
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        # Absent in the other version; `max` where there is no limit.
+        with contextlib.suppress(OSError, ValueError):
+            if (limit := int((cgroup / name).read_text())) < total:
+                return Diagnosis("memory", Level.OK, f"{detail}; limited to {limit / GIB:.1f} GiB")
+    return Diagnosis("memory", Level.OK, detail)
+
+
+def disk(name: str, folder: Path | None = None, least: int = FREE_DISK) -> Diagnosis:
+    """Free space on the disk of a folder, by default the temporary one; a run needs well under `least` bytes."""
+    try:
+        folder = folder or Path(tempfile.gettempdir())
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Diagnosis(name, Level.WARN, f"unknown: {error}", DISK_REMEDY)
+    detail = f"{free / GIB:.1f} GiB free at {folder}"
+    return Diagnosis(name, Level.WARN, detail, DISK_REMEDY) if free < least else Diagnosis(name, Level.OK, detail)
