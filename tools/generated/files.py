@@ -63,9 +63,9 @@ _DISTURBANCES = (
     ("other processes on the processors", f"{limits.OTHER_PROCESSORS:g} processors", "`accept`, `--explain`"),
     ("other virtual machines", f"{limits.STOLEN:.0%} of the processors", "`accept`, `--explain`"),
     ("load of the last minute, before a run", f"{limits.LOAD:g} per processor", "`reproduce`"),
-    ("other processes on a device", "one", "`reproduce`, `accept`, `verify`"),
+    ("other processes on a device", "one", "`doctor`, `reproduce`, `accept`, `verify`"),
     ("memory of a device in use before a run", f"{limits.MEMORY_BEFORE / 2**30:g} GiB", "`accept`, `verify`"),
-    ("a power limit below the device's own", "any", "`reproduce`, `accept`, `verify`"),
+    ("a power limit below the device's own", "any", "`doctor`, `reproduce`, `accept`, `verify`"),
     ("throttling", f"{limits.SAMPLE_SECONDS:g} s, one sample", "`accept`, `verify`"),
     ("a part of a device", f"{limits.WHOLE_MEMORY:.0%} of its memory, or MIG", "`reproduce`, `accept`"),
 )

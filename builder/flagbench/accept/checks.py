@@ -14,7 +14,7 @@ from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import reference_rows
 from flagbench.machine.limits import MEMORY_BEFORE
-from flagbench.machine.vendors import version
+from flagbench.machine.vendors import older_drivers
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.model import Metric, Record
 from flagbench.verdict import rules, verify_baseline, verify_claim
@@ -139,14 +139,13 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[Check]:
     )
     floor, drivers = facts["driver_floor"], machine["drivers"]
     if floor is not None and drivers:
-        old = [driver for driver in drivers if version(driver) < version(floor)]
         yield Check(
             name="driver",
             part="preflight",
             measured=", ".join(drivers),
             against=f"the stack {facts['stack']}",
             limit=f"{floor} or newer",
-            **_decided(not old, "it is older"),
+            **_decided(not older_drivers(drivers, floor), "it is older"),
         )
     busy = [*machine["foreign"], *machine["partitions"], *machine["capped"]]
     if busy or drivers:  # else its tool is not asked

@@ -16,7 +16,7 @@ from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
 from flagbench.history.priors import MOST_RUNS, earlier_runs, store_priors
 from flagbench.history.verdicts import with_verdicts
-from flagbench.machine.devices import this_machine, usage_now
+from flagbench.machine.look import look_at_machine
 from flagbench.manifests.model import Catalog
 from flagbench.records.digest import machine_digest
 from flagbench.records.model import Record
@@ -74,9 +74,8 @@ def _fails(found: Accepted, catalog: Catalog) -> bool:
 
 def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
     """What is known before anything runs."""
-    machine, usage = this_machine(), usage_now()
-    parts = [f"{each.uuid} is a part of a device" for each in machine.devices if each.partition]
-    parts += [f"{each.uuid} is divided into parts" for each in usage.devices if each.partitioned]
+    facts = look_at_machine()
+    machine = facts.accelerators
     floor = plan.stack.device.driver_floor if plan.parts[0].target.via == "docker" else None  # what its image needs
     return {
         "asked": asked,
@@ -91,10 +90,10 @@ def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
             "devices": [
                 {"index": index, "name": each.name, "uuid": each.uuid} for index, each in enumerate(machine.devices)
             ],
-            "drivers": sorted({each.driver for each in usage.devices if each.driver}),
-            "foreign": [name for _, name in usage.processes[:5]],
-            "partitions": parts,
-            "capped": [each.power_cap for each in usage.devices if each.power_cap],
+            "drivers": facts.drivers,
+            "foreign": [*facts.programs],
+            "partitions": facts.partitions,
+            "capped": facts.power_caps,
         },
         "planned": [part.case.name for part in plan.parts],
         "without_case": plan.without_case,

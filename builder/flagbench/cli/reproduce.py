@@ -14,6 +14,7 @@ from flagbench.cli.options import StoreOption, WideOption
 from flagbench.console.output import check_new_file, print_error
 from flagbench.errors import FlagbenchError
 from flagbench.machine.diagnosis import Diagnosis
+from flagbench.machine.look import look_at_machine
 from flagbench.manifests.load import load_catalog
 from flagbench.options import takes_options, words
 from flagbench.price import check_price
@@ -28,7 +29,7 @@ from flagbench.runs.reproduce.bundle_files import bundle_files
 from flagbench.runs.reproduce.log import logged
 from flagbench.runs.reproduce.nearest import find_claim
 from flagbench.runs.reproduce.plan import PlanOptions, plan_of
-from flagbench.runs.reproduce.preflight import describe_layout, look, look_at_image, refuse
+from flagbench.runs.reproduce.preflight import check_machine, describe_layout, look_at_image, refuse
 from flagbench.runs.reproduce.repeat import Reproduction, run_all
 from flagbench.runs.series import SeriesOptions, plan_sides
 from flagbench.runs.target import ViaOption, choose_via, target_of
@@ -98,7 +99,8 @@ def command(
     records = open_usable_store(store)
     line = ["reproduce", claim.id, *([] if on is None else [f"--on={on}"]), *words(options), *words(limits)]
     described = describe_layout(plan, container=target.via == "docker")
-    findings = look(plan, catalog, store, container=target.via == "docker")
+    facts = look_at_machine(plan.request.options.gpus)
+    findings = check_machine(plan, catalog, facts, store, container=target.via == "docker")
     if isinstance(described, Diagnosis):
         findings, described = [described, *findings], None
     if dry_run:
@@ -106,7 +108,7 @@ def command(
     asked = Reproduction(plan, limits, target, line, findings)
     page.announce(asked, dry_run=dry_run)
     if asked.forbidden and not dry_run:
-        raise refuse(plan, catalog, asked.forbidden)
+        raise refuse(plan, catalog, facts, asked.forbidden)
     expected = estimate(described, plan.request.stack, records, catalog.claims.values())
     page.warn_of_limit(limits, expected)
     if dry_run:

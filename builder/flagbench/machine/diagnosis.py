@@ -1,4 +1,4 @@
-"""What was found of a machine before a run, each finding with a remedy: the type, and its memory and disks."""
+"""What is wrong with a machine before a run, each finding with a remedy, in the words of every command."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import contextlib
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from flagbench.machine.limits import FREE_DISK
+from flagbench.machine.limits import FREE_DISK, LOAD
+from flagbench.machine.look import MachineFacts
 
 GIB = 2**30
 DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
@@ -32,6 +34,30 @@ class Diagnosis:
     level: Level
     detail: str
     remedy: str | None = None
+
+
+def disturbances(facts: MachineFacts) -> Iterator[Diagnosis]:
+    """What limits the devices or else runs on them."""
+    for cap in facts.power_caps:
+        yield Diagnosis("power cap", Level.WARN, cap, "ask the machine's administrator to set the default")
+    if facts.programs:
+        yield Diagnosis(
+            "foreign processes",
+            Level.WARN,
+            f"on the devices: {', '.join(facts.programs)}",
+            "end them, or the measurement shares the device with them",
+        )
+
+
+def high_load(facts: MachineFacts) -> Iterator[Diagnosis]:
+    """What else runs on the processors, before a run on them."""
+    if facts.load >= LOAD:
+        yield Diagnosis(
+            "foreign processes",
+            Level.WARN,
+            f"the load is {facts.load:.1f} per processor before the run",
+            "end what else runs here, or the measurement shares the machine with it",
+        )
 
 
 def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> Diagnosis:

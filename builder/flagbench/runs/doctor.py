@@ -13,8 +13,9 @@ from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 from flagbench.images.docker import open_engine
-from flagbench.machine.devices import this_machine, usage_now
-from flagbench.machine.diagnosis import DISK_REMEDY, Diagnosis, Level, disk, memory
+from flagbench.machine.devices import this_machine
+from flagbench.machine.diagnosis import DISK_REMEDY, Diagnosis, Level, disk, disturbances, memory
+from flagbench.machine.look import MachineFacts, look_at_machine
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
 from flagbench.records.folder_blobs import FolderBlobs
@@ -38,6 +39,7 @@ _DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
 def examine(store_url: str | None = None) -> list[Diagnosis]:
     """Run every check. Imports no framework and leaves nothing behind."""
     found, catalog = manifests()
+    facts = look_at_machine()
     return [
         Diagnosis("python", Level.OK, f"{platform.python_version()} ({platform.machine()})"),
         Diagnosis("flagbench", Level.OK, __version__),
@@ -45,12 +47,13 @@ def examine(store_url: str | None = None) -> list[Diagnosis]:
         store(store_url),
         *native_packages(catalog),
         # A container's quota may be lower than the machine's count.
-        Diagnosis("cpus", Level.OK, f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable"),
+        Diagnosis("cpus", Level.OK, f"{facts.processors} of {os.cpu_count()} usable"),
         memory(),
         *disks(store_url),
         leftovers(),
         unsent(),
-        accelerator(),
+        *disturbances(facts),
+        accelerator(facts),
         launcher("native", NativeLauncher().health()),
         *(launcher(name.value, scheduler.health()) for name, scheduler in SCHEDULERS.items()),
         docker(catalog),
@@ -144,12 +147,11 @@ def _is_left(folder: Path) -> bool:
     return lock is not None
 
 
-def accelerator() -> Diagnosis:
+def accelerator(facts: MachineFacts) -> Diagnosis:
     """The accelerators that their vendor's tool shows, and their driver."""
-    machine = this_machine()
+    machine = facts.accelerators
     if machine.devices:
-        drivers = sorted({device.driver for device in usage_now().devices if device.driver})
-        return Diagnosis("accelerator", Level.OK, ", driver ".join([machine.described, *drivers]))
+        return Diagnosis("accelerator", Level.OK, ", driver ".join([machine.described, *facts.drivers]))
     remedy = "images of the cpu stack run here; for others install the accelerator's driver"
     return Diagnosis("accelerator", Level.WARN, machine.problem or "none was found", remedy)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -65,9 +65,13 @@ class Vendor(Protocol):
         """What the compiler calls its first device, such as sm_90; None if its tool does not say."""
 
 
-def version(text: str) -> tuple[int, ...]:
-    """The numbers of a driver's version."""
-    return tuple(map(int, re.findall(r"\d+", text)))
+def older_drivers(drivers: Iterable[str], floor: str) -> list[str]:
+    """The versions of a driver that are older than `floor`."""
+
+    def numbers(version: str) -> list[int]:
+        return [int(digits) for digits in re.findall(r"\d+", version)]
+
+    return [driver for driver in drivers if numbers(driver) < numbers(floor)]
 
 
 def vendors() -> Iterator[Vendor]:

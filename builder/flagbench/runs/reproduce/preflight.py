@@ -1,4 +1,4 @@
-"""A look at the machine before a row is run on it: is it the row's hardware, and does anything disturb a run."""
+"""The machine before a row is run on it: is it the row's hardware, and does anything disturb a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dataclasses import replace
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket
 from flagbench.machine.catalog import cards_here
-from flagbench.machine.devices import Machine, this_machine, usage_now
-from flagbench.machine.diagnosis import Diagnosis, Level, memory
-from flagbench.machine.limits import LOAD, WHOLE_MEMORY
-from flagbench.machine.vendors import Usage, version
+from flagbench.machine.diagnosis import Diagnosis, Level, disturbances, high_load, memory
+from flagbench.machine.limits import WHOLE_MEMORY
+from flagbench.machine.look import MachineFacts
+from flagbench.machine.vendors import older_drivers
 from flagbench.manifests.model import Catalog
 from flagbench.runs.doctor import disks
 from flagbench.runs.launchers.describe import Described, check_folders, describe
@@ -28,22 +28,27 @@ DEVICE = "device"
 """The name of the finding on which device there is: a warning where it is not the row's."""
 
 
-def look(plan: Plan, catalog: Catalog, store: str | None, *, container: bool) -> list[Diagnosis]:
+def check_machine(
+    plan: Plan, catalog: Catalog, facts: MachineFacts, store: str | None, *, container: bool
+) -> list[Diagnosis]:
     """Every finding, those that forbid a run as FAIL; on a stack that was asked for, other hardware is a warning."""
+    found = [*_nodes(plan)]
     if plan.request.stack.device_kind == "cpu":
-        found = [*_processor(plan)]
-    elif os.environ.get("DOCKER_HOST", "").startswith(("tcp:", "ssh:", "http")):
-        found = [
-            Diagnosis("devices", Level.WARN, "unknown: the engine is on another machine", "run this command there")
-        ]
+        found.append(Diagnosis(DEVICE, Level.OK, f"a processor, {plan.request.options.gpus} rank(s)"))
+        found += high_load(facts)
+    elif container and os.environ.get("DOCKER_HOST", "").startswith(("tcp:", "ssh:", "http")):
+        what = "unknown: the engine is on another machine"
+        found.append(Diagnosis("devices", Level.WARN, what, "run this command there"))
     else:
-        found = [*_device(plan, catalog, this_machine()), *_usage(plan, usage_now(), container=container)]
-    return [*_nodes(plan), *found, memory(), *disks(store)]
+        found += _devices(plan, catalog, facts)
+        found += disturbances(facts)
+        found += _driver(plan, facts, container=container)
+    return [*found, memory(), *disks(store)]
 
 
-def refuse(plan: Plan, catalog: Catalog, wrong: Sequence[Diagnosis]) -> FlagbenchError:
+def refuse(plan: Plan, catalog: Catalog, facts: MachineFacts, wrong: Sequence[Diagnosis]) -> FlagbenchError:
     """The error (wrong hardware) for findings that forbid a run, with the rows that come closest to this machine."""
-    machine = this_machine()
+    machine = facts.accelerators
     here = machine_conditions(machine, catalog)
     closest = ""
     if machine.devices and here[conditions.DEVICE] != plan.claim.conditions.get(conditions.DEVICE):
@@ -105,19 +110,6 @@ def describe_layout(plan: Plan, *, container: bool) -> Described | Diagnosis | N
         )
 
 
-def _processor(plan: Plan) -> Iterator[Diagnosis]:
-    yield Diagnosis(DEVICE, Level.OK, f"a processor, {plan.request.options.gpus} rank(s)")
-    processors = len(os.sched_getaffinity(0))
-    load = os.getloadavg()[0] / max(processors, 1)
-    if load >= LOAD:
-        yield Diagnosis(
-            "foreign processes",
-            Level.WARN,
-            f"the load is {load:.1f} per processor before the run",
-            "end what else runs here, or the measurement shares the machine with it",
-        )
-
-
 def _nodes(plan: Plan) -> Iterator[Diagnosis]:
     asked = plan.request.options
     if asked.nodes > 1:
@@ -132,8 +124,9 @@ def _nodes(plan: Plan) -> Iterator[Diagnosis]:
         )
 
 
-def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Diagnosis]:
-    """Which devices there are, how many, and how large."""
+def _devices(plan: Plan, catalog: Catalog, facts: MachineFacts) -> Iterator[Diagnosis]:
+    """Which devices there are, how many, how large, and whether they are whole."""
+    machine = facts.accelerators
     asked, wanted = plan.request.options.gpus, str(plan.claim.conditions.get("device_model"))
     if not machine.devices:
         what, remedy = "no accelerator was found", "install its driver, or use --on cpu --preset tiny"
@@ -160,7 +153,7 @@ def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Diagnosi
             f"{machine.visible} can be used, the run needs {asked}",
             "use a larger machine or unset CUDA_VISIBLE_DEVICES; or ask for fewer with --on and --gpus",
         )
-    for card in cards_here(machine, catalog, partitions=True):
+    for card in here:
         small = [
             d.memory_gib for d in machine.devices if d.memory_gib and d.memory_gib < WHOLE_MEMORY * card.memory_gib
         ]
@@ -171,44 +164,23 @@ def _device(plan: Plan, catalog: Catalog, machine: Machine) -> Iterator[Diagnosi
                 f"{min(small):.1f} GiB, a whole {card.name} has {card.memory_gib:g}",
                 "use a whole device",
             )
-    if any(device.partition for device in machine.devices):
-        yield Diagnosis("MIG", other, "only a part of the device can be used", "use a whole device")
+    if facts.partitions:
+        remedy = "use whole devices, or ask the machine's administrator to disable MIG"
+        yield Diagnosis("MIG", other, "; ".join(facts.partitions), remedy)
 
 
-def _usage(plan: Plan, usage: Usage, *, container: bool) -> Iterator[Diagnosis]:
-    """What the device is set to, and who else uses it."""
-    devices = usage.devices[: plan.request.options.gpus]
-    if any(device.partitioned for device in devices):
-        yield Diagnosis(
-            "MIG",
-            Level.WARN if plan.elsewhere else Level.FAIL,
-            f"enabled on {', '.join(device.uuid for device in devices if device.partitioned)}",
-            "ask the machine's administrator to disable it",
-        )
-    for device in devices:
-        if cap := device.power_cap:
-            yield Diagnosis("power cap", Level.WARN, cap, "ask the machine's administrator to set the default")
-    if usage.processes:
-        yield Diagnosis(
-            "foreign processes",
-            Level.WARN,
-            f"on the devices: {', '.join(name for _, name in usage.processes[:5])}",
-            "end them, or the measurement shares the device with them",
-        )
-    yield from _driver(plan, [device.driver for device in devices if device.driver], container=container)
-
-
-def _driver(plan: Plan, drivers: Sequence[str], *, container: bool) -> Iterator[Diagnosis]:
+def _driver(plan: Plan, facts: MachineFacts, *, container: bool) -> Iterator[Diagnosis]:
     """The driver, in a container against what the stack's image needs."""
-    floor = plan.request.stack.device.driver_floor if container else None
-    if not drivers:
+    floor = plan.request.stack.device.driver_floor
+    if not facts.drivers:
         return
-    if floor is not None and version(drivers[0]) < version(str(floor)):
+    drivers = ", ".join(facts.drivers)
+    if container and floor is not None and older_drivers(facts.drivers, floor):
         yield Diagnosis(
             "driver",
             Level.WARN,
-            f"{drivers[0]} is older than {floor}, which the image of {plan.request.stack.name} needs",
+            f"{drivers} is older than {floor}, which the image of {plan.request.stack.name} needs",
             f"install driver {floor} or newer, or choose a stack for this driver with --on",
         )
     else:
-        yield Diagnosis("driver", Level.OK, drivers[0])
+        yield Diagnosis("driver", Level.OK, drivers)

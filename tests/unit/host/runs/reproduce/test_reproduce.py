@@ -15,10 +15,13 @@ from msgspec.structs import replace
 
 from catalogs import CATALOG
 from flagbench.cli import main
+from flagbench.cli import reproduce as reproduce_command
 from flagbench.errors import FlagbenchError
 from flagbench.images.lockfile import load_lock, lock_path
 from flagbench.images.render.templates import shipped_images
 from flagbench.machine.devices import Machine
+from flagbench.machine.limits import LOAD
+from flagbench.machine.look import MachineFacts
 from flagbench.machine.vendors import Device, DeviceState, Usage
 from flagbench.records import bundle_archive as archive
 from flagbench.records.model import Record
@@ -42,7 +45,17 @@ from ..fake_runs import FakeRuns, measured
 CLAIM = "distilbert/a100-1x1-fp32-bs96"
 ON_CPU = f"reproduce {CLAIM} --on cpu --preset tiny"
 A100 = "NVIDIA A100-SXM4-40GB"
-NOTHING = Machine((), 0)
+IDLE = Usage()
+
+
+def has(monkeypatch: pytest.MonkeyPatch, here: Machine, usage: Usage = IDLE, load: float = 0.0) -> None:
+    """The accelerators of this machine, what they are set to, and its load per processor."""
+    programs = tuple(name for _, name in usage.processes)
+
+    def look(gpus: int | None = None) -> MachineFacts:
+        return MachineFacts(here, usage.devices[:gpus], programs, processors=2, load=load)
+
+    monkeypatch.setattr(reproduce_command, "look_at_machine", look)
 
 
 @pytest.fixture
@@ -50,8 +63,7 @@ def runs(fake: FakeRuns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fak
     """No run is started, no accelerator is asked for, and bundles are written to a folder of the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(preflight, "describe", lambda request, container: None)
-    monkeypatch.setattr(preflight, "this_machine", lambda: NOTHING)
-    monkeypatch.setattr(preflight, "usage_now", Usage)
+    has(monkeypatch, Machine((), 0))
     monkeypatch.setattr(reproduce_runs, "Clock", lambda limits: Clock(limits, lambda: fake.seconds))
     return fake
 
@@ -353,8 +365,7 @@ def test_preflight_names_what_is_wrong_with_a_remedy(
     named: str,
     forbidden: bool,
 ) -> None:
-    monkeypatch.setattr(preflight, "this_machine", lambda: here)
-    monkeypatch.setattr(preflight, "usage_now", lambda: usage)
+    has(monkeypatch, here, usage)
     ended = flagbench(f"reproduce {CLAIM} --dry-run --json")
     assert ended.code == (ExitCode.WRONG_HARDWARE if forbidden else 0)
     others = ("disk of the store", "engine", "image", "lock")
@@ -366,10 +377,29 @@ def test_preflight_names_what_is_wrong_with_a_remedy(
         assert {f["level"] for f in native if f["name"] == named} == {"ok"}
 
 
+@pytest.mark.parametrize(("load", "levels"), [(LOAD - 0.1, []), (LOAD, ["warn"])])
+def test_a_loaded_processor_is_a_warning(
+    runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, load: float, levels: list[str]
+) -> None:
+    has(monkeypatch, Machine((), 0), load=load)
+    found = flagbench(f"{ON_CPU} --dry-run --json").json["preflight"]
+    assert [finding["level"] for finding in found if finding["name"] == "foreign processes"] == levels
+
+
+@pytest.mark.parametrize(("via", "level"), [("docker", "warn"), ("native", "ok")])
+def test_an_engine_elsewhere_says_nothing_of_a_native_run(
+    runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, via: str, level: str
+) -> None:
+    has(monkeypatch, machine(), SOUND)
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    found = flagbench(f"reproduce {CLAIM} --dry-run --json --via {via}").json["preflight"]
+    assert [finding["level"] for finding in found if finding["name"] in ("device", "devices")] == [level]
+
+
 def test_other_hardware_is_refused_with_the_closest_rows(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "this_machine", lambda: machine("MXC500", 8, 64.0))
+    has(monkeypatch, machine("MXC500", 8, 64.0))
     ended = flagbench(f"reproduce {CLAIM}")
     assert ended.code == ExitCode.WRONG_HARDWARE
     rows = [line.strip() for line in ended.err.splitlines() if line.strip().startswith("distilbert/c500-1x8")]
@@ -382,7 +412,7 @@ def test_other_hardware_is_refused_with_the_closest_rows(
 def test_a_plan_names_every_obstacle_at_once(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "this_machine", lambda: machine("NVIDIA H100 80GB HBM3", 8, 79.6))
+    has(monkeypatch, machine("NVIDIA H100 80GB HBM3", 8, 79.6))
     monkeypatch.setattr(preflight, "describe", describe)
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
     ended = flagbench("reproduce llama2-70b/h800-4x8-amp-tp8-pp4 --on h100 --gpus 8 --dry-run --json")
@@ -400,7 +430,7 @@ def test_a_plan_names_every_obstacle_at_once(
 def test_the_nodes_of_a_row_are_started_one_by_one(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "this_machine", machine)
+    has(monkeypatch, machine())
     ended = flagbench("reproduce distilbert/a100-2x8-fp32-bs96")
     assert ended.code == ExitCode.WRONG_HARDWARE
     assert "flagbench run distilbert:a100-cuda11.6 --nodes=2 --gpus=8" in ended.err
@@ -414,7 +444,7 @@ def test_the_nodes_of_a_row_are_started_one_by_one(
 def test_too_few_devices_are_refused_on_another_stack_too(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "this_machine", lambda: machine(count=2))
+    has(monkeypatch, machine(count=2))
     words = "reproduce distilbert/a100-1x8-fp32 --on a100-cuda11.6 --dry-run --json"
     assert flagbench(words).code == ExitCode.WRONG_HARDWARE
     assert flagbench(f"{words} --gpus 2").code == 0

@@ -1,0 +1,61 @@
+"""One look at this machine before a run: its accelerators, what they are set to, and what else uses it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from flagbench.machine.devices import Machine, this_machine, usage_now
+from flagbench.machine.vendors import DeviceState
+
+MOST_PROGRAMS = 5
+"""Programs on the devices that are named."""
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What was found. A vendor's tool that says nothing of states or programs leaves them empty."""
+
+    accelerators: Machine
+    states: tuple[DeviceState, ...]
+    """Of the devices that a run would use."""
+    programs: tuple[str, ...]
+    """The first programs on the devices that are visible: `python (pid 4711)`."""
+    processors: int
+    """That this process may use."""
+    load: float
+    """Of the last minute, per processor."""
+
+    @property
+    def drivers(self) -> list[str]:
+        """Versions of the driver, each once."""
+        return sorted({state.driver for state in self.states if state.driver})
+
+    @property
+    def partitions(self) -> list[str]:
+        """Devices of which only a part can be used, and those that are divided into parts, each as a sentence."""
+        found = [f"{device.uuid} is a part of a device" for device in self.accelerators.devices if device.partition]
+        found += [f"{state.uuid} is divided into parts" for state in self.states if state.partitioned]
+        return found
+
+    @property
+    def power_caps(self) -> list[str]:
+        """Devices whose power limit was lowered, each as a sentence."""
+        return [state.power_cap for state in self.states if state.power_cap]
+
+
+def look_at_machine(gpus: int | None = None) -> MachineFacts:
+    """Look once. Asks the vendors' tools for some seconds at most; never raises.
+
+    Args:
+        gpus: how many of the visible devices a run would use; all by default.
+    """
+    usage = usage_now()
+    processors = len(os.sched_getaffinity(0))
+    return MachineFacts(
+        accelerators=this_machine(),
+        states=usage.devices[:gpus],
+        programs=tuple(name for _, name in usage.processes[:MOST_PROGRAMS]),
+        processors=processors,
+        load=os.getloadavg()[0] / processors,
+    )

@@ -1,0 +1,42 @@
+"""One look at this machine: what of its devices' states and programs is kept, and in which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from flagbench.machine import look
+from flagbench.machine.devices import Machine
+from flagbench.machine.look import MOST_PROGRAMS, look_at_machine
+from flagbench.machine.vendors import Device, DeviceState, Usage, older_drivers
+
+STATES = (
+    DeviceState("GPU-0", "535.54", power_limit_w=300.0, power_default_w=400.0),
+    DeviceState("GPU-1", "535.54", partitioned=True, power_limit_w=400.0, power_default_w=400.0),
+)
+
+
+def test_a_look_keeps_what_a_run_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = tuple(Device("NVIDIA A100-SXM4-40GB", 40.0, f"GPU-{index}") for index in range(2))
+    programs = tuple(("GPU-0", f"python (pid {number})") for number in range(9))
+    monkeypatch.setattr(look, "this_machine", lambda: Machine(devices, 2))
+    monkeypatch.setattr(look, "usage_now", lambda: Usage(STATES, programs))
+    both, first = look_at_machine(), look_at_machine(gpus=1)
+    assert (both.drivers, len(both.power_caps), len(both.partitions)) == (["535.54"], 1, 1)
+    assert (len(first.power_caps), first.partitions) == (1, [])
+    assert len(both.programs) == MOST_PROGRAMS
+    assert both.processors >= 1
+    assert both.load >= 0
+
+
+def test_a_machine_without_a_tool_has_only_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "this_machine", lambda: Machine((), 0))
+    monkeypatch.setattr(look, "usage_now", Usage)
+    facts = look_at_machine()
+    assert (facts.states, facts.programs, facts.drivers, facts.partitions) == ((), (), [], [])
+
+
+@pytest.mark.parametrize(
+    ("driver", "older"), [("535.54.03", False), ("535.9", True), ("470.141.10", True), ("1000.1", False)]
+)
+def test_drivers_are_compared_number_by_number(driver: str, older: bool) -> None:
+    assert older_drivers([driver], "535.54.03") == ([driver] if older else [])
