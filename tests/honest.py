@@ -20,8 +20,9 @@ from flagbench.verdict.derivation import Unknown, derived_conditions
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, Evidence
 from flagbench_cases.record.request import Request
-from flagbench_cases.shared import config as configs
+from flagbench_cases.shared import manifests
 from flagbench_cases.shared.spool import Step
+from flagbench_core import config as configs
 from flagbench_core.evidence.roofs import amount, short_roofs
 from flagbench_core.flops import batch_of, padded
 
@@ -89,7 +90,7 @@ def honest_record(
 
 @functools.cache
 def _manifests(case: str, stack: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    return configs.load_case(case), configs.load_stack(stack)
+    return manifests.load_case(case), manifests.load_stack(stack)
 
 
 def _request(claim: Claim, steps: int | None) -> Request:

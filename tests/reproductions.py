@@ -10,11 +10,11 @@ from typing import Any
 
 from bundles import bundle as raw_bundle
 from catalogs import CATALOG
+from flagbench.records.bundle_documents import record_path, this_flagbench, to_json, write_bundle
 from flagbench.records.model import Builder
 from flagbench.records.series import with_records
 from flagbench.records.series_document import SeriesDocument, SeriesRequest, SeriesRun
 from flagbench.runs.reproduce import bundle
-from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.verdict.series import series_verdict
 from honest import honest_record
 
@@ -55,11 +55,11 @@ def bundle_files(content: bytes) -> Files:
     )
     _, result = series_verdict(with_records(series, lambda _: content), CLAIM, CASE)
     return {
-        bundle.CLAIM: bundle.to_json(bundle.claim_document(CLAIM)),
-        bundle.VERDICT: bundle.to_json(result.to_dict()),
-        bundle.REPRODUCTION: bundle.to_json({"claim": CLAIM.id, "flagbench": bundle.this_flagbench()}),
+        bundle.CLAIM: to_json(bundle.claim_document(CLAIM)),
+        bundle.VERDICT: to_json(result.to_dict()),
+        bundle.REPRODUCTION: to_json({"claim": CLAIM.id, "flagbench": this_flagbench()}),
         bundle.series_path("mine"): series.to_json(),
-        bundle.record_path(raw["record_id"]): content,
+        record_path(raw["record_id"]): content,
         bundle.raw_path(raw["record_id"], "node-0.tar.gz"): RAW,
         bundle.LOG: b"flagbench: done\n",
     }
@@ -72,4 +72,4 @@ def written(target: Path, files: Files) -> str:
 def changed(files: Files, name: str, edit: Callable[[Any], object]) -> Files:
     document = json.loads(files[name])
     edit(document)
-    return {**files, name: bundle.to_json(document)}
+    return {**files, name: to_json(document)}

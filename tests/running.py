@@ -14,7 +14,7 @@ import time
 import uuid
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
-from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.shared.spool import Progress, SpoolReader
 from leftovers import alive as alive
 from warmup import warm
@@ -215,7 +215,7 @@ def need(there: bool, what: str) -> None:
 
 def need_imports(case: str) -> None:
     """What a case imports beside torch, by its manifest."""
-    from flagbench_cases.shared.config import load_case
+    from flagbench_cases.shared.manifests import load_case
 
     for name in load_case(case).get("imports", ()):
         need(importlib.util.find_spec(name) is not None, name)

@@ -27,9 +27,10 @@ from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
-from flagbench_cases.shared import config as configuration
+from flagbench_cases.shared import manifests
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
+from flagbench_core import config as configuration
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from reenact.pairs import HALF_WIDTH, HEAP, interval
@@ -60,10 +61,10 @@ SIZES = {
 
 def resolved(name, layers):
     """A case on one rank, at a small size."""
-    case = configuration.load_case(name)
+    case = manifests.load_case(name)
     config = configuration.resolve(
         case,
-        configuration.load_stack("cpu"),
+        manifests.load_stack("cpu"),
         **{"nodes": 1, "gpus": 1, "preset": "reference", "precision": None, "seed": None},
         **{"source": "synthetic", "weights": False, "steps": 1, "max_samples": None, "full": False},
         settings=["%s=1" % setting for setting in ("tp", "pp") if setting in case["settable"]],

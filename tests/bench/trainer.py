@@ -23,9 +23,10 @@ from flagbench_cases.contract import Context
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
-from flagbench_cases.shared import config as configuration
+from flagbench_cases.shared import manifests
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import RankSpool
+from flagbench_core import config as configuration
 
 # At the least, then until the interval is as narrow as HALF_WIDTH, at the most: other processes make it wide.
 PAIRS, MOST_PAIRS = 15, 60
@@ -41,8 +42,8 @@ def resolved():
     options = {"nodes": 1, "gpus": 1, "preset": "tiny", "precision": None, "seed": 0}
     settings = ["batch_size=%d" % BATCH, "dropout=0.1", "attention_dropout=0.1", "classifier_dropout=0.2"]
     return configuration.resolve(
-        configuration.load_case("distilbert"),
-        configuration.load_stack("cpu"),
+        manifests.load_case("distilbert"),
+        manifests.load_stack("cpu"),
         source="synthetic",
         weights=False,
         steps=STEPS,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flagbench_cases.engines import preflight
-from flagbench_cases.shared import config
+from flagbench_cases.shared import manifests
 from running import run_case
 
 pytestmark = pytest.mark.image
@@ -24,7 +24,7 @@ BAKED = {
 
 def as_expected(name):
     """Whether this very Python and torch are what a stack expects."""
-    stack = config.load_stack(name)
+    stack = manifests.load_stack(name)
     wanted = [(platform.python_version(), stack["python"]), (str(torch.__version__), stack["expects"]["torch"])]
     return all(preflight.matches(found, expected) for found, expected in wanted)
 
@@ -32,7 +32,7 @@ def as_expected(name):
 def test_an_image_of_other_software_says_so_and_runs_nothing(tmp_path):
     other = next(name for name in ("a100-cuda11.8", "cpu") if not as_expected(name))
     ended = run_case(tmp_path, *SHORT, env=dict(BAKED, FLAGBENCH_STACK=other))
-    expected = config.load_stack(other)["expects"]["torch"]
+    expected = manifests.load_stack(other)["expects"]["torch"]
     record = ended.failed(13, "preflight", "torch %s (expected %s)" % (torch.__version__, expected))
     assert "flagbench build distilbert:%s" % other in record["status"]["remedy"]
     assert record["ranks"] == []

@@ -22,7 +22,8 @@ pytest.importorskip("transformers", reason="the publisher's models")
 pytest.importorskip("peft", reason="the publisher's adapters")
 
 from flagbench_cases.contract import INFER
-from flagbench_cases.shared.config import load_case, load_stack, merge, package_of, resolve
+from flagbench_cases.shared.manifests import load_case, load_stack, package_of
+from flagbench_core.config import merge, resolve
 from reenact import pairs, verdict
 from reenact.__main__ import parse, resolved
 from running import need_megatron

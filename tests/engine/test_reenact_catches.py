@@ -20,7 +20,8 @@ from torch.utils.checkpoint import checkpoint
 pytest.importorskip("transformers", reason="the publisher's models")
 
 from flagbench_cases.cases.distilbert import workload
-from flagbench_cases.shared.config import load_case, load_stack, resolve
+from flagbench_cases.shared.manifests import load_case, load_stack
+from flagbench_core.config import resolve
 from reenact import inventory, pairs, verdict
 from running import ENTRYPOINTS
 from warmup import warm

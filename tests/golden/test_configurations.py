@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases.shared.config import case_names, digest, load_case, load_stack, resolve
+from flagbench_cases.shared.manifests import case_names, load_case, load_stack
+from flagbench_core.config import digest, resolve
 
 pytestmark = pytest.mark.image
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.shared.config import case_names, load_case, load_stack, package_of, resolve
+from flagbench_cases.shared.manifests import case_names, load_case, load_stack, package_of
+from flagbench_core.config import resolve
 from running import need_imports
 from workloads import on_ranks, set_up
 

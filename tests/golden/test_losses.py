@@ -28,9 +28,10 @@ import pytest
 import torch
 
 from flagbench_cases.rank.train_loop import Plan
-from flagbench_cases.shared.config import load_case, merge
 from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.shared.spool import Step
+from flagbench_core.config import merge
 from running import need_imports
 from workloads import on_ranks, set_up, train
 

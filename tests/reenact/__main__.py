@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Iterator, List
 
 from flagbench_cases.node.main import print_error
-from flagbench_cases.shared import config as configuration
-from flagbench_cases.shared import output
+from flagbench_cases.shared import manifests, output
 from flagbench_cases.shared.errors import CaseError
+from flagbench_core import config as configuration
 from flagbench_core.exit_codes import ExitCode
 
 from .pairs import BOUNDS, ROUNDS_OF_AN_INTERVAL, Limits, compare, needs_libraries, publisher_libraries
@@ -66,7 +66,7 @@ def resolved(arguments: argparse.Namespace, case: Dict[str, Any]) -> Dict[str, A
     whole = ["%s=1" % name for name in ("tp", "pp") if name in case["settable"]]  # on one device
     config = configuration.resolve(
         case,
-        configuration.load_stack(arguments.stack),
+        manifests.load_stack(arguments.stack),
         **{"nodes": 1, "gpus": 1, "preset": arguments.preset, "seed": None},
         **{"precision": arguments.precision, "source": "synthetic", "weights": False},
         **{"settings": [*whole, *arguments.set], "steps": STEPS, "max_samples": None, "full": False},
@@ -76,13 +76,13 @@ def resolved(arguments: argparse.Namespace, case: Dict[str, Any]) -> Dict[str, A
 
 def run(arguments: argparse.Namespace, name: str, core: int) -> Dict[str, Any]:
     """Compare one case, its processes on that core."""
-    case, libraries = configuration.load_case(name), publisher_libraries(name)
+    case, libraries = manifests.load_case(name), publisher_libraries(name)
     config = resolved(arguments, case)
     timed = configuration.merge(config, TIMED.get(name, {}) if arguments.small else {})
     limits = Limits(*arguments.rounds, arguments.seconds, arguments.pairs, arguments.quick)
     made = compare(config, timed, libraries, limits, core)
     judged = dict(judge(case, config, made, arguments.small), ratio_faults=judge_ratio(made["ratio"]))
-    on_cpu = configuration.load_stack(arguments.stack)["device"]["kind"] == "cpu"
+    on_cpu = manifests.load_stack(arguments.stack)["device"]["kind"] == "cpu"
     clock = "CPU time of a process, all threads" if on_cpu else "device time between two events"
     return {
         **{
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace, name: str, core: int) -> Dict[str, Any]:
 def run_all(arguments: argparse.Namespace) -> Iterator[Dict[str, Any]]:
     """Compare the cases, one at a time on a device, else one on each core; in the order in which they were given."""
     cores = sorted(os.sched_getaffinity(0), reverse=True)
-    if configuration.load_stack(arguments.stack)["device"]["kind"] != "cpu":
+    if manifests.load_stack(arguments.stack)["device"]["kind"] != "cpu":
         del cores[1:]
     free: "queue.Queue[int]" = queue.Queue()
     for core in cores:

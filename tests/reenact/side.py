@@ -30,7 +30,7 @@ import traceback
 from typing import Any, Callable, Dict, Optional
 
 from flagbench_cases.shared import output, tf32
-from flagbench_cases.shared.config import package_of
+from flagbench_cases.shared.manifests import package_of
 
 STEPS = 10_000  # more than anyone asks for
 IMPORTED_LATE = "torch._dynamo"  # by the first optimizer, for a second
@@ -216,7 +216,7 @@ def run(side: str, config: Dict[str, Any], folder: str, stdout: int) -> None:
 
         from flagbench_cases.engines import precision
         from flagbench_cases.rank.device import open_device
-        from flagbench_cases.shared.config import load_stack
+        from flagbench_cases.shared.manifests import load_stack
 
         precision.set_switches(config["precision"])
         device = open_device(load_stack(config["stack"]), 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
 from flagbench_cases.cases.aquila_33b.tokens import FILES, Tokeniser
-from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.manifests import load_case
 from tools.tiny import common
 
 SHIPPED = common.CASES / "aquila_33b" / "tiny"

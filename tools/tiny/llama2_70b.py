@@ -12,7 +12,7 @@ from typing import Any, Dict, List
 
 from flagbench_cases.cases.llama2_70b import prepare
 from flagbench_cases.prepare.writer import Writer
-from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.manifests import load_case
 from tools.tiny import common
 from tools.tiny.aquila_33b import story
 

@@ -20,12 +20,10 @@ from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Catalog
 from flagbench.records.bundle_archive import BundleError
-from flagbench.records.model import Record
-from flagbench.records.read import read_record
-from flagbench.report.certificate_page import render
-from flagbench.report.junit import Case, Kind, junit_xml
-from flagbench.runs.reproduce.bundle import (
+from flagbench.records.bundle_documents import (
     differences,
+    environment,
+    packages,
     read_document,
     read_records,
     record_path,
@@ -33,7 +31,10 @@ from flagbench.runs.reproduce.bundle import (
     to_json,
     unlike,
 )
-from flagbench.runs.reproduce.bundle_files import environment, packages
+from flagbench.records.model import Record
+from flagbench.records.read import read_record
+from flagbench.report.certificate_page import render
+from flagbench.report.junit import Case, Kind, junit_xml
 from flagbench.system.clock import utc_now
 from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.result import Ratio

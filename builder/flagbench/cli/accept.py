@@ -28,9 +28,9 @@ from flagbench.console.page import Lines
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.price import PRICE, price_here, price_of
+from flagbench.records.bundle_documents import write_bundle
 from flagbench.report.certificate_page import certificate_blocks
 from flagbench.runs.keep import open_usable_store
-from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.runs.target import ViaOption
 from flagbench.system.clock import utc_now
 from flagbench.verdict.limits import LOW

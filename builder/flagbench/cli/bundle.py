@@ -14,9 +14,10 @@ from flagbench.console.page import Lines
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
+from flagbench.records.bundle_documents import opened
 from flagbench.report.certificate_page import certificate_blocks
 from flagbench.report.verdict_page import verdict_blocks
-from flagbench.runs.reproduce.bundle import BundleCheck, check, opened, read_contents
+from flagbench.runs.reproduce.bundle import BundleCheck, check, read_contents
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import sha256_of
 

@@ -18,13 +18,13 @@ from flagbench.machine.look import look_at_machine
 from flagbench.manifests.load import load_catalog
 from flagbench.options import takes_options, words
 from flagbench.price import check_price
+from flagbench.records.bundle_documents import write_bundle
 from flagbench.runs import preview
 from flagbench.runs.keep import open_usable_store
 from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.reproduce import page
 from flagbench.runs.reproduce.budget import LimitOptions
-from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.runs.reproduce.bundle_files import bundle_files
 from flagbench.runs.reproduce.log import logged
 from flagbench.runs.reproduce.nearest import find_claim

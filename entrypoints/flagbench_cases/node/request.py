@@ -11,10 +11,10 @@ from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.record import stores, time_of_day
 from flagbench_cases.record.assemble import new_record_id
 from flagbench_cases.record.request import Request
-from flagbench_cases.shared import checkpoint_facts, config, engine_support
+from flagbench_cases.shared import checkpoint_facts, manifests
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.redaction import option_names, redact
-from flagbench_core import process_limits
+from flagbench_core import config, process_limits
 from flagbench_core.evidence.section import MEASURE, kind_of
 
 ROOFS_SHARE = 6
@@ -29,7 +29,7 @@ def new_run_id() -> str:
 
 def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Request:
     """The request as far as it is known without resolving it."""
-    known = config.case_names()
+    known = manifests.case_names()
     words = [argument for argument in argv if not argument.startswith("-")]
     case = next((word for word in words if word in known), words[0] if words else "unknown")
     return Request(
@@ -58,8 +58,8 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
 
     Raises UsageError for contradictory arguments, DataError for unusable weights or checkpoints.
     """
-    case = config.load_case(arguments.case)
-    stack = config.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
+    case = manifests.load_case(arguments.case)
+    stack = manifests.load_stack(os.environ.get("FLAGBENCH_STACK", "cpu"))
     arguments.preset = choose_preset(arguments, case, stack)
     check_ranks(arguments, stack)
     store = stores.open_store(arguments.store)
@@ -77,24 +77,27 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
         source, folder = None, None  # the tiny preset has its own data set, and a measurement has none
     weights = find_weights(arguments.weights, folder)
     folder = find_data(folder)
-    resolved = config.resolve(
-        case,
-        stack,
-        nodes=arguments.nodes,
-        gpus=arguments.gpus,
-        preset=arguments.preset,
-        precision=arguments.precision,
-        seed=arguments.seed,
-        source=source,
-        weights=weights is not None,
-        steps=arguments.steps,
-        max_samples=arguments.max_samples,
-        full=arguments.full,
-        settings=arguments.set,
-    )
+    try:
+        resolved = config.resolve(
+            case,
+            stack,
+            nodes=arguments.nodes,
+            gpus=arguments.gpus,
+            preset=arguments.preset,
+            precision=arguments.precision,
+            seed=arguments.seed,
+            source=source,
+            weights=weights is not None,
+            steps=arguments.steps,
+            max_samples=arguments.max_samples,
+            full=arguments.full,
+            settings=arguments.set,
+        )
+        writes = config.schedule(resolved).get("checkpoint_every_steps")
+        config.check_checkpoints(case, resolved, writes, arguments.resume)
+    except config.ConfigError as error:
+        raise UsageError(error.message, error.remedy) from None
     roofs = roofs_beside(resolved) if arguments.roofs else None
-    writes = config.schedule(resolved).get("checkpoint_every_steps")
-    engine_support.check_checkpoints(case, resolved, writes, arguments.resume)
     if writes and not arguments.out:
         raise UsageError("checkpoints are written below --out, which is not set", "set --out DIR")
     placement = locate_node(arguments.nodes, arguments.node_rank, arguments.master)
@@ -136,7 +139,7 @@ def roofs_beside(resolved: Dict[str, Any]) -> Dict[str, Any]:
     """
     if kind_of(resolved) == MEASURE:
         raise UsageError("--roofs: %s has no steps of a model" % resolved["case"], "omit --roofs")
-    found = config.preset_of(config.load_case("roofs"), resolved["preset"])
+    found = config.preset_of(manifests.load_case("roofs"), resolved["preset"])
     found.update(case="roofs", **{name: resolved[name] for name in ("nodes", "gpus", "precision")})
     found["measure"]["seconds"] /= ROOFS_SHARE
     return found

@@ -23,14 +23,15 @@ from flagbench_cases.node.placement import Placement
 from flagbench_cases.node.progress import Bar
 from flagbench_cases.record.evidence import OK, Evidence, Outcome, read_spool
 from flagbench_cases.shared import processes, tf32, user_home
-from flagbench_cases.shared.config import load_case, schedule
 from flagbench_cases.shared.errors import CaseError, system_error
 from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.layout import layout_of
+from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.telemetry.latest import sensors_text
 from flagbench_cases.telemetry.summary import read_start, summarise
 from flagbench_core import python_module, scratch
+from flagbench_core.config import schedule
 from flagbench_core.exit_codes import ExitCode
 
 POLL = 0.1

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional
 from flagbench_cases.prepare import child
 from flagbench_cases.prepare.progress import printable, readable
 from flagbench_cases.prepare.writer import remove_partial
-from flagbench_cases.shared import config, output, processes, user_home
+from flagbench_cases.shared import manifests, output, processes, user_home
 from flagbench_cases.shared.arguments import Parser, command_name
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from flagbench_cases.shared.files import KINDS
@@ -104,7 +104,7 @@ def prepare_parser() -> Parser:
 
 def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
     """What to do. Raises UsageError, and DataError for missing sources."""
-    config.load_case(arguments.case)
+    manifests.load_case(arguments.case)
     sources = {name: getattr(arguments, name) for name in (*KINDS, "vocabulary")}
     given = any(value is not None for value in sources.values())
     if arguments.check and (arguments.force or given):

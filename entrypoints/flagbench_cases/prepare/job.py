@@ -12,9 +12,9 @@ from flagbench_cases.prepare.prepared_folder import is_prepared, open_folder
 from flagbench_cases.prepare.progress import Progress
 from flagbench_cases.prepare.writer import check_target, writing
 from flagbench_cases.shared import processes
-from flagbench_cases.shared.config import load_case, package_of
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from flagbench_cases.shared.files import KINDS
+from flagbench_cases.shared.manifests import load_case, package_of
 from flagbench_core.exit_codes import ExitCode
 
 

@@ -23,9 +23,9 @@ from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.rank.waiting import ProcessorTime
 from flagbench_cases.shared import interpreter
-from flagbench_cases.shared.config import package_of
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.layout import layout_of
+from flagbench_cases.shared.manifests import package_of
 from flagbench_cases.shared.spool import RankSpool
 from flagbench_cases.shared.system import host_name
 from flagbench_cases.telemetry.summary import read_start

@@ -11,8 +11,8 @@ from flagbench_cases.record import measured, ranks, sections, time_of_day
 from flagbench_cases.record.evidence import Evidence, Outcome
 from flagbench_cases.record.request import Request
 from flagbench_cases.shared import system
-from flagbench_cases.shared.config import stop_rule
 from flagbench_core import DIVISION, __version__
+from flagbench_core.config import stop_rule
 from flagbench_core.evidence.section import digest_of
 from flagbench_core.exit_codes import ExitCode
 

@@ -6,8 +6,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from flagbench_cases.record import measured
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
-from flagbench_cases.shared.config import schedule
 from flagbench_core import checks as core
+from flagbench_core.config import schedule
 from flagbench_core.evidence.columns import MICRO
 from flagbench_core.evidence.metrics import DEVICE, OWN
 from flagbench_core.evidence.section import INFER, MEASURE, TRAIN, WINDOW, Section, Stretch

@@ -4,8 +4,8 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from flagbench_cases.record.time_of_day import Reading
-from flagbench_cases.shared.config import digest
 from flagbench_cases.shared.layout import Layout, layout_of
+from flagbench_core.config import digest
 from flagbench_core.evidence.section import kind_of
 
 RECORD_ID = re.compile("[0-9A-Za-z][0-9A-Za-z._-]{7,159}")

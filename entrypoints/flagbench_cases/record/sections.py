@@ -7,7 +7,7 @@ from flagbench_cases.record import measured
 from flagbench_cases.record.checks import Subject, checks
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
-from flagbench_cases.shared.config import schedule
+from flagbench_core.config import schedule
 from flagbench_core.evidence.derive import CURVE_POINTS, derive
 from flagbench_core.evidence.metrics import Facts
 from flagbench_core.evidence.section import MEASURE, TRAIN, digest_of

@@ -5,7 +5,7 @@ import re
 import sys
 from typing import Any, NoReturn
 
-from flagbench_cases.shared import config, output
+from flagbench_cases.shared import manifests, output
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.system import in_image
 
@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_case(self) -> None:
         """Add the case, the first argument. The entry point of an image has it, so its help does not ask for it."""
-        text = "one of: %s" % ", ".join(config.case_names())
+        text = "one of: %s" % ", ".join(manifests.case_names())
         if in_image():
             text = argparse.SUPPRESS
         self.add_argument("case", help=text)

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from flagbench_cases.contract import INFER, Work
-from flagbench_cases.shared.config import load_case, load_stack, merge, package_of, resolve
+from flagbench_cases.shared.manifests import load_case, load_stack, package_of
+from flagbench_core.config import merge, resolve
 from flagbench_core.flops import FORMULAS, batch_of
 from running import need_imports
 from workloads import on_ranks, set_up

@@ -18,7 +18,7 @@ from flagbench_cases.cases.distilbert import model as distilbert
 from flagbench_cases.cases.glm import model as glm
 from flagbench_cases.cases.glm import optimizer as glm_optimizer
 from flagbench_cases.cases.llama2_7b_lora import forward as lora_forward
-from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.manifests import load_case
 from unit.cases.distilbert import test_workload as distilbert_bench
 from unit.cases.glm import small_glm
 from unit.cases.llama2_7b_lora import lora_bench

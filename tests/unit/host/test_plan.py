@@ -29,10 +29,10 @@ GIB = 2**30
 
 def accepted(plan: Planned, devices: int, per_node: int) -> list[Layout]:
     """The layouts that the image side accepts."""
-    from flagbench_cases.shared import config
-    from flagbench_cases.shared.errors import UsageError
+    from flagbench_cases.shared import manifests
+    from flagbench_core import config
 
-    case, found = config.load_case(plan.case.name), []
+    case, found = manifests.load_case(plan.case.name), []
     for tp, pp in itertools.product(range(1, per_node + 1), range(1, devices + 1)):
         fixed = [f"{name}={size}" for name, size in (("tp", tp), ("pp", pp)) if name in case["settable"]]
         if len(fixed) < 2 and pp > 1:
@@ -40,7 +40,7 @@ def accepted(plan: Planned, devices: int, per_node: int) -> list[Layout]:
         try:
             config.resolve(
                 case,
-                config.load_stack("cuda13"),
+                manifests.load_stack("cuda13"),
                 nodes=devices // per_node,
                 gpus=per_node,
                 preset="reference",
@@ -53,7 +53,7 @@ def accepted(plan: Planned, devices: int, per_node: int) -> list[Layout]:
                 full=False,
                 settings=fixed,
             )
-        except UsageError:
+        except config.ConfigError:
             continue
         if per_node % tp == 0:
             found.append(Layout(tp, pp, devices // (tp * pp)))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,14 +11,14 @@ from typing import Any
 from flagbench.errors import FlagbenchError
 from flagbench.images.lockfile import load_lock, lock_path
 from flagbench.manifests.model import Catalog
+from flagbench.records import bundle_documents as documents
 from flagbench.records.model import Record
 from flagbench.records.store import Store
 from flagbench.runs.reproduce import bundle
 from flagbench.runs.reproduce.repeat import Measured, Reproduction
 from flagbench.runs.target import Target
 from flagbench.system.clock import utc_now
-from flagbench_core import __version__
-from flagbench_core.environment import published, secrets
+from flagbench_core.environment import secrets
 from flagbench_core.redaction import redact
 from flagbench_core.scratch import scratch
 
@@ -36,26 +34,26 @@ def bundle_files(
     missing: dict[str, str] = {}
     with scratch() as temporary:
         files: dict[str, bytes | Path] = {
-            bundle.CLAIM: bundle.to_json(bundle.claim_document(asked.plan.claim)),
-            bundle.VERDICT: bundle.to_json(result.to_dict()),
+            bundle.CLAIM: documents.to_json(bundle.claim_document(asked.plan.claim)),
+            bundle.VERDICT: documents.to_json(result.to_dict()),
             bundle.series_path(series.document.series_id): series.document.to_json(),
-            bundle.ENVIRONMENT: bundle.to_json(environment(os.environ)),
+            documents.ENVIRONMENT: documents.to_json(documents.environment(os.environ)),
             bundle.LOG: without_secrets(log, os.environ).encode(),
         }
         for record, content in _records(outcome):
-            files[bundle.record_path(record.record_id)] = content
+            files[documents.record_path(record.record_id)] = content
             try:
                 files.update(_raw(record, store, Path(temporary)))
             except FlagbenchError as error:
                 missing[bundle.raw_path(record.record_id, "")] = redact(error.message)
         if asked.target.image is None:
-            files[bundle.PACKAGES] = bundle.to_json(packages())
+            files[documents.PACKAGES] = documents.to_json(documents.packages())
         else:
             try:
                 files[bundle.LOCK] = _lock_of_image(asked.target, outcome.records, catalog)
             except FlagbenchError as error:
                 missing[bundle.LOCK] = error.message
-        files[bundle.REPRODUCTION] = bundle.to_json({**_about(asked, outcome), "missing": missing})
+        files[bundle.REPRODUCTION] = documents.to_json({**_about(asked, outcome), "missing": missing})
         yield files
 
 
@@ -103,7 +101,7 @@ def _about(asked: Reproduction, outcome: Measured) -> dict[str, Any]:
         **asked.facts,
         **outcome.facts,
         "created_at": utc_now(),
-        "flagbench": bundle.this_flagbench(),
+        "flagbench": documents.this_flagbench(),
         "command": [redact(word) for word in asked.command],
         "stack": asked.plan.request.stack.name,
         "limits": {
@@ -115,33 +113,6 @@ def _about(asked: Reproduction, outcome: Measured) -> dict[str, Any]:
         "exit_code": outcome.code,
         "runs": sum(run.state == "ok" for run in series.document.runs),
     }
-
-
-def environment(variables: Mapping[str, str]) -> dict[str, Any]:
-    """The host that launched the runs, and those of its variables that a measurement may depend on."""
-    known = secrets(variables)
-    system = os.uname()
-    return {
-        "schema": "environment/v1",
-        "flagbench": __version__,
-        "python": platform.python_version(),
-        "system": system.sysname,
-        "kernel": system.release,
-        "machine": system.machine,
-        "processors": len(os.sched_getaffinity(0)),
-        "variables": published(variables, lambda value: redact(value, known)),
-    }
-
-
-def packages() -> dict[str, Any]:
-    """The distributions that are installed in this Python, by name: what a run without a container consists of."""
-    found: dict[str, str] = {}
-    for entry in importlib.metadata.distributions():
-        name = entry.metadata["Name"]
-        if isinstance(name, str) and name:
-            found.setdefault(name, entry.version)
-    listed = [{"name": name, "version": found[name]} for name in sorted(found, key=str.lower)]
-    return {"schema": "packages/v1", "python": platform.python_version(), "packages": listed}
 
 
 def without_secrets(text: str, variables: Mapping[str, str]) -> str:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from flagbench_cases.cases.distilbert import data as sst2
-from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.manifests import load_case
 from unit.cases.refusal import refusal as refusal_of
 from unit.cases.refusal import refuses
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from
-from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.manifests import load_case
 
 pytestmark = pytest.mark.image
 

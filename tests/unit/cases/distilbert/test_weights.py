@@ -11,8 +11,8 @@ import torch
 
 from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from
 from flagbench_cases.cases.distilbert.workload import load_checkpoint
-from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.manifests import load_case
 from unit.cases.prepare.pickled import CURRENT_TORCH, FORMATS, save, save_tensors
 from unit.cases.refusal import refuses
 

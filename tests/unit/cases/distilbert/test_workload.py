@@ -12,7 +12,8 @@ import torch
 from torch.utils.data import default_collate
 
 from flagbench_cases.cases.distilbert.workload import DistilBertWorkload, build
-from flagbench_cases.shared.config import load_case, merge
+from flagbench_cases.shared.manifests import load_case
+from flagbench_core.config import merge
 from workloads import on_ranks, set_up, train
 
 pytestmark = pytest.mark.image

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from flagbench_cases.engines import preflight
-from flagbench_cases.shared import config
+from flagbench_cases.shared import manifests
 from flagbench_cases.shared.errors import CaseError
 from flagbench_core.exit_codes import ExitCode
 from unit.cases.refusal import refuses
@@ -43,7 +43,7 @@ def plan(folder: Path, stack: str = "a100-cuda11.6", driver: str | None = None, 
     start = folder / "telemetry.jsonl"
     start.write_text(json.dumps(dict({"kind": "start"}, **({"driver_version": driver} if driver else {}))) + "\n")
     settings = dict({"case": "distilbert", "nodes": 1, "gpus": 8}, **changes)
-    loaded = dict(config.load_stack(stack), python=platform.python_version().rpartition(".")[0])
+    loaded = dict(manifests.load_stack(stack), python=platform.python_version().rpartition(".")[0])
     return {"stack": loaded, "config": settings, "telemetry": str(start)}
 
 
@@ -122,7 +122,7 @@ def test_a_container_without_devices(refused: Callable) -> None:
 @pytest.mark.parametrize(("root", "capabilities"), [(False, ""), (True, " --cap-add IPC_LOCK")])
 def test_docker_options_of_two_nodes(root: bool, capabilities: str) -> None:
     """Docker rejects a device that a host may lack; root alone can hold a capability."""
-    needs = dict(config.load_stack("c500-maca3")["docker"], root=root)
+    needs = dict(manifests.load_stack("c500-maca3")["docker"], root=root)
     assert preflight.docker_options(needs, 2) == (
         "--device /dev/mxcd --device /dev/dri --group-add video --shm-size 16g --ulimit memlock=-1 "
         "--ulimit stack=67108864%s --network host (and if the host has them: --device /dev/infiniband%s)"

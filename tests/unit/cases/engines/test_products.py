@@ -13,8 +13,9 @@ from flagbench_cases.cases.roofs import workload
 from flagbench_cases.contract import Context, Measurement
 from flagbench_cases.engines.products import fixed_results, mamf_product, product
 from flagbench_cases.shared import system
-from flagbench_cases.shared.config import load_case, load_stack, resolve
 from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.manifests import load_case, load_stack
+from flagbench_core.config import resolve
 from workloads import set_up
 
 pytestmark = pytest.mark.image

@@ -13,7 +13,8 @@ from flagbench_cases.cases.glm import data as dataset
 from flagbench_cases.cases.glm.model import GlmConfig
 from flagbench_cases.cases.glm.ragged import Builder, RaggedExamples, Special
 from flagbench_cases.cases.glm.workload import GlmWorkload, build
-from flagbench_cases.shared.config import load_case, merge
+from flagbench_cases.shared.manifests import load_case
+from flagbench_core.config import merge
 from workloads import set_up
 
 Result = TypeVar("Result")

@@ -19,7 +19,8 @@ from torch import nn
 from flagbench_cases.cases.glm import data
 from flagbench_cases.cases.glm import model as glm
 from flagbench_cases.cases.glm.model import GlmForCloze, OutputLinear, config_from, gelu
-from flagbench_cases.shared.config import load_case, merge
+from flagbench_cases.shared.manifests import load_case
+from flagbench_core.config import merge
 from reenact import glm as reenacted
 from reenact import glm_model
 from reenact.inventory import Operators, Saved

@@ -17,7 +17,7 @@ from flagbench_cases.cases.glm.model import (
     config_from,
     mask_choices,
 )
-from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.manifests import load_case
 from unit.cases.glm.small_glm import LENGTH, examples, settled
 
 pytestmark = pytest.mark.image

@@ -15,8 +15,8 @@ from flagbench_cases.cases.glm import prepare
 from flagbench_cases.cases.glm.model import GlmForCloze, config_from
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare import weights as checkpoints
-from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.manifests import load_case
 from unit.cases.glm.small_glm import parameter_count
 from unit.cases.prepare.pickled import CURRENT_TORCH
 from unit.cases.refusal import refuses

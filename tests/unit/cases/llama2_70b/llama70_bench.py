@@ -10,9 +10,10 @@ from typing import Any
 from flagbench_cases.cases.llama2_70b.workload import PretrainingWorkload
 from flagbench_cases.engines.groups import make_groups
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
-from flagbench_cases.shared.config import load_case, merge, preset_of
 from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.shared.spool import SpoolReader
+from flagbench_core.config import merge, preset_of
 from unit.cases.engines.megatron_bench import context_of
 
 WINDOW = Plan(1, warmup_steps=0, window_steps=3, target_acc=None, initial_evaluation=False)

@@ -10,7 +10,8 @@ import torch
 
 from flagbench_cases.cases.llama2_7b_lora import model as llama
 from flagbench_cases.cases.llama2_7b_lora.workload import LlamaLoraWorkload
-from flagbench_cases.shared.config import load_case, merge
+from flagbench_cases.shared.manifests import load_case
+from flagbench_core.config import merge
 from workloads import set_up
 
 CASE = load_case("llama2-7b-lora")

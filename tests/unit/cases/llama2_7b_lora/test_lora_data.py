@@ -10,7 +10,7 @@ import torch
 
 from flagbench_cases.cases.llama2_7b_lora import data
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS
-from flagbench_cases.shared.config import load_case
+from flagbench_cases.shared.manifests import load_case
 
 pytestmark = pytest.mark.image
 

@@ -12,7 +12,8 @@ import torch
 from flagbench_cases.cases.llama2_7b_lora.decoder import IGNORED, Decoder
 from flagbench_cases.cases.llama2_7b_lora.model import shape_from
 from flagbench_cases.cases.llama2_7b_lora.random_weights import RandomWorkload, batch_of
-from flagbench_cases.shared.config import load_case, load_stack, merge, resolve
+from flagbench_cases.shared.manifests import load_case, load_stack
+from flagbench_core.config import merge, resolve
 from workloads import on_ranks, set_up, train
 
 pytestmark = pytest.mark.image

@@ -15,8 +15,8 @@ pytest.importorskip("peft", reason="the case needs it")
 from flagbench_cases.cases.llama2_7b_lora import forward, lora, model
 from flagbench_cases.prepare.llama import convert, weights_format
 from flagbench_cases.prepare.writer import writing
-from flagbench_cases.shared.config import merge
 from flagbench_cases.shared.errors import DataError
+from flagbench_core.config import merge
 from reenact import inventory
 from unit.cases.llama2_7b_lora.lora_bench import REFERENCE, SMALL, fixed_weights, small_shape
 from unit.cases.refusal import refuses

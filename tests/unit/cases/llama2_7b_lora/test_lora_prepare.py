@@ -11,8 +11,8 @@ import pytest
 from flagbench_cases.cases.llama2_7b_lora import blocks, data, prepare, samsum
 from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
 from flagbench_cases.prepare import prepared_folder
-from flagbench_cases.shared.config import load_case
 from flagbench_cases.shared.errors import DataError
+from flagbench_cases.shared.manifests import load_case
 from llama_vocabulary import padded_vocabulary
 from unit.cases.refusal import refuses
 

@@ -13,10 +13,10 @@ import pytest
 
 from flagbench_cases.node import cli, main, request, supervisor
 from flagbench_cases.record import evidence
-from flagbench_cases.shared import config
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.redaction import redact
+from flagbench_core import config
 from flagbench_core.exit_codes import ExitCode
 from running import free_port
 

@@ -6,8 +6,9 @@ import pytest
 
 from flagbench_cases.node import supervisor
 from flagbench_cases.node.placement import Placement
-from flagbench_cases.shared import config
+from flagbench_cases.shared import manifests
 from flagbench_cases.shared.interruption import Interruption
+from flagbench_core import config
 
 pytestmark = pytest.mark.image
 
@@ -20,8 +21,8 @@ RESOLVED = {
 
 def run_of(case, stack, gpus):
     """A run that has not started."""
-    manifest = config.load_stack(stack)
-    resolved = config.resolve(config.load_case(case), manifest, gpus=gpus, **RESOLVED)
+    manifest = manifests.load_stack(stack)
+    resolved = config.resolve(manifests.load_case(case), manifest, gpus=gpus, **RESOLVED)
     place, limits = Placement(1, 0, "127.0.0.1", 0, "flags"), supervisor.Limits(600.0, None)
     return supervisor.Run(resolved, manifest, place, limits, Interruption())
 

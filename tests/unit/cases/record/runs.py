@@ -13,9 +13,10 @@ from flagbench_cases.node.request import Request
 from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, Evidence, Outcome
 from flagbench_cases.record.measured import Border, span_of
-from flagbench_cases.shared import config
+from flagbench_cases.shared import manifests
 from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.spool import Step
+from flagbench_core import config
 from flagbench_core.evidence import Facts, Section, Stretch, derive, pipeline
 
 NAN, INF = float("nan"), float("inf")
@@ -38,7 +39,7 @@ def resolved(source: str | None = None, gpus: int = 2, **length: Any) -> dict[st
     asked: dict[str, Any] = {"steps": None, "max_samples": None, "full": False, **length}
     asked.update(nodes=1, gpus=gpus, preset="tiny", precision=None, seed=0, weights=False)
     return config.resolve(
-        config.load_case("distilbert"), config.load_stack("cpu"), source=source, settings=[], **asked
+        manifests.load_case("distilbert"), manifests.load_stack("cpu"), source=source, settings=[], **asked
     )
 
 
@@ -53,7 +54,7 @@ def request(configuration: dict[str, Any] | None, **changes: Any) -> Request:
     made = Request(
         argv=["distilbert"],
         case="distilbert",
-        stack=config.load_stack("cpu"),
+        stack=manifests.load_stack("cpu"),
         run_id="run-1",
         preset="tiny",
         nodes=1,

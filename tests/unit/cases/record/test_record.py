@@ -13,7 +13,7 @@ import pytest
 from flagbench_cases.record import assemble, time_of_day
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome, read_spool
 from flagbench_cases.record.time_of_day import Reading, set_by
-from flagbench_cases.shared import config
+from flagbench_cases.shared import manifests
 from flagbench_cases.shared.spool import RankSpool
 from unit.cases.record.runs import (
     FAILED,
@@ -151,7 +151,7 @@ def test_a_device_is_known_by_its_whole_name(stack: str, name: str, model: str |
     found = evidence([0.5] * WINDOW, executed="bf16")
     for fact in found.all("rank"):
         fact["device"]["name"] = name
-    made = record_of(found, resolved(), stack=config.load_stack(stack))
+    made = record_of(found, resolved(), stack=manifests.load_stack(stack))
     assert made["conditions"]["device_model"] == (model or name)
     assert (made["flops"]["peak"] is not None) == (model is not None)
 

@@ -20,11 +20,11 @@ from flagbench.accept.run import Accepted, held_against
 from flagbench.console.page import render
 from flagbench.machine.limits import OTHER_PROCESSORS, STOLEN
 from flagbench.records.bundle_archive import unpacked
+from flagbench.records.bundle_documents import write_bundle
 from flagbench.records.read import read_record
 from flagbench.records.store import Store
 from flagbench.report.certificate_page import certificate_blocks, machine_text
 from flagbench.report.certificate_page import render as certificate_html
-from flagbench.runs.reproduce.bundle import write_bundle
 from flagbench.verdict.efficiency import Efficiency
 from flagbench.verdict.stats.between import SESSION, Prior
 from flagbench_core.exit_codes import ExitCode

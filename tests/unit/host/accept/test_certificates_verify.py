@@ -22,12 +22,12 @@ from flagbench.accept.document import Certificate
 from flagbench.accept.plan import Clock
 from flagbench.errors import FlagbenchError
 from flagbench.records.bundle_archive import SUMS, unpacked
+from flagbench.records.bundle_documents import record_path, write_bundle
 from flagbench.records.store import Store
 from flagbench.report.certificate_page import render
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.native import NativeLauncher
-from flagbench.runs.reproduce.bundle import record_path, write_bundle
 from flagbench.runs.request import RunRequest
 from flagbench_core.exit_codes import ExitCode
 from honest import Pace, honest_record

@@ -16,8 +16,9 @@ from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.verdict import Verdict, verify_baseline
 from flagbench.verdict.recompute import recompute
 from flagbench_cases.record import measured
-from flagbench_cases.shared import config as configs
+from flagbench_cases.shared import manifests
 from flagbench_cases.shared.spool import Step
+from flagbench_core import config as configs
 from flagbench_core.evidence.section import digest_of
 from honest import CLAIMS, honest_record
 
@@ -286,7 +287,7 @@ def test_the_host_computes_what_the_image_side_made(
         )
 
     with mock.patch.object(measured, "MAX_RANK_STEPS", most):
-        case = configs.load_case(CLAIMS[claim].case)
+        case = manifests.load_case(CLAIMS[claim].case)
         least = configs.schedule(configs.preset_of(case, "reference"))["warmup_steps"] + 1
         raw = honest_record(
             CLAIMS[claim], steps=least + count if window else None, count=count, change=change, status=OK

@@ -13,12 +13,13 @@ import pytest
 from bundles import bundle as raw_bundle
 from flagbench.console.output import check_new_file
 from flagbench.errors import FlagbenchError
+from flagbench.records import bundle_documents
 from flagbench.runs.reproduce import bundle
 from flagbench_core.exit_codes import ExitCode
 from reproductions import Files, bundle_files, changed, record, written
 from unit.host.conftest import Ended, Flagbench
 
-RECORD = bundle.record_path("record-of-mine-1")
+RECORD = bundle_documents.record_path("record-of-mine-1")
 RAW = bundle.raw_path("record-of-mine-1", "node-0.tar.gz")
 IDS: dict[str, Any] = {"record_id": "record-of-mine-1", "run_id": "mine-1", "node": 0}
 

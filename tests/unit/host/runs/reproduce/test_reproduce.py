@@ -24,12 +24,13 @@ from flagbench.machine.limits import LOAD
 from flagbench.machine.look import MachineFacts
 from flagbench.machine.vendors import Device, DeviceState, Usage
 from flagbench.records import bundle_archive as archive
+from flagbench.records import bundle_documents
 from flagbench.records.model import Record
 from flagbench.records.series import Series, load_series
 from flagbench.records.series_document import seed_of
 from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import describe
-from flagbench.runs.reproduce import bundle, preflight
+from flagbench.runs.reproduce import preflight
 from flagbench.runs.reproduce import repeat as reproduce_runs
 from flagbench.runs.reproduce.budget import Clock
 from flagbench.verdict import Verdict, VerifyResult
@@ -244,15 +245,15 @@ def test_a_signal_while_it_is_bundled_leaves_nothing(
     """After SIGKILL, nothing once another bundle is written there."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    command, pack = f"{ON_CPU} -o b/b.tar.gz", bundle.pack
+    command, pack = f"{ON_CPU} -o b/b.tar.gz", bundle_documents.pack
     child = os.fork()
     if not child:
-        bundle.pack = lambda files, part: os.kill(os.getpid(), number)
+        bundle_documents.pack = lambda files, part: os.kill(os.getpid(), number)
         os._exit(main.run(command.split()))
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert ended == (-number if number == signal.SIGKILL else ExitCode.INTERRUPTED)
     if number == signal.SIGKILL:
-        assert bundle.pack is pack
+        assert bundle_documents.pack is pack
         assert flagbench(command).code == ExitCode.NOT_COMPARABLE
         Path("b/b.tar.gz").unlink()
     assert (os.listdir("b"), os.listdir("temporary")) == ([], [])

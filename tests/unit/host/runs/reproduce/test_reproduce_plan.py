@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from catalogs import CATALOG
+from flagbench.records import bundle_documents
+from flagbench.records.bundle_documents import unlike
 from flagbench.records.named import SeriesSummary
 from flagbench.runs.reproduce import bundle_files, log
 from flagbench.runs.reproduce.budget import LimitOptions
-from flagbench.runs.reproduce.bundle import unlike
 from flagbench.runs.reproduce.nearest import nearest_rows
 from flagbench.runs.reproduce.plan import PlanOptions, plan_of
 from flagbench.verdict.series import look_level
@@ -91,7 +92,7 @@ def test_a_log_is_bundled_without_credentials() -> None:
 
 
 def test_the_packages_of_this_python_are_listed_once() -> None:
-    names = [entry["name"] for entry in bundle_files.packages()["packages"]]
+    names = [entry["name"] for entry in bundle_documents.packages()["packages"]]
     assert "msgspec" in names
     assert len(names) == len({*names})
 
