@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.catalogue import Source, read_cases, read_catalogue
+from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.rows import Claim
@@ -59,7 +60,7 @@ def lint(catalog: Catalog) -> list[Finding]:
         findings += lint_claims(read_rows(catalog, case))
     findings = compare_with_anomalies(catalog.claims.values(), findings)
     for source in read_catalogue(catalog):
-        findings += lint_source(source)
+        findings += lint_source(source, catalog.devices)
     return findings
 
 
@@ -80,7 +81,7 @@ def compare_with_anomalies(claims: Iterable[Claim], findings: Iterable[Finding])
     return remaining
 
 
-def lint_source(source: Source) -> Iterator[Finding]:
+def lint_source(source: Source, devices: Mapping[str, DeviceModel]) -> Iterator[Finding]:
     """Rules over a file of the catalogue.
 
     No two rows describe the same run. No device is faster than its peak. FLOPs per token, which are TFLOP/s or MFU
@@ -96,13 +97,15 @@ def lint_source(source: Source) -> Iterator[Finding]:
         if same != name:
             yield Finding(file, name, "row", "duplicate-row", name, f"{same} describes the same run")
         metrics = {metric: float(printed.value) for metric, printed in row.metrics.items()}
+        device = devices.get(row.device_id or "")
+        peak = None if device is None else device.peak(row.precision)
         rate = None
         if "tflops_per_device" in metrics:
             rate = metrics["tflops_per_device"] * 1e12
-        elif "mfu" in metrics and row.peak is not None:
-            rate = metrics["mfu"] / 100 * row.peak
-        if rate is not None and row.peak is not None and rate > row.peak:
-            yield Finding(file, name, "row", "above-peak", f"{rate:.4g} FLOP/s", f"the peak is {row.peak:.4g}")
+        elif "mfu" in metrics and peak is not None:
+            rate = metrics["mfu"] / 100 * peak
+        if rate is not None and peak is not None and rate > peak:
+            yield Finding(file, name, "row", "above-peak", f"{rate:.4g} FLOP/s", f"the peak is {peak:.4g}")
         elif metrics.get("mfu", 0) > 100:
             yield Finding(file, name, "mfu", "above-one", f"{metrics['mfu']:g} %", "it is at most 100 %")
         if rate is not None and metrics.get(SPEED, 0) > 0:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 from enum import Enum
 
-from flagbench.manifests.catalogue import peak_of
 from flagbench.manifests.model import Case, Catalog, PublishedFormula
 from flagbench.manifests.printed import printed_number
 from flagbench.manifests.rows import Claim, ClaimMetric
@@ -65,7 +64,8 @@ def recompute_utilisation(claim: Claim, case: Case) -> Utilisation | None:
     devices = claim.run.nodes * claim.run.gpus
     share = devices if throughput.scope == "job" else 1
     device = case.stacks[claim.stack].accelerator(str(claim.conditions.get("device_model"))) if claim.stack else None
-    peak = formula.peak_of(claim.precision.executed, peak_of(device, claim.precision.executed))
+    executed = claim.precision.executed
+    peak = formula.peak_of(executed, None if device is None else device.peak(executed))
     if peak is None:
         return None
     return Utilisation(

@@ -13,7 +13,7 @@ from flagbench.expect.memory import lacking, measured_memory
 from flagbench.expect.rows import Entry, published, wanted_conditions
 from flagbench.machine.catalog import cards_here
 from flagbench.machine.devices import this_machine
-from flagbench.manifests.catalogue import peak_of, read_cases
+from flagbench.manifests.catalogue import read_cases
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, devices_named, near_names
@@ -143,7 +143,8 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
         what = "this machine has no accelerator that flagbench knows"
         raise FlagbenchError(what, remedy="name a device, for example --on h100-sxm")
     wanted = wanted_conditions(case, task, device, gpus)
-    of_model = sorted((e for e in entries if e.row.model == model), key=lambda e: _distance(e, wanted, device))
+    of_model = [entry for entry in entries if entry.row.model == model]
+    of_model.sort(key=lambda entry: _distance(entry, wanted, device, catalog))
     same_task = [entry for entry in of_model if task in (None, entry.row.task)]
     rows = [entry for entry in of_model if entry.row.device_id == device.id]
     may_be = [entry for entry in same_task if device.id in entry.may_be]
@@ -193,15 +194,18 @@ def find_device(name: str, catalog: Catalog) -> DeviceModel:
     return found[0] if len(found) == 1 else catalog_get(catalog.devices, name, kind="device")
 
 
-def _distance(entry: Entry, wanted: Mapping[str, Scalar], device: DeviceModel) -> tuple[object, ...]:
+def _distance(
+    entry: Entry, wanted: Mapping[str, Scalar], device: DeviceModel, catalog: Catalog
+) -> tuple[object, ...]:
     """The task and a speed first, then how many conditions differ, how far the peak is, how many devices."""
     names = [result.name for result in entry.differing(wanted)]
     gpus, devices = wanted.get("devices"), entry.row.devices
     apart = abs(devices - gpus) if devices is not None and isinstance(gpus, int) else 0
-    peak, peak_of_row = peak_of(device, entry.row.precision), entry.row.peak
     ratio = math.inf
-    if peak and peak_of_row:
-        ratio = max(peak, peak_of_row) / min(peak, peak_of_row)
+    other = catalog.devices.get(entry.row.device_id or "")
+    peak, other_peak = device.peak(entry.row.precision), other and other.peak(entry.row.precision)
+    if peak and other_peak:
+        ratio = max(peak, other_peak) / min(peak, other_peak)
     return "task" in names, entry.speed is None, len(names), ratio, apart
 
 

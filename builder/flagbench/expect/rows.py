@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from flagbench.manifests.catalogue import CaseOfModel, Printed, PublishedRow, peak_of, read_cases, read_catalogue
+from flagbench.manifests.catalogue import CaseOfModel, Printed, PublishedRow, read_cases, read_catalogue
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.device_names import find_cards
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
@@ -77,7 +77,7 @@ class Entry:
 
     def to_dict(self, wanted: Mapping[str, Scalar]) -> dict[str, Any]:
         """As JSON."""
-        cells = {name: value for name, value in asdict(self.row).items() if name not in ("row", "peak")}
+        cells = {name: value for name, value in asdict(self.row).items() if name != "row"}
         metrics = [{"name": name, "value": value, "unit": unit} for name, (value, unit) in self.row.metrics.items()]
         differs = [{"name": r.name, "here": r.here, "published": r.expected} for r in self.differing(wanted)]
         own = {"id": self.id, "case": self.case, "source": self.source, "may_be": self.may_be}
@@ -118,11 +118,8 @@ def _number(pattern: str, text: str) -> int | None:
 
 
 def _devices(word: str, catalog: Catalog) -> tuple[str, ...]:
-    """Ids of the devices that a publisher's word fits; a form factor that it names is theirs."""
-    forms = {device.form_factor.lower() for device in catalog.devices.values()}
-    named = [form for form in forms if form in word.lower().split()]
-    fitting = find_cards(word, catalog.devices.values())
-    return tuple(device.id for device in fitting if not named or device.form_factor.lower() in named)
+    """Ids of the devices that a publisher's word fits."""
+    return tuple(device.id for device in find_cards(word, catalog.devices.values()))
 
 
 def _of_claim(claim: Claim, of: CaseOfModel, catalog: Catalog) -> Entry:
@@ -145,7 +142,6 @@ def _of_claim(claim: Claim, of: CaseOfModel, catalog: Catalog) -> Entry:
         software=", ".join(f"{name} {stated[name]}" for name in _SOFTWARE if name in stated),
         conditions="; ".join(f"{name} {value}" for name, value in stated.items() if name not in _OF_CLAIM),
         metrics={metric.name: Printed(str(metric.value), metric.unit) for metric in claim.metrics},
-        peak=peak_of(device, stated.get("precision")),
     )
     source = f"{claim.source.project}, {claim.source.file}, {claim.source.commit}"
     return Entry(claim.id, row, source, claim.case, () if device else _devices(word, catalog))

@@ -62,8 +62,6 @@ class PublishedRow:
     section: str = ""
     conditions: str = ""
     metrics: Mapping[str, Printed] = field(default_factory=dict)
-    peak: float | None = None
-    """The device's published peak in the row's precision, FLOP/s."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +71,7 @@ class _Line(PublishedRow):
     unit: Literal["tokens/s", "samples/s", "TFLOP/s", "%", "GiB", "GB", "B", "s", "min", "h"]
 
 
-COLUMNS = tuple(field.name for field in fields(_Line) if field.name not in ("metrics", "peak"))
+COLUMNS = tuple(field.name for field in fields(_Line) if field.name != "metrics")
 _OF_ROW = tuple(field.name for field in fields(PublishedRow))
 
 
@@ -107,13 +105,6 @@ class CatalogueCases:
     VERSION = "catalogue-cases/v1"
 
 
-def peak_of(device: DeviceModel | None, precision: str | None) -> float | None:
-    """The published peak of a device in the precision of a row, FLOP/s; None where either is not published."""
-    kind = {"mxfp8": "fp8", "nvfp4": "fp4"}.get(precision or "", (precision or "").split("-")[0])
-    peak = None if device is None else device.peaks.get(kind)
-    return None if peak is None else float(peak.flops)
-
-
 def parse_rows(text: str, shown: str, devices: Mapping[str, DeviceModel]) -> tuple[PublishedRow, ...]:
     """The rows of a file. Raises ManifestError with every problem, by line."""
     lines = text.splitlines()
@@ -144,7 +135,7 @@ def parse_rows(text: str, shown: str, devices: Mapping[str, DeviceModel]) -> tup
         problems.append(Problem(shown, start + reader.line_num, (), str(error)))
     if problems:
         raise ManifestError(problems)
-    return tuple(_row(list(values), devices) for _, values in groupby(found, lambda value: value.row))
+    return tuple(_row(list(values)) for _, values in groupby(found, lambda value: value.row))
 
 
 def read_catalogue(catalog: Catalog) -> tuple[Source, ...]:
@@ -195,11 +186,10 @@ def read_cases(catalog: Catalog) -> Mapping[str, CaseOfModel]:
     return own | msgspec.convert(document.data["cases"], dict[str, CaseOfModel])
 
 
-def _row(values: list[_Line], devices: Mapping[str, DeviceModel]) -> PublishedRow:
+def _row(values: list[_Line]) -> PublishedRow:
     first = values[0]
     shared: dict[str, Any] = {name: getattr(first, name) for name in _OF_ROW}
     shared["metrics"] = {value.metric: Printed(value.value, value.unit) for value in values}
-    shared["peak"] = peak_of(devices.get(first.device_id or ""), first.precision)
     return PublishedRow(**shared)
 
 

@@ -94,3 +94,9 @@ class DeviceModel(Manifest):
     def flops(self) -> Mapping[str, float]:
         """Its peaks, FLOP/s, by precision."""
         return {precision: float(peak.flops) for precision, peak in self.peaks.items()}
+
+    def peak(self, label: str | None) -> float | None:
+        """Its peak, FLOP/s, in the precision that a row states, such as `fp8-cs`; None where it is not published."""
+        precision = (label or "").partition("-")[0]
+        peak = self.peaks.get({"mxfp8": "fp8", "nvfp4": "fp4"}.get(precision, precision))
+        return None if peak is None else float(peak.flops)
