@@ -20,7 +20,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.catalogue import Source, read_cases, read_catalogue
+from flagbench.manifests.catalogue import Source, read_catalogue
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
@@ -126,7 +126,6 @@ def main() -> int:
     options = parser.parse_args()
     try:
         catalog = load_catalog(options.folder)
-        read_cases(catalog)
         findings = lint(catalog)
     except FlagbenchError as error:
         print(f"error: {error}\nfix: {error.remedy}", file=sys.stderr)

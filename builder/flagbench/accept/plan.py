@@ -14,7 +14,6 @@ from flagbench.expect.rows import published, wanted_conditions
 from flagbench.image_reference import case_and_stack
 from flagbench.machine.catalog import cards_here, stacks_here
 from flagbench.machine.devices import this_machine
-from flagbench.manifests.catalogue import read_cases
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim
@@ -204,11 +203,14 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[tuple[Ca
                 settings = tuple(f"{key}={value}" for key, value in row.run.set.items())
                 of = Row(f"as {row.id}", _of_claim(case, row, same=True), row.run.precision, settings)
                 found.append((0, -takes, case, of))
-        task = read_cases(catalog)[case.name]
         for device in here:
-            wanted = wanted_conditions(case, task.task, device, gpus)
+            wanted = wanted_conditions(case, case.workload.task, device, gpus)
             for entry in entries:
-                if entry.row.model == task.model and entry.speed == case.gate and not entry.differing(wanted):
+                if (
+                    entry.row.model == case.workload.model
+                    and entry.speed == case.gate
+                    and not entry.differing(wanted)
+                ):
                     value = float(entry.row.metrics[case.gate].value)
                     of = Row(f"as {entry.id}", _of_step(case, case.gate, entry.row.sequence) / value)
                     found.append((1, 0.0, case, of))

@@ -13,7 +13,6 @@ from flagbench.expect.memory import lacking, measured_memory
 from flagbench.expect.rows import Entry, published, wanted_conditions
 from flagbench.machine.catalog import cards_here
 from flagbench.machine.devices import this_machine
-from flagbench.manifests.catalogue import read_cases
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, devices_named, near_names
@@ -127,9 +126,8 @@ class Answer:
 
 def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> Answer:
     """What is published of a case or model. Raises FlagbenchError (usage) for an unknown model or device."""
-    cases, entries = read_cases(catalog), published(catalog)
-    of, case = cases.get(asked), catalog.cases.get(asked)
-    model, task = (asked, None) if of is None else (of.model, of.task)
+    entries, case = published(catalog), catalog.cases.get(asked)
+    model, task = (asked, None) if case is None else (case.workload.model, case.workload.task)
     models = sorted({*catalog.cases, *(entry.row.model for entry in entries)})
     if asked not in models:
         close = near_names(asked, models)
@@ -167,10 +165,9 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
 def _cases_of(model: str, device: DeviceModel, gpus: int | None, catalog: Catalog) -> tuple[list[str], list[str]]:
     """The cases that run a model on a device; and of those that took more memory than it has, what they took."""
     runs, too_large = [], []
-    for name, of in read_cases(catalog).items():
-        if of.model != model and not name.startswith(f"{model}-"):
+    for name, case in catalog.cases.items():
+        if case.workload.model != model and not name.startswith(f"{model}-"):
             continue
-        case = catalog.cases[name]
         memory = measured_memory(case, preset_of(case, "reference"), case.default_precision, gpus)
         if memory is None or memory.gib <= device.memory_gib:
             runs.append(name)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flagbench.expect.rows import Entry, published
-from flagbench.manifests.catalogue import read_cases
 from flagbench.manifests.model import Catalog
 from flagbench.records.model import Metric, Record
 from flagbench.verdict import VerifyResult, verify_reference
@@ -57,8 +56,7 @@ def cited_entries(record: Record, catalog: Catalog) -> list[Entry]:
     device = next((each.id for each in catalog.devices.values() if each.has_name(name)), None)
     if device is None or model != case.presets["reference"].get("model", {}).get("name"):
         return []
-    of = read_cases(catalog)[case.name]
-    conditions: dict[str, Any] = {"device": device, "task": of.task}
+    conditions: dict[str, Any] = {"device": device, "task": case.workload.task}
     conditions |= {other: record.conditions[one] for one, other in _STATED.items() if one in record.conditions}
 
     def unstated(entry: Entry) -> int:
@@ -67,7 +65,7 @@ def cited_entries(record: Record, catalog: Catalog) -> list[Entry]:
     entries = [
         entry
         for entry in published(catalog)
-        if entry.case is None and entry.row.model == of.model and not entry.differing(conditions)
+        if entry.case is None and entry.row.model == case.workload.model and not entry.differing(conditions)
     ]
     return sorted(entries, key=unstated)
 

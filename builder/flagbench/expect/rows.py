@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from flagbench.manifests.catalogue import CaseOfModel, Printed, PublishedRow, read_cases, read_catalogue
+from flagbench.manifests.catalogue import Printed, PublishedRow, read_catalogue
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.device_names import find_cards
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.model import Case, Catalog
-from flagbench.manifests.rows import Claim
+from flagbench.manifests.rows import Claim, Workload
 from flagbench.manifests.settings import reference_conditions
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
 
@@ -87,8 +87,7 @@ class Entry:
 @lru_cache(maxsize=1)
 def published(catalog: Catalog) -> tuple[Entry, ...]:
     """Every claim, then every row of the catalogue."""
-    cases = read_cases(catalog)
-    found = [_of_claim(claim, cases[claim.case], catalog) for claim in catalog.claims.values()]
+    found = [_of_claim(claim, catalog.cases[claim.case].workload, catalog) for claim in catalog.claims.values()]
     for source in read_catalogue(catalog):
         for row in source.rows:
             where = (source.project, row.file or source.path, row.section, source.commit[:8])
@@ -122,7 +121,7 @@ def _devices(word: str, catalog: Catalog) -> tuple[str, ...]:
     return tuple(device.id for device in find_cards(word, catalog.devices.values()))
 
 
-def _of_claim(claim: Claim, of: CaseOfModel, catalog: Catalog) -> Entry:
+def _of_claim(claim: Claim, of: Workload, catalog: Catalog) -> Entry:
     stated: dict[str, Any] = {name: value for name, value in claim.conditions.items() if value != NOT_PUBLISHED}
     if of.task == "matmul":  # where the condition is that of the run's short product
         stated["precision"] = claim.precision.label

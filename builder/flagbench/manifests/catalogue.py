@@ -19,13 +19,12 @@ from msgspec import Meta
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import ManifestError, Problem
 from flagbench.manifests.fields import Count, Identifier, Name, Word
-from flagbench.manifests.load import read_manifest
 from flagbench.manifests.model import Catalog
+from flagbench.manifests.rows import Task
 from flagbench.system.files import read_text, reason
 from flagbench_core.exit_codes import ExitCode
 
 FOLDER = "catalogue"
-Task = Literal["pretraining", "finetuning", "lora", "inference", "matmul", "other"]
 RowPrecision = Literal["fp32", "tf32", "fp16", "bf16", "amp", "fp8", "fp8-cs", "fp8-mx", "mxfp8", "fp4", "nvfp4"]
 
 
@@ -89,22 +88,6 @@ class Source:
     rows: tuple[PublishedRow, ...] = ()
 
 
-@dataclass(frozen=True)
-class CaseOfModel:
-    """What the catalogue calls a case's workload."""
-
-    model: Name
-    task: Task
-
-
-@dataclass(frozen=True)
-class CatalogueCases:
-    """manifests/catalogue/cases.yaml."""
-
-    cases: Mapping[Name, CaseOfModel]
-    VERSION = "catalogue-cases/v1"
-
-
 def parse_rows(text: str, shown: str, devices: Mapping[str, DeviceModel]) -> tuple[PublishedRow, ...]:
     """The rows of a file. Raises ManifestError with every problem, by line."""
     lines = text.splitlines()
@@ -166,24 +149,6 @@ def read_catalogue(catalog: Catalog) -> tuple[Source, ...]:
     if problems:
         raise ManifestError(problems, code=ExitCode.DATA)
     return tuple(found)
-
-
-def read_cases(catalog: Catalog) -> Mapping[str, CaseOfModel]:
-    """The model and task of each case, as the catalogue calls them; one that it does not know is a model of its own.
-
-    Raises ManifestError.
-    """
-    own = {name: CaseOfModel(name, "other") for name in catalog.cases}
-    path = catalog.root / FOLDER / "cases.yaml"
-    if not path.exists():
-        return own
-    document = read_manifest(path, f"{catalog.root.name}/{FOLDER}/{path.name}", CatalogueCases)
-    if not document.problems:
-        for name in document.data["cases"].keys() - catalog.cases.keys():
-            document.problem(("cases", name), "there is no such case")
-    if document.problems:
-        raise ManifestError(document.problems)
-    return own | msgspec.convert(document.data["cases"], dict[str, CaseOfModel])
 
 
 def _row(values: list[_Line]) -> PublishedRow:

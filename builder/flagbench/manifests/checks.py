@@ -31,7 +31,11 @@ _RESOLVED = dict.fromkeys(("case", "division", "preset", "precision", "nodes", "
 
 
 def check(
-    cases: Sequence[Document], devices: Sequence[Document], stacks: Sequence[Document], claims: Sequence[Document]
+    cases: Sequence[Document],
+    devices: Sequence[Document],
+    stacks: Sequence[Document],
+    claims: Sequence[Document],
+    workloads: Sequence[Document],
 ) -> None:
     """Note every problem of the manifests whose shape can be relied on; the others are reported already.
 
@@ -45,6 +49,8 @@ def check(
     _check_stacks(_valid(stacks), case_names, {doc.path.stem for doc in devices})
     _check_needs(_valid(cases), _valid(stacks))
     valid_cases, valid_stacks = ({doc.data["name"]: doc for doc in _valid(docs)} for docs in (cases, stacks))
+    for doc in _valid(workloads):
+        doc.require_known("cases", "case", case_names)
     first_use: dict[str, str] = {}
     for doc in _valid(claims):
         doc.require_known("case", "case", case_names)

@@ -15,7 +15,7 @@ from flagbench.manifests.checks import check
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import Document, ManifestError, read_document
 from flagbench.manifests.model import Case, CaseManifest, Catalog
-from flagbench.manifests.rows import Claim, ClaimsManifest, Raw, build_claim
+from flagbench.manifests.rows import CatalogueCases, Claim, ClaimsManifest, Raw, build_claim
 from flagbench.manifests.stack import Stack, StackManifest
 from flagbench.schema import shipped_manifests, violations
 from flagbench.system.files import expanded
@@ -67,13 +67,15 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
     published = (
         _read_folder(folder, "claims", ClaimsManifest, claims if isinstance(claims, str) else "*") if claims else []
     )
-    documents = cases + devices + stacks + published
-    check(cases, devices, stacks, published)
+    named = _read_folder(folder, "catalogue", CatalogueCases, "cases")
+    documents = cases + devices + stacks + published + named
+    check(cases, devices, stacks, published, named)
     problems = [problem for doc in documents for problem in doc.problems]
     if problems:
         raise ManifestError(problems)
     built_stacks: dict[str, Stack] = {}
-    built = {doc.data["name"]: _case(doc.data, doc.path, built_stacks) for doc in cases}
+    workloads = named[0].data["cases"] if named else {}
+    built = {doc.data["name"]: _case(doc.data, doc.path, workloads, built_stacks) for doc in cases}
     known = {doc.data["id"]: msgspec.convert({**doc.data, "raw": doc.data}, DeviceModel) for doc in devices}
     built_stacks.update((doc.data["name"], build_stack(doc.data, doc.path, built, known)) for doc in stacks)
     return Catalog(
@@ -105,7 +107,7 @@ def read_manifest(path: Path, shown: str, model: type) -> Document:
     return document
 
 
-def _case(raw: Raw, path: Path, stacks: Mapping[str, Stack]) -> Case:
+def _case(raw: Raw, path: Path, workloads: Raw, stacks: Mapping[str, Stack]) -> Case:
     """A Case from its manifest's data, the groups in `depends_on` expanded to condition names.
 
     `stacks`: those of its catalog, which may be added after this call.
@@ -115,7 +117,9 @@ def _case(raw: Raw, path: Path, stacks: Mapping[str, Stack]) -> Case:
         {**metric, "depends_on": [condition for group in metric["depends_on"] for condition in groups[group]]}
         for metric in raw["metrics"]
     ]
-    return replace(msgspec.convert({**raw, "metrics": metrics, "raw": raw, "path": path}, Case), stacks=stacks)
+    workload = workloads.get(raw["name"], {"model": raw["name"], "task": "other"})
+    case = msgspec.convert({**raw, "metrics": metrics, "workload": workload, "raw": raw, "path": path}, Case)
+    return replace(case, stacks=stacks)
 
 
 def build_stack(

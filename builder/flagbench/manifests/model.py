@@ -33,7 +33,7 @@ from flagbench.manifests.fields import (
     Word,
     keys,
 )
-from flagbench.manifests.rows import Claim
+from flagbench.manifests.rows import Claim, Workload
 from flagbench.manifests.stack import Stack
 from flagbench_core.flops import FORMULAS, Formula
 
@@ -282,6 +282,8 @@ class Case(CaseManifest, Manifest):
     raw: Mapping[str, Any]
     """The whole manifest."""
     path: Path
+    workload: Workload
+    """As manifests/catalogue/cases.yaml calls it; a case that is not in it is a model of its own."""
     stacks: Mapping[str, Stack] = field(default_factory=dict, repr=False, compare=False)
     """All stacks of the catalog, by name."""
 

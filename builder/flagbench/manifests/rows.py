@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +26,24 @@ from flagbench.manifests.fields import (
 )
 
 Raw = Mapping[str, Any]
+Task = Literal["pretraining", "finetuning", "lora", "inference", "matmul", "other"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a published row is of, in one spelling for all sources."""
+
+    model: Name
+    task: Task
+
+
+@dataclass(frozen=True)
+class CatalogueCases:
+    """What the files of the catalogue call the workload of each case."""
+
+    VERSION: ClassVar[str] = "catalogue-cases/v1"
+
+    cases: Mapping[Name, Workload]
 
 
 @dataclass(frozen=True)

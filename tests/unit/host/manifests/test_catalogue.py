@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from catalogs import CATALOG
-from flagbench.manifests.catalogue import FOLDER, parse_rows, read_cases, read_catalogue
+from flagbench.manifests.catalogue import FOLDER, parse_rows, read_catalogue
 from flagbench.manifests.documents import ManifestError
 from flagbench_core.exit_codes import ExitCode
 
@@ -25,7 +25,7 @@ def test_own_catalogue_is_sound() -> None:
     sources = read_catalogue(CATALOG)
     assert len(sources) >= 14
     assert all(source.license and source.rows for source in sources)
-    assert read_cases(CATALOG)["llama2-70b"].model == "llama2-70b"
+    assert CATALOG.cases["llama2-70b"].workload.model == "llama2-70b"
 
 
 def test_every_value_is_read_as_printed() -> None:

@@ -142,6 +142,8 @@ def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels:
         (GLM, 'printed: "80.52%"', 'printed: "80.5%"', "claims[11].metrics[0].printed", "'80.5%' 0.8052"),
         (GLM, FIRST_ROW + "    source: nvidia\n", FIRST_ROW, "claims[0].source", "missing dcu, iluvatar"),
         (GLM, "    source: nvidia\n", "    source: nvidai\n", "claims[0].source", "'nvidai' 'nvidia'"),
+        ("catalogue/cases.yaml", "  glm: ", "  gml: ", "cases.gml", "'gml' 'glm'"),
+        ("catalogue/cases.yaml", "task: lora", "task: loras", "cases.llama2-7b-lora.task", "'loras' lora"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named(
