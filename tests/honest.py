@@ -96,23 +96,20 @@ def _manifests(case: str, stack: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def _request(claim: Claim, steps: int | None) -> Request:
     case, stack = copy.deepcopy(_manifests(claim.case, claim.stack or "cpu"))
     run = claim.run
-    settings = [f"{name}={json.dumps(value).strip(chr(34))}" for name, value in run.set.items()]
+    settings = tuple(f"{name}={json.dumps(value).strip(chr(34))}" for name, value in run.set.items())
     warmup = configs.schedule(configs.preset_of(case, run.preset))["warmup_steps"]
-    resolved = configs.resolve(
-        case,
-        stack,
+    options = configs.Options(
         nodes=run.nodes,
         gpus=run.gpus,
         preset=run.preset,
         precision=run.precision,
-        seed=None,
         source=None if run.preset == "tiny" else "files",
         weights=True,
         steps=None if steps is None else steps - warmup,
-        max_samples=None,
         full=steps is None,
         settings=settings,
     )
+    resolved = configs.resolve(case, stack, options)
     words = ["--nodes", str(run.nodes), "--gpus", str(run.gpus), "--precision", run.precision]
     words += [word for setting in settings for word in ("--set", setting)]
     request = Request(

@@ -1,21 +1,42 @@
-"""Resolves a case manifest and the options of a run into one configuration, and computes its digest."""
+"""The configuration of a run: what follows from a case's manifest, a stack's manifest and the options of the run.
+
+The host resolves it before anything starts, the image when it starts, and both refuse the same options. `case` and
+`stack` are manifests as an image reads them: case.json and stacks/NAME.json.
+"""
+
+from __future__ import annotations
 
 import copy
 import hashlib
 import json
 import math
 import operator
-from typing import Any, Dict, List, Optional, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from flagbench_core import DIVISION
 from flagbench_core.evidence.section import INFER, MEASURE, kind_of
 
-TYPES: Dict[str, Any] = {"integer": int, "number": float, "string": str, "boolean": bool}
+TYPES: Mapping[str, Tuple[Any, str]] = {
+    "integer": (int, "an integer"),
+    "number": ((int, float), "a finite number"),
+    "string": (str, "a string"),
+    "boolean": (bool, "true or false"),
+}
+"""The types that a setting can have: those of Python, and in words."""
+BOUNDS: Tuple[Tuple[str, Callable[[Any, Any], bool], str], ...] = (
+    ("minimum", operator.ge, "at least"),
+    ("exclusive_minimum", operator.gt, "more than"),
+    ("maximum", operator.le, "at most"),
+    ("exclusive_maximum", operator.lt, "less than"),
+)
 NOT_ON_CPU = {
     "tf32": "a CPU has no TF32",
     "fp16": "FP16 training does not run on a CPU",
     "fp8": "FP8 training does not run on a CPU",
 }
+WHOLE = {INFER: "the whole set once", MEASURE: "the publisher's iterations"}
+"""The stop rules of full runs that do not train."""
 
 
 class ConfigError(ValueError):
@@ -27,29 +48,114 @@ class ConfigError(ValueError):
         self.remedy = remedy
 
 
-def merge(base: Dict[str, Any], override: Dict[str, Any]) -> Dict[str, Any]:
+@dataclass(frozen=True)
+class Options:
+    """What a run is asked for, as far as it decides the configuration or whether the case supports it."""
+
+    nodes: int = 1
+    gpus: int = 1
+    """Processes per node."""
+    preset: str = "reference"
+    precision: Optional[str] = None
+    """None: the case's own."""
+    seed: Optional[int] = None
+    """None: the case's own."""
+    source: Optional[str] = None
+    """Where the data are from, `files` or `synthetic`; None: the preset's own."""
+    weights: bool = False
+    """Whether there is a folder of weights; without one they are random."""
+    steps: Optional[int] = None
+    max_samples: Optional[int] = None
+    full: bool = False
+    settings: Tuple[str, ...] = ()
+    """Hyper-parameters as NAME=VALUE."""
+    roofs: bool = False
+    """Whether roofs are measured before the steps."""
+    resume: bool = False
+    out: bool = False
+    """Whether there is a folder for the record and for checkpoints."""
+
+
+def resolve(case: Mapping[str, Any], stack: Mapping[str, Any], options: Options) -> Dict[str, Any]:
+    """Everything that determines what is executed, as plain data, without paths and addresses.
+
+    `train.window_steps` of the result is the number of measured steps, or null for the published run to convergence.
+    Raises ConfigError for what the case, its engine or the stack does not support.
+    """
+    config = choose(case, stack, options)
+    _choose_layout(config)
+    check_layout(case, config)
+    _check_checkpoints(case, config, options)
+    _choose_length(config, options)
+    return config
+
+
+def choose(case: Mapping[str, Any], stack: Mapping[str, Any], options: Options) -> Dict[str, Any]:
+    """The configuration but for its layout and its length, which depend on the ranks. Raises ConfigError."""
+    if options.preset not in case["presets"]:
+        raise ConfigError(
+            "%s has no %s preset" % (case["name"], options.preset),
+            "choose one of: %s" % ", ".join(sorted(case["presets"])),
+        )
+    why = stack["does_not_run"].get(case["name"]) or case["does_not_run"].get(stack["name"])
+    if why:
+        raise ConfigError(
+            "%s does not run on the stack %s: %s" % (case["name"], stack["name"], why),
+            "choose another stack; `flagbench list stacks` shows them",
+        )
+    config = preset_of(case, options.preset)
+    for text in options.settings:
+        name, value = read_setting(case, text)
+        put(config, case["settable"][name]["path"], value)
+    _check_micro_batches(schedule(config))
+    data = config["data"]
+    default = data.pop("default", None)
+    data["source"] = options.source or default
+    config.update(
+        case=case["name"],
+        division=DIVISION,
+        preset=options.preset,
+        precision=choose_precision(case, stack, options.precision),
+        nodes=options.nodes,
+        gpus=options.gpus,
+        seed=case.get("default_seed", 0) if options.seed is None else options.seed,
+        weights="pretrained" if options.weights else "random",
+    )
+    _check_engine(case, stack, config)
+    if options.roofs and kind_of(config) == MEASURE:
+        raise ConfigError("--roofs: %s has no steps of a model" % case["name"], "omit --roofs")
+    return config
+
+
+# Presets and settings
+
+
+def preset_of(case: Mapping[str, Any], preset: str) -> Dict[str, Any]:
+    """A preset: `reference`, overlaid with what it changes."""
+    return merge(case["presets"]["reference"], {} if preset == "reference" else case["presets"][preset])
+
+
+def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> Dict[str, Any]:
     """A copy of `base` with the keys of `override` replaced, recursively."""
-    result = copy.deepcopy(base)
+    result = copy.deepcopy(dict(base))
     for key, value in override.items():
-        if isinstance(value, dict) and isinstance(result.get(key), dict):
+        if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
             result[key] = merge(result[key], value)
         else:
             result[key] = copy.deepcopy(value)
     return result
 
 
-def canonical(config: Dict[str, Any]) -> str:
-    """The canonical JSON text that the digest is computed of: sorted keys, no spaces, no NaN."""
-    return json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+def put(config: Dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a dotted path, whose sections are there."""
+    *sections, key = path.split(".")
+    for section in sections:
+        config = config[section]
+    config[key] = value
 
 
-def digest(config: Dict[str, Any]) -> str:
-    """`sha256:` and the hash of the canonical text."""
-    return "sha256:" + hashlib.sha256(canonical(config).encode("utf-8")).hexdigest()
-
-
-def parse_setting(case: Dict[str, Any], text: str) -> Tuple[List[str], Any]:
-    """Parse `--set NAME=VALUE` into the path and typed value to set. Raises ConfigError if it is not settable."""
+def read_setting(case: Mapping[str, Any], text: str) -> Tuple[str, Any]:
+    """The name and the typed value of `--set NAME=VALUE`. Raises ConfigError if the case does not allow it."""
     name, equals, raw = text.partition("=")
     settable = case["settable"]
     if not equals:
@@ -59,46 +165,62 @@ def parse_setting(case: Dict[str, Any], text: str) -> Tuple[List[str], Any]:
             "--set %s: not a settable hyper-parameter of %s" % (name, case["name"]),
             "choose one of: %s" % ", ".join(sorted(settable)),
         )
-    rule = settable[name]
-    value = _typed(name, raw, rule["type"])
-    for key, broken, words in (
-        ("minimum", operator.lt, "at least"),
-        ("exclusive_minimum", operator.le, "more than"),
-        ("maximum", operator.gt, "at most"),
-        ("exclusive_maximum", operator.ge, "less than"),
-    ):
-        if key in rule and broken(value, rule[key]):
-            raise ConfigError("--set %s: %s is out of range" % (name, raw), "it must be %s %s" % (words, rule[key]))
-    if "choices" in rule and value not in rule["choices"]:
-        raise ConfigError(
-            "--set %s: %s is not valid" % (name, raw),
-            "choose one of: %s" % ", ".join(str(c) for c in rule["choices"]),
-        )
-    return rule["path"].split("."), value
+    value = _typed(raw, settable[name]["type"])
+    fault = setting_fault(settable[name], value)
+    if fault is not None:
+        raise ConfigError("--set %s: %r is not valid" % (name, raw), "it %s" % fault)
+    return name, value
 
 
-def _typed(name: str, raw: str, kind: str) -> Any:
+def _typed(raw: str, kind: str) -> Any:
+    """The value that a text has as a type; the text itself where it has none."""
     if kind == "boolean":
-        if raw.lower() in ("true", "false"):
-            return raw.lower() == "true"
-        raise ConfigError("--set %s: %r is not a boolean" % (name, raw), "write true or false")
+        return {"true": True, "false": False}.get(raw.lower(), raw)
     try:
-        value = TYPES[kind](raw)
+        if kind == "integer":
+            return int(raw)
+        if kind == "number":
+            return float(raw)
     except ValueError:
-        words = "an integer" if kind == "integer" else "a %s" % kind
-        raise ConfigError("--set %s: %r is not %s" % (name, raw, words), "give %s" % words) from None
-    if isinstance(value, float) and not math.isfinite(value):
-        # It would pass a one-sided range, and canonical JSON cannot represent it.
-        raise ConfigError("--set %s: %s is not a finite number" % (name, raw), "give a finite number")
-    return value
+        pass
+    return raw
 
 
-def choose_precision(case: Dict[str, Any], stack: Dict[str, Any], asked: Optional[str]) -> str:
-    """The precision to execute: the requested one, else the case's default, where a CPU uses fp32 for TF32 and
-    FP16."""
+def setting_fault(rule: Mapping[str, Any], value: Any) -> Optional[str]:
+    """What a value must be and is not, as in `must be at least 1`; None if `rule`, an entry of `settable`, allows it.
+
+    Numbers are finite: another would pass a one-sided range, and canonical JSON cannot represent it.
+    """
+    kind, expected = TYPES[rule["type"]]
+    typed = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+    if not typed or (isinstance(value, float) and not math.isfinite(value)):
+        return "must be %s" % expected
+    for name, holds, words in BOUNDS:
+        if name in rule and not holds(value, rule[name]):
+            return "must be %s %s" % (words, rule[name])
+    if "choices" in rule and value not in rule["choices"]:
+        return "must be one of: %s" % ", ".join(map(str, rule["choices"]))
+    return None
+
+
+def _check_micro_batches(section: Mapping[str, Any]) -> None:
+    micro = section.get("micro_batch_size")
+    if micro is not None and section["batch_size"] % micro:
+        raise ConfigError(
+            "batch_size %d is not a multiple of micro_batch_size %d" % (section["batch_size"], micro),
+            "make batch_size a multiple of micro_batch_size; both may be set",
+        )
+
+
+def choose_precision(case: Mapping[str, Any], stack: Mapping[str, Any], asked: Optional[str]) -> str:
+    """The precision to execute: the requested one, else the case's default; a CPU executes fp32 where it lacks that.
+
+    Raises ConfigError for a precision that the case or a CPU does not have.
+    """
+    default: str = case["default_precision"]
     processor = stack["device"]["kind"] == "cpu"
     if asked is None:
-        return "fp32" if case["default_precision"] in NOT_ON_CPU and processor else case["default_precision"]
+        return "fp32" if default in NOT_ON_CPU and processor else default
     if asked not in case["precisions"]:
         raise ConfigError(
             "%s does not run in %s" % (case["name"], asked),
@@ -113,73 +235,29 @@ def choose_precision(case: Dict[str, Any], stack: Dict[str, Any], asked: Optiona
     return asked
 
 
-def resolve(
-    case: Dict[str, Any],
-    stack: Dict[str, Any],
-    *,
-    nodes: int,
-    gpus: int,
-    preset: str,
-    precision: Optional[str],
-    seed: Optional[int],
-    source: Optional[str],
-    weights: bool,
-    steps: Optional[int],
-    max_samples: Optional[int],
-    full: bool,
-    settings: List[str],
-) -> Dict[str, Any]:
-    """Everything that determines what is executed, as plain data, without paths and addresses.
+# Engines and layouts
 
-    `source` is "files", "synthetic" or None (the preset's own default). `train.window_steps` of the result is
-    the number of measured steps, or null for the published run to convergence.
-    """
-    if preset not in case["presets"]:
-        raise ConfigError(
-            "%s has no %s preset" % (case["name"], preset),
-            "choose one of: %s" % ", ".join(sorted(case["presets"])),
-        )
-    why = stack["does_not_run"].get(case["name"]) or case["does_not_run"].get(stack["name"])
+
+def engine_of(case: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """The engine of a configuration: `engine.name`, else the case's only engine."""
+    return str(config["engine"]["name"] if "engine" in config else next(iter(case["engines"])))
+
+
+def _check_engine(case: Mapping[str, Any], stack: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the engine does not support the stack or the number of nodes."""
+    name = engine_of(case, config)
+    engine, nodes = case["engines"][name], config["nodes"]
+    why = engine.get("does_not_run", {}).get(stack["name"])
     if why:
         raise ConfigError(
-            "%s does not run on the stack %s: %s" % (case["name"], stack["name"], why),
-            "choose another stack; `flagbench list stacks` shows them",
+            "the %s engine does not run on the stack %s: %s" % (name, stack["name"], why),
+            _instead(case, name, "choose another stack"),
         )
-    config = preset_of(case, preset)
-    for text in settings:
-        path, value = parse_setting(case, text)
-        section = config
-        for key in path[:-1]:
-            section = section[key]
-        section[path[-1]] = value
-    _check_micro_batches(schedule(config))
-    data = config["data"]
-    data["source"] = source or data.pop("default")
-    data.pop("default", None)
-    config.update(
-        case=case["name"],
-        division=DIVISION,
-        preset=preset,
-        precision=choose_precision(case, stack, precision),
-        nodes=nodes,
-        gpus=gpus,
-        seed=case.get("default_seed", 0) if seed is None else seed,
-        weights="pretrained" if weights else "random",
-    )
-    if kind_of(config) == MEASURE and max_samples is not None:
-        raise ConfigError("--max-samples: %s has no samples" % case["name"], "use --steps")
-    _choose_layout(config)
-    check_engine(case, stack, config)
-    _choose_length(schedule(config), data["source"], replicas(config), steps, max_samples, full)
-    return config
-
-
-def _check_micro_batches(section: Dict[str, Any]) -> None:
-    micro = section.get("micro_batch_size")
-    if micro is not None and section["batch_size"] % micro:
+    if nodes > engine.get("max_nodes", nodes):
+        most = "one node" if engine["max_nodes"] == 1 else "at most %d nodes" % engine["max_nodes"]
         raise ConfigError(
-            "batch_size %d is not a multiple of micro_batch_size %d" % (section["batch_size"], micro),
-            "make batch_size a multiple of micro_batch_size; both may be set",
+            "the %s engine supports %s, but this run has %d" % (name, most, nodes),
+            _instead(case, name, "use fewer nodes"),
         )
 
 
@@ -191,85 +269,10 @@ def _choose_layout(config: Dict[str, Any]) -> None:
         section["tp"] = max(1, min(gpus, ranks // section.get("pp", 1)))
 
 
-def preset_of(case: Dict[str, Any], preset: str) -> Dict[str, Any]:
-    """A preset: `reference`, overlaid with what it changes."""
-    return merge(case["presets"]["reference"], {} if preset == "reference" else case["presets"][preset])
-
-
-def schedule(config: Dict[str, Any]) -> Dict[str, Any]:
-    """The section with the length of the run, named as the kind of case: `train`, `infer` or `measure`."""
-    section: Dict[str, Any] = config[kind_of(config)]
-    return section
-
-
-def _choose_length(
-    section: Dict[str, Any],
-    source: str,
-    replicas: int,
-    steps: Optional[int],
-    max_samples: Optional[int],
-    full: bool,
-) -> None:
-    """Set `window_steps`: as requested, else None unless the data are synthetic, which keep the preset's window."""
-    if steps is not None:
-        section["window_steps"] = steps
-    elif max_samples is not None:
-        batch = section["batch_size"] * replicas
-        section["window_steps"] = max(1, -(-max_samples // batch))
-    elif full or source != "synthetic":
-        section["window_steps"] = None
-
-
-WHOLE = {INFER: "the whole set once", MEASURE: "the publisher's iterations"}
-"""The stop rules of full runs that do not train; the host side has them in verdict/derivation.py."""
-
-
-def stop_rule(config: Dict[str, Any]) -> str:
-    """When a run ends, in the wording of a claim."""
-    train = schedule(config)
-    if train["window_steps"] is not None:
-        return "window of %d steps" % train["window_steps"]
-    if kind_of(config) in WHOLE:
-        return WHOLE[kind_of(config)]
-    limit = "%d epochs" % train["max_epochs"]
-    if train.get("max_samples") is not None:
-        limit = "%d samples" % train["max_samples"]
-    return limit if train["target_acc"] is None else "acc >= %g or %s" % (train["target_acc"], limit)
-
-
-def replicas(config: Dict[str, Any]) -> int:
-    """The data-parallel replicas of a resolved configuration: as many as there are ranks for."""
-    section = config.get("layout", {})
-    ranks: int = config["nodes"] * config["gpus"]
-    return ranks // int(section.get("tp", 1) * section.get("pp", 1))
-
-
-def engine_of(case: Dict[str, Any], config: Dict[str, Any]) -> str:
-    """The engine of a resolved configuration: `engine.name`, else the case's only engine."""
-    return str(config["engine"]["name"] if "engine" in config else next(iter(case["engines"])))
-
-
-def check_engine(case: Dict[str, Any], stack: Dict[str, Any], config: Dict[str, Any]) -> None:
-    """Raise ConfigError if the engine does not support the stack, the number of nodes or ranks, or the layout."""
+def check_layout(case: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the engine does not support the layout, or the layout does not divide ranks and model."""
     name = engine_of(case, config)
-    engine, nodes = case["engines"][name], config["nodes"]
-    why = engine.get("does_not_run", {}).get(stack["name"])
-    if why:
-        raise ConfigError(
-            "the %s engine does not run on the stack %s: %s" % (name, stack["name"], why),
-            instead(case, name, "choose another stack"),
-        )
-    if nodes > engine.get("max_nodes", nodes):
-        most = "one node" if engine["max_nodes"] == 1 else "at most %d nodes" % engine["max_nodes"]
-        raise ConfigError(
-            "the %s engine supports %s, but this run has %d" % (name, most, nodes),
-            instead(case, name, "use fewer nodes"),
-        )
-    _check_layout(case, name, config)
-
-
-def _check_layout(case: Dict[str, Any], name: str, config: Dict[str, Any]) -> None:
-    axes, section = case["engines"][name]["layout"], config.get("layout", {})
+    engine, section = case["engines"][name], config.get("layout", {})
     tp, pp = section.get("tp", 1), section.get("pp", 1)
     ranks = config["nodes"] * config["gpus"]
     if ranks % (tp * pp):
@@ -279,12 +282,12 @@ def _check_layout(case: Dict[str, Any], name: str, config: Dict[str, Any]) -> No
             % (tp * pp, " and ".join("--set " + axis for axis in ("tp", "pp") if axis in case["settable"])),
         )
     for axis, size in (("dp", ranks // (tp * pp)), ("tp", tp), ("pp", pp)):
-        if size > 1 and axis not in axes:
+        if size > 1 and axis not in engine["layout"]:
             raise ConfigError(
                 "the %s engine does not support a layout with %s %d" % (name, axis, size),
-                instead(case, name, "it supports only %s" % (", ".join(axes) or "one rank")),
+                _instead(case, name, "it supports only %s" % (", ".join(engine["layout"]) or "one rank")),
             )
-        for path in case["engines"][name].get("divides", {}).get(axis, ()):
+        for path in engine.get("divides", {}).get(axis, ()):
             found: Any = config
             for key in path.split("."):
                 found = found[key]
@@ -295,23 +298,32 @@ def _check_layout(case: Dict[str, Any], name: str, config: Dict[str, Any]) -> No
                 )
 
 
-def check_checkpoints(case: Dict[str, Any], config: Dict[str, Any], writes: Any, resumes: Any) -> None:
+def replicas(config: Mapping[str, Any]) -> int:
+    """The data-parallel replicas of a resolved configuration: as many as there are ranks for."""
+    section = config.get("layout", {})
+    ranks: int = config["nodes"] * config["gpus"]
+    return ranks // int(section.get("tp", 1) * section.get("pp", 1))
+
+
+def _check_checkpoints(case: Mapping[str, Any], config: Mapping[str, Any], options: Options) -> None:
     """Raise ConfigError if the run should write checkpoints or resume, and its case or engine does not support it."""
-    if resumes and not case["resume"]:
+    writes = schedule(config).get("checkpoint_every_steps")
+    if options.resume and not case["resume"]:
         raise ConfigError("%s does not support resuming" % case["name"], "omit --resume")
     name = engine_of(case, config)
     if not case["engines"][name].get("resume", case["resume"]):
         for asked, words, option in (
-            (resumes, "cannot resume from a checkpoint", "--resume"),
+            (options.resume, "cannot resume from a checkpoint", "--resume"),
             (writes, "cannot write checkpoints", "--set checkpoint_every_steps"),
         ):
             if asked:
-                raise ConfigError(
-                    "the %s engine %s" % (name, words), instead(case, name, "omit %s" % option, or_else=True)
-                )
+                remedy = "omit %s" % option
+                raise ConfigError("the %s engine %s" % (name, words), _instead(case, name, remedy, or_else=True))
+    if writes and not options.out:
+        raise ConfigError("checkpoints are written below --out, which is not set", "set --out DIR")
 
 
-def instead(case: Dict[str, Any], engine: str, remedy: str, or_else: bool = False) -> str:
+def _instead(case: Mapping[str, Any], engine: str, remedy: str, or_else: bool = False) -> str:
     """The remedy; if --set can choose another engine, that instead of `remedy`, or both with `or_else`."""
     settings = [name for name, rule in case["settable"].items() if rule["path"] == "engine.name"]
     others = [name for name in case["engines"] if name != engine]
@@ -319,3 +331,62 @@ def instead(case: Dict[str, Any], engine: str, remedy: str, or_else: bool = Fals
         return remedy
     other = "use --set %s=%s" % (settings[0], others[0])
     return "%s, or %s" % (other, remedy) if or_else else other
+
+
+# Length
+
+
+def schedule(config: Mapping[str, Any]) -> Dict[str, Any]:
+    """The section with the length of the run, named as the kind of case: `train`, `infer` or `measure`."""
+    section: Dict[str, Any] = config[kind_of(config)]
+    return section
+
+
+def _choose_length(config: Dict[str, Any], options: Options) -> None:
+    """Set `window_steps`: as requested, else None unless the data are synthetic, which keep the preset's window."""
+    section = schedule(config)
+    if options.steps is not None:
+        section["window_steps"] = options.steps
+    elif options.max_samples is not None:
+        if kind_of(config) == MEASURE:
+            raise ConfigError("--max-samples: %s has no samples" % config["case"], "use --steps")
+        batch = section["batch_size"] * replicas(config)
+        section["window_steps"] = max(1, -(-options.max_samples // batch))
+    elif options.full or config["data"]["source"] != "synthetic":
+        section["window_steps"] = None
+
+
+def stop_rule(config: Mapping[str, Any]) -> str:
+    """When a run ends, in the wording of a claim.
+
+    Raises KeyError or TypeError for a configuration that does not say it: one of a record may be anything.
+    """
+    length = schedule(config)
+    if length["window_steps"] is not None:
+        return "window of %d steps" % _integer(length["window_steps"])
+    if kind_of(config) in WHOLE:
+        return WHOLE[kind_of(config)]
+    limit = "%d epochs" % _integer(length["max_epochs"])
+    if length.get("max_samples") is not None:
+        limit = "%d samples" % _integer(length["max_samples"])
+    return limit if length["target_acc"] is None else "acc >= %g or %s" % (length["target_acc"], limit)
+
+
+def _integer(value: Any) -> int:
+    """An integer as it is. Raises TypeError for anything else, which %d would round or take as one."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError("%r is not an integer" % (value,))
+    return value
+
+
+# Digest
+
+
+def canonical(config: Mapping[str, Any]) -> str:
+    """The canonical JSON text that the digest is computed of: sorted keys, no spaces, no NaN."""
+    return json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(config: Mapping[str, Any]) -> str:
+    """`sha256:` and the hash of the canonical text."""
+    return "sha256:" + hashlib.sha256(canonical(config).encode("utf-8")).hexdigest()

@@ -62,13 +62,9 @@ SIZES = {
 def resolved(name, layers):
     """A case on one rank, at a small size."""
     case = manifests.load_case(name)
-    config = configuration.resolve(
-        case,
-        manifests.load_stack("cpu"),
-        **{"nodes": 1, "gpus": 1, "preset": "reference", "precision": None, "seed": None},
-        **{"source": "synthetic", "weights": False, "steps": 1, "max_samples": None, "full": False},
-        settings=["%s=1" % setting for setting in ("tp", "pp") if setting in case["settable"]],
-    )
+    whole = tuple("%s=1" % setting for setting in ("tp", "pp") if setting in case["settable"])
+    options = configuration.Options(source="synthetic", steps=1, settings=whole)
+    config = configuration.resolve(case, manifests.load_stack("cpu"), options)
     return configuration.merge(configuration.merge(config, SIZES[name]), {"model": {"layers": layers}})
 
 

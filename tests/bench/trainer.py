@@ -39,19 +39,9 @@ T_975 = 2.145  # Student's t, 97.5 %, 14 degrees of freedom
 
 def resolved():
     """The tiny preset on synthetic data with the published dropout: the same work on both sides."""
-    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "precision": None, "seed": 0}
-    settings = ["batch_size=%d" % BATCH, "dropout=0.1", "attention_dropout=0.1", "classifier_dropout=0.2"]
-    return configuration.resolve(
-        manifests.load_case("distilbert"),
-        manifests.load_stack("cpu"),
-        source="synthetic",
-        weights=False,
-        steps=STEPS,
-        max_samples=None,
-        full=False,
-        settings=settings,
-        **options,
-    )
+    settings = ("batch_size=%d" % BATCH, "dropout=0.1", "attention_dropout=0.1", "classifier_dropout=0.2")
+    options = configuration.Options(preset="tiny", seed=0, source="synthetic", steps=STEPS, settings=settings)
+    return configuration.resolve(manifests.load_case("distilbert"), manifests.load_stack("cpu"), options)
 
 
 def ours(config):

@@ -23,7 +23,7 @@ pytest.importorskip("peft", reason="the publisher's adapters")
 
 from flagbench_cases.contract import INFER
 from flagbench_cases.shared.manifests import load_case, load_stack, package_of
-from flagbench_core.config import merge, resolve
+from flagbench_core.config import Options, merge, resolve
 from reenact import pairs, verdict
 from reenact.__main__ import parse, resolved
 from running import need_megatron
@@ -70,9 +70,8 @@ def _same_rounding() -> Iterator[None]:
 
 def configured(case: str, precision: str) -> dict[str, Any]:
     """The tiny preset on synthetic data, as CHANGED has it."""
-    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "source": "synthetic", "steps": STEPS}
-    unset = dict.fromkeys(("precision", "seed", "max_samples"))
-    config = resolve(load_case(case), load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
+    options = Options(preset="tiny", source="synthetic", steps=STEPS)
+    config = resolve(load_case(case), load_stack("cpu"), options)
     return merge(config, merge(CHANGED[case], {"precision": precision}))
 
 

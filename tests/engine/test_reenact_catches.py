@@ -21,7 +21,7 @@ pytest.importorskip("transformers", reason="the publisher's models")
 
 from flagbench_cases.cases.distilbert import workload
 from flagbench_cases.shared.manifests import load_case, load_stack
-from flagbench_core.config import resolve
+from flagbench_core.config import Options, resolve
 from reenact import inventory, pairs, verdict
 from running import ENTRYPOINTS
 from warmup import warm
@@ -38,9 +38,7 @@ ONE = {"low": 0.99, "value": 1.0, "high": 1.01}
 
 
 def configured() -> dict[str, Any]:
-    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "source": "synthetic", "steps": 1}
-    unset = dict.fromkeys(("precision", "seed", "max_samples"))
-    return resolve(CASE, load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
+    return resolve(CASE, load_stack("cpu"), Options(preset="tiny", source="synthetic", steps=1))
 
 
 def step_of(folder: Path, change: Callable[[Any], None] = lambda module: None) -> dict[str, Any]:

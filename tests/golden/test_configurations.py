@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flagbench_cases.shared.manifests import case_names, load_case, load_stack
-from flagbench_core.config import digest, resolve
+from flagbench_core.config import Options, digest, resolve
 
 pytestmark = pytest.mark.image
 
@@ -22,22 +22,7 @@ STACKS = ("cpu", "cuda13")
 
 def digest_of(case, preset, stack):
     """The digest of a case on four nodes of eight devices, which every preset can be split over."""
-    config = resolve(
-        load_case(case),
-        load_stack(stack),
-        nodes=4,
-        gpus=8,
-        preset=preset,
-        precision=None,
-        seed=None,
-        source=None,
-        weights=False,
-        steps=None,
-        max_samples=None,
-        full=False,
-        settings=[],
-    )
-    return digest(config)
+    return digest(resolve(load_case(case), load_stack(stack), Options(nodes=4, gpus=8, preset=preset)))
 
 
 def digests():

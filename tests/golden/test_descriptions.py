@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from flagbench_cases.shared.manifests import case_names, load_case, load_stack, package_of
-from flagbench_core.config import resolve
+from flagbench_core.config import Options, resolve
 from running import need_imports
 from workloads import on_ranks, set_up
 
@@ -35,9 +35,8 @@ SHARED = {"device_model", "devices", "nodes", "division", "precision", "seed", "
 
 def describe(case: str, folder: Path, rank: int, world: int) -> dict[str, Any]:
     """The description of a case's workload, as a record has it."""
-    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "source": "synthetic", "steps": 9}
-    unset = dict.fromkeys(("precision", "seed", "max_samples"))
-    config = resolve(load_case(case), load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
+    options = Options(preset="tiny", source="synthetic", steps=9)
+    config = resolve(load_case(case), load_stack("cpu"), options)
     module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(case))
     return json.loads(json.dumps(set_up(module.build, config, folder).describe()))
 

@@ -64,13 +64,14 @@ def parse(argv: List[str]) -> argparse.Namespace:
 def resolved(arguments: argparse.Namespace, case: Dict[str, Any]) -> Dict[str, Any]:
     """The configuration of both sides: faithful, one device, synthetic data, random weights."""
     whole = ["%s=1" % name for name in ("tp", "pp") if name in case["settable"]]  # on one device
-    config = configuration.resolve(
-        case,
-        manifests.load_stack(arguments.stack),
-        **{"nodes": 1, "gpus": 1, "preset": arguments.preset, "seed": None},
-        **{"precision": arguments.precision, "source": "synthetic", "weights": False},
-        **{"settings": [*whole, *arguments.set], "steps": STEPS, "max_samples": None, "full": False},
+    options = configuration.Options(
+        preset=arguments.preset,
+        precision=arguments.precision,
+        source="synthetic",
+        steps=STEPS,
+        settings=(*whole, *arguments.set),
     )
+    config = configuration.resolve(case, manifests.load_stack(arguments.stack), options)
     return dict(configuration.merge(config, SMALL[case["name"]] if arguments.small else {}), stack=arguments.stack)
 
 

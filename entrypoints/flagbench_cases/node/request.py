@@ -15,7 +15,7 @@ from flagbench_cases.shared import checkpoint_facts, manifests
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.redaction import option_names, redact
 from flagbench_core import config, process_limits
-from flagbench_core.evidence.section import MEASURE, kind_of
+from flagbench_core.evidence.section import MEASURE
 
 ROOFS_SHARE = 6
 """The case roofs takes so many times as long as what of it is measured before the steps: 120 s, and 20 s."""
@@ -77,29 +77,27 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
         source, folder = None, None  # the tiny preset has its own data set, and a measurement has none
     weights = find_weights(arguments.weights, folder)
     folder = find_data(folder)
+    options = config.Options(
+        nodes=arguments.nodes,
+        gpus=arguments.gpus,
+        preset=arguments.preset,
+        precision=arguments.precision,
+        seed=arguments.seed,
+        source=source,
+        weights=weights is not None,
+        steps=arguments.steps,
+        max_samples=arguments.max_samples,
+        full=arguments.full,
+        settings=tuple(arguments.set),
+        roofs=arguments.roofs,
+        resume=bool(arguments.resume),
+        out=bool(arguments.out),
+    )
     try:
-        resolved = config.resolve(
-            case,
-            stack,
-            nodes=arguments.nodes,
-            gpus=arguments.gpus,
-            preset=arguments.preset,
-            precision=arguments.precision,
-            seed=arguments.seed,
-            source=source,
-            weights=weights is not None,
-            steps=arguments.steps,
-            max_samples=arguments.max_samples,
-            full=arguments.full,
-            settings=arguments.set,
-        )
-        writes = config.schedule(resolved).get("checkpoint_every_steps")
-        config.check_checkpoints(case, resolved, writes, arguments.resume)
+        resolved = config.resolve(case, stack, options)
     except config.ConfigError as error:
         raise UsageError(error.message, error.remedy) from None
     roofs = roofs_beside(resolved) if arguments.roofs else None
-    if writes and not arguments.out:
-        raise UsageError("checkpoints are written below --out, which is not set", "set --out DIR")
     placement = locate_node(arguments.nodes, arguments.node_rank, arguments.master)
     arguments.weights = weights
     arguments.resume = find_checkpoint(arguments.resume, resolved)
@@ -133,12 +131,7 @@ def check_ranks(arguments: argparse.Namespace, stack: Dict[str, Any]) -> None:
 
 
 def roofs_beside(resolved: Dict[str, Any]) -> Dict[str, Any]:
-    """The configuration of the roofs that are measured before the steps of another case, in its precision.
-
-    Raises UsageError if it is a case that measures itself.
-    """
-    if kind_of(resolved) == MEASURE:
-        raise UsageError("--roofs: %s has no steps of a model" % resolved["case"], "omit --roofs")
+    """The configuration of the roofs that are measured before the steps of another case, in its precision."""
     found = config.preset_of(manifests.load_case("roofs"), resolved["preset"])
     found.update(case="roofs", **{name: resolved[name] for name in ("nodes", "gpus", "precision")})
     found["measure"]["seconds"] /= ROOFS_SHARE

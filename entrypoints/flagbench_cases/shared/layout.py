@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, List, NamedTuple
 
+from flagbench_core.config import replicas
+
 AXES = ("dp", "tp", "pp")
 
 
@@ -71,5 +73,4 @@ def layout_of(config: Dict[str, Any]) -> Layout:
     """The layout of a resolved configuration: `layout.tp`, `layout.pp`, and as many replicas as there are ranks
     for."""
     section = config.get("layout", {})
-    tp, pp = section.get("tp", 1), section.get("pp", 1)
-    return Layout(config["nodes"] * config["gpus"] // (tp * pp), tp, pp)
+    return Layout(replicas(config), section.get("tp", 1), section.get("pp", 1))

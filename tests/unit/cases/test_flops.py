@@ -13,7 +13,7 @@ import torch
 
 from flagbench_cases.contract import INFER, Work
 from flagbench_cases.shared.manifests import load_case, load_stack, package_of
-from flagbench_core.config import merge, resolve
+from flagbench_core.config import Options, merge, resolve
 from flagbench_core.flops import FORMULAS, batch_of
 from running import need_imports
 from workloads import on_ranks, set_up
@@ -45,9 +45,8 @@ def counted(case: str, changes: dict[str, Any], folder: Path, rank: int, world: 
     """The work of a step, and the FLOPs that torch counts in it."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "source": "synthetic", "steps": 9}
-    unset = dict.fromkeys(("precision", "seed", "max_samples"))
-    config = resolve(load_case(case), load_stack("cpu"), weights=False, full=False, settings=[], **options, **unset)
+    options = Options(preset="tiny", source="synthetic", steps=9)
+    config = resolve(load_case(case), load_stack("cpu"), options)
     module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(case))
     work = set_up(module.build, merge(config, changes), folder)
     infers = hasattr(work, "infer")

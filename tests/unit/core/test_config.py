@@ -44,6 +44,7 @@ CASE: dict[str, Any] = {
         "target_acc": {"path": "train.target_acc", "type": "number", "exclusive_minimum": 0, "maximum": 1},
         "temperature": {"path": "model.temperature", "type": "number"},
         "shuffle": {"path": "train.shuffle", "type": "boolean"},
+        "checkpoint_every_steps": {"path": "train.checkpoint_every_steps", "type": "integer", "minimum": 0},
         "optimizer": {"path": "train.optimizer", "type": "string", "choices": ["adam", "sgd"]},
     },
 }
@@ -52,20 +53,7 @@ A100 = {"name": "a100", "device": {"kind": "cuda"}, "does_not_run": {}}
 
 
 def resolve(stack: dict[str, Any] = CPU, case: dict[str, Any] = CASE, **changes: Any) -> dict[str, Any]:
-    asked: dict[str, Any] = {
-        "nodes": 1,
-        "gpus": 1,
-        "preset": "reference",
-        "precision": None,
-        "seed": 0,
-        "source": None,
-        "weights": False,
-        "steps": None,
-        "max_samples": None,
-        "full": False,
-        "settings": [],
-    }
-    return config.resolve(case, stack, **dict(asked, **changes))
+    return config.resolve(case, stack, config.Options(**changes))
 
 
 @pytest.mark.parametrize(
@@ -81,10 +69,9 @@ def resolve(stack: dict[str, Any] = CPU, case: dict[str, Any] = CASE, **changes:
     ],
 )
 def test_a_setting_within_its_rule_gives_a_typed_value(text: str, value: object) -> None:
-    path, parsed = config.parse_setting(CASE, text)
-    assert parsed == value
+    name, parsed = config.read_setting(CASE, text)
+    assert (name, parsed) == (text.split("=")[0], value)
     assert type(parsed) is type(value)
-    assert path == CASE["settable"][text.split("=")[0]]["path"].split(".")
 
 
 @pytest.mark.parametrize(
@@ -92,8 +79,8 @@ def test_a_setting_within_its_rule_gives_a_typed_value(text: str, value: object)
     [
         ("batch_size=0", "at least 1"),
         ("batch_size=4097", "at most 4096"),
-        ("batch_size=3.5", "give an integer"),
-        ("batch_size=true", "give an integer"),
+        ("batch_size=3.5", "an integer"),
+        ("batch_size=true", "an integer"),
         ("dropout=1", "less than 1"),
         ("learning_rate=0", "more than 0"),
         ("target_acc=1.01", "at most 1"),
@@ -106,7 +93,7 @@ def test_a_setting_within_its_rule_gives_a_typed_value(text: str, value: object)
 )
 def test_a_setting_outside_its_rule_is_a_usage_error(text: str, remedy: str) -> None:
     with refuses(config.ConfigError) as caught:
-        config.parse_setting(CASE, text)
+        config.read_setting(CASE, text)
     assert remedy in caught.value.remedy
 
 
@@ -115,7 +102,25 @@ def test_a_setting_outside_its_rule_is_a_usage_error(text: str, remedy: str) -> 
 def test_no_number_that_is_not_finite_may_be_set(name: str, value: str) -> None:
     # learning_rate has no upper limit, temperature none at all: the range alone would let these pass.
     with pytest.raises(config.ConfigError):
-        config.parse_setting(CASE, "%s=%s" % (name, value))
+        config.read_setting(CASE, "%s=%s" % (name, value))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("batch_size", 8, True),
+        ("batch_size", 8.0, False),
+        ("batch_size", True, False),
+        ("dropout", 0, True),
+        ("dropout", None, False),
+        ("shuffle", True, True),
+        ("shuffle", "true", False),
+        ("optimizer", "sgd", True),
+        ("optimizer", 1, False),
+    ],
+)
+def test_a_value_of_a_manifest_has_the_type_of_its_setting(name: str, value: object, allowed: bool) -> None:
+    assert (config.setting_fault(CASE["settable"][name], value) is None) == allowed
 
 
 def test_tiny_stands_over_reference_section_by_section() -> None:
@@ -135,7 +140,7 @@ def test_tiny_stands_over_reference_section_by_section() -> None:
         ({"source": "files", "steps": 7}, 7),
         ({"max_samples": 65}, 3),  # a batch begun is a step
         ({"max_samples": 65, "nodes": 2, "gpus": 2}, 1),
-        ({"max_samples": 65, "settings": ["batch_size=65"]}, 1),
+        ({"max_samples": 65, "settings": ("batch_size=65",)}, 1),
     ],
 )
 def test_how_long_a_run_is(asked: dict[str, Any], window_steps: int | None) -> None:
@@ -190,7 +195,7 @@ def test_the_digest_tells_configurations_apart_and_only_them() -> None:
         resolve(gpus=2),
         resolve(nodes=2),
         resolve(steps=3),
-        resolve(settings=["dropout=0"]),
+        resolve(settings=("dropout=0",)),
         resolve(preset="tiny"),
         resolve(weights=True),
         resolve(precision="bf16"),
@@ -237,18 +242,20 @@ def test_a_layout_that_does_not_fit_is_refused(layout: dict[str, int], ranks: di
 @pytest.mark.parametrize("case", ["llama2-70b", "llama3-8b", "llama3.1-8b-lora", "qwen2.5-7b-lora"])
 def test_a_batch_that_micro_batches_do_not_make_up_is_refused(case: str) -> None:
     with refuses(config.ConfigError, "batch_size 7 is not a multiple of micro_batch_size 2"):
-        resolve(manifests.load_stack("cpu"), manifests.load_case(case), preset="tiny", settings=["batch_size=7"])
+        resolve(manifests.load_stack("cpu"), manifests.load_case(case), preset="tiny", settings=("batch_size=7",))
 
 
 @pytest.mark.parametrize(
     ("case", "gpus", "settings", "named"),
     [
-        ("llama2-70b", 3, ["pp=3"], "model.layers"),
-        ("llama2-70b", 8, ["tp=8"], "model.kv_heads"),
-        ("aquila-33b", 3, [], "model.heads"),
+        ("llama2-70b", 3, ("pp=3",), "model.layers"),
+        ("llama2-70b", 8, ("tp=8",), "model.kv_heads"),
+        ("aquila-33b", 3, (), "model.heads"),
     ],
 )
-def test_a_layout_that_does_not_divide_is_refused(case: str, gpus: int, settings: list[str], named: str) -> None:
+def test_a_layout_that_does_not_divide_is_refused(
+    case: str, gpus: int, settings: tuple[str, ...], named: str
+) -> None:
     with refuses(config.ConfigError, named):
         resolve(manifests.load_stack("cpu"), manifests.load_case(case), preset="tiny", gpus=gpus, settings=settings)
 
@@ -277,15 +284,48 @@ CHOICE = {
 def test_what_an_engine_does_not_support_is_refused(stack: dict[str, Any], asked: dict[str, int], named: str) -> None:
     resolve(stack, CHOICE, **asked)
     with refuses(config.ConfigError, named) as caught:
-        resolve(stack, CHOICE, settings=["engine=other"], **asked)
+        resolve(stack, CHOICE, settings=("engine=other",), **asked)
     assert "--set engine=torch" in caught.value.remedy
 
 
 def test_checkpoints_without_support_are_refused() -> None:
-    chosen = resolve(CPU, CHOICE, settings=["engine=other"])
-    for writes, resumes in ((True, False), (False, True)):
-        config.check_checkpoints(CHOICE, resolve(CPU, CHOICE), writes, resumes)
-        with refuses(config.ConfigError, "other"):
-            config.check_checkpoints(CHOICE, chosen, writes, resumes)
+    every = "checkpoint_every_steps=5"
+    resolve(CPU, CHOICE, resume=True)
+    resolve(CPU, CHOICE, settings=(every,), out=True)
+    with refuses(config.ConfigError, "other"):
+        resolve(CPU, CHOICE, resume=True, settings=("engine=other",))
+    with refuses(config.ConfigError, "other"):
+        resolve(CPU, CHOICE, settings=("engine=other", every), out=True)
+    with refuses(config.ConfigError, "--out"):
+        resolve(CPU, CHOICE, settings=(every,))
     with refuses(config.ConfigError, "toy"):
-        config.check_checkpoints(CASE, resolve(), False, True)
+        resolve(resume=True)
+
+
+def length(**changes: object) -> dict[str, Any]:
+    train = {"window_steps": None, "max_epochs": 10, "max_samples": None, "target_acc": None}
+    return {"train": {**train, **changes}}
+
+
+@pytest.mark.parametrize(
+    ("configuration", "stop_rule"),
+    [
+        (length(window_steps=200), "window of 200 steps"),
+        (length(), "10 epochs"),
+        (length(target_acc=0.91), "acc >= 0.91 or 10 epochs"),
+        (length(target_acc=0.8, max_samples=9000), "acc >= 0.8 or 9000 samples"),
+        ({"infer": {"window_steps": None}}, "the whole set once"),
+        ({"measure": {"window_steps": None}}, "the publisher's iterations"),
+    ],
+)
+def test_when_a_run_ends(configuration: dict[str, Any], stop_rule: str) -> None:
+    assert config.stop_rule(configuration) == stop_rule
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [length(window_steps=200.7), length(window_steps=True), length(max_epochs=9.5), length(max_samples="9000")],
+)
+def test_a_length_that_is_no_integer_gives_no_stop_rule(configuration: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        config.stop_rule(configuration)

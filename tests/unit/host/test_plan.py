@@ -34,25 +34,12 @@ def accepted(plan: Planned, devices: int, per_node: int) -> list[Layout]:
 
     case, found = manifests.load_case(plan.case.name), []
     for tp, pp in itertools.product(range(1, per_node + 1), range(1, devices + 1)):
-        fixed = [f"{name}={size}" for name, size in (("tp", tp), ("pp", pp)) if name in case["settable"]]
+        fixed = tuple(f"{name}={size}" for name, size in (("tp", tp), ("pp", pp)) if name in case["settable"])
         if len(fixed) < 2 and pp > 1:
             continue
         try:
-            config.resolve(
-                case,
-                manifests.load_stack("cuda13"),
-                nodes=devices // per_node,
-                gpus=per_node,
-                preset="reference",
-                precision=None,
-                seed=None,
-                source="synthetic",
-                weights=False,
-                steps=None,
-                max_samples=None,
-                full=False,
-                settings=fixed,
-            )
+            options = config.Options(nodes=devices // per_node, gpus=per_node, settings=fixed)
+            config.resolve(case, manifests.load_stack("cuda13"), options)
         except config.ConfigError:
             continue
         if per_node % tp == 0:

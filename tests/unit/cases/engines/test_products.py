@@ -15,7 +15,7 @@ from flagbench_cases.engines.products import fixed_results, mamf_product, produc
 from flagbench_cases.shared import system
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.manifests import load_case, load_stack
-from flagbench_core.config import resolve
+from flagbench_core.config import Options, resolve
 from workloads import set_up
 
 pytestmark = pytest.mark.image
@@ -54,17 +54,8 @@ def test_fixed_operations_give_the_same_bits() -> None:
 
 
 def measurements(folder: Path) -> dict[str, Measurement]:
-    options = {
-        "nodes": 1,
-        "gpus": 1,
-        "preset": "reference",
-        "source": "synthetic",
-    }
-    unset = dict.fromkeys(("precision", "seed", "max_samples", "steps"))
-    settings = ["m=4096", "n=64", "copy_bytes=4000"]
-    config = resolve(
-        load_case("roofs"), load_stack("cpu"), weights=False, full=False, settings=settings, **options, **unset
-    )
+    options = Options(source="synthetic", settings=("m=4096", "n=64", "copy_bytes=4000"))
+    config = resolve(load_case("roofs"), load_stack("cpu"), options)
     return {each.name: each for each in set_up(workload.build, config, folder).measurements()}
 
 

@@ -13,7 +13,7 @@ from flagbench_cases.cases.llama2_7b_lora.decoder import IGNORED, Decoder
 from flagbench_cases.cases.llama2_7b_lora.model import shape_from
 from flagbench_cases.cases.llama2_7b_lora.random_weights import RandomWorkload, batch_of
 from flagbench_cases.shared.manifests import load_case, load_stack
-from flagbench_core.config import merge, resolve
+from flagbench_core.config import Options, merge, resolve
 from workloads import on_ranks, set_up, train
 
 pytestmark = pytest.mark.image
@@ -23,11 +23,8 @@ CASES = ("llama3.1-8b-lora", "qwen2.5-7b-lora")
 
 def configured(case: str, **changes: Any) -> dict[str, Any]:
     """The tiny preset in fp32 without dropout."""
-    options = {"nodes": 1, "gpus": 1, "preset": "tiny", "source": None, "steps": 9}
-    unset = dict.fromkeys(("seed", "max_samples"))
-    plain = {"precision": "fp32", "settings": ["lora_dropout=0"]}
-    config = resolve(load_case(case), load_stack("cpu"), weights=False, full=False, **plain, **options, **unset)
-    return merge(config, changes)
+    options = Options(preset="tiny", precision="fp32", steps=9, settings=("lora_dropout=0",))
+    return merge(resolve(load_case(case), load_stack("cpu"), options), changes)
 
 
 def decoder(case: str, fused: bool) -> Decoder:

@@ -13,16 +13,12 @@ from flagbench_core import config
 pytestmark = pytest.mark.image
 
 CORES = len(os.sched_getaffinity(0))
-RESOLVED = {
-    **{"nodes": 1, "preset": "tiny", "precision": None, "seed": None, "source": None},
-    **{"weights": False, "steps": None, "max_samples": None, "full": False, "settings": []},
-}
 
 
 def run_of(case, stack, gpus):
     """A run that has not started."""
     manifest = manifests.load_stack(stack)
-    resolved = config.resolve(manifests.load_case(case), manifest, gpus=gpus, **RESOLVED)
+    resolved = config.resolve(manifests.load_case(case), manifest, config.Options(gpus=gpus, preset="tiny"))
     place, limits = Placement(1, 0, "127.0.0.1", 0, "flags"), supervisor.Limits(600.0, None)
     return supervisor.Run(resolved, manifest, place, limits, Interruption())
 

@@ -36,11 +36,8 @@ def validate(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolved(source: str | None = None, gpus: int = 2, **length: Any) -> dict[str, Any]:
-    asked: dict[str, Any] = {"steps": None, "max_samples": None, "full": False, **length}
-    asked.update(nodes=1, gpus=gpus, preset="tiny", precision=None, seed=0, weights=False)
-    return config.resolve(
-        manifests.load_case("distilbert"), manifests.load_stack("cpu"), source=source, settings=[], **asked
-    )
+    options = config.Options(gpus=gpus, preset="tiny", seed=0, source=source, **length)
+    return config.resolve(manifests.load_case("distilbert"), manifests.load_stack("cpu"), options)
 
 
 WINDOW_OF_30 = resolved(steps=30)
