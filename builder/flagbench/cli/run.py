@@ -126,8 +126,8 @@ def command(
             echo_json_text(ended.result.record.decode("utf-8", "replace").rstrip("\n"))
         else:
             # With verify, as above.
-            from flagbench.records.named import Runs
             from flagbench.records.read import read_record
+            from flagbench.records.runs_and_series import Runs
             from flagbench.runs.series_page import verdict_of
 
             record = read_record(ended.result.record)

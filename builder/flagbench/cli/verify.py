@@ -18,7 +18,8 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
 from flagbench.price import check_price, price_here
 from flagbench.records.model import Record
-from flagbench.records.named import RECORD_HELP, SERIES_HELP, Runs, load_runs, require_one_stdin
+from flagbench.records.named import RECORD_HELP, SERIES_HELP, load_runs, require_one_stdin
+from flagbench.records.runs_and_series import Runs
 from flagbench.report import explanation_page, verdict_table
 from flagbench.report.junit import junit_of_verdict
 from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim

@@ -19,8 +19,8 @@ from flagbench.manifests.model import Catalog
 from flagbench.manifests.rows import Claim
 from flagbench.records.index import Summary
 from flagbench.records.model import Record
-from flagbench.records.named import Runs
 from flagbench.records.read import read_record
+from flagbench.records.runs_and_series import Runs
 from flagbench.records.series import Series, check_series, load_all
 from flagbench.records.series_document import SeriesDocument
 from flagbench.records.store import Store, StoredRecord

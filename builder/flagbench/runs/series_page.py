@@ -14,7 +14,7 @@ from flagbench.console.stdio import NotPrinted
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import nearest_reference
 from flagbench.manifests.model import Case, Catalog
-from flagbench.records.named import Runs
+from flagbench.records.runs_and_series import Runs
 from flagbench.records.series import Series
 from flagbench.report import verdict_table
 from flagbench.runs.series import Side

@@ -11,7 +11,7 @@ from msgspec import Struct, to_builtins
 from flagbench.manifests.model import Case, MetricSpec
 from flagbench.manifests.rows import Anomaly, Claim
 from flagbench.records.model import Metric
-from flagbench.records.named import SeriesSummary
+from flagbench.records.runs_and_series import SeriesSummary
 from flagbench.verdict.conditions import ConditionResult
 from flagbench.verdict.subject import Subject
 from flagbench_core.exit_codes import ExitCode

@@ -16,7 +16,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case
 from flagbench.manifests.rows import Claim
 from flagbench.records.model import Record
-from flagbench.records.named import Runs, SeriesSummary
+from flagbench.records.runs_and_series import Runs, SeriesSummary
 from flagbench.records.series import Series
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against, Verdict, VerifyResult

@@ -15,7 +15,7 @@ from flagbench.records.blobs import ListingDenied, StoreError
 from flagbench.records.digest import config_digest
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.model import Builder
-from flagbench.records.named import SeriesSummary
+from flagbench.records.runs_and_series import SeriesSummary
 from flagbench.records.series import LeftOut, SeriesWriter, load_series, read_series, series_ids
 from flagbench.records.series_document import (
     MAX_RUNS,

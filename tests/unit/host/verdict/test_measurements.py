@@ -12,7 +12,7 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.console.page import render
-from flagbench.records.named import Runs
+from flagbench.records.runs_and_series import Runs
 from flagbench.report.record_page import record_page
 from flagbench.report.verdict_page import verdict_table
 from flagbench.runs.series_page import verdict_of

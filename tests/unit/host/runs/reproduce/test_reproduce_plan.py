@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from catalogs import CATALOG
 from flagbench.records import bundle_documents
 from flagbench.records.bundle_documents import unlike
-from flagbench.records.named import SeriesSummary
+from flagbench.records.runs_and_series import SeriesSummary
 from flagbench.runs.reproduce import bundle_files, log
 from flagbench.runs.reproduce.budget import LimitOptions
 from flagbench.runs.reproduce.nearest import nearest_rows
