@@ -14,16 +14,13 @@ from typing import Any, Dict
 
 from flagbench_cases.engines import preflight
 from flagbench_cases.node import guard
-from flagbench_cases.shared import interpreter, processes
+from flagbench_cases.shared import interpreter, processes, spool
 from flagbench_cases.shared.errors import CaseError, system_error
 
 
 def write_report(folder: str, report: Dict[str, Any]) -> None:
     """Write `agent.json` to the spool atomically."""
-    path = os.path.join(folder, "agent.json")
-    with open(path + ".part", "w", encoding="utf-8") as file:
-        json.dump(report, file)
-    os.replace(path + ".part", path)
+    spool.write_json(os.path.join(folder, "agent.json"), report)
 
 
 def launch(folder: str, plan: Dict[str, Any]) -> Dict[str, Any]:

@@ -158,9 +158,13 @@ class Exit(NamedTuple):
 
 def write_exit(folder: str, rank: int, code: int) -> None:
     """Write the exit status of a rank atomically."""
-    path = path_of(folder, rank, "exit")
+    write_json(path_of(folder, rank, "exit"), {"code": code, "time": time.time()})
+
+
+def write_json(path: str, document: Dict[str, Any]) -> None:
+    """Write a JSON document atomically: whoever reads it finds the whole of it. Raises OSError."""
     with open(path + ".part", "w", encoding="utf-8") as file:
-        json.dump({"code": code, "time": time.time()}, file)
+        json.dump(document, file)
     os.replace(path + ".part", path)
 
 
