@@ -21,17 +21,14 @@ from flagbench.manifests.model import Catalog
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import open_store
 from flagbench.records.waiting import unsent_folder, waiting
-from flagbench.runs.launchers import Health
 from flagbench.runs.launchers.docker import DockerLauncher
-from flagbench.runs.launchers.native import NativeLauncher
+from flagbench.runs.launchers.native import NEEDED, NativeLauncher
 from flagbench.runs.launchers.schedulers import SCHEDULERS
 from flagbench_core import __version__, scratch
 
 _NATIVE_REMEDY = "for runs without a container, in the checkout: pip install -e '.[cases]'"
 _TORCH_REMEDY = "for native runs on the accelerator, install the build that pytorch.org names, with --force-reinstall"
 _MOST_LEFTOVERS = 4
-_EVERY_CASE = ("torch", "numpy", "psutil", "pynvml", "tokenizers", "safetensors")
-"""What every case imports."""
 _DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
 """What brings a module, where its name is another."""
 
@@ -54,8 +51,8 @@ def examine(store_url: str | None = None) -> list[Diagnosis]:
         unsent(),
         *disturbances(facts),
         accelerator(facts),
-        launcher("native", NativeLauncher().health()),
-        *(launcher(name.value, scheduler.health()) for name, scheduler in SCHEDULERS.items()),
+        NativeLauncher().health(),
+        *(scheduler.health() for scheduler in SCHEDULERS.values()),
         docker(catalog),
     ]
 
@@ -83,7 +80,7 @@ def store(url: str | None) -> Diagnosis:
 
 def native_packages(catalog: Catalog | None) -> Iterator[Diagnosis]:
     """Packages that a run without a container imports: looked up only, because importing torch takes seconds."""
-    importing: dict[str, list[str]] = {module: [] for module in _EVERY_CASE}
+    importing: dict[str, list[str]] = {module: [] for module in (*NEEDED[1:], "pynvml")}
     for case in catalog.cases.values() if catalog else ():
         for module in sorted(case.imports):
             importing.setdefault(module, []).append(case.name)
@@ -160,19 +157,13 @@ def docker(catalog: Catalog | None) -> Diagnosis:
     """The version of the container engine, and which of the catalog's images it has."""
     stacks = catalog.stacks.values() if catalog else ()
     names = sorted(f"{case}:{stack.name}" for stack in stacks if stack.base for case in stack.runs)
-    found, there = DockerLauncher().health(), []
+    found = DockerLauncher().health()
+    if found.level is not Level.OK:
+        return found
     try:
-        if found.ok:
-            with contextlib.closing(open_engine()) as engine:
-                there = [name for name in names if engine.inspect(f"flagbench/{name}") is not None]
+        with contextlib.closing(open_engine()) as engine:
+            there = [name for name in names if engine.inspect(f"flagbench/{name}") is not None]
     except FlagbenchError as error:
-        found = Health(False, error.message, error.remedy)
-    if not found.ok:
-        return Diagnosis("docker", Level.WARN, found.detail, f"{found.remedy}; --via native needs no engine")
+        return Diagnosis("docker", Level.WARN, error.message, error.remedy)
     have = f"images: {', '.join(there)}" if there else "no image of a case, `flagbench build` makes them"
     return Diagnosis("docker", Level.OK, f"{found.detail}; {have}")
-
-
-def launcher(name: str, found: Health) -> Diagnosis:
-    """Whether runs can be started, or submitted, in this way."""
-    return Diagnosis(name, Level.OK if found.ok else Level.WARN, found.detail, found.remedy)

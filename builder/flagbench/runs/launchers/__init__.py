@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from flagbench.machine.diagnosis import Diagnosis
+
 if TYPE_CHECKING:
     from flagbench.runs.request import RunRequest
 
@@ -20,19 +22,10 @@ class LaunchResult:
     """Whether this process was asked to stop meanwhile, even where the run still ended well."""
 
 
-@dataclass(frozen=True)
-class Health:
-    """Whether a launcher can be used on this machine."""
-
-    ok: bool
-    detail: str
-    remedy: str | None = None
-
-
 class Launcher(Protocol):
     """A way to run a case to its end. `launchers.kubernetes` submits instead, and does not wait."""
 
-    def health(self) -> Health:
+    def health(self) -> Diagnosis:
         """Whether it can be used here; starts nothing."""
 
     def command(self, request: RunRequest) -> str:

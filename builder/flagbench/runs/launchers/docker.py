@@ -12,7 +12,8 @@ from dataclasses import replace
 from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket, parse_bucket_image
-from flagbench.runs.launchers import Health, LaunchResult
+from flagbench.machine.diagnosis import Diagnosis, Level
+from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.container_exit import exit_code, explain, record_in, record_of_killed
 from flagbench.runs.launchers.docker_command import Container, DockerOptions, is_another_node, plan, this_host
 from flagbench.runs.request import RunRequest
@@ -38,7 +39,7 @@ class DockerLauncher:
         self._shows = shows or {}
         self._progress = progress or Progress(quiet=True)
 
-    def health(self) -> Health:
+    def health(self) -> Diagnosis:
         """Whether a container engine answers, and a docker command is installed; their versions."""
         from flagbench.images.docker import open_engine  # a command that is only shown needs neither
         from flagbench.images.docker_process import find_docker
@@ -46,9 +47,10 @@ class DockerLauncher:
         try:
             with closing(open_engine()) as engine:
                 find_docker()
-                return Health(True, engine.health())
+                return Diagnosis("docker", Level.OK, engine.health())
         except FlagbenchError as error:
-            return Health(False, error.message, error.remedy)
+            remedy = f"{error.remedy}; --via native needs no engine"
+            return Diagnosis("docker", Level.WARN, error.message, remedy)
 
     def command(self, request: RunRequest) -> str:
         """The `docker run` line of the same container, without the image's digest: the engine is not asked for it.

@@ -21,11 +21,11 @@ from flagbench.errors import FlagbenchError
 from flagbench.expect.memory import lacking
 from flagbench.image_reference import find_reference, image_of
 from flagbench.images.bucket import is_in_bucket
+from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.model import Case, MeasuredMemory
 from flagbench.manifests.stack import Stack
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
-from flagbench.runs.launchers import Health
 from flagbench.runs.launchers.folders import SYNTHETIC
 from flagbench.runs.memory import memory_of_run
 from flagbench.runs.request import (
@@ -402,12 +402,13 @@ def _ascii(text: str) -> str:
 _SECONDS = 30
 
 
-def health() -> Health:
+def health() -> Diagnosis:
     """Whether jobs can be submitted from here; kubectl is not started, and no server contacted."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
-        return Health(False, "kubectl is not installed", "needed to submit jobs, not to print them")
-    return Health(True, f"{kubectl} (no server contacted)")
+        remedy = "needed to submit jobs, not to print them"
+        return Diagnosis("kubernetes", Level.WARN, "kubectl is not installed", remedy)
+    return Diagnosis("kubernetes", Level.OK, f"{kubectl} (no server contacted)")
 
 
 def submit(job: str) -> str:

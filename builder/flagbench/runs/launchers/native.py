@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 
 from flagbench.errors import FlagbenchError
+from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.manifests.stack import Stack
-from flagbench.runs.launchers import Health, LaunchResult
+from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.container_exit import Ended, exit_code, record_in, record_of_killed
 from flagbench.runs.launchers.folders import output_folder
 from flagbench.runs.request import RunRequest
@@ -52,13 +53,13 @@ def check_ranks(request: RunRequest) -> None:
 class NativeLauncher:
     """The launcher of `--via native`."""
 
-    def health(self) -> Health:
+    def health(self) -> Diagnosis:
         """Whether what every case imports is installed in this Python."""
         try:
             require_modules(NEEDED, "a native run")
         except FlagbenchError as error:
-            return Health(False, error.message, error.remedy)
-        return Health(True, f"this Python has {', '.join(NEEDED)}")
+            return Diagnosis("native", Level.WARN, error.message, error.remedy)
+        return Diagnosis("native", Level.OK, f"this Python has {', '.join(NEEDED)}")
 
     def command(self, request: RunRequest) -> str:
         """The line that starts the entrypoint.
