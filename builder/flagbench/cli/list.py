@@ -40,7 +40,7 @@ def command(
     that a later table removed; aligned is null unless the row says that its losses are aligned with the publisher's;
     this_machine says whether the row is of an accelerator of this machine.
 
-    Rows of this machine's device are marked; if there are none, stderr names those that come closest.
+    Rows of this machine's device are marked; if there are none, stderr says so.
     """
     catalog = load_catalog()
     kinds = list(_COLUMNS) if what is None else [what]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
-
 from flagbench.console.output import print_note
 from flagbench.console.terminal import brief
 from flagbench.image_reference import case_and_stack
@@ -34,18 +31,6 @@ def claims_here(machine: Machine, catalog: Catalog) -> tuple[Claim, ...]:
     return tuple(sorted(rows, key=lambda claim: claim.conditions.get("devices") != machine.visible))
 
 
-def closest_claims(machine: Machine, catalog: Catalog) -> tuple[str, tuple[Claim, ...]]:
-    """The published device whose name is most like this machine's, and its rows; no match: an empty name."""
-    rows: dict[str, list[Claim]] = {}
-    for claim in catalog.claims.values():
-        rows.setdefault(str(claim.conditions.get("device_model")), []).append(claim)
-    if not machine.devices or not rows:
-        return "", ()
-    name = machine.devices[0].name
-    best = max(rows, key=lambda other: _likeness(name, other))
-    return best, tuple(rows[best])
-
-
 def stacks_here(machine: Machine, catalog: Catalog, case: Case) -> tuple[Stack, ...]:
     """The stacks that run a case on this machine's device: those of its published rows first.
 
@@ -68,7 +53,7 @@ def stacks_here(machine: Machine, catalog: Catalog, case: Case) -> tuple[Stack, 
 
 
 def summary(machine: Machine, catalog: Catalog) -> str:
-    """One line: what was found here, and how many published rows are for this device, else which come closest."""
+    """One line: what was found here, and how many published rows are for this device."""
     if machine.problem:
         return f"this machine: unknown, because {machine.problem}"
     if not machine.devices:
@@ -79,8 +64,7 @@ def summary(machine: Machine, catalog: Catalog) -> str:
     rows = claims_here(machine, catalog)
     if rows:
         return f"{here}; {len(rows)} of {len(catalog.claims)} rows are for this device"
-    device, close = closest_claims(machine, catalog)
-    return f"{here}; no published row is for this device, the nearest are for {device}: {_named(close)}"
+    return f"{here}; no published row is for this device: `flagbench expect CASE` shows what comes closest"
 
 
 def with_stack(image_name: str, catalog: Catalog) -> str:
@@ -103,26 +87,15 @@ def with_stack(image_name: str, catalog: Catalog) -> str:
     print_note(f"flagbench: this machine has {here}, so {image_name} is {chosen}")
     if machine.devices and not cards_here(machine, catalog, partitions=True):
         print_note("flagbench: no manifest has this device: without its peak, the record has no mfu")
-    if rows := [claim for claim in claims_here(machine, catalog) if claim.case == case.name]:
+    rows = [claim for claim in claims_here(machine, catalog) if claim.case == case.name]
+    if rows:
+        names = ", ".join(claim.id for claim in rows[:_SHOWN])
+        if len(rows) > _SHOWN:
+            names += f" and {len(rows) - _SHOWN} more"
         after = f"after the run: flagbench verify last --claim {rows[0].id}"
-        print_note(f"flagbench: published rows for this device: {_named(rows)}; {after}")
+        print_note(f"flagbench: published rows for this device: {names}; {after}")
     elif machine.devices:
-        device, close = closest_claims(machine, catalog)
-        close = tuple(claim for claim in close if claim.case == case.name)
-        near = f"; the nearest are for {device}: {_named(close)}" if close else ""
-        print_note(f"flagbench: no published row of {case.name} is for this device{near}")
+        print_note(f"flagbench: no published row of {case.name} is for this device")
         more = f"flagbench expect {case.name}, and after the run flagbench verify last --baseline RECORD"
         print_note(f"flagbench: what is published for it, and runs of your own to compare with: {more}")
     return chosen
-
-
-def _likeness(name: str, other: str) -> tuple[bool, int, float]:
-    """By the model's own word (A100), then by what else is shared."""
-    left, right = (set(re.findall(r"[a-z0-9]+", text.lower())) for text in (name, other))
-    models = {word for word in left & right if re.fullmatch(r"[a-z]{1,3}\d+[a-z]?", word) and word[:3] != "hbm"}
-    return bool(models), len(left & right), difflib.SequenceMatcher(None, name, other).ratio()
-
-
-def _named(rows: tuple[Claim, ...] | list[Claim]) -> str:
-    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
-    return ", ".join(claim.id for claim in rows[:_SHOWN]) + more
