@@ -372,6 +372,23 @@ class RankColumns(Struct, frozen=True):
     processor_wait_milliseconds: Packed | None = None
 
 
+class WindowEnergy(Struct, frozen=True):
+    """The energy of one device in the steps of the window and the waits between them.
+
+    Without the warm-up, evaluations and checkpoints.
+    """
+
+    joules: Amount
+    source: Literal["counter", "power"]
+    """The device's own counter of energy, or samples of its power, integrated."""
+    steps: Count
+    """Those of `window`, which it is of."""
+    seconds: Amount
+    """From the start of the steps to their end on the device."""
+    error_j: Amount | None = None
+    """The most by which `joules` is wrong because the counter is interpolated between readings; None for power."""
+
+
 class DeviceTelemetry(Struct, frozen=True):
     """Telemetry of one device."""
 
@@ -384,7 +401,10 @@ class DeviceTelemetry(Struct, frozen=True):
     power_mean_w: Number | None = None
     power_max_w: Number | None = None
     energy_j: Number | None = None
+    """Of the whole training or inference, its warm-up, evaluations and checkpoints included."""
     energy_seconds: Number | None = None
+    window_energy: WindowEnergy | None = None
+    """None in records of versions that did not measure it."""
     temperature_max_c: Number | None = None
     sm_clock_mean_mhz: Number | None = None
     sm_clock_min_mhz: Number | None = None

@@ -28,10 +28,12 @@ from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.layout import layout_of
 from flagbench_cases.shared.manifests import load_case
+from flagbench_cases.telemetry.energy import Stretch
 from flagbench_cases.telemetry.latest import sensors_text
 from flagbench_cases.telemetry.summary import read_start, summarise
 from flagbench_core import python_module, scratch
 from flagbench_core.config import schedule
+from flagbench_core.evidence.section import kind_of
 from flagbench_core.exit_codes import ExitCode
 
 POLL = 0.1
@@ -145,7 +147,7 @@ class Run:
         """The evidence that the run left."""
         found = read_spool(self.folder, self.config["nodes"] * self.config["gpus"])
         exits = {end.rank: end.code for end in self.ranks.ends(self._report())}
-        summary = summarise(self._telemetry, self._training_span(found))
+        summary = summarise(self._telemetry, self._training_span(found), self._window_stretches(found))
         return found._replace(
             exits=exits,
             telemetry=summary,
@@ -389,6 +391,16 @@ class Run:
         times = {f["name"]: f["time"] for f in reversed(evidence.all("phase")) if f["rank"] == 0}
         begin = times.get("warmup")
         return None if begin is None else (begin, times.get("report", time.time()))
+
+    def _window_stretches(self, evidence: Evidence) -> Dict[int, List[Stretch]]:
+        """By device of this node, when its rank took the steps of the record's window."""
+        kind = kind_of(self.config)
+        found: Dict[int, List[Stretch]] = {}
+        for fact in evidence.all("window"):
+            if fact["name"] == kind and fact["rank"] in self.own_ranks:
+                times = (fact["time"] - fact["seconds"], fact["time"])
+                found.setdefault(fact["rank"] - self.own_ranks.start, []).append(Stretch(fact["steps"], times))
+        return found
 
 
 def merge_by_rank(found: Sequence[Any]) -> List[Tuple[int, int]]:

@@ -76,6 +76,7 @@ class InferLoop:
         first = self.timer.count
         end = first + steps
         self.spool.phase("warmup", end)
+        self.timer.enter(None if self.plan.warmup_steps else name)
         self.device.synchronize()
         start = mark = now()
         seconds = 0.0
@@ -88,6 +89,7 @@ class InferLoop:
                 self._check_late_losses()
                 if self.timer.count - first == self.plan.warmup_steps:
                     self.spool.phase(name, end)
+                    self.timer.enter(name)
                     mark = self.timer.until_now()
                 if self.timer.count == end:
                     self.timer.settle()  # before the loader ends: its workers are no part of the last step

@@ -48,6 +48,8 @@ class StepTimer:
         self.count = 0
         self._drained = now()
         self._ended: Optional[float] = None  # end of the last step; None while something other than a step runs
+        self._window: Optional[str] = None  # the phase whose window the steps are of; None during the warm-up
+        self._stretch: Optional[Tuple[int, Any]] = None  # the first of consecutive steps of the window, and its mark
         self._pending: Deque[Tuple[int, Any, Any, Any, List[Any], List[Any], List[Any], Optional[torch.Tensor]]] = (
             deque()
         )
@@ -59,6 +61,8 @@ class StepTimer:
         time at which the step's bookkeeping ended. A loss on the device is read by `drain`."""
         ready = now()
         on_device = self.workload.to_device(batch)
+        if self._window is not None and self._stretch is None:
+            self._stretch = (self.count, self.clock.mark())
         start = self.clock.mark()
         begun = now()
         loss = self.run(on_device)
@@ -87,11 +91,29 @@ class StepTimer:
             self.spool.update(self.count - 1, after=at - self._ended)
         return at
 
+    def enter(self, window: Optional[str]) -> None:
+        """The next step is of the window of that phase, or (None) of the warm-up."""
+        self._window = window
+        self._stretch = None
+
     def settle(self) -> None:
         """Synchronise the device, attributing the time to the last step's `after`. What follows is not a step."""
+        end = None if self._stretch is None else self.clock.mark()
         self.device.synchronize()
         self.until_now()
         self._ended = None
+        if self._stretch is not None:
+            self._write_stretch(*self._stretch, end)
+            self._stretch = None
+
+    def _write_stretch(self, first: int, start: Any, end: Any) -> None:
+        """Write that steps of the window end now, and the seconds since their start on the device.
+
+        By the device's clock: the host may have started the first of them while the device was in the warm-up.
+        """
+        seconds = self.clock.seconds(start, end)
+        self.clock.release([start, end])
+        self.spool.fact("window", name=self._window, steps=self.count - first, seconds=seconds)
 
     def drain(self, everything: bool = False) -> None:
         """Write the available device times and losses to the spool; use `everything` only after a synchronisation."""

@@ -22,6 +22,7 @@ from flagbench_cases.rank.step_timer import StepTimer, is_finite
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.shared.errors import CaseError, DataError
 from flagbench_cases.shared.spool import RankSpool
+from flagbench_core.evidence.section import TRAIN
 from flagbench_core.exit_codes import ExitCode
 
 # Training fails after this many consecutive steps without a finite loss, even if the loss scaler skips them.
@@ -105,6 +106,8 @@ class TrainLoop:
             self._evaluate(epoch=-1, last=False)
             initial = self.eval_seconds
         self.spool.phase("warmup", plan.capacity(self.per_epoch))
+        if plan.warmup_steps == 0:
+            self.timer.enter(TRAIN)
         self.device.synchronize()
         start = now()
         converged = self._train()
@@ -155,6 +158,7 @@ class TrainLoop:
             at += 1
             if self.steps == plan.warmup_steps:
                 self.spool.phase("train", capacity)
+                self.timer.enter(TRAIN)
                 mark = self.timer.until_now()
             if self._within_epoch_due(at, end):
                 if self._reached(self._evaluate(epoch, last=at >= end)):

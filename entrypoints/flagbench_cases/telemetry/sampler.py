@@ -58,11 +58,11 @@ def run(
         lines = [head]
         if started > used_from:
             lines.append(_forget_usage(head["devices"], now()))
-        lines += _sample(monitor, cpu, now())
+        lines += _sample(monitor, cpu, now(), clock)
         with open_sink() as sink:
             while sink.append(lines) and not _stop_before(started + interval, clock, wait):
                 started = clock()
-                lines = _sample(monitor, cpu, now())
+                lines = _sample(monitor, cpu, now(), clock)
     finally:
         monitor.close()
 
@@ -76,11 +76,13 @@ def _forget_usage(devices: List[Line], t: float) -> Line:
     return {"kind": "error", "t": round(t, 3), "reason": reason}
 
 
-def _sample(monitor: Monitor, cpu: CpuProbe, t: float) -> List[Line]:
-    t = round(t, 3)
+def _sample(monitor: Monitor, cpu: CpuProbe, t: float, clock: Callable[[], float]) -> List[Line]:
+    """A sample, after its errors; `took`: seconds from `t` until every device was read."""
+    t, began = round(t, 3), clock()
     reading = monitor.sample()
+    took = round(clock() - began, 3)
     errors: List[Line] = [{"kind": "error", "t": t, **error} for error in reading.errors]
-    return [*errors, {"kind": "sample", "t": t, "cpu": cpu.sample(), "devices": reading.devices}]
+    return [*errors, {"kind": "sample", "t": t, "took": took, "cpu": cpu.sample(), "devices": reading.devices}]
 
 
 def _stop_before(deadline: float, clock: Callable[[], float], wait: Callable[[float], bool]) -> bool:

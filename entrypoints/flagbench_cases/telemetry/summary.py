@@ -1,41 +1,46 @@
 """Summarises a sampler's file for the record's `telemetry`: means, maxima, energy, seconds per throttle reason."""
 
 import math
-from itertools import islice
 from statistics import median
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from flagbench_cases.telemetry import energy
+from flagbench_cases.telemetry.energy import pairs
 from flagbench_cases.telemetry.jsonlines import read_lines
 
 # Samples more than this many intervals apart have a gap between them, for which nothing is computed.
 _HOLE = 3.0
-# Samples that end this many intervals before the window does were cut off: more than a slow one takes.
+# Samples that end this many intervals before the span does were cut off: more than a slow one takes.
 _SILENT = 5.0
 _MOST_PROBLEMS = 8
 
-_Window = Tuple[float, float]
 _Series = List[Tuple[float, Any]]
+_Stretches = Mapping[int, Sequence[energy.Stretch]]
 
 
-def summarise(path: str, window: Optional[_Window] = None) -> Optional[Dict[str, Any]]:
-    """Summary of the samples within `window` (Unix seconds, inclusive; None: all); None without a file.
+def summarise(
+    path: str, span: Optional[energy.Times] = None, window: Optional[_Stretches] = None
+) -> Optional[Dict[str, Any]]:
+    """Summary of the samples within `span` (Unix seconds, inclusive; None: all); None without a file.
 
     Keys as in the record: `samples`, `interval_s` (median), `cpu`, `devices`, `errors`, `problems` (at any time), and
     `unavailable` if the devices could not be monitored. Power in W, `energy_j` in J over the `energy_seconds` of the
-    window covered by samples, temperatures in degrees Celsius, clocks in MHz, memory in bytes, utilisation as a
+    span covered by samples, temperatures in degrees Celsius, clocks in MHz, memory in bytes, utilisation as a
     fraction. Values that were not measured are absent. The file may be empty or end with an incomplete line.
+
+    `window`: by device, when it took the steps of the window, which only `window_energy` is of.
     """
     try:
         start, lines = _read(path)
     except FileNotFoundError:
         return None
-    span = window or (-math.inf, math.inf)
+    span = span or (-math.inf, math.inf)
     samples = [line for line in lines if line["kind"] == "sample"]
     inside = [sample for sample in samples if _within(sample["t"], span)]
     summary: Dict[str, Any] = {
         "samples": len(inside),
         "cpu": _cpu([sample.get("cpu", {}) for sample in inside]),
-        "devices": _devices(start, samples, span),
+        "devices": _devices(start, samples, span, window or {}),
         "errors": sum(line["kind"] == "error" and _within(line["t"], span) for line in lines),
     }
     spacing = _spacing(inside)
@@ -49,8 +54,8 @@ def summarise(path: str, window: Optional[_Window] = None) -> Optional[Dict[str,
     return summary
 
 
-def _problems(start: Dict[str, Any], lines: Sequence[Dict[str, Any]], span: _Window) -> List[str]:
-    """Whether the samples end before the window does, and the reasons of errors, each once."""
+def _problems(start: Dict[str, Any], lines: Sequence[Dict[str, Any]], span: energy.Times) -> List[str]:
+    """Whether the samples end before the span does, and the reasons of errors, each once."""
     samples = [line for line in lines if line["kind"] == "sample"]
     silent = span[1] - max([span[0], *(sample["t"] for sample in samples)])
     found = []
@@ -110,22 +115,45 @@ def _throttled(counts: Sequence[Sequence[int]]) -> Optional[float]:
     return round(throttled / periods, 4)
 
 
-def _devices(start: Dict[str, Any], samples: Sequence[Dict[str, Any]], span: _Window) -> List[Dict[str, Any]]:
+def _devices(
+    start: Dict[str, Any], samples: Sequence[Dict[str, Any]], span: energy.Times, window: _Stretches
+) -> List[Dict[str, Any]]:
     series: Dict[int, _Series] = {}
+    powers: Dict[int, List[energy.Sample]] = {}
     for sample in samples:
+        begin = sample["t"]
+        end = begin + sample.get("took", 0.0)
         for device in sample.get("devices", []):
-            series.setdefault(device["index"], []).append((sample["t"], device))
+            index = device["index"]
+            series.setdefault(index, []).append((begin, device))
+            read = energy.Sample(begin, end, device.get("energy_mj"), device.get("power_w"))
+            powers.setdefault(index, []).append(read)
     static = {device["index"]: device for device in start.get("devices", [])}
     interval = _interval(start, samples)
     run_pids = set(start.get("run_pids", []))
-    return [
-        _device(index, static.get(index, {}), series.get(index, []), span, interval, run_pids)
-        for index in sorted(set(static) | set(series))
-    ]
+    found = []
+    for index in sorted(set(static) | set(series)):
+        device = _device(index, static.get(index, {}), series.get(index, []), span, interval, run_pids)
+        device.update(_energy(powers.get(index, []), span, window.get(index, ()), _HOLE * interval))
+        found.append(device)
+    return found
+
+
+def _energy(
+    samples: Sequence[energy.Sample], span: energy.Times, window: Sequence[energy.Stretch], longest: float
+) -> Dict[str, Any]:
+    """What a device used in the span, and in the window."""
+    used = energy.by_counter(samples, span) or energy.by_power(samples, span, longest)
+    joules, seconds = used or (None, None)
+    return _present(
+        energy_j=None if joules is None else round(joules, 3),
+        energy_seconds=None if seconds is None else round(seconds, 3),
+        window_energy=energy.of_window(samples, window, longest),
+    )
 
 
 def _device(
-    index: int, static: Dict[str, Any], series: _Series, span: _Window, interval: float, run_pids: Any
+    index: int, static: Dict[str, Any], series: _Series, span: energy.Times, interval: float, run_pids: Any
 ) -> Dict[str, Any]:
     def inside(key: str) -> List[float]:
         return [device[key] for t, device in series if key in device and _within(t, span)]
@@ -136,8 +164,6 @@ def _device(
         for t, device in series
         if "sm_clock_mhz" in device and _within(t, span) and "gpu_idle" not in device.get("throttle", ())
     ]
-    energy = _counted([(t, device["energy_mj"]) for t, device in series if "energy_mj" in device], span)
-    energy = energy or _energy([(t, device.get("power_w")) for t, device in series], span, _HOLE * interval)
     foreign = None
     if "processes" in static:
         foreign = sum(process["pid"] not in run_pids for process in static["processes"])
@@ -146,8 +172,6 @@ def _device(
         name=static.get("name"),
         power_mean_w=_mean(power),
         power_max_w=max(power, default=None),
-        energy_j=energy and round(energy[0], 3),
-        energy_seconds=energy and round(energy[1], 3),
         temperature_max_c=max(inside("temperature_c"), default=None),
         sm_clock_mean_mhz=_mean(clock),
         sm_clock_min_mhz=min(clock, default=None),
@@ -163,42 +187,8 @@ def _device(
     )
 
 
-def _energy(series: _Series, span: _Window, longest: float) -> Optional[Tuple[float, float]]:
-    """Joules by the trapezoidal rule, and the seconds that they cover.
-
-    Power is interpolated linearly between two samples, also across the ends of the window. A pair that is more than
-    `longest` seconds apart, lacks a value or is not in order (the clock was set) is skipped.
-    """
-    joules = seconds = 0.0
-    for (t0, p0), (t1, p1) in _pairs(series):
-        if p0 is None or p1 is None or not 0 < t1 - t0 <= longest:
-            continue
-        low, high = max(t0, span[0]), min(t1, span[1])
-        if high > low:
-            slope = (p1 - p0) / (t1 - t0)
-            joules += (high - low) * (p0 + slope * ((low + high) / 2 - t0))
-            seconds += high - low
-    return (joules, seconds) if seconds > 0 else None
-
-
-def _counted(series: _Series, span: _Window) -> Optional[Tuple[float, float]]:
-    """Joules by the device's own counter (mJ), and the seconds that they cover: those of the window between samples.
-
-    None if the counter has fewer than two values there, was reset or never moved.
-    """
-    joules = seconds = 0.0
-    for (t0, e0), (t1, e1) in _pairs(series):
-        if e1 < e0 or t1 <= t0:
-            return None
-        inside = min(t1, span[1]) - max(t0, span[0])
-        if inside > 0:
-            joules += (e1 - e0) / 1000 * inside / (t1 - t0)
-            seconds += inside
-    return (joules, seconds) if joules > 0 else None
-
-
-def _throttle_seconds(series: _Series, span: _Window, interval: float) -> Optional[Dict[str, float]]:
-    """Seconds of the window in which each reason was active; None if reasons were never read.
+def _throttle_seconds(series: _Series, span: energy.Times, interval: float) -> Optional[Dict[str, float]]:
+    """Seconds of the span in which each reason was active; None if reasons were never read.
 
     A sample represents the time until the next one, or one interval if there is none or a gap follows.
     """
@@ -220,15 +210,10 @@ def _throttle_seconds(series: _Series, span: _Window, interval: float) -> Option
 def _spacing(samples: Sequence[Dict[str, Any]]) -> Optional[float]:
     """Median seconds between samples; None for fewer than two."""
     times = [sample["t"] for sample in samples]
-    return median(after - before for before, after in _pairs(times)) if len(times) > 1 else None
+    return median(after - before for before, after in pairs(times)) if len(times) > 1 else None
 
 
-def _pairs(items: Sequence[Any]) -> Iterator[Tuple[Any, Any]]:
-    """Adjacent pairs, like itertools.pairwise in Python 3.10."""
-    return zip(items, islice(items, 1, None))
-
-
-def _within(t: float, span: _Window) -> bool:
+def _within(t: float, span: energy.Times) -> bool:
     return span[0] <= t <= span[1]
 
 

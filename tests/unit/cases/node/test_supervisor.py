@@ -8,6 +8,8 @@ from flagbench_cases.node import supervisor
 from flagbench_cases.node.placement import Placement
 from flagbench_cases.shared import manifests
 from flagbench_cases.shared.interruption import Interruption
+from flagbench_cases.shared.spool import RankSpool, SpoolReader
+from flagbench_cases.telemetry.jsonlines import JsonLinesWriter
 from flagbench_core import config
 
 pytestmark = pytest.mark.image
@@ -59,3 +61,29 @@ def test_ranks_start_without_a_monitor_that_is_silent(monkeypatch):
         run.remove_spool()
     assert (found.telemetry, found.monitor) == (None, {})
     assert "the monitor cpu" in found.telemetry_reason
+
+
+def test_the_energy_of_a_window_is_that_of_its_own_rank_and_phase():
+    """Rank 1 is a second later than rank 0; a pass of validation before the window of inference is not of it."""
+    run = run_of("aquila-33b", "cpu", 2)
+    try:
+        for rank in (0, 1):
+            spool = RankSpool(run.folder, rank)
+            spool.fact("window", name="val", steps=9, seconds=3.0)
+            spool.fact("window", name="infer", steps=4, seconds=2.0 - rank)
+        end = SpoolReader(run.folder, 0).facts()[-1]["time"]
+        samples = [
+            {
+                "kind": "sample",
+                "t": end + seconds,
+                "devices": [{"index": index, "energy_mj": 1e5 * (index + 1) * seconds} for index in (0, 1)],
+            }
+            for seconds in range(-9, 9)
+        ]
+        with JsonLinesWriter(run._telemetry) as sink:
+            sink.append([{"kind": "start", "interval_s": 1.0}, *samples])
+        found = [device["window_energy"] for device in run.evidence().telemetry["devices"]]
+    finally:
+        run.remove_spool()
+    assert [(energy["steps"], energy["seconds"]) for energy in found] == [(4, 2.0), (4, 1.0)]
+    assert [energy["joules"] for energy in found] == pytest.approx([200.0, 200.0])

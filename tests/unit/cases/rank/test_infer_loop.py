@@ -98,6 +98,8 @@ def test_a_whole_run_makes_every_pass_once(tmp_path: Path, clock: Time) -> None:
     ]
     (evaluation,) = [fact for fact in facts if fact["kind"] == "evaluation"]
     assert (evaluation["pass"], evaluation["accuracy"], evaluation["steps"]) == (VALIDATE, 0.5, 2)
+    windows = [(fact["name"], fact["steps"], fact["seconds"]) for fact in facts if fact["kind"] == "window"]
+    assert windows == [(VALIDATE, 1, 0.25), (INFER, 3, 0.25 + 2 * 1.75)]  # after a step of warm-up each
 
 
 def test_the_pass_in_which_a_run_ended(tmp_path: Path, clock: Time) -> None:

@@ -153,6 +153,35 @@ def test_checkpoints_are_off_the_clock(tmp_path: Path, time: Time) -> None:
     assert {step.data_wait for step in reader.steps()} == {1.0}
 
 
+def window_facts(reader: SpoolReader) -> list[tuple[str, int, float]]:
+    return [(f["name"], f["steps"], f["seconds"]) for f in reader.facts() if f["kind"] == "window"]
+
+
+STEP = 1.0 + 0.5 + 0.25 + 8.0
+"""Seconds from one step to the next: its batch, the copy, the step, bookkeeping."""
+
+
+def test_when_the_window_was_is_told(tmp_path: Path, time: Time) -> None:
+    """From the start of its first step on the device; the batch of that step was there before."""
+    _, reader = train(tmp_path, Toy(time), WINDOW)
+    assert window_facts(reader) == [("train", 5, 5 * STEP - 1.5)]
+
+
+def test_neither_evaluations_nor_checkpoints_are_in_the_times_of_the_window(tmp_path: Path, time: Time) -> None:
+    def checkpoint(at: int) -> None:
+        time.seconds += 100.0
+
+    plan = FULL._replace(checkpoint_every=3, max_epochs=2, target_acc=None)
+    _, reader = train(tmp_path, Toy(time), plan, checkpoint=checkpoint)
+    # Two steps of warm-up and one up to the checkpoint; an evaluation after step 4, a checkpoint after step 6.
+    assert window_facts(reader) == [("train", n, n * STEP - 1.5) for n in (1, 1, 2, 2)]
+
+
+def test_a_window_without_a_warm_up_begins_with_the_first_step(tmp_path: Path, time: Time) -> None:
+    _, reader = train(tmp_path, Toy(time), WINDOW._replace(warmup_steps=0))
+    assert window_facts(reader) == [("train", 5, 5 * STEP - 1.5)]
+
+
 @pytest.mark.parametrize("steps", [5, 6])
 def test_a_window_has_its_last_checkpoint(tmp_path: Path, time: Time, steps: int) -> None:
     written: list[int] = []

@@ -1,6 +1,7 @@
 /* A libnvidia-ml.so.1 with two NVIDIA A100-SXM4-40GB, for tests without a device.
  *
- * Built as it is: a driver with the calls of today. -DR470: without those that driver R470 lacks.
+ * Built as it is: a driver with the calls of today. -DR470: without those that driver R470 lacks. -DNO_COUNTER: devices
+ * from before Volta, which do not count energy.
  * -DLOST_AFTER=N: device 1 gives GPU_IS_LOST from the (N+1)th reading of its power on, three times.
  * NVML_STUB_NO_DRIVER=1 makes nvmlInit fail; NVML_STUB_NAME_1 renames device 1; NVML_STUB_MIG=1 divides device 0.
  * NVML_STUB_INIT_MS: how long nvmlInit takes, as without a persistence daemon.
@@ -74,7 +75,11 @@ int nvmlDeviceGetPowerUsage(device_t device, unsigned *milliwatts) {
 }
 int nvmlDeviceGetTotalEnergyConsumption(device_t device, unsigned long long *millijoules) {
     *millijoules = 150000ULL * ++device->energies;
+#ifdef NO_COUNTER
+    return NOT_SUPPORTED;
+#else
     return SUCCESS;
+#endif
 }
 int nvmlDeviceGetEnforcedPowerLimit(device_t device, unsigned *milliwatts) { (void)device; *milliwatts = 300000; return SUCCESS; }
 int nvmlDeviceGetPowerManagementDefaultLimit(device_t device, unsigned *milliwatts) { (void)device; *milliwatts = 400000; return SUCCESS; }

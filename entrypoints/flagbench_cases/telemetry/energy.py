@@ -1,0 +1,147 @@
+"""The energy of a device over a time, J: by the device's own counter, or by its power where it has none."""
+
+import math
+from itertools import islice
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+Times = Tuple[float, float]
+"""From when to when, Unix seconds."""
+COUNTER, POWER = "counter", "power"
+"""The sources of energy: the device's counter, or samples of its power, integrated."""
+
+
+class Sample(NamedTuple):
+    """What a monitor read of one device, between two points in time."""
+
+    begin: float  # Unix seconds
+    end: float
+    energy_mj: Optional[float]  # counted by the device
+    power_w: Optional[float]
+
+
+class Stretch(NamedTuple):
+    """Consecutive steps of the window on one device, and when it took them."""
+
+    steps: int
+    times: Times
+
+
+def of_window(samples: Sequence[Sample], stretches: Sequence[Stretch], longest: float) -> Optional[Dict[str, Any]]:
+    """The record's `window_energy` of a device: the energy of all stretches. None if samples do not enclose them.
+
+    By the counter, a stretch has the difference of its values at the end and at the beginning, each interpolated
+    between two readings. `error_j` is the most by which that can be wrong, in all stretches together. It does not
+    include how late a device updates its counter, which vendors do not state. Power that was read once a second has
+    no such limit. `longest`: seconds between two samples of power that are more than a gap.
+    """
+    if not stretches:
+        return None
+    found = {
+        "steps": sum(stretch.steps for stretch in stretches),
+        "seconds": round(math.fsum(end - begin for begin, end in (stretch.times for stretch in stretches)), 3),
+    }
+    counted = _counted_over(samples, stretches)
+    if counted is not None:
+        joules, error = counted
+        return {**found, "joules": round(joules, 3), "source": COUNTER, "error_j": round(error, 3)}
+    integrated = _integrated_over(samples, stretches, longest)
+    if integrated is not None:
+        return {**found, "joules": round(integrated, 3), "source": POWER}
+    return None
+
+
+def _counted_over(samples: Sequence[Sample], stretches: Sequence[Stretch]) -> Optional[Tuple[float, float]]:
+    """Joules of all stretches by the counter, and the largest error; None if it does not cover one of them."""
+    readings = _counter_readings(samples)
+    joules = error = 0.0
+    for stretch in stretches:
+        begin, end = (_counter_at(readings, t) for t in stretch.times)
+        if begin is None or end is None:
+            return None
+        joules += end.joules - begin.joules
+        error += end.error + begin.error
+    return (joules, error) if joules > 0 else None
+
+
+def _integrated_over(samples: Sequence[Sample], stretches: Sequence[Stretch], longest: float) -> Optional[float]:
+    """Joules of all stretches by the power; None if samples do not cover one of them."""
+    joules = 0.0
+    for stretch in stretches:
+        found = by_power(samples, stretch.times, longest)
+        begin, end = stretch.times
+        if found is None or not math.isclose(found[1], end - begin, abs_tol=1e-3):
+            return None
+        joules += found[0]
+    return joules
+
+
+class _Count(NamedTuple):
+    """A counter at a point in time, J, and the most by which it can differ."""
+
+    joules: float
+    error: float
+
+
+def _counter_at(readings: Sequence[Sample], t: float) -> Optional[_Count]:
+    """The counter at a time between two readings; None if there is none before, or none after.
+
+    A counter never falls. So at that time it had at least the value of the last reading that had ended, and at most
+    that of the first which had not yet begun. Between them it is interpolated linearly.
+    """
+    before: Optional[Sample] = None
+    for reading in readings:
+        if reading.end <= t:
+            before = reading
+        if reading.begin >= t and before is not None:
+            low, high = (before.energy_mj or 0.0) / 1000, (reading.energy_mj or 0.0) / 1000
+            t0, t1 = (before.begin + before.end) / 2, (reading.begin + reading.end) / 2
+            share = (t - t0) / (t1 - t0) if t1 > t0 else 0.0
+            return _Count(low + share * (high - low), max(share, 1 - share) * (high - low))
+    return None
+
+
+def _counter_readings(samples: Sequence[Sample]) -> List[Sample]:
+    """The samples that have the counter; none if it was reset, or if the clock of the node was set back."""
+    readings = [sample for sample in samples if sample.energy_mj is not None]
+    for one, other in pairs(readings):
+        if other.energy_mj < one.energy_mj or other.begin <= one.begin:
+            return []
+    return readings
+
+
+def by_counter(samples: Sequence[Sample], times: Times) -> Optional[Tuple[float, float]]:
+    """Joules by the counter, and the seconds that they cover: those between readings.
+
+    None if the counter has fewer than two readings there, was reset or never moved.
+    """
+    joules = seconds = 0.0
+    for one, other in pairs(_counter_readings(samples)):
+        inside = min(other.begin, times[1]) - max(one.begin, times[0])
+        if inside > 0:
+            joules += (other.energy_mj - one.energy_mj) / 1000 * inside / (other.begin - one.begin)
+            seconds += inside
+    return (joules, seconds) if joules > 0 else None
+
+
+def by_power(samples: Sequence[Sample], times: Times, longest: float) -> Optional[Tuple[float, float]]:
+    """Joules by the trapezoidal rule, and the seconds that they cover.
+
+    Power is interpolated linearly between two samples, also across the ends of the time. A pair that is more than
+    `longest` seconds apart, lacks a value or is not in order (the clock was set) is skipped.
+    """
+    joules = seconds = 0.0
+    for one, other in pairs(samples):
+        (t0, p0), (t1, p1) = (one.begin, one.power_w), (other.begin, other.power_w)
+        if p0 is None or p1 is None or not 0 < t1 - t0 <= longest:
+            continue
+        low, high = max(t0, times[0]), min(t1, times[1])
+        if high > low:
+            slope = (p1 - p0) / (t1 - t0)
+            joules += (high - low) * (p0 + slope * ((low + high) / 2 - t0))
+            seconds += high - low
+    return (joules, seconds) if seconds > 0 else None
+
+
+def pairs(items: Sequence[Any]) -> Iterator[Tuple[Any, Any]]:
+    """Adjacent pairs, like itertools.pairwise in Python 3.10."""
+    return zip(items, islice(items, 1, None))
