@@ -213,13 +213,17 @@ def contradictions(document: Certificate, records: Mapping[str, Record], catalog
             yield f"it was made at {document.created_at}, and its record {record.record_id} at {record.created_at}"
 
 
+_OF_ENERGY = (".joules_per_million", ".joules_source", ".joules_of", ".joules_error", ".padding_included")
+"""Fields of `efficiency` that not every version computes, or not in the same way."""
+
+
 def _compare_versions(stated: Mapping[str, Any], again: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """The fields in which a certificate of another version of flagbench contradicts its records, and notes with both
     words where it judges them by other rules."""
     differing, notes = [], []
     for path, one, other in differences(_with_words(stated), _with_words(again)):
         # Rules change between versions, and with them what follows from the same records.
-        if path.startswith(("checks.", "reason", "action.")) or path.endswith(".joules_per_million"):
+        if path.startswith(("checks.", "reason", "action.")) or path.endswith(_OF_ENERGY):
             notes.append(f"{path}: {_word(one)} in the certificate, and {_word(other)} computed again")
         else:
             differing.append(path)

@@ -85,9 +85,9 @@ def command(
     --json prints {"schema", "exit_code", "verdict", "qualifiers", "reason", "gate", "against", "records", "metrics":
     [{"name", "held_by", "unit", "better", "measured", "expected", "ratio", "difference", "comparable", "verdict",
     "reason"}], "conditions": [{"name", "here", "expected", "agreement"}], "anomalies": [{"id", "field", "note"}],
-    "series", "not_compared", "findings", "efficiency": [{"part", "unit", "per_second", "joules_per_million",
-    "price_per_million"}]}, for REFERENCE also "cited": [{"id", "source", "value", "unit", "ratio"}], the nearest row
-    first, and with --explain "explanation".
+    "series", "not_compared", "findings", "efficiency": [{"part", "unit", "padding_included", "per_second",
+    "joules_per_million", "joules_of", "joules_source", "joules_error", "price_per_million"}]}, for REFERENCE also
+    "cited": [{"id", "source", "value", "unit", "ratio"}], the nearest row first, and with --explain "explanation".
     """
     check_price()
     if junit is not None:

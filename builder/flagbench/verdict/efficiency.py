@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from flagbench.records.model import Record
+from flagbench.records.model import Record, Window, WindowEnergy, Work
 from flagbench.verdict.result import number_text
+from flagbench_core.evidence.section import INFER, kind_of
 
 
 class Efficiency(Struct, frozen=True):
@@ -19,14 +23,41 @@ class Efficiency(Struct, frozen=True):
     """`tokens`, or `samples`."""
     per_second: float
     joules_per_million: float | None
-    """From the mean power of all devices in the window, as their driver reports it; None where it does not."""
+    """Of all devices, as their driver reports it; None where it does not."""
     price_per_million: float | None
+    joules_source: Literal["counter", "power"] | None = None
+    """The devices' counters of energy, or samples of their power; None in certificates of earlier versions."""
+    joules_of: Literal["window", "training", "inference"] | None = None
+    """What the joules are of. Only in records that say nothing of their window, not of the window."""
+    joules_error: float | None = None
+    """The most by which joules by a counter are wrong, as a fraction; None for joules by the power."""
+    padding_included: bool | None = None
+    """Whether some of the tokens are padding; None where the record does not say."""
 
     def text(self) -> str:
-        """`56,150 J, price 0.0024 per million tokens`; empty where neither is known."""
-        joules = "" if self.joules_per_million is None else f"{number_text(self.joules_per_million)} J"
-        price = "" if self.price_per_million is None else f"price {number_text(self.price_per_million)}"
-        return f"{', '.join(filter(None, (joules, price)))} per million {self.unit}" if joules or price else ""
+        """`45,390 J (energy counter, window, within 3.1 %), price 0.0024 per million tokens, padding included`.
+
+        Empty where neither joules nor price are known.
+        """
+        parts = []
+        if self.joules_per_million is not None:
+            parts.append(f"{number_text(self.joules_per_million)} J ({self._joules_text()})")
+        if self.price_per_million is not None:
+            parts.append(f"price {number_text(self.price_per_million)}")
+        if not parts:
+            return ""
+        padding = ", padding included" if self.padding_included else ""
+        return f"{', '.join(parts)} per million {self.unit}{padding}"
+
+    def _joules_text(self) -> str:
+        """What the joules are of, and where they come from."""
+        if self.joules_of != "window":
+            whole = f" of the whole {self.joules_of}" if self.joules_of else ""
+            return f"mean power{whole}, warm-up included"
+        if self.joules_source == "power":
+            return "integrated power, window"
+        within = "" if self.joules_error is None else f", within {self.joules_error:.1%}"
+        return f"energy counter, window{within}"
 
 
 def efficiency(record: Record, price: float | None) -> Efficiency | None:
@@ -38,14 +69,74 @@ def efficiency(record: Record, price: float | None) -> Efficiency | None:
     if window is None or work is None or not window.seconds or not work.samples_executed or not window.samples:
         return None
     tokens, nodes = work.tokens_executed, record.system.nodes
-    per_second = window.samples / window.seconds * (tokens / work.samples_executed if tokens else 1)
-    powers = [device.power_mean_w for device in record.telemetry.devices] if record.telemetry else []
-    known = [float(power) for power in powers if power is not None]
-    watts = math.fsum(known) if known and len(known) == len(powers) else None
-    return Efficiency(
+    amount = window.samples * (tokens / work.samples_executed if tokens else 1)
+    per_second = amount / window.seconds
+    found = Efficiency(
         part=record.case,
         unit="tokens" if tokens else "samples",
         per_second=per_second,
-        joules_per_million=None if watts is None else 1e6 * watts * nodes / per_second,
+        joules_per_million=None,
         price_per_million=None if price is None else 1e6 * price * nodes / 3600 / per_second,
+        padding_included=_has_padding(work),
     )
+    measured = _window_energy(record, window)
+    if measured:
+        joules = math.fsum(energy.joules for energy in measured)
+        return replace(
+            found,
+            joules_per_million=1e6 * joules * nodes / amount,
+            joules_source=_source(measured),
+            joules_of="window",
+            joules_error=_error(measured, joules),
+        )
+    watts = _mean_watts(record)
+    if watts is None:
+        return found
+    return replace(
+        found,
+        joules_per_million=1e6 * watts * nodes / per_second,
+        joules_source="power",
+        joules_of="inference" if kind_of(record.config or {}) == INFER else "training",
+    )
+
+
+def _has_padding(work: Work) -> bool | None:
+    """Whether tokens are counted that are padding. Samples are never padded."""
+    if not work.tokens_executed:
+        return False
+    if work.tokens_useful is None:
+        return None
+    return work.tokens_useful < work.tokens_executed
+
+
+def _window_energy(record: Record, window: Window) -> list[WindowEnergy]:
+    """The energy of each device in all steps of the window; empty if one of them does not have it."""
+    found = []
+    for device in record.telemetry.devices if record.telemetry else ():
+        energy = device.window_energy
+        if energy is None or energy.steps != window.steps:
+            return []
+        found.append(energy)
+    return found
+
+
+def _source(measured: Sequence[WindowEnergy]) -> Literal["counter", "power"]:
+    """The counter, if all devices have one."""
+    if all(energy.source == "counter" for energy in measured):
+        return "counter"
+    return "power"
+
+
+def _error(measured: Sequence[WindowEnergy], joules: float) -> float | None:
+    """Of all devices together, as a fraction; None if one of them has no bound."""
+    errors = [energy.error_j for energy in measured if energy.error_j is not None]
+    if len(errors) < len(measured) or not joules:
+        return None
+    return math.fsum(errors) / joules
+
+
+def _mean_watts(record: Record) -> float | None:
+    """The mean power of all devices, warm-up included; None if one of them does not report it."""
+    powers = [device.power_mean_w for device in record.telemetry.devices] if record.telemetry else []
+    known = [float(power) for power in powers if power is not None]
+    return math.fsum(known) if known and len(known) == len(powers) else None

@@ -406,7 +406,8 @@ def _board_limits(subject: Subject) -> Iterator[str]:
     "energy",
     Needs.RUN,
     "The energy counter wraps, or is another device's.",
-    "half to twice the mean power times its time, which is of samples once a second",
+    "half to twice the mean power times its time, which is of samples once a second; in the window, which may take "
+    "more than the mean, at most twice the highest power",
 )
 def _energy(subject: Subject) -> Iterator[str]:
     for device in subject.monitored:
@@ -415,6 +416,15 @@ def _energy(subject: Subject) -> Iterator[str]:
             continue
         if not mean / 2 <= joules / seconds <= mean * 2:
             yield f"telemetry has {joules:.5g} J in {seconds:.5g} s, but a mean power of {mean:.5g} W"
+    for device in subject.monitored:
+        highest, window = device.power_max_w, device.window_energy
+        if highest is None or window is None or window.seconds < 10:
+            continue
+        if window.joules > 2 * highest * window.seconds:
+            yield (
+                f"telemetry has {window.joules:.5g} J in a window of {window.seconds:.5g} s, but a highest power of "
+                f"{highest:.5g} W"
+            )
 
 
 # Time

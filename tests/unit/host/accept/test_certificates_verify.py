@@ -299,6 +299,19 @@ def test_words_of_another_version_are_noted_and_not_printed(verify_changed: Call
     assert notes[1].startswith("checks.roofs: ran against its own checks: PASS, well done")
 
 
+def forget_the_window(document: Raw) -> None:
+    """As a version wrote it that did not say what joules and tokens are of."""
+    for run in document["efficiency"]:
+        for name in ("joules_of", "joules_source", "joules_error", "padding_included"):
+            del run[name]
+
+
+def test_a_certificate_of_a_version_that_knew_less_of_energy_is_valid(verify_changed: Callable[..., Ended]) -> None:
+    ended = verify_changed(of_another_version(forget_the_window))
+    assert ended.code == ExitCode.OK
+    assert "note: efficiency[0].padding_included: nothing in the certificate, and True computed again" in ended.out
+
+
 @pytest.mark.parametrize(
     "change",
     [

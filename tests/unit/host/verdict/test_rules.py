@@ -36,6 +36,7 @@ COPY = {"name": "memory_bandwidth", "operation": "copy", "bytes": 2**32, "unit":
         "spread": 0.01, "stdev": 1e9}  # fmt: skip
 CASES = {"run-aquila-1", CPU, LORA, GLM, PRETRAINING, ROOFS, "run-lora-llama3.1", "run-lora-qwen2.5"}
 CASES |= {"run-llama3-8b", "run-llama3-8b-rope"}
+WINDOW_ENERGY: Raw = {"joules": 24_000.0, "source": "counter", "steps": 200, "seconds": 60.0, "error_j": 700.0}
 ADDED = {
     "launch": {"started_at": "2026-01-01T11:53:55Z", "seconds": 366.0, "via": "docker"},
     "telemetry": {
@@ -43,7 +44,7 @@ ADDED = {
             {
                 **{"index": 0, "mem_used_max_bytes": 14 * GIB, "temperature_max_c": 71, "util_mean": 0.97},
                 **{"power_mean_w": 340.0, "power_max_w": 415.0, "energy_j": 30600.0, "energy_seconds": 90.0},
-                **{"sm_clock_mean_mhz": 1380.0, "sm_clock_min_mhz": 1095.0},
+                **{"sm_clock_mean_mhz": 1380.0, "sm_clock_min_mhz": 1095.0, "window_energy": WINDOW_ENERGY},
             }
         ]
     },
@@ -187,6 +188,7 @@ EDITED: list[tuple[str, str, dict[str, Any]]] = [
     ("board-limits", A100, {f"{DEVICE}.power_max_w": 500}),
     ("board-limits", A100, {f"{DEVICE}.sm_clock_mean_mhz": 1450}),
     ("energy", A100, {f"{DEVICE}.energy_j": 3060.0}),
+    ("energy", A100, {f"{DEVICE}.window_energy": {**WINDOW_ENERGY, "joules": 2.1 * 415.0 * 60.0}}),
     # Time
     ("device-clock", A100, {"window.host_seconds": 10.0}),
     ("launch-time", A100, {"launch.seconds": 300.0}),
