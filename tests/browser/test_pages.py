@@ -36,8 +36,15 @@ PAGES = (
     "series-golden",
     RUN,
     "record-20261125",
+    "record-20261126T115515Z-roofs",
+    "device-NVIDIA-H100",
     "certificate",
 )
+TABLES_OUTSIDE = """
+    [...document.querySelectorAll('.scroll')]
+        .filter(table => table.checkVisibility() && table.scrollWidth > table.clientWidth)
+        .map(table => table.getAttribute('aria-label'))
+"""
 VIEWS = [(width, scheme) for width in (400, 1280) for scheme in ("light", "dark")]
 
 
@@ -60,7 +67,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages of a store of another release with three more runs, the last slow and throttled; a certificate."""
+    """The pages of a store of another release with three more runs, the last slow and throttled, and roofs of an
+    H100; a certificate."""
     folder = tmp_path_factory.mktemp("report")
     shutil.copytree(ROOT / "tests" / "replay" / "08a01ae" / "store", folder / "store")
     store = open_store(str(folder / "store"))
@@ -70,6 +78,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         record |= {"created_at": f"2026-01-0{number + 1}T12:00:00Z"}
         record["telemetry"] = {"devices": [{**DEVICE, "index": 0}, {**THROTTLED, "index": 1}]}
         store.put(json.dumps(record).encode())
+    store.put((ROOT / "docs" / "measured" / "h100-roofs-mamf-bf16.json").read_bytes())
     assert main.run(["report", "--store", store.url, "--out", str(folder / "pages")]) == 0
     found = accepted()
     files = certificate.files_of(certificate.certificate_of(found, CATALOG, 50.0), found.records, {})
@@ -106,6 +115,7 @@ def test_page_is_accessible_and_fits(name: str, load: Callable[..., Any], tmp_pa
         if (width == 400) == (scheme == "light"):  # each width and each scheme once: it takes half a second
             assert [each["id"] for each in axe.run(page).response["violations"]] == []
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+        assert page.evaluate(TABLES_OUTSIDE) == []
         page.screenshot(path=tmp_path / f"{name}-{width}-{scheme}.png", full_page=True)
         page.close()
 

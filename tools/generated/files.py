@@ -53,7 +53,7 @@ _MEANINGS = {
     Verdict.ABOVE: f"the whole interval lies over {HIGH:.2f}",
     Verdict.INCONCLUSIVE: "the interval crosses a limit or is missing, there is a doubt, or there is no evidence",
     Verdict.NOT_COMPARABLE: "something that the number depends on differs, and the verdict names it",
-    Verdict.INVALID: "the run or a check failed, or the record contradicts itself, its evidence or what is possible",
+    Verdict.INVALID: "a check of the run failed, or the record contradicts itself, its evidence or what is possible",
     Verdict.FASTER: "against a baseline: the interval lies above 1, and not within the tolerance",
     Verdict.SAME: f"against a baseline: the interval lies within {1 - WITHIN:.2f} to {1 + WITHIN:.2f} (`--within`)",
     Verdict.SLOWER: "against a baseline: the interval lies under 1, and not within the tolerance",

@@ -6,7 +6,7 @@ import typer
 
 from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.console.output import echo_json, print_page
-from flagbench.console.page import Table
+from flagbench.console.page import Lines, Table
 from flagbench.machine.diagnosis import Level
 from flagbench.runs.doctor import examine
 from flagbench_core.exit_codes import ExitCode
@@ -23,13 +23,13 @@ def command(store: StoreOption = None, json: JsonOption = False) -> None:
     if json:
         echo_json({"ok": not failed, "findings": [vars(finding) for finding in findings]})
     else:
-        print_page(Table(("CHECK", "LEVEL", "DETAIL"), [(f.name, f.level.value, f.detail) for f in findings]))
+        rows = [(finding.name, finding.level.value, finding.detail) for finding in findings]
         # One remedy may answer several findings.
         remedies: dict[str, list[str]] = {}
         for finding in findings:
             if finding.remedy is not None:
                 remedies.setdefault(finding.remedy, []).append(finding.name)
-        for remedy, names in remedies.items():
-            print(f"fix: {', '.join(names)}: {remedy}")
+        fixes = [f"fix: {', '.join(names)}: {remedy}" for remedy, names in remedies.items()]
+        print_page(Table(("CHECK", "LEVEL", "DETAIL"), rows, wrap=("DETAIL",)), Lines(tuple(fixes)))
     if failed:
         raise typer.Exit(int(ExitCode.USAGE))

@@ -60,7 +60,7 @@ def command(
             columns = (columns[0], "THIS MACHINE", *columns[1:])
             rows = [(row[0], "yes" if row[0] in here else "", *row[1:]) for row in rows]
         title = kind if what is None else ""
-        tables.append(Table(columns, rows, cut=columns[1:], drop=_DROP[kind], title=title))
+        tables.append(Table(columns, rows, wrap=_WRAP[kind], drop=_DROP[kind], title=title))
     print_page(*tables, wide=wide)
 
 
@@ -69,6 +69,12 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "stacks": ("STACK", "ALIASES", "RUNS", "BASE IMAGE"),
     "devices": ("DEVICE", "NAME", "MEMORY", "BF16", "FP8", "STACKS"),
     "claims": ("CLAIM", "TITLE", "STACK", "PUBLISHED"),
+}
+_WRAP: dict[str, tuple[str, ...]] = {
+    "cases": ("TITLE",),
+    "stacks": ("ALIASES", "RUNS"),
+    "devices": ("NAME", "STACKS"),
+    "claims": ("TITLE", "PUBLISHED"),
 }
 _DROP: dict[str, tuple[str, ...]] = {
     "cases": ("FLOPS", "PRECISIONS", "GATE", "TITLE"),

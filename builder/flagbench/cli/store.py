@@ -33,7 +33,7 @@ def doctor(store: StoreOption = None, json: JsonOption = False) -> None:
         echo_json({"store": place.url, "safe": not failed, "checks": [vars(check) for check in checks]})
     else:
         rows = [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in checks]
-        print_page(Table(("CHECK", "RESULT", "DETAIL"), rows))
+        print_page(Table(("CHECK", "RESULT", "DETAIL"), rows, wrap=("DETAIL",)))
         if not failed:
             print(f"{place.url}: records are safe here")
         elif WRITE in failed:

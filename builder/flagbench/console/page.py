@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
 import sys
-import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +15,13 @@ from typing import TextIO
 from flagbench.console.terminal import visible
 
 _GAP = "  "
-_NARROWEST = 12
-"""Columns that are cut keep at least this many characters."""
+_NARROWEST = 24
+"""Columns that wrap keep at least this many characters, and their longest word."""
 _WIDEST = 200
 """Longer cells overflow their column, so that a cell of megabytes does not pad every row."""
+
+_PLACEHOLDERS = ("", "-")
+"""What stands in a cell without a text."""
 
 _SGR = {"bold green": "1;32", "bold red": "1;31", "bold yellow": "1;33", "bold": "1"}
 """The styles of a page as the numbers of an ANSI escape sequence."""
@@ -28,9 +31,11 @@ _SGR = {"bold green": "1;32", "bold red": "1;31", "bold yellow": "1;33", "bold":
 class Table:
     """Rows of text under named columns; those in `right` are set flush right.
 
-    On a terminal too narrow for it, cells in `short` become their shorter text, then the columns in `cut` are
-    shortened, then those in `drop` are left out one after the other. A column in neither, like that of the ids, is
-    always shown in full. `styles` are by the whole text of a cell. The title is a line above the columns.
+    On a terminal too narrow for it, columns without any text are left out, cells in `short` become their shorter
+    text, and those of the columns in `wrap` take several lines, broken between words. Where that is not enough, the
+    columns in `drop` are left out one after the other; then those in `below` move, one after the other, from the rows
+    to a line under each. What a reader decides by is not in `drop`: it is always there, and no text is ever cut.
+    `styles` are by the whole text of a cell. The title is a line above the columns.
     """
 
     columns: Sequence[str]
@@ -38,8 +43,9 @@ class Table:
     right: frozenset[str] = frozenset()
     styles: Mapping[str, str] = field(default_factory=dict)
     short: Mapping[str, str] = field(default_factory=dict)
-    cut: Sequence[str] = ()
+    wrap: Sequence[str] = ()
     drop: Sequence[str] = ()
+    below: Sequence[str] = ()
     title: str = ""
 
 
@@ -66,8 +72,7 @@ def render(blocks: Sequence[Block], stream: TextIO | None = None, *, wide: bool 
     terminal = out.isatty()
     colour = terminal and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     width = shutil.get_terminal_size().columns if terminal and not wide else None
-    ellipsis = "\N{HORIZONTAL ELLIPSIS}" if "utf" in (out.encoding or "").lower() else "..."
-    shown = ("\n".join(_lines(block, width, ellipsis, colour=colour)) for block in filled(blocks))
+    shown = ("\n".join(_lines(block, width, colour=colour)) for block in filled(blocks))
     return "\n\n".join(shown) + "\n"
 
 
@@ -76,59 +81,170 @@ def filled(blocks: Iterable[Block]) -> list[Block]:
     return [block for block in blocks if (block.lines if isinstance(block, Lines) else block.rows)]
 
 
-def _lines(block: Block, width: int | None, ellipsis: str, *, colour: bool) -> Iterable[str]:
-    if isinstance(block, Lines):
-        lines: list[str] = []
-        for line in block.lines:
-            lines += _wrapped(visible(line), width)
-        return [_styled(line, block.style, colour=colour) for line in lines]
-    shown = [[visible(cell) for cell in row] for row in (block.columns, *block.rows)]
-    natural = _natural(block.columns, shown)
-    shortened = False
-    if width is not None and block.short and _total(natural) > width:
-        shown = [[visible(block.short.get(cell, cell)) for cell in row] for row in (block.columns, *block.rows)]
-        natural = _natural(block.columns, shown)
-        shortened = True
-    widths = natural if width is None else _fitted(block, natural, width)
-    lines = [_styled(visible(block.title), "bold", colour=colour)] if block.title else []
-    for row in shown:
-        texts = []
-        for name, cell in zip(block.columns, row, strict=True):
-            if (space := widths.get(name)) is None:
-                continue
-            text = _shortened(cell, space, ellipsis) if space < natural[name] else cell
-            padding = " " * (space - _cells(text))
-            text = _styled(text, block.styles.get(cell, ""), colour=colour)
-            texts.append(padding + text if name in block.right else text + padding)
-        lines.append(_GAP.join(texts).rstrip())
-    missing = [name for name in block.columns if name not in widths]
-    if missing or shortened or widths != natural:
-        what = f"left out: {', '.join(missing)}" if missing else "cut to the terminal"
-        lines.append(f"({what}; --wide shows everything)")
+def without_empty_columns(table: Table) -> Table:
+    """The table without the columns in which no row has more than a placeholder; its first column stays."""
+    kept = [0]
+    for place in range(1, len(table.columns)):
+        if any(row[place] not in _PLACEHOLDERS for row in table.rows):
+            kept.append(place)
+    columns = [table.columns[place] for place in kept]
+    rows = [[row[place] for place in kept] for row in table.rows]
+    return dataclasses.replace(table, columns=columns, rows=rows)
+
+
+def width_of(table: Table) -> int:
+    """How many characters the widest row of a table takes, in full."""
+    return _total(_in_full(table).widths)
+
+
+def _lines(block: Block, width: int | None, *, colour: bool) -> list[str]:
+    if isinstance(block, Table):
+        return _table_lines(block, width, colour=colour)
+    lines: list[str] = []
+    for line in block.lines:
+        lines += _wrapped(visible(line), width)
+    return [_styled(line, block.style, colour=colour) for line in lines]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the cells of a table are shown. Rows are by column, each cell as it is printed."""
+
+    heading: Mapping[str, str]
+    rows: Sequence[Mapping[str, str]]
+    widths: Mapping[str, int]
+    """Of the columns in the rows, in order: how many characters each takes."""
+    wrapped: frozenset[str] = frozenset()
+    """Columns narrower than their text."""
+    below: Sequence[str] = ()
+    """Columns on the lines under the rows, in order."""
+    left_out: Sequence[str] = ()
+    """Columns that have text and are not shown."""
+    abbreviated: bool = False
+    """Whether cells are shown by their shorter text."""
+
+
+def _table_lines(table: Table, width: int | None, *, colour: bool) -> list[str]:
+    """A table's title, columns and rows, and what of it is not shown in `width` characters."""
+    layout = _layout(table, width)
+    lines = [_styled(visible(table.title), "bold", colour=colour)] if table.title else []
+    lines += _row_lines(layout, layout.heading, table, colour=colour)
+    for row in layout.rows:
+        lines += _row_lines(layout, row, table, colour=colour)
+        lines += _lines_below(layout, row, width)
+    if layout.left_out:
+        lines.append(f"(left out: {', '.join(layout.left_out)}; --wide shows everything)")
+    elif layout.abbreviated:
+        lines.append("(shortened; --wide shows everything)")
     return lines
 
 
-def _natural(columns: Sequence[str], shown: Sequence[Sequence[str]]) -> dict[str, int]:
-    """How wide each column is."""
-    return {
-        name: min(_WIDEST, max(map(_cells, column)))
-        for name, column in zip(columns, zip(*shown, strict=True), strict=True)
-    }
+def _layout(table: Table, width: int | None) -> _Layout:
+    """How a table is shown in `width` characters; whole where that is None."""
+    whole = _in_full(table)
+    if width is None or _total(whole.widths) <= width:
+        return whole
+    table = without_empty_columns(table)
+    layout = _in_full(table)
+    if _total(layout.widths) > width and table.short:
+        rows = [[table.short.get(cell, cell) for cell in row] for row in table.rows]
+        layout = dataclasses.replace(_in_full(dataclasses.replace(table, rows=rows)), abbreviated=True)
+    least = {name: _least_width(layout, name) for name in table.wrap if name in layout.widths}
+    widths = _narrowed(layout.widths, least, width)
+    for name in (*table.drop, *table.below):
+        if _total(widths) <= width:
+            break
+        if name in widths:
+            widths = _narrowed({other: layout.widths[other] for other in widths if other != name}, least, width)
+    return dataclasses.replace(
+        layout,
+        widths=widths,
+        wrapped=frozenset(name for name in widths if widths[name] < layout.widths[name]),
+        below=[name for name in table.columns if name in table.below and name not in widths],
+        left_out=[name for name in table.columns if name in table.drop and name not in widths],
+    )
 
 
-def _with_text(table: Table) -> set[str]:
-    """The first column, and those in which a row has more than a placeholder."""
-    columns = zip(table.columns, zip(*table.rows, strict=True), strict=True)
-    return {table.columns[0]} | {name for name, cells in columns if not {*cells} <= {"", "-"}}
+def _in_full(table: Table) -> _Layout:
+    """A table with every column as wide as its text, at most `_WIDEST`."""
+    heading = {name: visible(name) for name in table.columns}
+    rows = [dict(zip(table.columns, map(visible, row), strict=True)) for row in table.rows]
+    widths = {}
+    for name in table.columns:
+        widest = max(_cells(row[name]) for row in (heading, *rows))
+        widths[name] = min(_WIDEST, widest)
+    return _Layout(heading, rows, widths)
 
 
-def _wrapped(line: str, width: int | None) -> list[str]:
-    """A line in pieces of at most `width` characters, broken at spaces that are not between backquotes."""
-    if width is None or _cells(line) <= width:
-        return [line]
-    joined = re.sub("`[^`]*`", lambda quoted: quoted[0].replace(" ", "\0"), line)
-    pieces = textwrap.wrap(joined, width, break_long_words=False, break_on_hyphens=False)
-    return [piece.replace("\0", " ") for piece in pieces]
+def _least_width(layout: _Layout, name: str) -> int:
+    """How narrow a column can be without a break inside a word."""
+    longest = 0
+    for row in (layout.heading, *layout.rows):
+        for word in _words(row[name]):
+            longest = max(longest, _cells(word.lstrip(" ")))
+    return min(layout.widths[name], max(_NARROWEST, longest))
+
+
+def _narrowed(natural: Mapping[str, int], least: Mapping[str, int], width: int) -> dict[str, int]:
+    """The widths of columns where those in `least`, always the widest first, give way until `width` is enough."""
+    widths = dict(natural)
+    while _total(widths) > width:
+        able = [name for name in widths if name in least and widths[name] > least[name]]
+        if not able:
+            break
+        widths[max(able, key=lambda name: widths[name])] -= 1
+    return widths
+
+
+def _row_lines(layout: _Layout, row: Mapping[str, str], table: Table, *, colour: bool) -> list[str]:
+    """A row, as many lines as the cell that wraps most."""
+    columns = []
+    for name, space in layout.widths.items():
+        cell = row[name]
+        style = table.styles.get(cell, "")
+        texts = []
+        for text in _wrapped(cell, space) if name in layout.wrapped else [cell]:
+            padding = " " * (space - _cells(text))
+            text = _styled(text, style, colour=colour)
+            texts.append(padding + text if name in table.right else text + padding)
+        columns.append(texts)
+    height = max(len(texts) for texts in columns)
+    blanks = [" " * space for space in layout.widths.values()]
+    lines = []
+    for number in range(height):
+        texts = [
+            texts[number] if number < len(texts) else blank for texts, blank in zip(columns, blanks, strict=True)
+        ]
+        lines.append(_GAP.join(texts).rstrip())
+    return lines
+
+
+def _lines_below(layout: _Layout, row: Mapping[str, str], width: int | None) -> list[str]:
+    """The cells of a row that stand under it, as `name: text; name: text`, wrapped between words."""
+    texts = [f"{name.lower()}: {row[name]}" for name in layout.below if row[name] not in _PLACEHOLDERS]
+    if not texts or width is None:
+        return []
+    return [_GAP + line for line in _wrapped("; ".join(texts), width - len(_GAP))]
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    """A text in lines of at most `width` characters, but for a longer word."""
+    if width is None or _cells(text) <= width:
+        return [text]
+    lines: list[str] = []
+    line = ""
+    for word in _words(text):
+        if line and _cells(line + word) > width:
+            lines.append(line)
+            line = word.lstrip(" ")
+        else:
+            line += word
+    return [*lines, line]
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text, each with the spaces before it; `a command` is one word."""
+    return re.findall(r" *(?:`[^`]*`|[^ ])+", text)
 
 
 def _total(widths: Mapping[str, int]) -> int:
@@ -136,38 +252,11 @@ def _total(widths: Mapping[str, int]) -> int:
     return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
 
 
-def _fitted(table: Table, natural: Mapping[str, int], width: int) -> dict[str, int]:
-    """The columns that are shown in `width` characters, each with its own. Those without any text go first."""
-    filled = _with_text(table) if _total(natural) > width else {*natural}
-    widths = {name: space for name, space in natural.items() if name in filled}
-    for name in ("", *table.drop):
-        widths = {column: natural[column] for column in widths if column != name}
-        excess = _total(widths) - width
-        for column in sorted(widths.keys() & set(table.cut), key=lambda c: natural[c], reverse=True):
-            if excess > 0:
-                least = min(natural[column], max(_NARROWEST, _cells(column)))
-                saved = min(excess, natural[column] - least)
-                widths[column] -= saved
-                excess -= saved
-        if excess <= 0:
-            break
-    return widths
-
-
 def _cells(text: str) -> int:
     """How many columns of a terminal a text takes: two for a Chinese character, none for a combining mark."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def _shortened(text: str, space: int, ellipsis: str) -> str:
-    if _cells(text) <= space:
-        return text
-    text = text[:space]
-    while text and _cells(text) + len(ellipsis) > space:
-        text = text[:-1]
-    return text + ellipsis
 
 
 def _styled(text: str, style: str, *, colour: bool) -> str:

@@ -23,8 +23,9 @@ from flagbench.verdict.conditions import describe
 _SHOWN = 8
 """Rows that a table shows without --wide."""
 _COLUMNS = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "DIFFERS")
-_DROP = ("BATCH, SEQUENCE", "TASK", "DIFFERS", "GPUS", "PRECISION", "DEVICE")
-"""The columns that a narrow terminal loses, the first one first."""
+_DROP: tuple[str, ...] = ("BATCH, SEQUENCE",)
+_BELOW: tuple[str, ...] = ("DIFFERS", "DEVICE", "PRECISION", "GPUS")
+"""The columns that a narrow terminal leaves out, and then those that it shows under each row, the first one first."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,14 @@ class Answer:
             notes.append("; ".join(to_run))
         notes += [f"more memory is needed: {text}" for text in self.too_large]
         cells = [self._cells(entry, wide=wide) for entry in shown]
+        drop, below = _DROP, _BELOW
+        if self.task is None:
+            below = ("TASK", *below)
+        else:
+            drop = (*drop, "TASK")  # all rows are of one task, but for those that say so under DIFFERS
         return [
             Lines((self.sentence,)),
-            Table(_COLUMNS, cells, right=frozenset(("GPUS",)), cut=("DIFFERS", "DEVICE"), drop=_DROP),
+            Table(_COLUMNS, cells, right=frozenset(("GPUS",)), drop=drop, below=below),
             Lines(tuple(notes)),
             Lines(tuple(f"{entry.id}: {entry.details}" for entry in shown) if wide else ()),
         ]

@@ -10,8 +10,10 @@ from enum import Enum
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get, get_stack
+from flagbench.records.index import Summary
 from flagbench.records.store import Store, StoredRecord
-from flagbench_core.exit_codes import ExitCode
+from flagbench.verdict.early_end import early_end
+from flagbench.verdict.result import four_digits
 
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
@@ -67,20 +69,23 @@ def state_of(entry: StoredRecord) -> State:
 
 
 def outcome_of(entry: StoredRecord) -> str | None:
-    """The verdict or, of a run that did not end by itself, how it ended: `out of memory`, `timeout` or its state.
+    """The verdict or, of a run that did not end by itself, how it ended, as `verify` says it: `OUT OF MEMORY`.
 
-    A run whose own checks failed did end by itself: its verdict is INVALID. None: there is no verdict.
+    None: there is no verdict.
     """
     summary = entry.summary
     if summary is None:
         return state_of(entry).value
-    if summary.state == "ok" or summary.exit_code == ExitCode.INVALID:
-        return summary.verdict
-    if summary.exit_code == ExitCode.OUT_OF_MEMORY:
-        return "out of memory"
-    if summary.exit_code == ExitCode.TIMEOUT:
-        return "timeout"
-    return summary.state
+    ended = early_end(summary.state, summary.exit_code or 0)
+    return summary.verdict if ended is None else ended.state.value
+
+
+def speed_of(summary: Summary) -> str | None:
+    """The metric that decided, with its unit: `1942 samples/s`. None: the run did not measure it."""
+    value = summary.metrics.get(summary.gate or "")
+    if value is None:
+        return None
+    return f"{four_digits(value)} {summary.gate_unit or ''}".rstrip()
 
 
 def _moment(text: str | None, option: str) -> str | None:

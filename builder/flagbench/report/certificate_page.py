@@ -82,7 +82,7 @@ def _check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
         for each in _worst_first(checks)
     ]
     columns = ("OUTCOME", "RUN", "CHECK", "RATIO", "MEASURED", "AGAINST", "LIMIT")
-    return Table(columns, rows, styles=STYLES, cut=("AGAINST", "MEASURED"), drop=("LIMIT", "AGAINST", "RUN"))
+    return Table(columns, rows, styles=STYLES, below=("LIMIT", "AGAINST", "MEASURED", "RUN"))
 
 
 def _reasons(checks: Sequence[Mapping[str, Any]]) -> Lines:
@@ -129,6 +129,7 @@ def render(certificate: Mapping[str, Any]) -> bytes:
         certificate_charts(certificate),
         sections,
         verdict=certificate["outcome"],
+        tone=TONES[certificate["outcome"]],
         headline=f" {action_text(certificate)}",
     )
     return text.encode()

@@ -8,7 +8,7 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from flagbench.console.page import Block, filled
+from flagbench.console.page import Block, filled, width_of, without_empty_columns
 from flagbench.console.terminal import visible
 from flagbench.report.charts import TONES, Chart, Note
 from flagbench_core import __version__
@@ -37,16 +37,17 @@ def page(
     *,
     home: str = "",
     verdict: str | None = None,
+    tone: str = "",
     headline: str = "",
 ) -> str:
     """A page: what it says first, its charts, and the blocks under each heading; what is empty is left out.
 
-    `home`: the address of the page above it. `headline`: what follows the verdict.
+    `home`: the address of the page above it. `tone`: the class of the verdict. `headline`: what follows it.
     """
     shown = {heading: filled(blocks) for heading, blocks in sections.items()}
-    values = {"home": home, "verdict": verdict, "headline": headline, "lead": lead, "sections": shown}
+    values = {"home": home, "verdict": verdict, "tone": tone, "headline": headline, "lead": lead}
     drawn = [chart for chart in charts if chart is not None]
-    return _templates().get_template("page.j2").render(title=title, charts=drawn, **values)
+    return _templates().get_template("page.j2").render(title=title, charts=drawn, sections=shown, **values)
 
 
 def picture(chart: Chart) -> str:
@@ -65,5 +66,6 @@ def _templates() -> Environment:
         finalize=lambda value: visible(value) if type(value) in (str, Link) else value,
     )
     found.globals |= {"version": __version__, "tones": TONES}
+    found.filters |= {"without_empty_columns": without_empty_columns, "width": width_of}
     found.globals["style"] = Markup(found.get_template("charts.css").render())
     return found

@@ -41,13 +41,15 @@ def junit_xml(suite: str, cases: Sequence[Case], seconds: float = 0.0) -> bytes:
 
 def junit_of_verdict(result: VerifyResult) -> bytes:
     """The verdict of the whole, then of each metric that has one."""
-    rows = [("verdict", result.verdict, result.reason, ", ".join(result.qualifiers))]
+    told = ", ".join(result.qualifiers)
+    told = f"{result.outcome}: {told}" if told else result.outcome
+    cases = [Case("verdict", told, _kind(result.verdict), result.reason)]
     for metric in result.metrics:
         if metric.verdict is not None:
             measured = "" if metric.measured is None else metric.measured.text(metric.unit)
             told = f"{measured}; {result.against.side}: {metric.expected.text(metric.unit)}; ratio {metric.ratio}"
-            rows.append((metric.name, metric.verdict, metric.reason, told))
-    cases = [Case(name, f"{verdict.value}: {told}", _kind(verdict), reason) for name, verdict, reason, told in rows]
+            told = f"{metric.verdict.value}: {told}"
+            cases.append(Case(metric.name, told, _kind(metric.verdict), metric.reason))
     return junit_xml(f"flagbench verify {result.against.id}", cases)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flagbench.console.output import size_text
-from flagbench.console.page import Block, Lines, Table
-from flagbench.history.selection import outcome_of, state_of
+from flagbench.console.page import Block, Table
+from flagbench.history.selection import outcome_of, speed_of, state_of
 from flagbench.price import price_here
 from flagbench.records.bundles import StoredBundle
 from flagbench.records.model import Measurement, Metric, Record
@@ -19,7 +19,7 @@ from flagbench.report.charts import interval, scale_of
 from flagbench.report.verdict_page import setting_text
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.efficiency import efficiency
-from flagbench.verdict.result import four_digits, number_text
+from flagbench.verdict.result import number_text
 
 
 def listing(entries: Sequence[StoredRecord]) -> Table:
@@ -52,9 +52,8 @@ def _row(entry: StoredRecord) -> list[str]:
     ratio, speed, metric, duration = "-", "-", "-", "-"
     if summary.ratio is not None:
         ratio = f"{summary.ratio[0]:.3f}"
-    if summary.gate is not None and summary.gate in summary.metrics:
-        metric = summary.gate
-        speed = f"{four_digits(summary.metrics[metric])} {summary.gate_unit or ''}".rstrip()
+    if (found := speed_of(summary)) is not None:
+        metric, speed = summary.gate or "-", found
     if summary.duration is not None:
         duration = _duration(summary.duration)
     return [
@@ -75,7 +74,7 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
     """How one run ended, its metrics, conditions, checks, facts of training, and bundles."""
     status = record.status
     facts = {
-        "record": record.record_id,
+        "id": record.record_id,
         "image": f"{record.case}:{record.stack}",
         "preset": record.preset,
         "created": record.created_at,
@@ -87,7 +86,8 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
         "takes": (took.text() or None) if (took := efficiency(record, price_here())) else None,
     }
     metrics = ("METRIC", "VALUE", "UNIT", "SCOPE", "95 % INTERVAL", "N", "NOTE")
-    drop = ("NOTE", "N", "SCOPE", "95 % INTERVAL", "UNIT")
+    told = [(name, fact) for name, fact in facts.items() if fact is not None]
+    drop, below = ("NOTE", "N", "SCOPE", "95 % INTERVAL"), ("UNIT",)
     conditions = [(name, shown(value)) for name, value in record.conditions.items()]
     kept = [(str(bundle.place.node), size_text(bundle.size), bundle.location) for bundle in bundles]
     names = [measurement.name for measurement in record.measurements]
@@ -97,13 +97,19 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
     absent = [*(record.quality.absent if record.quality is not None else {}).items()]
     checks = [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in record.checks]
     return [
-        Lines(tuple(f"{name:<8} {fact}" for name, fact in facts.items() if fact is not None)),
-        Table(metrics, [_metric_row(m) for m in record.metrics if m.name not in measured], cut=("NOTE",), drop=drop),
+        Table(("RECORD", "VALUE"), told, wrap=("VALUE",)),
+        Table(
+            metrics,
+            [_metric_row(metric) for metric in record.metrics if metric.name not in measured],
+            wrap=("95 % INTERVAL", "NOTE"),
+            drop=drop,
+            below=below,
+        ),
         Table(_MEASUREMENT, measurements, drop=("SIZE", "MEAN", "95 % INTERVAL", "SPREAD", "STEADY")),
-        Table(("NOT MEASURED", "REASON"), absent, cut=("REASON",)),
-        Table(("CONDITION", "VALUE"), conditions, cut=("VALUE",)),
-        Table(("CHECK", "RESULT", "DETAIL"), checks, cut=("DETAIL",)),
-        Table(("TRAINING", "VALUE"), _training_rows(record), cut=("VALUE",)),
+        Table(("NOT MEASURED", "REASON"), absent, wrap=("REASON",)),
+        Table(("CONDITION", "VALUE"), conditions, wrap=("VALUE",)),
+        Table(("CHECK", "RESULT", "DETAIL"), checks, wrap=("DETAIL",)),
+        Table(("TRAINING", "VALUE"), _training_rows(record), wrap=("VALUE",)),
         Table(("NODE", "SIZE", "BUNDLE"), kept, drop=("SIZE",)),
     ]
 

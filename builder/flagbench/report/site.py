@@ -11,7 +11,7 @@ from contextlib import suppress
 from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import nearest_reference
-from flagbench.history.selection import outcome_of
+from flagbench.history.selection import outcome_of, speed_of
 from flagbench.history.verdicts import with_verdicts
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
@@ -25,6 +25,7 @@ from flagbench.records.series import Series, check_series, load_all
 from flagbench.records.series_document import SeriesDocument
 from flagbench.records.store import Store, StoredRecord
 from flagbench.report.charts import (
+    TONES,
     Chart,
     Note,
     Run,
@@ -101,7 +102,7 @@ def run_page(
     headline = ""
     if result is not None and case is not None:
         heading = parts.pop(0)
-        headline = heading.lines[0].removeprefix(result.verdict.value) if isinstance(heading, Lines) else ""
+        headline = heading.lines[0].removeprefix(result.outcome) if isinstance(heading, Lines) else ""
         explanation = explain(records, result, case)
         if explanation.gap is not None:
             sections["Where the time went"] = explanation_blocks(explanation)
@@ -125,7 +126,8 @@ def run_page(
         [*drawn, loss_chart(curves), *charts],
         sections,
         home=home,
-        verdict=None if result is None else result.verdict.value,
+        verdict=None if result is None else result.outcome,
+        tone="" if result is None else TONES[result.style],
         headline=headline,
     )
 
@@ -137,17 +139,18 @@ def store_pages(store: Store) -> Iterator[tuple[str, str]]:
     entries = [entry for entry in found if entry.summary is not None]
     pages: set[str] = set()
     newest: dict[str, Record] = {}
-    """By digest of the configuration, the newest record so far that has losses."""
+    """By digest of the configuration, the newest record so far of a run that ended well and has losses."""
     for entry, content in store.read_all(entries[:NEWEST][::-1]):
         with suppress(FlagbenchError):
             if isinstance(content, FlagbenchError):
                 raise content
             record = read_record(content)
-            before = newest.get(record.config_digest or "")
+            ended_well = record.status.state == "ok"
+            before = newest.get(record.config_digest or "") if ended_well else None
             text = run_page([record], catalog, entry.record_id, home=INDEX, before=before)
             pages.add(entry.record_id)
             yield file_name("record", entry.record_id), text
-            if record.config_digest is not None and loss_curve(record):
+            if ended_well and record.config_digest is not None and loss_curve(record):
                 newest[record.config_digest] = record
     claims = _by(entries, lambda summary: summary.claim)
     for claim, of_claim in claims.items():
@@ -192,7 +195,7 @@ def _claim_page(claim: str, row: Claim | None, entries: Sequence[StoredRecord], 
     ]
     chart = run_chart(runs, "All comparable runs against the published row", "ratio", band=(LOW, HIGH))
     lead = row.title if row is not None else "This row is no longer in the catalogue."
-    sections: Sections = {"Records": [_listing(entries, pages)], "As published": facts}
+    sections: Sections = {"Records": [_listing(entries, pages, with_claims=False)], "As published": facts}
     return page(claim, lead, [chart], sections, home=INDEX)
 
 
@@ -285,26 +288,28 @@ def _ratio(entry: StoredRecord) -> Ratio | None:
     return Ratio(value, None if low is None or high is None else (low, high))
 
 
-def _listing(entries: Iterable[StoredRecord], pages: set[str]) -> Table:
-    """A row for each record, which links to its page if it has one and to that of its claim."""
+def _listing(entries: Iterable[StoredRecord], pages: set[str], *, with_claims: bool = True) -> Table:
+    """A row for each record, which links to its page if it has one and, `with_claims`, to that of its claim."""
+    columns = ["verdict", "ratio", "record", "speed", "host"]
+    if with_claims:
+        columns.append("published row")
     rows = []
     for entry in entries:
         summary = entry.summary
         if summary is None:
             continue
-        gate = summary.metrics.get(summary.gate or "")
-        rows.append(
-            (
-                outcome_of(entry) or "-",
-                str(_ratio(entry) or "-"),
-                Link(entry.record_id, file_name("record", entry.record_id) if entry.record_id in pages else None),
-                "-" if gate is None else f"{summary.gate} {gate:.5g}",
-                summary.state,
-                summary.host or "-",
-                Link(summary.claim, file_name("claim", summary.claim)) if summary.claim else "-",
-            )
-        )
-    return Table(("verdict", "ratio", "record", "speed", "state", "host", "published row"), rows)
+        speed = speed_of(summary)
+        row = [
+            outcome_of(entry) or "-",
+            str(_ratio(entry) or "-"),
+            Link(entry.record_id, file_name("record", entry.record_id) if entry.record_id in pages else None),
+            "-" if speed is None else f"{summary.gate} {speed}",
+            summary.host or "-",
+        ]
+        if with_claims:
+            row.append(Link(summary.claim, file_name("claim", summary.claim)) if summary.claim else "-")
+        rows.append(row)
+    return Table(columns, rows)
 
 
 def _index(

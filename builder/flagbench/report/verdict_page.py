@@ -15,6 +15,7 @@ from flagbench.records.model import Metric, Record
 from flagbench.verdict import Agreement, Comparison, Verdict, VerifyResult
 from flagbench.verdict.compare import ABSENT
 from flagbench.verdict.conditions import DEVICE, describe, shown
+from flagbench.verdict.early_end import EndedAs
 from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.explain import Cause, Explanation
 from flagbench.verdict.interval import common, estimate, session_of
@@ -39,8 +40,12 @@ STYLES = {
     "PASS": "bold green",
     "FAIL": "bold red",
     "REFERENCE": "bold",
+    EndedAs.FAILED.value: "bold red",
+    EndedAs.OUT_OF_MEMORY.value: "bold red",
+    EndedAs.TIMEOUT.value: "bold red",
+    EndedAs.INTERRUPTED.value: "bold yellow",
 }
-"""How a verdict, or the outcome of a check, is printed."""
+"""How a verdict, the outcome of a check, or the end of a run that has no verdict is printed."""
 _SENTENCES = {
     Verdict.REPRODUCED: "{runs} {are} as fast as {other}",
     Verdict.ABOVE: "{runs} {are} faster than {other}",
@@ -84,7 +89,7 @@ def verdict_blocks(
         shown_metrics = [metrics] if others else []
         return [heading, *shown_metrics, Lines((*notes, *_efficiency(records))), Lines(failed, "bold red")]
     uncompared = _uncompared(result)
-    blocks: list[Block] = [Lines((_headline(result),), STYLES[result.verdict.value])]
+    blocks: list[Block] = [Lines((_headline(result),), STYLES[result.style])]
     if not _is_in_headline(result):
         remedies = {f"fix: {r.status.remedy}": None for r in records if r.status.state != "ok" and r.status.remedy}
         blocks.append(Lines((result.reason, *remedies)))
@@ -129,10 +134,10 @@ def _differing_table(result: VerifyResult, deciding: Sequence[str]) -> Table:
     rest = [condition for condition in result.differing if condition.name not in deciding]
     if not decide:
         rows = [(c.name, shown(c.here), shown(c.expected)) for c in rest]
-        return Table(("condition that differs", "here", other), rows, cut=("here", other))
+        return Table(("condition that differs", "here", other), rows, wrap=("here", other))
     marked = [(c.name, "yes", shown(c.here), shown(c.expected)) for c in decide]
     marked += [(c.name, "", shown(c.here), shown(c.expected)) for c in rest]
-    return Table(("condition that differs", "decides", "here", other), marked, cut=("here", other))
+    return Table(("condition that differs", "decides", "here", other), marked, wrap=("here", other))
 
 
 def _headline(result: VerifyResult) -> str:
@@ -155,7 +160,7 @@ def _verdict_sentence(result: VerifyResult, runs: str, are: str, other: str) -> 
         more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
         text += f": {', '.join(differing[:_NAMED])}{more} {'differ' if len(differing) > 1 else 'differs'}"
     qualified = f" ({', '.join(result.qualifiers)})" if result.qualifiers else ""
-    return f"{result.verdict.value}{qualified}: {text}"
+    return f"{result.outcome}{qualified}: {text}"
 
 
 def _reference_headline(result: VerifyResult) -> str:
@@ -257,8 +262,8 @@ def comparison_table(
     blocks = (
         *_speed_blocks(comparison, speed),
         Lines((f"A  {a.record_id}", f"B  {b.record_id}")),
-        Table(("condition that differs", "A", "B"), conditions, cut=("A", "B")),
-        Table(("setting that differs", "A", "B"), settings, cut=("A", "B")),
+        Table(("condition that differs", "A", "B"), conditions, wrap=("A", "B")),
+        Table(("setting that differs", "A", "B"), settings, wrap=("A", "B")),
         Table(columns, metrics, right, drop=("unit", "B", "A")),
         Lines(_comparison_notes(comparison)),
         Lines(_loss_notes(comparison.losses)),
@@ -273,7 +278,7 @@ def _speed_blocks(comparison: Comparison, speed: VerifyResult | None) -> list[Bl
     if speed is None:
         return [Lines(("A and B are one record",), "bold")]
     headline = _verdict_sentence(speed, "B", "is", "the baseline A")
-    blocks: list[Block] = [Lines((headline,), STYLES[speed.verdict.value])]
+    blocks: list[Block] = [Lines((headline,), STYLES[speed.style])]
     if not _is_in_headline(speed):
         blocks.append(Lines((speed.reason,)))
     return blocks
@@ -326,9 +331,8 @@ def _metric_table(result: VerifyResult) -> Table:
     ]
     filled = [place for place in range(len(columns)) if any(row[place] not in ("", NOTHING) for row in rows)]
     columns, *cells = (tuple(row[place] for place in filled) for row in (columns, *rows))
-    return Table(
-        columns, cells, frozenset({"measured", other, "ratio"}), drop=("measured as", "unit", "measured", "ratio")
-    )
+    right = frozenset({"measured", other, "ratio"})
+    return Table(columns, cells, right, below=("measured as", "unit", "measured", "ratio"))
 
 
 def _other_metrics(records: Sequence[Record], held: Sequence[MetricResult]) -> Table:
@@ -429,7 +433,12 @@ def explanation_blocks(explanation: Explanation) -> list[Block]:
     rows = tuple((cause.title, _share(cause, cause.gap), _share(cause, cause.time), cause.seen) for cause in causes)
     return [
         Lines((_explanation_heading(explanation),)),
-        Table(("cause", "of the gap", "of the time", "seen"), rows, frozenset({"of the gap", "of the time"})),
+        Table(
+            ("cause", "of the gap", "of the time", "seen"),
+            rows,
+            frozenset({"of the gap", "of the time"}),
+            wrap=("seen",),
+        ),
         Lines(tuple(f"{cause.title}: {cause.action}" for cause in causes)),
         *_machine(explanation),
     ]
@@ -448,7 +457,8 @@ def _machine(explanation: Explanation) -> Sequence[Block]:
             expected, ratio, by = f"{roof.expected:.4g}", f"{roof.ratio:.2f}", roof.source
         cells.append((roof.metric, f"{roof.here:.4g}", expected, roof.unit, ratio, by))
     columns = ("without the model", "here", "expected", "unit", "ratio", "by")
-    return [Table(columns, cells, frozenset({"here", "expected", "ratio"})), Lines((machine.reason,))]
+    table = Table(columns, cells, frozenset({"here", "expected", "ratio"}), wrap=("by",))
+    return [table, Lines((machine.reason,))]
 
 
 def _explanation_heading(explanation: Explanation) -> str:

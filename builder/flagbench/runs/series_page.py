@@ -89,7 +89,7 @@ def _run_table(series: Series) -> Table:
     title = f"series {series.document.series_id} of {series.document.request.image or series.document.request.case}"
     numbers = frozenset({"run", "exit", "seconds", "seed"})
     return Table(
-        columns[:count], [row[:count] for row in rows], numbers, cut=("reason",), drop=("seed", "exit"), title=title
+        columns[:count], [row[:count] for row in rows], numbers, wrap=("reason",), drop=("seed", "exit"), title=title
     )
 
 

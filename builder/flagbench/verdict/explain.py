@@ -160,7 +160,8 @@ def _share(costs: Sequence[tuple[ExplainedRun, Cost]], runs: int) -> float:
 
 def _reason(result: VerifyResult, target: MetricResult | None, gap: float | None) -> str | None:
     if result.verdict is Verdict.INVALID:
-        return "the record is INVALID, so there is no gap; shares are of the run's own time, if its evidence is true"
+        what = f"{result.outcome}, so there is no gap"
+        return f"{what}; shares are of the run's own time, if its evidence is true"
     if target is None:
         return f"no rate has a ratio to the {result.against.kind}'s, so shares are of the run's own time"
     if gap is not None and gap <= SLOW:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from flagbench.console.terminal import brief
 from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import gate_spec
+from flagbench.verdict.early_end import EarlyEnd, early_end
 from flagbench.verdict.interval import Terms, candidates, differing_conditions, half_widths, rates, without_interval
 from flagbench.verdict.limits import HIGH, LOW, classify, is_speed
 from flagbench.verdict.result import (
@@ -45,8 +46,11 @@ def judge(verification: Verification, findings: Findings, terms: Terms) -> Verif
     subjects = verification.subjects
     metrics: tuple[MetricResult, ...] = ()
     used: list[Finding] = [*findings.invalid]
+    ended: EarlyEnd | None = None
     if findings.invalid:
         first = findings.invalid[0].record
+        status = next(subject.record.status for subject in subjects if subject.record.record_id == first)
+        ended = early_end(status.state, status.exit_code)
         found = "; ".join(each.message for each in findings.invalid if each.record == first)
         verdict, reason = Verdict.INVALID, f"record {first}: {found}"
     else:
@@ -82,6 +86,7 @@ def judge(verification: Verification, findings: Findings, terms: Terms) -> Verif
         anomalies=tuple(a for a in claim.anomalies if metrics and a.field in shown) if claim is not None else (),
         not_compared=tuple(dict.fromkeys(name for subject in subjects for name in subject.not_compared)),
         findings=(*used, *(findings.qualifiers if judged else ())),
+        ended=ended,
     )
 
 

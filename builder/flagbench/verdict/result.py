@@ -13,6 +13,7 @@ from flagbench.manifests.rows import Anomaly, Claim
 from flagbench.records.model import Metric
 from flagbench.records.runs_and_series import SeriesSummary
 from flagbench.verdict.conditions import ConditionResult
+from flagbench.verdict.early_end import EarlyEnd
 from flagbench.verdict.subject import Subject
 from flagbench_core.exit_codes import ExitCode
 
@@ -213,6 +214,18 @@ class VerifyResult(Struct, frozen=True):
     """By which rules a record is invalid, the verdict in doubt or qualified."""
     cited: tuple[CitedRow, ...] = ()
     """Of a REFERENCE: the rows that state nothing else than the runs did, the nearest first."""
+    ended: EarlyEnd | None = None
+    """Of an INVALID: how the run ended, where it did not end by itself."""
+
+    @property
+    def outcome(self) -> str:
+        """What a person reads first: the verdict, or how the run ended early, `FAILED (exit 4)`."""
+        return self.verdict.value if self.ended is None else str(self.ended)
+
+    @property
+    def style(self) -> str:
+        """The word by which the outcome is styled: the verdict, or the state of a run that ended early."""
+        return self.verdict.value if self.ended is None else self.ended.state.value
 
     @property
     def differing(self) -> tuple[ConditionResult, ...]:
@@ -224,4 +237,6 @@ class VerifyResult(Struct, frozen=True):
         document = {"schema": "verdict/v1", "exit_code": self.verdict.exit_code, **to_builtins(self)}
         if not self.cited:
             del document["cited"]
+        if self.ended is None:
+            del document["ended"]
         return document

@@ -63,7 +63,13 @@ def with_series(result: VerifyResult, series: Sequence[SeriesSummary]) -> Verify
     own = [each for each in series if each.side == "runs"]
     if wrong := [f"series {each.series_id}: {'; '.join(each.problems)}" for each in own if each.problems]:
         return replace(
-            result, verdict=Verdict.INVALID, reason="; ".join(wrong), qualifiers=(), metrics=(), findings=()
+            result,
+            verdict=Verdict.INVALID,
+            reason="; ".join(wrong),
+            qualifiers=(),
+            metrics=(),
+            findings=(),
+            ended=None,
         )
     if result.verdict in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
         return result

@@ -159,8 +159,22 @@ def test_a_narrow_terminal_shows_what_a_number_is_of(flagbench: Flagbench, monke
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     shown = flagbench("expect llama3-8b --on h100-sxm --gpus 8").out.splitlines()
-    assert any({"DEVICE", "GPUS", "PRECISION", "PUBLISHED"} <= set(line.split()) for line in shown)
+    assert any({"ROW", "GPUS", "PRECISION", "PUBLISHED"} <= set(line.split()) for line in shown)
+    assert any("device: NVIDIA H100 80GB HBM3" in line for line in shown)
     assert all(len(line) <= 80 for line in shown)
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_a_narrow_terminal_shows_every_condition_that_differs(
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", columns)
+    shown = flagbench("expect distilbert --on h100-sxm").out
+    (row,) = (row for row in ask("distilbert", "h100-sxm")["nearest"] if row["id"] == "distilbert/c500-1x8-fp32")
+    of_row = " ".join(shown.partition(row["id"])[2].partition("distilbert/c500-1x1-fp32")[0].split())
+    assert f"differs: {', '.join(each['name'] for each in row['differs'])}" in of_row
+    assert "MetaX C500 (OAM)" in of_row
 
 
 def test_a_rate_of_its_own_definition_is_named(flagbench: Flagbench) -> None:

@@ -29,7 +29,7 @@ from flagbench.verdict.efficiency import Efficiency
 from flagbench.verdict.stats.between import SESSION, Prior
 from flagbench_core.exit_codes import ExitCode
 from honest import Pace, honest_record
-from unit.host.conftest import Flagbench
+from unit.host.conftest import ROOT, Flagbench
 from unit.host.verdict.conftest import ROWS
 
 Raw = dict[str, Any]
@@ -263,6 +263,20 @@ def test_a_terminal_shows_why_a_check_did_not_pass(monkeypatch: pytest.MonkeyPat
     assert f"{document['checks'][-1]['name']}: {reason}" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
     assert reason in certificate_html(document).decode()
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_a_terminal_shows_what_decided_each_check(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    document = json.loads((ROOT / "docs" / "verdict" / "certificate.json").read_text(encoding="utf-8"))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = render(certificate_blocks(document))
+    assert max(map(len, text.splitlines())) <= int(columns)
+    words = " ".join(text.split())
+    for check in document["checks"]:
+        for column in ("part", "name", "measured", "against", "limit"):
+            assert check[column] in words
 
 
 def test_the_page_in_text_says_the_price() -> None:

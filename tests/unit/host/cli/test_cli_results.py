@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_ls_is_newest_first(filled: Store, flagbench: Flagbench) -> None:
     header, newer, older = flagbench("results ls").out.splitlines()
     assert header.split()[:6] == ["RECORD", "VERDICT", "RATIO", "SPEED", "HOST", "METRIC"]
     assert header.split()[6:] == ["IMAGE", "PRESET", "CREATED", "STATE", "DURATION"]
-    assert newer.split()[:6] == ["the-newer-one", "failed", "-", "-", "-", "-"]
+    assert newer.split()[:6] == ["the-newer-one", "FAILED", "-", "-", "-", "-"]
     assert newer.split()[6:] == ["distilbert:a100-cuda11.6", "tiny", "2026-01-02T00:00:00Z", "failed", "12.5s"]
     assert older.split()[:7] == ["the-older-one", "INVALID", "-", "321.5", "samples/s", "-", "p_core"]
     failed = flagbench("results ls --json").json["records"][0]
@@ -78,21 +79,40 @@ def test_ls_shortens_no_id_to_digits_of_two(
 @pytest.mark.parametrize(
     ("state", "code", "shown"),
     [
-        ("failed", ExitCode.RANK_FAILED, "failed"),
-        ("failed", ExitCode.OUT_OF_MEMORY, "out of memory"),
-        ("failed", ExitCode.TIMEOUT, "timeout"),
-        ("interrupted", ExitCode.INTERRUPTED, "interrupted"),
+        ("failed", ExitCode.RANK_FAILED, "FAILED"),
+        ("failed", ExitCode.DATA, "FAILED"),
+        ("failed", ExitCode.OUT_OF_MEMORY, "OUT OF MEMORY"),
+        ("failed", ExitCode.TIMEOUT, "TIMEOUT"),
+        ("interrupted", ExitCode.INTERRUPTED, "INTERRUPTED"),
         ("failed", ExitCode.INVALID, "INVALID"),
     ],
 )
-def test_ls_says_how_a_run_ended_that_did_not_end_by_itself(
-    store: Store, flagbench: Flagbench, make_record: MakeRecord, state: str, code: ExitCode, shown: str
+def test_a_run_that_did_not_end_by_itself_shows_how_it_ended(
+    store: Store,
+    flagbench: Flagbench,
+    make_record: MakeRecord,
+    tmp_path: Path,
+    state: str,
+    code: ExitCode,
+    shown: str,
 ) -> None:
     status = {"state": state, "phase": "train", "reason": "it ended", "remedy": None, "exit_code": int(code)}
     store.put(make_record(record_id="the-only-one", status=status))
     row = flagbench("results ls").out.splitlines()[1]
     assert row.startswith(f"the-only-one  {shown}  ")
-    assert flagbench("verify the-only-one").code == ExitCode.INVALID
+    headline = f"FAILED (exit {code})" if shown == "FAILED" else shown
+    verified = flagbench(f"verify the-only-one --explain --junit {tmp_path / 'junit.xml'}")
+    assert (verified.code, verified.out.partition(":")[0]) == (ExitCode.INVALID, headline)
+    assert f"<system-out>{headline}</system-out>" in (tmp_path / "junit.xml").read_text(encoding="utf-8")
+    document = json.loads(flagbench("verify the-only-one --json").out)
+    assert (document["verdict"], document["exit_code"]) == ("INVALID", ExitCode.INVALID)
+    ended = None if shown == "INVALID" else {"state": shown, "exit_code": code}
+    assert document.get("ended") == ended
+    flagbench(f"report --out {tmp_path}")
+    index = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert re.search(f'<strong class="(bad|doubt)">{shown}</strong>', index)
+    page = (tmp_path / "record-the-only-one.html").read_text(encoding="utf-8")
+    assert f"<strong>{headline}</strong>" in page
 
 
 def test_ls_shows_the_speed_that_the_ratio_is_of(store: Store, flagbench: Flagbench) -> None:

@@ -1,4 +1,4 @@
-"""Tables are cut to a terminal's width and are whole elsewhere; an id is never wrapped or cut."""
+"""Tables fit a terminal's width and are whole elsewhere; an id is never wrapped or cut."""
 
 from __future__ import annotations
 
@@ -42,16 +42,40 @@ def test_a_row_fits_wherever_its_id_does(rows: list[tuple[str, str, str]], width
     table = Table(
         ("record", "what", "why", "how much"),
         tuple((ID, *row) for row in rows),
-        cut=("why",),
+        wrap=("why",),
         drop=("how much", "what", "why"),
     )
     with mock.patch.dict(os.environ, COLUMNS=str(width)):
         lines = render([table], Terminal()).splitlines()
-    assert [line[: len(ID)] for line in lines[1 : len(rows) + 1]] == [ID] * len(rows)
-    assert all(cell_len(line) <= max(width, len(ID)) for line in lines[: len(rows) + 1])
+    shown = [line for line in lines[1:] if not line.startswith("(left out: ")]
+    assert sum(line.startswith(ID) for line in shown) == len(rows)
+    assert all(cell_len(line) <= max(width, len(ID)) for line in lines[:1] + shown)
     whole = render([table], io.StringIO())
     assert render([table], Terminal(), wide=True) == whole
     assert all(cell.strip() in whole for row in rows for cell in row if "\u0301" not in cell)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.text("ab-\u4e2d ", max_size=60), min_size=1, max_size=4), st.integers(40, 200))
+def test_what_decides_is_in_the_row_or_under_it(texts: list[str], width: int) -> None:
+    rows = [(f"row-{number}", text, "8") for number, text in enumerate(texts)]
+    table = Table(("row", "differs", "gpus"), rows, below=("differs",))
+    with mock.patch.dict(os.environ, COLUMNS=str(width)):
+        lines = render([table], Terminal()).splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("row-")]
+    assert len(starts) == len(rows)
+    for (_, text, _), begin, end in zip(rows, starts, [*starts[1:], len(lines)], strict=True):
+        assert set(text.split()) - {"-"} <= set(" ".join(lines[begin:end]).split())  # every word, and none in two
+
+
+def test_a_column_that_wraps_keeps_every_word_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    table = Table(("check", "detail"), [("docker", "images are built with /usr/bin/docker here")], wrap=("detail",))
+    assert render([table], Terminal()).splitlines() == [
+        "check   detail",
+        "docker  images are built with",
+        "        /usr/bin/docker here",
+    ]
 
 
 def test_a_cell_of_megabytes_is_not_padded_to_in_every_row() -> None:
@@ -63,14 +87,13 @@ def test_lines_wrap_between_words_and_columns_without_text_go_first(monkeypatch:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("NO_COLOR", "1")
     sentence = "a sentence, and then what to type next: `flagbench reproduce glm/a100-1x8-fp32`"
-    table = Table(("row", "ratio", "why", "note"), [("r" * 15, "-", "w" * 15, "n")], cut=("why",), drop=("note",))
+    table = Table(("row", "ratio", "why", "note"), [("r" * 15, "-", "w" * 15, "n")], drop=("note",))
     assert render([Lines((sentence,)), table], Terminal()).splitlines() == [
         "a sentence, and then what to type next:",
         "`flagbench reproduce glm/a100-1x8-fp32`",
         "",
         "row              why              note",
         "rrrrrrrrrrrrrrr  wwwwwwwwwwwwwww  n",
-        "(left out: ratio; --wide shows everything)",
     ]
     assert sentence in render([Lines((sentence,))], Terminal(), wide=True)
 

@@ -108,8 +108,8 @@ def test_a_page_of_roofs_has_each_number_once(flagbench: Flagbench, tmp_path: Pa
     assert "<h2>Matrix products</h2>" in text
     tables = re.sub("<figure>.*?</figure>", "", text, flags=re.DOTALL)
     for measurement in json.loads(path.read_bytes())["measurements"]:
-        assert tables.count(f"<td>{measurement['name']}</td>") == 1
-        assert f"<td>{measurement['name']}_mean</td>" not in tables
+        assert tables.count(f">{measurement['name']}</td>") == 1
+        assert f">{measurement['name']}_mean</td>" not in tables
 
 
 def test_a_metric_that_is_a_mean_stands_as_the_mean() -> None:
@@ -159,3 +159,19 @@ def test_what_cannot_be_made_says_so(flagbench: Flagbench, store: Store, options
 
 def test_an_empty_store_has_an_index(flagbench: Flagbench, tmp_path: Path) -> None:
     assert [*report(flagbench, tmp_path / "none", tmp_path / "out")] == ["index.html"]
+
+
+def test_a_speed_has_its_unit(flagbench: Flagbench, store: Store, tmp_path: Path) -> None:
+    store.put((ROOT / "docs" / "measured" / "h100-roofs-mamf-bf16.json").read_bytes())
+    pages = report(flagbench, Path(store.url.removeprefix("file://")), tmp_path / "out")
+    (device,) = (text for name, text in pages.items() if name.startswith("device-"))
+    for text in (pages["index.html"], device):
+        assert ">mamf_bf16 790.1 TFLOP/s</td>" in text
+
+
+def test_a_column_without_text_is_left_out(flagbench: Flagbench, store: Store, tmp_path: Path) -> None:
+    store.put((ROOT / "docs" / "measured" / "h100-distilbert.json").read_bytes())
+    pages = report(flagbench, Path(store.url.removeprefix("file://")), tmp_path / "out")
+    (device,) = (text for name, text in pages.items() if name.startswith("device-"))
+    columns = re.findall(r'<th scope="col">([^<]+)', device.partition("<h2>Records</h2>")[2].partition("</thead>")[0])
+    assert columns == ["verdict", "record", "speed", "host", "published row"]  # no ratio: it is not comparable
