@@ -463,10 +463,8 @@ def _machine(explanation: Explanation) -> Sequence[Block]:
 
 def _explanation_heading(explanation: Explanation) -> str:
     """One line: the gap, and how much of it has no known cause."""
-    if explanation.gap is None or explanation.ratio is None:
+    if explanation.reason is not None or explanation.gap is None or explanation.ratio is None:
         return f"where the time went: {explanation.reason}"
-    if explanation.reason is not None:
-        return explanation.reason
     left = explanation.unexplained or 0.0
     return (
         f"{explanation.metric} is at {explanation.ratio:.3f}, so {explanation.gap:.1%} of its time is lost: "

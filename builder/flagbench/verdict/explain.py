@@ -1,4 +1,7 @@
-"""Why a run is slow: the gap between it and what it is compared with, the causes, and what they leave unexplained."""
+"""Why a run is slow: the gap between it and what it is compared with, the causes, and what they leave unexplained.
+
+A run that is as fast as expected, or faster, has no gap: the same causes are then shares of its own time.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ class Cause(Struct, frozen=True, kw_only=True):
     """One reason why a run took the time it took.
 
     `time` is a share of the run's time, beyond what the other side lost to the same cause where that is known; `gap`
-    is a share of the gap. `at_most`: how much it costs was not measured, and it is at most what the measured causes
-    leave of the gap. Both are None where there is no gap to share.
+    is a share of the gap, None where there is none. `at_most`: how much it costs was not measured, and it is at most
+    what the measured causes leave of the gap; without a gap, `time` is None too.
     """
 
     name: str
@@ -44,7 +47,7 @@ class Cause(Struct, frozen=True, kw_only=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """Why a run is slow, or where its time went if it was compared with nothing comparable."""
+    """Why a run is slow, or where its time went if it is not, or was compared with nothing comparable."""
 
     metric: str | None = None
     """The rate that is explained: of those that are below what is expected, the one that counts most of the time."""
@@ -115,7 +118,8 @@ def _explain(
     waits = _published_costs(result) if result.against.kind == "claim" else {}
 
     causes, unmeasured = [], []
-    left = 1.0 if gap is None else gap  # what is measured directly comes first, and takes its part
+    lost = gap if gap is not None and gap > SLOW else None  # None: shares are of the run's own time
+    left = 1.0 if lost is None else lost  # what is measured directly comes first, and takes its part
     for kind in CAUSES:
         costs = _find(kind, runs, other)
         if any(cost.seconds is None for _, cost in costs):
@@ -128,10 +132,10 @@ def _explain(
         if share >= LEAST:
             left -= share
             seen = max(costs, key=lambda found: found[1].seconds or 0.0)[1].seen
-            causes.append(_cause(kind, share, share / gap if gap else None, seen))
-    unexplained = left / gap if gap else None
-    if gap is None or left >= LEAST:
-        rest = None if gap is None else left
+            causes.append(_cause(kind, share, share / lost if lost else None, seen))
+    unexplained = left / lost if lost else None
+    if lost is None or left >= LEAST:
+        rest = None if lost is None else left
         causes += [_cause(kind, rest, unexplained, seen, at_most=True) for kind, seen in unmeasured]
     return Explanation(
         metric=target.held_by if target else None,
@@ -164,8 +168,9 @@ def _reason(result: VerifyResult, target: MetricResult | None, gap: float | None
         return f"{what}; shares are of the run's own time, if its evidence is true"
     if target is None:
         return f"no rate has a ratio to the {result.against.kind}'s, so shares are of the run's own time"
-    if gap is not None and gap <= SLOW:
-        return f"{target.held_by} is at least {1 - SLOW:.0%} of the {result.against.kind}'s"
+    if gap is not None and gap <= SLOW and target.ratio is not None:
+        found = f"{target.held_by} is at {target.ratio.value:.3f} of the {result.against.kind}'s"
+        return f"{found}, so there is no gap, and shares are of the run's own time"
     return None
 
 

@@ -268,6 +268,38 @@ def test_a_slow_kernel_that_a_condition_names(name: str, kernel: str) -> None:
     assert "kernel_fallback" in [cause.name for cause in against_claim(slow)[1].causes]
 
 
+def mostly_idle(speed: float) -> Explanation:
+    """Why a run at so many times the speed of its row, with devices that are idle in 30 % of the time, is slow."""
+    raw = honest_record(CLAIM, Pace(slower=1 / speed), telemetry=idle(0.3))
+    return against_claim(read_record(json.dumps(raw).encode()))[1]
+
+
+def test_an_idle_device_is_named_where_the_run_is_slower() -> None:
+    found = mostly_idle(0.8)
+    assert (found.causes[0].name, found.gap) == ("device_idle", pytest.approx(0.2, abs=0.02))
+    assert found.causes[0].gap == pytest.approx(0.87, abs=0.05)
+
+
+@pytest.mark.parametrize("speed", [1.0, 1.3])
+def test_an_idle_device_is_named_where_the_run_is_as_fast_or_faster(speed: float) -> None:
+    """There is no gap, so the share is of the run's own time."""
+    found = mostly_idle(speed)
+    assert found.ratio == pytest.approx(speed, abs=0.02)
+    assert (found.causes[0].name, found.causes[0].gap, found.unexplained) == ("device_idle", None, None)
+    assert found.causes[0].time == pytest.approx(0.25, abs=0.03)  # beside what the host takes between the steps
+    page = explanation_page(found)
+    assert all(text in page for text in (found.reason, found.causes[0].seen))
+
+
+def test_a_measured_run_that_beats_its_row_has_an_idle_device() -> None:
+    """The H100 beside an A100's row: the publisher's memory monitor kept it idle."""
+    record = read_record(MEASURED / "h100-llama2-7b-lora.json")
+    case, claim = CATALOG.cases[record.case], CATALOG.claims["llama2-7b-lora/a100-1x1-fp32"]
+    found = explain([record], verify_claim([record], claim, case), case)
+    assert (found.ratio, found.gap) == (pytest.approx(1.408, abs=0.001), 0.0)
+    assert (found.causes[0].name, found.causes[0].time) == ("device_idle", pytest.approx(0.43, abs=0.01))
+
+
 @pytest.mark.parametrize(
     ("name", "idle"), [("h100-distilbert", None), ("h100-llama2-7b-lora", 0.43), ("h200-aquila-33b", None)]
 )
