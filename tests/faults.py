@@ -63,7 +63,8 @@ import time
 from flagbench_cases.rank import step_timer
 def start(self, workload, run, *rest, fast=step_timer.StepTimer.__init__, **more):
     def slow(batch):
-        time.sleep(%r)
+        if %r in (None, self.count):
+            time.sleep(%r)
         return run(batch)
     fast(self, workload, slow, *rest, **more)
 step_timer.StepTimer.__init__ = start
@@ -75,9 +76,10 @@ def slow_loader(folder: Any, seconds: float) -> Dict[str, str]:
     return fault(folder, None, "before data", SLOW_LOADER % seconds)
 
 
-def slow_rank(folder: Any, rank: int, seconds: float) -> Dict[str, str]:
-    """The environment of a run one rank of which takes so many seconds longer for its part of every step."""
-    return fault(folder, rank, "before data", SLOW_STEP % seconds)
+def slow_rank(folder: Any, rank: int, seconds: float, step: Optional[int] = None) -> Dict[str, str]:
+    """The environment of a run one rank of which takes so many seconds longer for its part of every step, or of one
+    step, counted from 0."""
+    return fault(folder, rank, "before data", SLOW_STEP % (step, seconds))
 
 
 def fault(folder: Any, rank: Optional[int], at: Any, action: str) -> Dict[str, str]:

@@ -3,10 +3,10 @@ processor, and every explanation is compared with what was planted.
 
     python tests/bench/causes.py [--rounds 10] [--only CAUSE]
 
-Each round makes a healthy run, and one with each cause: a loader that sleeps, a slow rank, a quota of processors (a
-control group; as root), other processes on all processors, more ranks than processors, and evaluations. A cause must
-come first in at least 9 of 10 explanations; exit 1 otherwise. Whatever else runs is a cause too: beside others, a run
-is made three times at most. Causes of accelerators are planted in made-up records by
+Each round makes a healthy run, and one with each cause: a loader that sleeps, a step that stalls, a slow rank, a
+quota of processors (a control group; as root), other processes on all processors, more ranks than processors, and
+evaluations. A cause must come first in at least 9 of 10 explanations; exit 1 otherwise. Whatever else runs is a cause
+too: beside others, a run is made three times at most. Causes of accelerators are planted in made-up records by
 tests/unit/host/verdict/test_explain.py.
 """
 
@@ -50,6 +50,11 @@ def data_wait(folder, drawn):
     return run(folder, environment=slow_loader(folder, drawn.uniform(0.01, 0.05)))
 
 
+def stall(folder, drawn):
+    step, seconds = drawn.randint(20, STEPS), drawn.uniform(1.0, 3.0)
+    return run(folder, environment=slow_rank(folder, drawn.randrange(2), seconds, step))
+
+
 def straggler(folder, drawn):
     return run(folder, environment=slow_rank(folder, drawn.randrange(2), drawn.uniform(0.01, 0.05)))
 
@@ -86,8 +91,8 @@ def evaluation(folder, drawn):
     return run(folder, words=["--full", "--set", "max_epochs=1", "--set", "eval_batch_size=1"])
 
 
-CAUSES = (data_wait, straggler, cpu_quota, other_tenants, processors, evaluation)
-COMPARED = {data_wait, straggler, other_tenants}
+CAUSES = (data_wait, stall, straggler, cpu_quota, other_tenants, processors, evaluation)
+COMPARED = {data_wait, stall, straggler, other_tenants}
 """Planted in runs of the same configuration as the healthy one; those of others are explained by themselves."""
 
 

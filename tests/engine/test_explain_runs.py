@@ -17,6 +17,8 @@ from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.verdict import verify_claim
 from flagbench.verdict.explain import Cause, explain
+from flagbench.verdict.stall import counted_by, find_stall
+from flagbench_core.evidence.section import TRAIN, WINDOW, read_section
 from running import run_case
 
 pytestmark = pytest.mark.image
@@ -47,6 +49,16 @@ def test_a_loader_that_sleeps(tmp_path: Path) -> None:
     record = run(tmp_path / "run", **slow_loader(tmp_path, DELAY))
     assert milliseconds(causes(record)["data_wait"]) >= 1e3 * DELAY
     assert all(rank.processor_seconds and rank.processor_wait_seconds is not None for rank in record.ranks)
+
+
+def test_a_step_that_stalls(tmp_path: Path) -> None:
+    record = run(tmp_path / "run", **slow_rank(tmp_path, 1, 3.0, step=24))
+    window = read_section(record.raw["evidence"]).stretch(TRAIN, WINDOW)
+    found = find_stall(window, *counted_by("p_core", window))
+    assert found is not None
+    assert (found.first, found.last, found.rank, found.column) == (25, 25, 1, "device")
+    assert found.seconds >= 3.0
+    assert causes(record)["stall"].time == pytest.approx(found.share, rel=0.2)
 
 
 def test_a_slow_rank(tmp_path: Path) -> None:

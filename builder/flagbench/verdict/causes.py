@@ -17,6 +17,7 @@ from flagbench.records.model import CpuTelemetry, DeviceTelemetry, Rank, Record
 from flagbench.verdict.conditions import ConditionResult
 from flagbench.verdict.disturbance import others_on_devices, others_on_processors, throttled
 from flagbench.verdict.roofs import LOW, REACHED, Expected
+from flagbench.verdict.stall import find_stall
 from flagbench.verdict.subject import Subject
 from flagbench_core.evidence import EvidenceError, Section
 from flagbench_core.evidence.columns import MICRO
@@ -231,6 +232,18 @@ def between_steps(run: ExplainedRun, other: Other) -> Cost | None:
     rank = max(run.numbers, key=run.own)
     lost = run.own(rank) - run.column("device", rank) - run.column("data_wait", rank)
     return Cost(lost, f"rank {rank} spent {_ms(lost)} of {_ms(run.own(rank))} outside of its device's step")
+
+
+def stall(run: ExplainedRun, other: Other) -> Cost | None:
+    """Single steps that took many times as long as the others, if no cause before this one has their time."""
+    stretch, parts = run.window.stretch, DEVICE if run.counts == CORE else OWN
+    slowest = stretch.slowest(parts)
+    found = find_stall(stretch, parts, slowest)
+    if found is None or found.column == "data_wait":
+        return None
+    if run.counts != CORE and found.column != "device" and found.rank in (None, slowest):
+        return None  # `between_steps` has its time
+    return Cost(found.lost / run.steps, str(found))
 
 
 def straggler(run: ExplainedRun, other: Other) -> Cost | None:
@@ -476,6 +489,12 @@ CAUSES = (
         "host between steps",
         "look for a slow processor, or for something that slows the host: a profiler, debugging variables, logging",
         between_steps,
+    ),
+    Kind(
+        "stall",
+        "a stalled step",
+        "run it again undisturbed; look for what the machine did at that time, such as a slow disk or network",
+        stall,
     ),
     Kind(
         "straggler",

@@ -96,6 +96,11 @@ class Subject:
         """The names of node 0's devices as its driver reports them, each once."""
         return tuple(sorted({device.name for device in self.record.system.devices}))
 
+    @property
+    def on_accelerator(self) -> bool:
+        """Whether its stack is of accelerators; False where this flagbench does not know the stack."""
+        return self.stack is not None and self.stack.device_kind != "cpu"
+
     @cached_property
     def accelerator(self) -> DeviceModel | None:
         """The model of the record's devices; None if they are several or not in the stack's manifest."""

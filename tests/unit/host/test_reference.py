@@ -16,7 +16,9 @@ from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import ROOT, Edit, Flagbench
 
 RECORD = ROOT / "docs" / "measured" / "h100-llama3.1-8b-lora.json"
-FIRST_LINE = "REFERENCE 0.96 of 12,473 tokens/s (cited, no verdict)"
+HEAT = "heat not seen in a window of 21.9 s: --steps 4 would be 44 s"
+"""The record has two steps of 10.9 s."""
+FIRST_LINE = f"REFERENCE 0.96 of 12,473 tokens/s (cited, no verdict; {HEAT})"
 SAYS_LESS = "99,llama3-8b,lora,bf16,H100,h100-sxm,1,1,,,,,tokens_per_second_per_device,14000,tokens/s,,a table,\n"
 """A row that could be of the same work, and does not say so."""
 
@@ -124,5 +126,5 @@ def test_what_disturbed_the_run_qualifies_it(flagbench: Flagbench, tmp_path: Pat
     raw["telemetry"]["devices"][0]["throttle_seconds"]["hw_thermal_slowdown"] = 30.0
     (tmp_path / "hot.json").write_text(json.dumps(raw), encoding="utf-8")
     ended = flagbench("verify", str(tmp_path / "hot.json"))
-    qualified = FIRST_LINE.replace(")", "; throttled 30 s (hw_thermal_slowdown))")
+    qualified = FIRST_LINE.removesuffix(")") + "; throttled 30 s (hw_thermal_slowdown))"
     assert (ended.code, ended.out.splitlines()[0]) == (ExitCode.INCONCLUSIVE, qualified)

@@ -22,9 +22,11 @@ from flagbench.verdict.limits import classify
 from flagbench.verdict.result import Compared, MetricResult, Ratio, Verification
 from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
 from flagbench.verdict.samples import same_time, start_of
+from flagbench.verdict.stall import Stall, counted_by, find_stall
 from flagbench.verdict.subject import Subject, slow_devices, text
+from flagbench_core.evidence.columns import MICRO
 from flagbench_core.evidence.roofs import MAMF
-from flagbench_core.evidence.section import INFER, MEASURE
+from flagbench_core.evidence.section import INFER, MEASURE, WINDOW, kind_of
 
 # Doubts: each leaves room for a slower run than the record shows
 
@@ -100,7 +102,7 @@ def _telemetry_incomplete(
     subjects: Sequence[Subject], compared: Compared, verification: Verification
 ) -> Iterator[str]:
     for subject in subjects:
-        if subject.stack is not None and subject.stack.device_kind != "cpu":
+        if subject.on_accelerator:
             known = subject.record.telemetry.problems if subject.record.telemetry is not None else ()
             why = f" ({brief('; '.join(known), 200)})" if known else ""
             yield from (f"record {subject.record.record_id}: {lack}{why}" for lack in _lacks(subject))
@@ -407,6 +409,66 @@ def _unsteady(subjects: Sequence[Subject]) -> Iterator[str]:
     if drifts:
         worst = max(drifts, key=abs)
         yield "window not steady" + (f" (drift {100 * worst:+.1f} %)" if worst else "")
+
+
+@_qualifier(
+    "stalled-step",
+    "One step waited for a disk, a network or another process, which makes the interval of its run wide.",
+    "ten times the median step, and 1 % of the window",
+)
+def _stalled_step(verification: Verification) -> Iterator[str]:
+    compared = next((each for each in verification.metrics if each.spec.name == verification.case.gate), None)
+    if compared is None:
+        return
+    for side, subjects in (("", verification.subjects), ("baseline: ", verification.baseline)):
+        stalls = list(_stalls(subjects, compared.result.held_by))
+        if stalls:
+            yield f"{side}{max(stalls, key=lambda stall: stall.share)}"
+
+
+def _stalls(subjects: Sequence[Subject], metric: str) -> Iterator[Stall]:
+    """The stall in the window of each run that has one, in the time that a metric counts."""
+    for subject in subjects:
+        if subject.section is None:
+            continue
+        window = subject.section.stretch(kind_of(subject.config), WINDOW)
+        if not window.steps:
+            continue
+        parts, rank = counted_by(metric, window)
+        stall = find_stall(window, parts, rank)
+        if stall is not None:
+            yield stall
+
+
+HEATED = 30.0
+"""Seconds; a shorter window says little of a device at its steady temperature."""
+MARGIN = 1.1
+"""The advised window is longer by this factor, as the next run may be faster."""
+
+
+@_qualifier(
+    "heat-not-seen",
+    "The window ended before the device had its steady temperature, at which it may be slower.",
+    f"{HEATED:g} s, a choice; not for runs on a processor, nor for `roofs`",
+)
+def _heat_not_seen(verification: Verification) -> Iterator[str]:
+    for side, subjects in (("", verification.subjects), ("baseline: ", verification.baseline)):
+        seconds, step = min(_windows_of_accelerators(subjects), default=(HEATED, 1.0))
+        if seconds < HEATED:
+            steps = math.ceil(MARGIN * HEATED / step)
+            yield f"{side}heat not seen in a window of {seconds:.3g} s: --steps {steps} would be {steps * step:.0f} s"
+            return  # the same is typed for both sides
+
+
+def _windows_of_accelerators(subjects: Sequence[Subject]) -> Iterator[tuple[float, float]]:
+    """The seconds of each window on an accelerator, and those of its mean step."""
+    for subject in subjects:
+        window = subject.record.window
+        if window is None or not window.steps or not subject.on_accelerator:
+            continue
+        seconds = window.host_seconds or window.seconds
+        if seconds / window.steps >= 1 / MICRO:  # an INVALID record may have any numbers
+            yield seconds, seconds / window.steps
 
 
 @_qualifier(

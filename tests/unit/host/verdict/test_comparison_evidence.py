@@ -53,7 +53,7 @@ def test_a_run_without_its_ceiling_is_inconclusive() -> None:
     raw = made()
     del raw["evidence"]["ceilings"]
     result = verified(consistent(raw))
-    assert (result.verdict, rules(result)) == (Verdict.INCONCLUSIVE, {"ceiling-not-measured"})
+    assert (result.verdict, rules(result)) == (Verdict.INCONCLUSIVE, {"ceiling-not-measured", "heat-not-seen"})
 
 
 @pytest.mark.parametrize(("steps", "verdict"), [(130, Verdict.REPRODUCED), (50, Verdict.INCONCLUSIVE)])

@@ -15,6 +15,8 @@ from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Range
 from flagbench.manifests.rows import Claim
 from flagbench.records.model import Ceiling, Cpu, DeviceTelemetry, Flops, Record, Telemetry, Window, Work
+from flagbench.report import verdict_table
+from flagbench.report.junit import junit_of_verdict
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench.verdict.rules import RULES
 from flagbench.verdict.series import dated
@@ -50,11 +52,11 @@ def ranged(sequences: float, speed: float) -> VerifyResult:
 
 
 def with_ceiling(flops: float) -> Record:
-    """BASE with a window of 1e15 FLOP in 10 s on each of its devices, and the ceiling that was measured in it."""
+    """BASE with a window of 4e15 FLOP in 40 s on each of its devices, and the ceiling that was measured in it."""
     ceiling = Ceiling(flops, "tf32", "products")
-    window = Window(first_step=20, steps=200, samples=51200, seconds=10.0)
+    window = Window(first_step=20, steps=800, samples=204800, seconds=40.0)
     return edit(
-        window=window, flops=Flops("distilbert-matmul/v1", 7.5e15, 1e14, recomputed=0.5e15, measured_ceiling=ceiling)
+        window=window, flops=Flops("distilbert-matmul/v1", 3e16, 4e14, recomputed=2e15, measured_ceiling=ceiling)
     )
 
 
@@ -211,16 +213,14 @@ def timed(**seconds: float) -> dict[str, Any]:
     return {"timing": replace_struct(BASE.timing, **seconds)}
 
 
-LONG = timed(train=30.0, init=331.0)
-
 DOUBTED: list[tuple[str | None, dict[str, Any]]] = [
     (None, monitored({}, samples=360, interval_s=1.0)),
     (None, {**monitored({}, samples=8, errors=8, interval_s=5.0), **timed(train=9.0, init=352.0)}),
     (None, monitored({}, 0, samples=360, unavailable="the driver has no NVML")),
     ("telemetry-incomplete", monitored({}, 7)),
-    ("telemetry-incomplete", {**monitored({}, samples=0), **LONG}),
-    ("telemetry-incomplete", {**monitored({}, samples=14), **LONG}),
-    ("telemetry-incomplete", {**monitored({}, samples=30, errors=240), **LONG}),
+    ("telemetry-incomplete", monitored({}, samples=0)),
+    ("telemetry-incomplete", monitored({}, samples=29)),
+    ("telemetry-incomplete", monitored({}, samples=30, errors=240)),
     ("telemetry-incomplete", {"telemetry": None, "telemetry_reason": None}),
     (None, {"telemetry": None, "telemetry_reason": "the run was killed"}),
     ("telemetry-speed", monitored({"sm_clock_busy_mhz": 210.0})),
@@ -242,7 +242,7 @@ DOUBTED: list[tuple[str | None, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("rule", "fields"), DOUBTED)
 def test_a_doubt_takes_a_verdict_away(rule: str | None, fields: dict[str, Any]) -> None:
-    record = edit(SPEED, **{**timed(train=15.0, init=346.0), **fields})
+    record = edit(SPEED, **{**timed(train=60.0, init=301.0), **fields})
     result = held(record)
     assert result.verdict is (Verdict.INCONCLUSIVE if rule else Verdict.REPRODUCED)
     assert {finding.rule for finding in result.findings} == ({rule} if rule else set())
@@ -285,7 +285,7 @@ AT_LIMIT: dict[str, Any] = {"throttle_seconds": {"sw_power_cap": 90.0}, "power_l
 
 
 def window(**fields: Any) -> Window:
-    return Window(first_step=0, steps=200, samples=51200, seconds=26.6, **fields)
+    return Window(first_step=0, steps=400, samples=102400, seconds=53.2, **fields)
 
 
 @pytest.mark.parametrize(
@@ -306,6 +306,36 @@ def test_what_disturbs_and_what_does_not(
 ) -> None:
     record = edit(window=window(**steadiness), telemetry=Telemetry((DeviceTelemetry(**device),)))
     assert held(record).qualifiers == qualifiers
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "stack", "advised"),
+    [
+        (200, 11.58, "a100-cuda11.6", ["--steps 570"]),  # a tenth more than 30 s, of steps of 57.9 ms
+        (2, 21.87, "a100-cuda11.6", ["--steps 4"]),
+        (200, 30.0, "a100-cuda11.6", []),
+        (200, 11.58, "cpu", []),
+        (0, 11.58, "a100-cuda11.6", []),
+    ],
+)
+def test_a_window_that_is_too_short_to_see_heat(steps: int, seconds: float, stack: str, advised: list[str]) -> None:
+    short = Window(first_step=20, steps=steps, samples=512, seconds=0.99 * seconds, host_seconds=seconds)
+    record = edit(window=short, stack=stack)
+    result = held(record)
+    assert (result.verdict, int(result.verdict.exit_code)) == (Verdict.REPRODUCED, 0)
+    assert [finding.rule for finding in result.findings] == ["heat-not-seen"] * len(advised)
+    told = (verdict_table([record], result).splitlines()[0], junit_of_verdict(result).decode(), result.qualifiers)
+    assert all(words in str(each) for words in advised for each in told)
+
+
+def test_a_short_window_of_both_sides_is_told_once() -> None:
+    def lasting(seconds: float, record_id: str) -> Record:
+        return edit(record_id=record_id, window=Window(first_step=20, steps=200, samples=512, seconds=seconds))
+
+    short, long = lasting(10.0, "fixture-short"), lasting(40.0, "fixture-long")
+    both = verify_baseline([short], lasting(10.0, "fixture-before"), CASE).qualifiers
+    there = verify_baseline([long], short, CASE).qualifiers
+    assert [message.partition(" ")[0] for message in (*both, *there)] == ["heat", "baseline:"]
 
 
 def test_a_clock_that_was_set_during_the_run_is_told() -> None:
@@ -343,7 +373,7 @@ def test_what_disturbed_the_baseline_is_told_as_its_own() -> None:
 
 def test_more_time_outside_of_the_steps_is_told() -> None:
     def timed(share: float, record_id: str) -> Any:
-        return edit(record_id=record_id, window=window(host_seconds=26.6 / (1 - share)))
+        return edit(record_id=record_id, window=window(host_seconds=53.2 / (1 - share)))
 
     before = timed(0.01, "fixture-before")
     assert verify_baseline([timed(0.02, "fixture-now")], before, CASE).qualifiers == ()

@@ -143,7 +143,8 @@ def test_verify_exits_by_its_verdict(flagbench: Flagbench, name: str, code: int,
     found = flagbench("verify --json", path(name))
     said = json.loads(found.out)
     assert [each for each in shown if each not in said["reason"]] == []
-    assert (found.code, said["exit_code"], said["qualifiers"]) == (code, code, [])
+    qualified = 1 if code in (0, 9, 11) else 0  # the window of 15 s
+    assert (found.code, said["exit_code"], len(said["qualifiers"])) == (code, code, qualified)
     assert said["against"] == {"kind": "claim", "id": CLAIM.id, "chosen": True}
     assert said["records"] == [f"fixture-{name}"]
 

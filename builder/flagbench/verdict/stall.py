@@ -1,0 +1,140 @@
+"""A step that stalled: it took many times as long as the others, and the evidence says in what its time went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flagbench_core.evidence.columns import MICRO
+from flagbench_core.evidence.metrics import DEVICE, HOST, OWN, PUBLISHED
+from flagbench_core.evidence.section import Stretch
+from flagbench_core.stats.summary import median
+from flagbench_core.stats.within import STALL
+
+NOTABLE = 0.01
+"""The share of its window; a shorter stall widens the interval of a run by less than sessions differ."""
+LONG_BLOCK = 2.0
+"""How many times as long as usual a block of steps takes that has a stalled one."""
+_DOING = {
+    "data_wait": "waiting for data",
+    "to_device": "copying the batch to the device",
+    "host": "on the host",
+    "device": "computing",
+    "after": "between steps",
+}
+"""By the column of the evidence: in what the time went."""
+
+
+class Stall(NamedTuple):
+    """The longest stalled step of a window, or the block of steps that it is in."""
+
+    first: int
+    """The number of the step in the run, from 1; of a block, that of its first step."""
+    last: int
+    seconds: float
+    usual: float
+    """Seconds, by the median step."""
+    column: str
+    """The column of the evidence that has most of its time."""
+    rank: int | None
+    """The rank that had it; None if it is not known which, or there is only one."""
+    others: int
+    """How many other steps, or blocks, stalled."""
+    lost: float
+    """Seconds beyond the usual ones, of all that stalled."""
+    share: float
+    """Of the window's time that is lost."""
+
+    def __str__(self) -> str:
+        step = f"step {self.first:,}" if self.first == self.last else f"steps {self.first:,} to {self.last:,}"
+        text = f"{step} took {self.seconds:.3g} s instead of {self.usual:.3g} s, {_DOING[self.column]}"
+        if self.rank is not None:
+            text += f" on rank {self.rank}"
+        if self.others:
+            text += f", {self.others} more stalled"
+        return f"{text}: {self.share:.0%} of the window"
+
+
+def find_stall(stretch: Stretch, parts: Sequence[str], rank: int) -> Stall | None:
+    """The longest stall in the steps of a rank; None if none is notable.
+
+    Args:
+        stretch: the window.
+        parts: the columns that are counted as a step's time.
+        rank: whose time it is.
+    """
+    times, sizes = stretch.time(parts, rank), stretch.sizes
+    step = median([micro / size for micro, size in zip(times, sizes, strict=True)])
+    beyond = [micro - step * size for micro, size in zip(times, sizes, strict=True)]
+    total = sum(times)
+    stalled = []
+    for place, lost in enumerate(beyond):
+        long = lost >= (STALL - 1) * step and times[place] >= LONG_BLOCK * step * sizes[place]
+        if long and lost >= NOTABLE * total:
+            stalled.append(place)
+    if not step or not stalled:
+        return None
+    longest = max(stalled, key=beyond.__getitem__)
+    column, source = _source(stretch, longest, beyond[longest] / 2)
+    before = stretch.first + sum(sizes[:longest])
+    lost = sum(beyond[place] for place in stalled)
+    return Stall(
+        first=before + 1,
+        last=before + sizes[longest],
+        seconds=times[longest] / MICRO,
+        usual=step * sizes[longest] / MICRO,
+        column=column,
+        rank=source if stretch.world > 1 else None,
+        others=len(stalled) - 1,
+        lost=lost / MICRO,
+        share=lost / total,
+    )
+
+
+def counted_by(metric: str, stretch: Stretch) -> tuple[Sequence[str], int]:
+    """The columns and the rank whose time a rate counts, by its name."""
+    if metric.endswith("_core_host"):
+        return HOST, 0
+    if metric.endswith(("_host", "_published_count")):
+        return PUBLISHED, 0
+    parts = DEVICE if "core" in metric else OWN
+    return parts, stretch.slowest(parts)
+
+
+def _source(stretch: Stretch, place: int, least: float) -> tuple[str, int | None]:
+    """The column of a stalled block in which a rank had at least so many microseconds, and the rank.
+
+    All ranks of a job take the time of a stall: the others wait on their devices for the one that stalled.
+    """
+    ranks = range(stretch.world)
+    waits = [stretch.column("data_wait", rank)[place] for rank in ranks]
+    if max(waits) >= least:
+        return "data_wait", waits.index(max(waits))
+    before = max(0, place - 1)  # a host that runs ahead of its device sees the stall one step later
+    busy = []
+    for rank in ranks:
+        device = stretch.column("device", rank)
+        if max(device[before], device[place]) >= least:
+            busy.append(rank)
+    on_host = []
+    for rank in ranks:
+        if rank not in busy:
+            for column, at in (("to_device", place), ("host", place), ("after", place), ("after", before)):
+                on_host.append((stretch.column(column, rank)[at], column, rank))
+    micro, column, rank = max(on_host, default=(0, "", 0))
+    if micro >= least:
+        return column, rank
+    if len(busy) == 1:
+        return "device", busy[0]
+    return "device", _late(stretch, place, least)
+
+
+def _late(stretch: Stretch, place: int, least: float) -> int | None:
+    """The only rank that came so many microseconds late to its first collective; None if that is not known."""
+    measured = stretch.spans[0].collectives
+    if measured is None:
+        return None
+    block = sum(stretch.sizes[:place]) // measured.block  # of the times of collectives, which may be a longer one
+    first = [own[block] for own in measured.first]
+    late = [rank for rank, micro in enumerate(first) if micro - min(first) >= least]
+    return late[0] if len(late) == 1 else None
