@@ -66,7 +66,7 @@ def test_of_several_rows_the_nearest_is_first(
 
 def test_a_run_that_failed_is_invalid(flagbench: Flagbench, tmp_path: Path) -> None:
     ended = flagbench("verify", changed(tmp_path, "status", state="failed"))
-    assert (ended.code, ended.out.partition(":")[0]) == (ExitCode.INVALID, "INVALID")
+    assert (ended.code, ended.out.partition(" ")[0]) == (ExitCode.INVALID, "FAILED")
     assert "the cited row automodel/11" not in ended.out.splitlines()[0]
 
 
