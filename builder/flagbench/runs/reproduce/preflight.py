@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 
 from flagbench.errors import FlagbenchError
@@ -67,7 +66,6 @@ def look_at_image(target: Target, catalog: Catalog) -> Iterator[Diagnosis]:
     # Only a plan needs these.
     from flagbench.images.build import require_locked
     from flagbench.images.build_options import BuildOptions
-    from flagbench.images.docker import open_engine
     from flagbench.images.lockfile import read_lock
     from flagbench.images.render.templates import images_root
 
@@ -75,15 +73,13 @@ def look_at_image(target: Target, catalog: Catalog) -> Iterator[Diagnosis]:
     if image is None or is_in_bucket(image):
         return
     try:
-        with closing(open_engine()) as engine:
-            if engine.inspect(image) is not None:
-                yield Diagnosis("image", Level.OK, image)
-                return
+        target.launcher.check(target.request)
     except FlagbenchError as error:
-        yield Diagnosis("engine", Level.WARN, error.message, f"{error.remedy}; --via native needs no engine")
+        name = "engine" if error.code is ExitCode.ENGINE else "image"
+        yield Diagnosis(name, Level.WARN, error.message, error.remedy)
     else:
-        build = f"`flagbench build {target.request.name}`"
-        yield Diagnosis("image", Level.WARN, f"{image} is not here", f"{build} makes it; --via native needs none")
+        yield Diagnosis("image", Level.OK, image)
+        return
     try:
         require_locked(stack, read_lock(stack, images_root(catalog)), BuildOptions())
     except FlagbenchError as error:
@@ -154,16 +150,9 @@ def _devices(plan: Plan, catalog: Catalog, facts: MachineFacts) -> Iterator[Diag
             "use a larger machine or unset CUDA_VISIBLE_DEVICES; or ask for fewer with --on and --gpus",
         )
     for card in here:
-        small = [
-            d.memory_gib for d in machine.devices if d.memory_gib and d.memory_gib < WHOLE_MEMORY * card.memory_gib
-        ]
-        if small:
-            yield Diagnosis(
-                "memory of the device",
-                other,
-                f"{min(small):.1f} GiB, a whole {card.name} has {card.memory_gib:g}",
-                "use a whole device",
-            )
+        if machine.memory_gib is not None and machine.memory_gib < WHOLE_MEMORY * card.memory_gib:
+            what = f"{machine.memory_gib:.1f} GiB, a whole {card.name} has {card.memory_gib:g}"
+            yield Diagnosis("memory of the device", other, what, "use a whole device")
     if facts.partitions:
         remedy = "use whole devices, or ask the machine's administrator to disable MIG"
         yield Diagnosis("MIG", other, "; ".join(facts.partitions), remedy)
