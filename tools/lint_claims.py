@@ -14,17 +14,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.catalogue import Source, read_catalogue
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
-from flagbench.manifests.rows import Claim
+from flagbench.manifests.rows import Claim, PublishedRow, read_catalogue
 from tools.claim_rules import Finding, lint_claims, read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,8 +59,9 @@ def lint(catalog: Catalog) -> list[Finding]:
     for case in catalog.cases.values():
         findings += lint_claims(read_rows(catalog, case))
     findings = compare_with_anomalies(catalog.claims.values(), findings)
-    for source in read_catalogue(catalog):
-        findings += lint_source(source, catalog.devices)
+    cited = read_catalogue(catalog.root, catalog.devices)
+    for name, rows in groupby(cited, lambda row: row.id.partition("/")[0]):
+        findings += lint_cited(f"manifests/catalogue/{name}.csv", rows, catalog.devices)
     return findings
 
 
@@ -81,24 +82,23 @@ def compare_with_anomalies(claims: Iterable[Claim], findings: Iterable[Finding])
     return remaining
 
 
-def lint_source(source: Source, devices: Mapping[str, DeviceModel]) -> Iterator[Finding]:
-    """Rules over a file of the catalogue.
+def lint_cited(file: str, rows: Iterable[PublishedRow], devices: Mapping[str, DeviceModel]) -> Iterator[Finding]:
+    """Rules over the rows of a file of the catalogue.
 
     No two rows describe the same run. No device is faster than its peak. FLOPs per token, which are TFLOP/s or MFU
     times the peak, over tokens/s, depend on the workload and the publisher's software, never on the device.
     """
-    file = f"manifests/catalogue/{source.name}.csv"
     descriptions: dict[str, str] = {}
     workloads: dict[tuple[str, ...], list[tuple[str, float]]] = defaultdict(list)
-    for row in source.rows:
-        name = f"row {row.row}"
-        description = repr(replace(row, row=1, metrics={}))
+    for row in rows:
+        name = f"row {row.id.partition('/')[2]}"
+        description = repr(replace(row, id="", metrics=()))
         same = descriptions.setdefault(description, name)
         if same != name:
             yield Finding(file, name, "row", "duplicate-row", name, f"{same} describes the same run")
-        metrics = {metric: float(printed.value) for metric, printed in row.metrics.items()}
+        metrics = {metric.name: metric.value for metric in row.metrics}
         device = devices.get(row.device_id or "")
-        peak = None if device is None else device.peak(row.precision)
+        peak = None if device is None else device.peak(row.precision_label)
         rate = None
         if "tflops_per_device" in metrics:
             rate = metrics["tflops_per_device"] * 1e12
@@ -109,11 +109,11 @@ def lint_source(source: Source, devices: Mapping[str, DeviceModel]) -> Iterator[
         elif metrics.get("mfu", 0) > 100:
             yield Finding(file, name, "mfu", "above-one", f"{metrics['mfu']:g} %", "it is at most 100 %")
         if rate is not None and metrics.get(SPEED, 0) > 0:
-            workload = (row.model, row.task, row.sequence, row.conditions, row.software)
+            workload = (row.model, row.task, row.text("sequence_length"), row.remarks, row.software)
             workloads[workload].append((name, rate / metrics[SPEED]))
-    for rows in workloads.values():
-        usual = median(flops for _, flops in rows)
-        for name, flops in rows:
+    for flops_per_token in workloads.values():
+        usual = median(flops for _, flops in flops_per_token)
+        for name, flops in flops_per_token:
             if abs(flops / usual - 1) > ROUNDED:
                 published = f"{flops:.4g} FLOPs per token"
                 yield Finding(file, name, SPEED, "flops-per-token", published, f"its workload has {usual:.4g}")

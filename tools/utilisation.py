@@ -13,7 +13,7 @@ from enum import Enum
 
 from flagbench.manifests.model import Case, Catalog, PublishedFormula
 from flagbench.manifests.printed import printed_number
-from flagbench.manifests.rows import Claim, ClaimMetric
+from flagbench.manifests.rows import Claim, PublishedValue
 
 
 class Fit(str, Enum):
@@ -41,7 +41,7 @@ class Utilisation:
     """A printed utilisation beside the one its row's throughput gives; both are fractions."""
 
     claim: str
-    throughput: ClaimMetric
+    throughput: PublishedValue
     devices: int
     printed: Decimal
     computed: float
@@ -87,7 +87,7 @@ def recompute_utilisations(catalog: Catalog) -> list[Utilisation]:
     return utilisations
 
 
-def _feeds(case: Case, metric: ClaimMetric, formula: PublishedFormula) -> bool:
+def _feeds(case: Case, metric: PublishedValue, formula: PublishedFormula) -> bool:
     """Whether a published value is what the formula takes: by its name, or by the metric that it is held by."""
     spec = case.metric(metric.name)
     return metric.name == formula.metric or (spec is not None and spec.held_by == formula.metric)

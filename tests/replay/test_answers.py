@@ -24,8 +24,8 @@ import pytest
 from catalogs import CATALOG
 from flagbench.cli import main
 from flagbench.expect import answer as expect
-from flagbench.expect.rows import published
 from flagbench.history.verdicts import CACHED_AS
+from flagbench.manifests.load import published_rows
 from flagbench.verdict.rules import RULES
 from flagbench_core.exit_codes import ExitCode
 
@@ -127,11 +127,9 @@ def claims() -> dict[str, str]:
     return {row["id"]: sha256(json.dumps(row)) for row in rows}
 
 
-def expectations(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def expectations() -> dict[str, str]:
     """Of each device, the sha256 of what `expect --json` answers for every case and model."""
-    rows = published(CATALOG)
-    monkeypatch.setattr(expect, "published", lambda catalog: rows)  # read once, not for each of 1,540 questions
-    models = sorted({*CATALOG.cases, *(entry.row.model for entry in rows)})
+    models = sorted({*CATALOG.cases, *(row.model for row in published_rows(CATALOG))})
     answers = {}
     for device in CATALOG.devices:
         documents = [expect.answer(model, device, None, CATALOG).to_dict() for model in models]
@@ -179,8 +177,8 @@ def test_claims_are_listed_as_on_record() -> None:
     assert claims() == golden("claims")
 
 
-def test_expect_answers_as_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert expectations(monkeypatch) == golden("expect")
+def test_expect_answers_as_on_record() -> None:
+    assert expectations() == golden("expect")
 
 
 def test_json_has_the_keys_on_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -196,7 +194,7 @@ def update() -> None:
             "rules": sorted(RULES),
             "exit_codes": {code.name: int(code) for code in ExitCode},
             "claims": claims(),
-            "expect": expectations(monkeypatch),
+            "expect": expectations(),
             "json_keys": json_keys(monkeypatch, Path(folder)),
         }
     answers["cached"] = cached(answers["verdicts"])

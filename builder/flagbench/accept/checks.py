@@ -366,17 +366,17 @@ def _nearby(record: Record, case: Case, catalog: Catalog) -> Iterator[tuple[Metr
     """Rows of the catalogue on this device, and MAMF's products in any shape, each after the metric that is compared
     with it, and with its value."""
     if case.kind != MEASURE:
-        for metric, entry, value, unit in reference_rows(record, catalog):
-            if metric.unit == unit:
-                yield metric, f"catalogue {entry.id}", float(value)
+        for metric, row, published in reference_rows(record, catalog):
+            if metric.unit == published.unit:
+                yield metric, f"catalogue {row.id}", float(published.value)
         return
     for claim in catalog.claims.values():
-        row = claim.metrics[0]
-        if row.name.startswith(MAMF) and claim.conditions[DEVICE] == record.conditions.get(DEVICE):
-            both = record.metric(row.name), record.metric(f"{row.name.replace(MAMF, 'matmul')}_best")
+        published = claim.metrics[0]
+        if published.name.startswith(MAMF) and claim.conditions[DEVICE] == record.conditions.get(DEVICE):
+            both = record.metric(published.name), record.metric(f"{published.name.replace(MAMF, 'matmul')}_best")
             known = [metric for metric in both if metric is not None]
             if known:
-                yield next((m for m in known if m.ci95), known[0]), f"claim {claim.id}", row.value
+                yield next((m for m in known if m.ci95), known[0]), f"claim {claim.id}", published.value
 
 
 def _number(result: MetricResult, subject: Subject, against: str, limit: float, disturbed: str) -> Check:

@@ -10,10 +10,11 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple, cast
 
 from flagbench.errors import FlagbenchError
-from flagbench.expect.rows import published, wanted_conditions
+from flagbench.expect.rows import differing, wanted_conditions
 from flagbench.image_reference import case_and_stack
 from flagbench.machine.catalog import cards_here, stacks_here
 from flagbench.machine.devices import this_machine
+from flagbench.manifests.load import published_rows
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim
@@ -177,7 +178,7 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[tuple[Ca
     memory = machine.memory_gib or math.inf
     here = cards_here(machine, catalog)
     names = {device.name for device in here}
-    entries = [entry for entry in published(catalog) if entry.case is None]
+    cited = [row for row in published_rows(catalog) if not isinstance(row, Claim)]
     found: list[tuple[int, float, Case, Row]] = []
     for case in cases:
         rows = [row for row in catalog.claims.values() if row.case == case.name and row.run.nodes == 1]
@@ -205,14 +206,12 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[tuple[Ca
                 found.append((0, -takes, case, of))
         for device in here:
             wanted = wanted_conditions(case, case.workload.task, device, gpus)
-            for entry in entries:
-                if (
-                    entry.row.model == case.workload.model
-                    and entry.speed == case.gate
-                    and not entry.differing(wanted)
-                ):
-                    value = float(entry.row.metrics[case.gate].value)
-                    of = Row(f"as {entry.id}", _of_step(case, case.gate, entry.row.sequence) / value)
+            for other in cited:
+                speed = other.speed
+                if speed is None or speed.name != case.gate or other.model != case.workload.model:
+                    continue
+                if not differing(other, wanted):
+                    of = Row(f"as {other.id}", _of_step(case, case.gate, other.sequence) / speed.value)
                     found.append((1, 0.0, case, of))
     return [(case, of) for _, _, case, of in sorted(found, key=lambda each: (each[0], each[1], each[2].name))]
 

@@ -10,13 +10,15 @@ from typing import Any
 from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
 from flagbench.expect.memory import lacking, measured_memory
-from flagbench.expect.rows import Entry, published, wanted_conditions
+from flagbench.expect.rows import differing, wanted_conditions
 from flagbench.machine.catalog import cards_here
 from flagbench.machine.devices import this_machine
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import Scalar
+from flagbench.manifests.load import published_rows
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, devices_named, near_names
 from flagbench.manifests.model import Catalog
+from flagbench.manifests.rows import Claim, PublishedRow
 from flagbench.manifests.settings import preset_of
 from flagbench.verdict.conditions import describe
 
@@ -38,11 +40,11 @@ class Answer:
     """Of a case; None for a model, of which every task is meant."""
     device: DeviceModel
     wanted: Mapping[str, Scalar]
-    rows: tuple[Entry, ...]
+    rows: tuple[PublishedRow, ...]
     """Of this device, the fewest differing conditions first."""
-    may_be: tuple[Entry, ...]
+    may_be: tuple[PublishedRow, ...]
     """Of this device or another one that has the publisher's name, and the same task."""
-    others: tuple[Entry, ...]
+    others: tuple[PublishedRow, ...]
     """Of other devices and the same task, those that come closest."""
     cases: tuple[str, ...]
     """Cases that run the model, without those that took more memory than the device has."""
@@ -55,45 +57,45 @@ class Answer:
         return {
             **{name: getattr(self, name) for name in names},
             "device": self.device.id,
-            "rows": [entry.to_dict(self.wanted) for entry in self.rows],
-            "nearest": [entry.to_dict(self.wanted) for entry in (*self.may_be, *self.others)],
+            "rows": [_document(row, self.wanted) for row in self.rows],
+            "nearest": [_document(row, self.wanted) for row in (*self.may_be, *self.others)],
         }
 
     @property
-    def of_task(self) -> list[Entry]:
+    def of_task(self) -> list[PublishedRow]:
         """Rows of this device and the task."""
-        return [entry for entry in self.rows if self.task in (None, entry.row.task)]
+        return [row for row in self.rows if self.task in (None, row.task)]
 
     @property
-    def first_of_each_task(self) -> list[Entry]:
+    def first_of_each_task(self) -> list[PublishedRow]:
         """The row of each task that comes closest, of this device where it has one."""
-        firsts: dict[str, Entry] = {}
-        for entry in (*self.of_task, *self.may_be, *self.others):
-            firsts.setdefault(entry.row.task, entry)
+        firsts: dict[str, PublishedRow] = {}
+        for row in (*self.of_task, *self.may_be, *self.others):
+            firsts.setdefault(row.task, row)
         return list(firsts.values())
 
     def page(self, *, wide: bool) -> list[Block]:
         """The answer in a sentence, the rows, and what can be run."""
         of_device = [*self.of_task, *self.may_be]
-        of_other_tasks = [entry for entry in self.rows if entry not in self.of_task]
+        of_other_tasks = [row for row in self.rows if row not in self.of_task]
         every = [*of_device, *self.others, *of_other_tasks]
         found = every if wide or not of_device else [*of_device, *of_other_tasks]
         if self.task is None:
             firsts = self.first_of_each_task
-            found = [*firsts, *(entry for entry in found if entry not in firsts)]
+            found = [*firsts, *(row for row in found if row not in firsts)]
         shown = found if wide else found[:_SHOWN]
         left = len(every) - len(shown)
         notes = [f"rows that --wide adds: {left}"] if left else []
         to_run = []
         if self.cases:
             to_run.append(f"flagbench runs it as: {', '.join(self.cases)}")
-        claims = [entry.id for entry in self.of_task if entry.case]
+        claims = [row.id for row in self.of_task if isinstance(row, Claim)]
         if claims:
             to_run.append(f"a row, with its settings: `flagbench reproduce {claims[0]}`")
         if to_run:
             notes.append("; ".join(to_run))
         notes += [f"more memory is needed: {text}" for text in self.too_large]
-        cells = [self._cells(entry, wide=wide) for entry in shown]
+        cells = [self._cells(row, wide=wide) for row in shown]
         drop, below = _DROP, _BELOW
         if self.task is None:
             below = ("TASK", *below)
@@ -103,7 +105,7 @@ class Answer:
             Lines((self.sentence,)),
             Table(_COLUMNS, cells, right=frozenset(("GPUS",)), drop=drop, below=below),
             Lines(tuple(notes)),
-            Lines(tuple(f"{entry.id}: {entry.details}" for entry in shown) if wide else ()),
+            Lines(tuple(f"{row.id}: {_details(row)}" for row in shown) if wide else ()),
         ]
 
     @property
@@ -122,19 +124,20 @@ class Answer:
             return f"{none} for certain, and {len(may_be)} may be; {nearest}."
         return f"{none}; {nearest}."
 
-    def _cells(self, entry: Entry, *, wide: bool) -> tuple[str, ...]:
-        results, row = entry.differing(self.wanted), entry.row
+    def _cells(self, row: PublishedRow, *, wide: bool) -> tuple[str, ...]:
+        results = differing(row, self.wanted)
         differs = "; ".join(map(describe, results)) if wide else ", ".join(result.name for result in results)
-        shape = f"{row.batch or '-'}, {row.sequence}" if row.sequence else row.batch
-        what = (entry.id, row.device, str(row.devices or ""), row.task, row.precision or "", shape)
-        return *what, _speed(entry), differs
+        sequence = row.text("sequence_length")
+        shape = f"{row.batch or '-'}, {sequence}" if sequence else row.batch
+        what = (row.id, row.device, str(row.count("devices") or ""), row.task, row.precision_label or "", shape)
+        return *what, _speed(row), differs
 
 
 def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> Answer:
     """What is published of a case or model. Raises FlagbenchError (usage) for an unknown model or device."""
-    entries, case = published(catalog), catalog.cases.get(asked)
+    published, case = published_rows(catalog), catalog.cases.get(asked)
     model, task = (asked, None) if case is None else (case.workload.model, case.workload.task)
-    models = sorted({*catalog.cases, *(entry.row.model for entry in entries)})
+    models = sorted({*catalog.cases, *(row.model for row in published)})
     if asked not in models:
         close = near_names(asked, models)
         remedy = f"did you mean {' or '.join(close)}?" if close else f"name one of {', '.join(models)}"
@@ -147,12 +150,12 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
         what = "this machine has no accelerator that flagbench knows"
         raise FlagbenchError(what, remedy="name a device, for example --on h100-sxm")
     wanted = wanted_conditions(case, task, device, gpus)
-    of_model = [entry for entry in entries if entry.row.model == model]
-    of_model.sort(key=lambda entry: _distance(entry, wanted, device, catalog))
-    same_task = [entry for entry in of_model if task in (None, entry.row.task)]
-    rows = [entry for entry in of_model if entry.row.device_id == device.id]
-    may_be = [entry for entry in same_task if device.id in entry.may_be]
-    others = [entry for entry in same_task if entry not in rows and entry not in may_be]
+    of_model = [row for row in published if row.model == model]
+    of_model.sort(key=lambda row: _distance(row, wanted, device, catalog))
+    same_task = [row for row in of_model if task in (None, row.task)]
+    rows = [row for row in of_model if row.device_id == device.id]
+    may_be = [row for row in same_task if device.id in row.may_be]
+    others = [row for row in same_task if row not in rows and row not in may_be]
     runs, too_large = _cases_of(model, device, gpus, catalog)
     return Answer(
         asked=asked,
@@ -198,29 +201,59 @@ def find_device(name: str, catalog: Catalog) -> DeviceModel:
 
 
 def _distance(
-    entry: Entry, wanted: Mapping[str, Scalar], device: DeviceModel, catalog: Catalog
+    row: PublishedRow, wanted: Mapping[str, Scalar], device: DeviceModel, catalog: Catalog
 ) -> tuple[object, ...]:
     """The task and a speed first, then how many conditions differ, how far the peak is, how many devices."""
-    names = [result.name for result in entry.differing(wanted)]
-    gpus, devices = wanted.get("devices"), entry.row.devices
+    names = [result.name for result in differing(row, wanted)]
+    gpus, devices = wanted.get("devices"), row.count("devices")
     apart = abs(devices - gpus) if devices is not None and isinstance(gpus, int) else 0
     ratio = math.inf
-    other = catalog.devices.get(entry.row.device_id or "")
-    peak, other_peak = device.peak(entry.row.precision), other and other.peak(entry.row.precision)
+    other = catalog.devices.get(row.device_id or "")
+    peak, other_peak = device.peak(row.precision_label), other and other.peak(row.precision_label)
     if peak and other_peak:
         ratio = max(peak, other_peak) / min(peak, other_peak)
-    return "task" in names, entry.speed is None, len(names), ratio, apart
+    return "task" in names, row.speed is None, len(names), ratio, apart
 
 
-def _described(entry: Entry) -> str:
-    row = entry.row
-    where = f"{row.devices} x {row.device}" if row.devices else row.device
-    return f"{_speed(entry)} on {', '.join(filter(None, (where, row.task, row.precision)))} ({entry.id})"
+def _described(row: PublishedRow) -> str:
+    devices = row.count("devices")
+    where = f"{devices} x {row.device}" if devices else row.device
+    return f"{_speed(row)} on {', '.join(filter(None, (where, row.task, row.precision_label)))} ({row.id})"
 
 
-def _speed(entry: Entry) -> str:
-    metric = entry.speed or next(iter(entry.row.metrics))
-    value, unit = entry.row.metrics[metric]
-    number = f"{float(value):.4g}" if len(value) > 9 else value
-    name = f"{metric} " if entry.speed is None else ""
-    return f"{name}{number} {unit}{'/device' if metric.endswith('_per_device') else ''}"
+def _speed(row: PublishedRow) -> str:
+    value = row.speed or row.metrics[0]
+    number = f"{value.value:.4g}" if len(value.digits) > 9 else value.digits
+    name = f"{value.name} " if row.speed is None else ""
+    return f"{name}{number} {value.unit}{'/device' if value.name.endswith('_per_device') else ''}"
+
+
+def _details(row: PublishedRow) -> str:
+    """What the cells of a row do not show, and its source."""
+    return "; ".join(filter(None, (row.text("layout"), row.software, row.remarks, row.citation)))
+
+
+def _document(row: PublishedRow, wanted: Mapping[str, Scalar]) -> dict[str, Any]:
+    """A row as JSON."""
+    return {
+        "id": row.id,
+        "case": row.case if isinstance(row, Claim) else None,
+        "source": row.citation,
+        "may_be": row.may_be,
+        "model": row.model,
+        "task": row.task,
+        "device": row.device,
+        "device_id": row.device_id,
+        "precision": row.precision_label,
+        "devices": row.count("devices"),
+        "nodes": row.count("nodes"),
+        "batch": row.batch,
+        "sequence": row.text("sequence_length"),
+        "parallelism": row.text("layout"),
+        "software": row.software,
+        "file": row.file,
+        "section": row.section,
+        "conditions": row.remarks,
+        "metrics": [{"name": m.name, "value": m.digits, "unit": m.unit} for m in row.metrics],
+        "differs": [{"name": r.name, "here": r.here, "published": r.expected} for r in differing(row, wanted)],
+    }

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flagbench.expect.rows import Entry, published
+from flagbench.expect.rows import compare, differing
+from flagbench.manifests.load import published_rows
 from flagbench.manifests.model import Catalog
+from flagbench.manifests.rows import Claim, PublishedRow, PublishedValue
 from flagbench.records.model import Metric, Record
 from flagbench.verdict import VerifyResult, verify_reference
 from flagbench.verdict.conditions import DEVICE, Agreement
@@ -35,16 +37,15 @@ def nearest_reference(records: Sequence[Record], catalog: Catalog, terms: Terms 
     """
     case = catalog.cases[records[0].case]
     rows = []
-    for entry in cited_entries(records[0], catalog):
-        if entry.speed == case.gate:
-            printed = entry.row.metrics[case.gate]
-            rows.append(CitedRow(entry.id, entry.source, float(printed.value), printed.unit))
+    for row in cited_rows(records[0], catalog):
+        if row.speed is not None and row.speed.name == case.gate:
+            rows.append(CitedRow(row.id, row.citation, float(row.speed.value), row.speed.unit))
     if not rows:
         return None
     return verify_reference(records, rows, case, terms=terms)
 
 
-def cited_entries(record: Record, catalog: Catalog) -> list[Entry]:
+def cited_rows(record: Record, catalog: Catalog) -> list[PublishedRow]:
     """The rows of the record's device that state nothing else than it did; those that state most come first.
 
     A case with claims has none.
@@ -59,28 +60,29 @@ def cited_entries(record: Record, catalog: Catalog) -> list[Entry]:
     conditions: dict[str, Any] = {"device": device, "task": case.workload.task}
     conditions |= {other: record.conditions[one] for one, other in _STATED.items() if one in record.conditions}
 
-    def unstated(entry: Entry) -> int:
-        return sum(result.agreement is Agreement.NOT_PUBLISHED for result in entry.compare(conditions))
+    def unstated(row: PublishedRow) -> int:
+        return sum(result.agreement is Agreement.NOT_PUBLISHED for result in compare(row, conditions))
 
-    entries = [
-        entry
-        for entry in published(catalog)
-        if entry.case is None and entry.row.model == case.workload.model and not entry.differing(conditions)
-    ]
-    return sorted(entries, key=unstated)
+    rows = []
+    for row in published_rows(catalog):
+        is_cited = row.model == case.workload.model and not isinstance(row, Claim)
+        if is_cited and not differing(row, conditions):
+            rows.append(row)
+    return sorted(rows, key=unstated)
 
 
-def reference_rows(record: Record, catalog: Catalog) -> Iterator[tuple[Metric, Entry, str, str]]:
-    """What a run measured, with each row of `cited_entries`, its value and unit.
+def reference_rows(record: Record, catalog: Catalog) -> Iterator[tuple[Metric, PublishedRow, PublishedValue]]:
+    """What a run measured, with each row of `cited_rows` and the value of it that this is compared with.
 
     As with a claim, a published metric is compared with what the case's manifest says that it is held by.
     """
     case = catalog.cases[record.case]
-    for entry in cited_entries(record, catalog):
-        spec = case.metric(entry.speed or "")
+    for row in cited_rows(record, catalog):
+        if row.speed is None:
+            continue
+        spec = case.metric(row.speed.name)
         if spec is None:
             continue
         measured = record.metric(spec.held_by or spec.name)
         if measured is not None:
-            value, unit = entry.row.metrics[spec.name]
-            yield measured, entry, value, unit
+            yield measured, row, row.speed

@@ -12,10 +12,9 @@ import msgspec
 from flagbench.console.output import counted
 from flagbench.errors import FlagbenchError
 from flagbench.expect.reference import has_claims, nearest_reference
-from flagbench.expect.rows import published
-from flagbench.manifests.catalogue import FOLDER
-from flagbench.manifests.load import load_catalog, manifests_root
+from flagbench.manifests.load import load_catalog, manifests_root, published_rows
 from flagbench.manifests.model import Catalog
+from flagbench.manifests.rows import CATALOGUE
 from flagbench.records.blobs import Unread
 from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
@@ -44,7 +43,7 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
         return entries
     catalog, judged = load_catalog(), {}
     if not all(has_claims(entry.case, catalog) for entry in outdated):
-        published(catalog)  # for its errors: a row that cannot be read makes no record damaged
+        published_rows(catalog)  # for its errors: a row that cannot be read makes no record damaged
     try:
         for entry, content in counted(store.read_all(outdated), len(outdated), "computing verdicts"):
             try:
@@ -99,7 +98,7 @@ def _basis(case: str) -> str:
     files = [root / folder / f"{case}.yaml" for folder in ("cases", "claims")]
     files += sorted((root / "stacks").glob("*.yaml"))  # a stack says what its devices can do
     if not files[1].exists():
-        files += sorted((root / FOLDER).glob("*"))  # a case without claims is put beside rows that are only cited
+        files += sorted((root / CATALOGUE).glob("*"))  # a case without claims is put beside rows that are only cited
     for file in files:
         digest.update(file.read_bytes() if file.is_file() else b"none")
     return f"{CACHED_AS}-{digest.hexdigest()}"

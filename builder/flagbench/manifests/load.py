@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,7 +16,16 @@ from flagbench.manifests.checks import check
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import Document, ManifestError, read_document
 from flagbench.manifests.model import Case, CaseManifest, Catalog
-from flagbench.manifests.rows import CatalogueCases, Claim, ClaimsManifest, Raw, build_claim
+from flagbench.manifests.rows import (
+    CATALOGUE,
+    CatalogueCases,
+    Claim,
+    ClaimsManifest,
+    PublishedRow,
+    Raw,
+    build_claim,
+    read_catalogue,
+)
 from flagbench.manifests.stack import Stack, StackManifest
 from flagbench.schema import shipped_manifests, violations
 from flagbench.system.files import expanded
@@ -67,7 +77,7 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
     published = (
         _read_folder(folder, "claims", ClaimsManifest, claims if isinstance(claims, str) else "*") if claims else []
     )
-    named = _read_folder(folder, "catalogue", CatalogueCases, "cases")
+    named = _read_folder(folder, CATALOGUE, CatalogueCases, "cases")
     documents = cases + devices + stacks + published + named
     check(cases, devices, stacks, published, named)
     problems = [problem for doc in documents for problem in doc.problems]
@@ -78,15 +88,20 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
     built = {doc.data["name"]: _case(doc.data, doc.path, workloads, built_stacks) for doc in cases}
     known = {doc.data["id"]: msgspec.convert({**doc.data, "raw": doc.data}, DeviceModel) for doc in devices}
     built_stacks.update((doc.data["name"], build_stack(doc.data, doc.path, built, known)) for doc in stacks)
-    return Catalog(
-        root=folder,
-        cases=built,
-        devices=known,
-        stacks=built_stacks,
-        claims={raw["id"]: build_claim(raw, doc.data, doc.path) for doc in published for raw in doc.data["claims"]}
-        if claims
-        else _Unread(),
-    )
+    rows: dict[str, Claim] = {}
+    for doc in published:
+        for raw in doc.data["claims"]:
+            rows[raw["id"]] = build_claim(raw, doc.data, doc.path, built[doc.data["case"]].workload, known)
+    return Catalog(root=folder, cases=built, devices=known, stacks=built_stacks, claims=rows if claims else _Unread())
+
+
+@lru_cache(maxsize=1)
+def published_rows(catalog: Catalog) -> tuple[PublishedRow, ...]:
+    """Every claim of the catalog, then every row that is only cited, whose files are read now.
+
+    Raises ManifestError (data) with every problem of these files.
+    """
+    return *catalog.claims.values(), *read_catalogue(catalog.root, catalog.devices)
 
 
 def _read_folder(root: Path, name: str, model: type, stem: str = "*") -> list[Document]:

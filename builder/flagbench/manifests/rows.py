@@ -1,18 +1,31 @@
-"""Published rows that a case runs, the claims, as typed data."""
+"""Published rows, and the readers of manifests/claims and manifests/catalogue.
+
+A claim is a row with the case that runs it; any other row is only cited. A file of the catalogue has the rows of one
+source, which its `# key: value` lines name: below the header each line is one value of a row, and the values of one
+row share its number. Only what asks for these files reads them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
+from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.device_names import find_cards
+from flagbench.manifests.documents import ManifestError, Problem
 from flagbench.manifests.fields import (
+    NOT_PUBLISHED,
     Count,
     Division,
+    Identifier,
     Name,
     Number,
     PeakPrecision,
@@ -24,9 +37,38 @@ from flagbench.manifests.fields import (
     Unit,
     Word,
 )
+from flagbench.system.files import read_text, reason
+from flagbench_core.exit_codes import ExitCode
 
+CATALOGUE = "catalogue"
+"""The folder of the rows that are only cited."""
 Raw = Mapping[str, Any]
 Task = Literal["pretraining", "finetuning", "lora", "inference", "matmul", "other"]
+PrecisionLabel = Literal["fp32", "tf32", "fp16", "bf16", "amp", "fp8", "fp8-cs", "fp8-mx", "mxfp8", "fp4", "nvfp4"]
+SPEEDS = (
+    *("tokens_per_second_per_device", "mamf_bf16", "mamf_fp8", "p_core", "p_infer_core"),
+    *("samples_per_second", "tokens_per_second"),
+    *("output_tokens_per_second_per_device", "output_tokens_per_second"),
+)
+"""A row's speed is the first of these that it has."""
+_BATCH = ("batch_size", "gradient_accumulation_steps")
+_VERSIONS = ("torch", "cuda", "driver")
+_SHOWN_APART = (
+    *("device_model", "devices", "nodes", "sequence_length", "layout", "precision", "model", "software"),
+    *(*_BATCH, *_VERSIONS),
+)
+"""Conditions that are no `remarks`."""
+_COLUMNS = {
+    "device": "device_model",
+    "precision": "precision",
+    "devices": "devices",
+    "nodes": "nodes",
+    "batch": "batch_size",
+    "sequence": "sequence_length",
+    "parallelism": "layout",
+    "software": "software",
+}
+"""The condition that each of these columns of the catalogue states."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +77,6 @@ class Workload:
 
     model: Name
     task: Task
-
-
-@dataclass(frozen=True)
-class CatalogueCases:
-    """What the files of the catalogue call the workload of each case."""
-
-    VERSION: ClassVar[str] = "catalogue-cases/v1"
-
-    cases: Mapping[Name, Workload]
 
 
 @dataclass(frozen=True)
@@ -65,32 +98,26 @@ class Source:
 
 @dataclass(frozen=True)
 class PublishedValue:
-    """One published value."""
+    """One published value of a row."""
 
     name: str
     value: Number
-    unit: Unit
-    scope: Scope
+    unit: str
+    scope: Scope | None = None
+    """Of a claim; in the catalogue the name of a metric says whether it is of a device."""
     of: Number | None = None
     """The total where a cell was printed as used/total."""
-    printed: Word | None = None
-    """The cell as it was printed, where that is not `value`: `80.52%`."""
-
-
-@dataclass(frozen=True)
-class RowMetric(PublishedValue):
-    """One published value in a claims file."""
-
-    source: str | None = None
-    """An entry of `sources`: an earlier version of the table, whose value a later one took out."""
-
-
-@dataclass(frozen=True)
-class ClaimMetric(PublishedValue):
-    """One published value of a claim."""
-
+    printed: str | None = None
+    """The cell as it was printed, where that is not `value`: `80.52%`, `4.30`."""
     source: Source | None = None
-    """An earlier version of the table, whose value a later one took out; None for the claim's own source."""
+    """An earlier version of the table, whose value a later one took out; None for the row's own source."""
+
+    @property
+    def digits(self) -> str:
+        """The value in its unit, with every digit where it was printed in that unit."""
+        if self.printed is None or self.printed.endswith("%"):
+            return str(self.value)
+        return self.printed
 
 
 @dataclass(frozen=True)
@@ -100,6 +127,90 @@ class Anomaly:
     id: Name
     field: str
     note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRow:
+    """A published row: its source, the work and the device, its conditions and its values."""
+
+    id: str
+    """Of a claim CASE/NAME; of a row that is only cited, the name of its file and its number in it."""
+    source: Source
+    file: str = ""
+    """The file in which it stands, where its source names several."""
+    section: str = ""
+    """The part of that file."""
+    model: str
+    """In one spelling for all sources."""
+    task: Task
+    device_id: str | None = None
+    """Of manifests/devices; None where the publisher's word for the device fits several, or none."""
+    may_be: tuple[str, ...] = ()
+    """Ids of the devices that this word fits, where it is not said which of them."""
+    conditions: Mapping[str, Scalar]
+    """By name, as in the publisher's words; absent or `not published` where the publisher is silent."""
+    further: str = ""
+    """Conditions without a name, in the publisher's words."""
+    metrics: tuple[PublishedValue, ...]
+    anomalies: tuple[Anomaly, ...] = ()
+
+    def metric(self, name: str) -> PublishedValue | None:
+        """A published value by the metric's name, or None if the row has none."""
+        return next((m for m in self.metrics if m.name == name), None)
+
+    @property
+    def speed(self) -> PublishedValue | None:
+        """The value that is compared between devices; None without one."""
+        for name in SPEEDS:
+            value = self.metric(name)
+            if value is not None:
+                return value
+        return None
+
+    def count(self, condition: str) -> int | None:
+        """A condition that is a number, such as `devices`; None where it is not published, or is in words."""
+        value = self.conditions.get(condition)
+        return value if isinstance(value, int) else None
+
+    def text(self, condition: str) -> str:
+        """A condition in the publisher's words; empty where it is not published."""
+        value = self.conditions.get(condition, NOT_PUBLISHED)
+        return "" if value == NOT_PUBLISHED else str(value)
+
+    @property
+    def device(self) -> str:
+        """The device as the publisher calls it."""
+        return self.text("device_model") or NOT_PUBLISHED
+
+    @property
+    def precision_label(self) -> str | None:
+        """The precision as the publisher calls it."""
+        return self.text("precision") or None
+
+    @property
+    def batch(self) -> str:
+        """The samples of a step: in the publisher's words, or of a claim as `32 / accumulated 2`."""
+        return " / accumulated ".join(filter(None, map(self.text, _BATCH)))
+
+    @property
+    def software(self) -> str:
+        """In the publisher's words, or of a claim its versions."""
+        versions = [f"{name} {self.text(name)}" for name in _VERSIONS if self.text(name)]
+        return self.text("software") or ", ".join(versions)
+
+    @property
+    def remarks(self) -> str:
+        """All other conditions."""
+        others = [name for name in self.conditions if name not in _SHOWN_APART and self.text(name)]
+        return self.further or "; ".join(f"{name} {self.text(name)}" for name in others)
+
+    @property
+    def citation(self) -> str:
+        """Its project, file, section and commit."""
+        commit = self.source.commit
+        if re.fullmatch("[0-9a-f]+", commit):
+            commit = commit[:8]
+        return ", ".join(filter(None, (self.source.project, self.file or self.source.file, self.section, commit)))
 
 
 @dataclass(frozen=True)
@@ -124,8 +235,8 @@ class ClaimRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedRow:
-    """One published row: its conditions and its metrics."""
+class ClaimFields:
+    """What a claims file states of a row as it is, without its source and its values."""
 
     id: Annotated[str, Meta(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+\Z")]
     title: str
@@ -146,7 +257,38 @@ class PublishedRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimRow(PublishedRow):
+class Claim(PublishedRow, ClaimFields):
+    """A published row with the case that runs it."""
+
+    case: str
+    path: Path
+
+    @property
+    def precision_label(self) -> str | None:
+        """The precision as the publisher calls it."""
+        if self.task == "matmul":  # where the condition is that of the run's short product
+            return self.precision.label
+        return super().precision_label
+
+
+@dataclass(frozen=True)
+class RowMetric:
+    """One published value in a claims file."""
+
+    name: str
+    value: Number
+    unit: Unit
+    scope: Scope
+    of: Number | None = None
+    """The total where a cell was printed as used/total."""
+    printed: Word | None = None
+    """The cell as it was printed, where that is not `value`: `80.52%`."""
+    source: str | None = None
+    """An entry of `sources`: an earlier version of the table, whose value a later one took out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimRow(ClaimFields):
     """One row in a claims file."""
 
     source: str | None = None
@@ -167,26 +309,179 @@ class ClaimsManifest:
     claims: Annotated[tuple[ClaimRow, ...], Meta(min_length=1)]
 
 
+@dataclass(frozen=True)
+class CatalogueCases:
+    """What the files of the catalogue call the workload of each case."""
+
+    VERSION: ClassVar[str] = "catalogue-cases/v1"
+
+    cases: Mapping[Name, Workload]
+
+
+@dataclass(frozen=True)
+class CatalogueSource:
+    """The lines of a catalogue file that begin with #."""
+
+    project: Word
+    """On GitHub."""
+    commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
+    path: Word
+    license: Word
+    """As the project states it in its repository."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Claim(PublishedRow):
-    """One published row of the catalog."""
+class CatalogueLine:
+    """One value of a row in a catalogue file. What is not published is empty."""
 
-    case: str
-    source: Source
-    metrics: tuple[ClaimMetric, ...]
-    path: Path
+    row: Count = 1
+    """The number of the row in its file."""
+    model: Name
+    task: Task
+    device: Word
+    device_id: Name | None = None
+    precision: PrecisionLabel | None = None
+    devices: Count | None = None
+    nodes: Count | None = None
+    batch: str = ""
+    sequence: str = ""
+    parallelism: str = ""
+    software: str = ""
+    file: str = ""
+    section: str = ""
+    conditions: str = ""
+    metric: Identifier
+    value: Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?\Z")]
+    unit: Literal["tokens/s", "samples/s", "TFLOP/s", "%", "GiB", "GB", "B", "s", "min", "h"]
 
-    def metric(self, name: str) -> ClaimMetric | None:
-        """A published value by the metric's name, or None if the row has none."""
-        return next((m for m in self.metrics if m.name == name), None)
+
+COLUMNS = tuple(field.name for field in fields(CatalogueLine))
 
 
-def build_claim(claim: Raw, file: Raw, path: Path) -> Claim:
+def build_claim(claim: Raw, file: Raw, path: Path, workload: Workload, devices: Mapping[str, DeviceModel]) -> Claim:
     """A claim of a file, with what all of them share: the case, and the source where there is only one."""
     sources = file.get("sources", {})
     # Every field is given, in its order: `flagbench list --json` prints them.
-    absent = dict.fromkeys(field.name for field in fields(ClaimMetric))
-    metrics = [{**absent, **metric, "source": sources.get(metric.get("source"))} for metric in claim["metrics"]]
-    source = file.get("source") or sources[claim["source"]]
-    values = {**claim, "case": file["case"], "metrics": metrics, "source": source, "path": path}
+    absent = dict.fromkeys(field.name for field in fields(PublishedValue))
+    values: dict[str, Any] = {
+        **claim,
+        "case": file["case"],
+        "metrics": [{**absent, **metric, "source": sources.get(metric.get("source"))} for metric in claim["metrics"]],
+        "source": file.get("source") or sources[claim["source"]],
+        "path": path,
+        "model": workload.model,
+        "task": workload.task,
+    }
+    word = str(claim["conditions"].get("device_model", NOT_PUBLISHED))
+    values["device_id"] = next((device.id for device in devices.values() if device.name == word), None)
+    if values["device_id"] is None:
+        values["may_be"] = [device.id for device in find_cards(word, devices.values())]
     return msgspec.convert(values, Claim)
+
+
+def read_catalogue(root: Path, devices: Mapping[str, DeviceModel]) -> tuple[PublishedRow, ...]:
+    """The rows of every file of the catalogue; `root` is the folder of manifests.
+
+    Raises ManifestError (data) with every problem of every file.
+    """
+    rows: list[PublishedRow] = []
+    problems: list[Problem] = []
+    for path in sorted((root / CATALOGUE).glob("*.csv")):
+        try:
+            rows += read_source(path, f"{root.name}/{CATALOGUE}/{path.name}", devices)
+        except ManifestError as error:
+            problems += error.problems
+    if problems:
+        raise ManifestError(problems, code=ExitCode.DATA)
+    return tuple(rows)
+
+
+def read_source(path: Path, shown: str, devices: Mapping[str, DeviceModel]) -> list[PublishedRow]:
+    """The rows of a file of the catalogue; `shown` is its name in messages. Raises ManifestError."""
+    try:
+        text = read_text(path)
+    except OSError as error:
+        raise ManifestError([Problem(shown, 1, (), f"cannot be read: {reason(error)}")]) from None
+    except ValueError as error:
+        raise ManifestError([Problem(shown, 1, (), f"it is not UTF-8 text: {error}")]) from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise ManifestError([Problem(shown, line, (), "it contains a NUL character")])
+    try:
+        source = _convert(dict(re.findall(r"^# *(\w+): *(.*)$", text, re.MULTILINE)), CatalogueSource)
+    except msgspec.ValidationError as error:
+        raise ManifestError([Problem(shown, 1, (), f"in the lines that begin with #: {error}")]) from None
+    lines = parse_lines(text, shown, devices)
+    words = {line.device for line in lines if line.device_id is None}
+    fitting = {word: tuple(device.id for device in find_cards(word, devices.values())) for word in words}
+    rows = []
+    for number, values in groupby(lines, lambda line: line.row):
+        rows.append(_build_cited(f"{path.stem}/{number}", source, list(values), fitting))
+    return rows
+
+
+def parse_lines(text: str, shown: str, devices: Mapping[str, DeviceModel]) -> list[CatalogueLine]:
+    """The lines of a file of the catalogue. Raises ManifestError with every problem, by line."""
+    lines = text.splitlines()
+    start = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    reader = csv.DictReader(lines[start:], strict=True)
+    header = set(reader.fieldnames or ())
+    unknown = sorted(header - set(COLUMNS))
+    if unknown or not header:
+        what = f"unknown column {', '.join(unknown)}" if unknown else "there is no header"
+        raise ManifestError([Problem(shown, start + 1, (), f"{what}; the columns are {', '.join(COLUMNS)}")])
+    problems, found = [], []
+    try:
+        for cells in reader:
+            line = start + reader.line_num
+            try:
+                if None in cells or None in cells.values():
+                    raise msgspec.ValidationError("has not as many cells as the header")
+                value = _convert(cells, CatalogueLine)
+                if value.device_id not in (None, *devices):
+                    raise msgspec.ValidationError(f"there is no device '{value.device_id}'")
+                found.append(value)
+            except msgspec.ValidationError as error:
+                problems.append(Problem(shown, line, (), str(error).replace("$.", "")))
+    except csv.Error as error:
+        problems.append(Problem(shown, start + reader.line_num, (), str(error)))
+    if problems:
+        raise ManifestError(problems)
+    return found
+
+
+def _build_cited(
+    id: str, source: CatalogueSource, lines: Sequence[CatalogueLine], fitting: Mapping[str, tuple[str, ...]]
+) -> PublishedRow:
+    """A row that is only cited, of its lines; `fitting`: ids of devices by the words that do not say which."""
+    first = lines[0]
+    conditions: dict[str, Scalar] = {}
+    for column, condition in _COLUMNS.items():
+        cell = getattr(first, column)
+        if cell not in (None, ""):
+            conditions[condition] = cell
+    if first.sequence.isdecimal():
+        conditions["sequence_length"] = int(first.sequence)
+    metrics = []
+    for line in lines:
+        value: Number = int(line.value) if line.value.isdecimal() else float(line.value)
+        printed = None if str(value) == line.value else line.value
+        metrics.append(PublishedValue(line.metric, value, line.unit, printed=printed))
+    return PublishedRow(
+        id=id,
+        source=Source(source.project, f"https://github.com/{source.project}", source.path, source.commit, ""),
+        file=first.file,
+        section=first.section,
+        model=first.model,
+        task=first.task,
+        device_id=first.device_id,
+        may_be=() if first.device_id else fitting[first.device],
+        conditions=conditions,
+        further=first.conditions,
+        metrics=tuple(metrics),
+    )
+
+
+def _convert(cells: Mapping[str, Any], kind: type) -> Any:
+    """Text cells as a type; an empty one is not given."""
+    return msgspec.convert({key: text for key, text in cells.items() if text != ""}, kind, strict=False)

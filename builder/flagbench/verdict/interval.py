@@ -54,7 +54,8 @@ class Expected(Struct, frozen=True):
 def expected_of_claim(claim: Claim, case: Case) -> list[Expected]:
     """The published values of a row, which are taken as exact."""
     specs = {spec.name: spec for spec in case.metrics}
-    return [Expected(specs[m.name], Estimate(m.value, runs=0), m.unit, m.scope) for m in claim.metrics]
+    published = [(specs[metric.name], metric) for metric in claim.metrics]
+    return [Expected(spec, Estimate(metric.value, runs=0), metric.unit, spec.scope) for spec, metric in published]
 
 
 def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) -> list[Expected]:

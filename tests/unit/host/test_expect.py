@@ -14,11 +14,12 @@ from catalogs import CATALOG
 from flagbench.console.page import Table
 from flagbench.expect.answer import answer, find_device
 from flagbench.expect.reference import reference_rows
-from flagbench.expect.rows import published
+from flagbench.manifests.load import published_rows
+from flagbench.manifests.rows import PublishedValue
 from flagbench.records.read import read_record
 from unit.host.conftest import Flagbench
 
-ENTRIES = published(CATALOG)
+ROWS = published_rows(CATALOG)
 
 
 def cited(model: str, device: str) -> set[str]:
@@ -77,7 +78,7 @@ def test_nearest_rows_say_what_differs() -> None:
 
 def test_a_model_shows_the_nearest_row_of_each_task_first(flagbench: Flagbench) -> None:
     lines = flagbench("expect llama3.1-8b --on h100-sxm").out.splitlines()[3:]
-    tasks = [entry.row.task for entry in ENTRIES if entry.row.model == "llama3.1-8b"]
+    tasks = [row.task for row in ROWS if row.model == "llama3.1-8b"]
     firsts = lines[: len(set(tasks))]
     assert "H100 SXM" in firsts[0]
     for task in set(tasks):
@@ -89,7 +90,7 @@ def test_a_model_shows_the_nearest_row_of_each_task_first(flagbench: Flagbench) 
 
 def test_a_case_shows_the_rows_of_its_task_first() -> None:
     found = answer("llama2-70b", "h200-sxm", 8, CATALOG)
-    assert {entry.row.task for entry in found.others} == {"pretraining"}
+    assert {row.task for row in found.others} == {"pretraining"}
     table = found.page(wide=False)[1]
     assert isinstance(table, Table)
     assert table.rows[0][3] == "pretraining"
@@ -186,7 +187,8 @@ def test_a_rate_of_its_own_definition_is_named(flagbench: Flagbench) -> None:
 
 
 def test_speed_of_all_devices_is_a_speed() -> None:
-    assert {entry.id: entry.speed for entry in ENTRIES}["torchtune/1"] == "tokens_per_second"
+    speeds = {row.id: row.speed for row in ROWS}
+    assert speeds["torchtune/1"] == PublishedValue("tokens_per_second", 1650, "tokens/s")
 
 
 def test_command(flagbench: Flagbench) -> None:
@@ -238,5 +240,5 @@ RUNS = Path(__file__).parents[2] / "replay" / "records"
 def test_a_reference_is_of_the_same_work(record: str, conditions: Any, found: list[str]) -> None:
     raw = json.loads((RUNS / f"{record}.json").read_text(encoding="utf-8"))
     raw["conditions"].update(conditions)
-    rows = [entry.id for _, entry, _, _ in reference_rows(read_record(json.dumps(raw).encode()), CATALOG)]
+    rows = [row.id for _, row, _ in reference_rows(read_record(json.dumps(raw).encode()), CATALOG)]
     assert rows == found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Catalog
-from flagbench.manifests.rows import Claim
+from flagbench.manifests.rows import Claim, ClaimRow
 from flagbench.records.bundle_archive import BundleError, read_origin, unpacked
 from flagbench.records.bundle_documents import (
     DOCUMENT_BYTES,
@@ -42,8 +42,8 @@ SERIES, RAW = "series", "raw"
 
 def claim_document(claim: Claim) -> dict[str, Any]:
     """A published row as it is bundled, with its source."""
-    document: dict[str, Any] = msgspec.to_builtins(claim, enc_hook=str)
-    del document["path"]  # of this machine
+    names = [field.name for field in fields(ClaimRow)]
+    document = {name: msgspec.to_builtins(getattr(claim, name)) for name in (*names, "case")}
     return {"schema": "claim/v1", **document}
 
 

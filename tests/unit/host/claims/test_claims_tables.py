@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from catalogs import CATALOG
-from flagbench.manifests.rows import Claim, ClaimMetric
+from flagbench.manifests.rows import Claim, PublishedValue
 
 CLAIMS = CATALOG.claims
 
@@ -296,7 +296,7 @@ SHAPE, TORCH = "Best Shape MxNxK", "torch version"
 SETTINGS = ("目标精度", "Steps数", SHAPE, TORCH, "Notes")
 
 
-def printed(metric: ClaimMetric) -> list[float]:
+def printed(metric: PublishedValue) -> list[float]:
     """What a claim says of a cell: the value, and the total where it has one."""
     return [metric.value] if metric.of is None else [metric.value, metric.of]
 
