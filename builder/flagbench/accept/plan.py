@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, NamedTuple, cast
@@ -17,7 +16,7 @@ from flagbench.machine.devices import this_machine
 from flagbench.manifests.load import published_rows
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
-from flagbench.manifests.rows import Claim
+from flagbench.manifests.rows import Claim, PublishedRow
 from flagbench.manifests.settings import preset_of, schedule
 from flagbench.manifests.stack import Stack
 from flagbench.records.store import Store
@@ -27,7 +26,6 @@ from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.launchers.native import NEEDED
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.target import Target, Via, choose_via, target_of
-from flagbench.verdict.conditions import DEVICE
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.process_limits import usable_processors
 
@@ -156,75 +154,83 @@ def _candidates(
             request = RunRequest(case, stack, LocalOptions(gpus=gpus, preset="tiny", steps=STEPS_ON_A_PROCESSOR))
             yield Part(target_of(request, via, DockerOptions()), 2 * START_SECONDS["cpu"], "a model, tiny")
         return
-    for case, row in _ranked(catalog, cases, gpus):
-        yield from _windows(case, row, stack, gpus, via, store)
+    for candidate in _ranked(catalog, cases, gpus):
+        yield from _windows(candidate, stack, gpus, via, store)
 
 
-class Row(NamedTuple):
-    """A published row by which a case is chosen, and how long it takes."""
+class Candidate(NamedTuple):
+    """A case that fits the memory of a device, and how long a step of it takes by a published row."""
 
+    case: Case
     why: str
     seconds_of_step: float | None
+    """None where no row says it."""
     precision: str | None = None
     settings: tuple[str, ...] = ()
 
 
-def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[tuple[Case, Row]]:
+def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[Candidate]:
     """The cases that fit the memory of a device: those with claims of it, with rows of the catalogue, then others.
 
     Of each, those that take most memory come first.
     """
     machine = this_machine()
-    memory = machine.memory_gib or math.inf
     here = cards_here(machine, catalog)
-    names = {device.name for device in here}
-    cited = [row for row in published_rows(catalog) if not isinstance(row, Claim)]
-    found: list[tuple[int, float, Case, Row]] = []
+    ids = {device.id for device in here}
+    as_claimed, as_cited, others = [], [], []
     for case in cases:
-        rows = [row for row in catalog.claims.values() if row.case == case.name and row.run.nodes == 1]
-        row = min(
-            rows,
-            key=lambda row: (
-                away := row.conditions.get(DEVICE) not in names,
-                _takes(row) == 0,
-                away and "batch_size" in row.run.set,  # the run has that of the preset
-                abs(row.run.gpus - gpus),
-            ),
-            default=None,
-        )
-        if row is not None:
-            takes = _takes(row)
+        claim = _nearest_claim(catalog, case, ids, gpus)
+        if claim is not None:
             # A model that is split over the devices of a row takes more of each of fewer ones.
-            split = max(1.0, row.run.gpus / gpus) if "layout" in row.conditions else 1.0
-            if split * takes > MEMORY_SHARE * memory:
+            split = max(1.0, claim.run.gpus / gpus) if "layout" in claim.conditions else 1.0
+            takes = _takes(claim)
+            if machine.memory_gib and split * takes > MEMORY_SHARE * machine.memory_gib:
                 continue
-            nearest = f"without the settings of a row; the nearest is {row.id}"
-            found.append((2, -takes, case, Row(nearest, _of_claim(case, row, same=False))))
-            if row.conditions.get(DEVICE) in names and row.run.gpus == gpus:
-                settings = tuple(f"{key}={value}" for key, value in row.run.set.items())
-                of = Row(f"as {row.id}", _of_claim(case, row, same=True), row.run.precision, settings)
-                found.append((0, -takes, case, of))
+            why = f"without the settings of a row; the nearest is {claim.id}"
+            others.append((takes, Candidate(case, why, _seconds_of_step(case, claim, {}))))
+            if claim.device_id in ids and claim.run.gpus == gpus:
+                settings = tuple(f"{key}={value}" for key, value in claim.run.set.items())
+                seconds = _seconds_of_step(case, claim, claim.run.set)
+                as_claimed.append((takes, Candidate(case, f"as {claim.id}", seconds, claim.run.precision, settings)))
         for device in here:
             wanted = wanted_conditions(case, case.workload.task, device, gpus)
-            for other in cited:
-                speed = other.speed
-                if speed is None or speed.name != case.gate or other.model != case.workload.model:
-                    continue
-                if not differing(other, wanted):
-                    of = Row(f"as {other.id}", _of_step(case, case.gate, other.sequence) / speed.value)
-                    found.append((1, 0.0, case, of))
-    return [(case, of) for _, _, case, of in sorted(found, key=lambda each: (each[0], each[1], each[2].name))]
+            for row in published_rows(catalog):
+                is_cited = row.model == case.workload.model and not isinstance(row, Claim)
+                if is_cited and row.metric(case.gate) is not None and not differing(row, wanted):
+                    as_cited.append((0.0, Candidate(case, f"as {row.id}", _seconds_of_step(case, row, {}))))
+    ranked = []
+    for group in (as_claimed, as_cited, others):
+        group.sort(key=lambda each: (-each[0], each[1].case.name))
+        ranked += [candidate for _, candidate in group]
+    return ranked
 
 
-def _windows(case: Case, row: Row, stack: Stack, gpus: int, via: Via, store: Store) -> Iterator[Part]:
+def _nearest_claim(catalog: Catalog, case: Case, devices: Collection[str], gpus: int) -> Claim | None:
+    """The claim of one node that comes closest to runs of a case on these devices; None without one."""
+
+    def distance(claim: Claim) -> tuple[bool, bool, bool, int]:
+        away = claim.device_id not in devices
+        other_batch = away and "batch_size" in claim.run.set  # the run has that of the preset
+        return away, _takes(claim) == 0, other_batch, abs(claim.run.gpus - gpus)
+
+    claims = [claim for claim in catalog.claims.values() if claim.case == case.name and claim.run.nodes == 1]
+    return min(claims, key=distance, default=None)
+
+
+def _windows(candidate: Candidate, stack: Stack, gpus: int, via: Via, store: Store) -> Iterator[Part]:
     """The runs of a case: of its own window, then of the shortest that decides."""
+    case = candidate.case
     train = schedule(preset_of(case, "reference"))
     own = train["window_steps"] or 0
     fewest = own if any("pp" in engine.layout for engine in case.engines.values()) else FEWEST_STEPS
     for window in sorted({max(own, fewest), fewest}, reverse=True):
         steps = None if window == own else window
         options = LocalOptions(
-            gpus=gpus, steps=steps, set_=row.settings, data="synthetic", precision=cast("Any", row.precision)
+            gpus=gpus,
+            steps=steps,
+            set_=candidate.settings,
+            data="synthetic",
+            precision=cast("Any", candidate.precision),
         )
         try:
             request = RunRequest(case, stack, options)
@@ -232,33 +238,33 @@ def _windows(case: Case, row: Row, stack: Stack, gpus: int, via: Via, store: Sto
         except FlagbenchError:  # such as a layout that these devices cannot have
             return
         before = estimate(described, stack, store, ())
-        seconds = before.seconds if before else (train["warmup_steps"] + window) * (row.seconds_of_step or 0.0)
+        seconds = before.seconds if before else (train["warmup_steps"] + window) * (candidate.seconds_of_step or 0.0)
         if not seconds:
             return
-        yield Part(target_of(request, via, DockerOptions()), seconds + START_SECONDS[stack.device_kind], row.why)
+        yield Part(
+            target_of(request, via, DockerOptions()), seconds + START_SECONDS[stack.device_kind], candidate.why
+        )
 
 
-def _takes(row: Claim) -> float:
+def _takes(claim: Claim) -> float:
     """GiB of a device's memory that a row publishes; 0 without."""
-    found = row.metric("mem_peak")
+    found = claim.metric("mem_peak")
     return found.value if found is not None else 0.0
 
 
-def _of_claim(case: Case, row: Claim, *, same: bool) -> float | None:
+def _seconds_of_step(case: Case, row: PublishedRow, settings: Mapping[str, Any]) -> float | None:
     """Seconds of a step at the speed of a row, of whatever device; None where the row has no speed.
 
-    `same`: whether it has the row's settings.
+    `settings`: those of the row that a run has.
     """
     speed = row.metric(case.gate)
     if speed is None or not speed.value:
         return None
-    work = _of_step(case, speed.unit, str(row.conditions.get("sequence_length")), row.run.set if same else {})
-    return work * (row.run.gpus if speed.scope == "job" else 1) / speed.value or None
-
-
-def _of_step(case: Case, unit: str, sequence: str, settings: Mapping[str, Any] | None = None) -> float:
-    """Tokens or samples of a step of a replica, for each of its devices."""
     preset = preset_of(case, "reference")
-    known = {"batch_size": schedule(preset)["batch_size"], **preset.get("layout", {}), **(settings or {})}
+    known = {"batch_size": schedule(preset)["batch_size"], **preset.get("layout", {}), **settings}
     work = float(known["batch_size"]) / ((known.get("tp") or 1) * (known.get("pp") or 1))
-    return work * ((int(sequence) if sequence.isdecimal() else 0) if unit.startswith("tokens") else 1)
+    if speed.unit.startswith("tokens"):
+        work *= row.count("sequence_length") or 0
+    if speed.scope == "job":
+        work *= row.count("devices") or 1
+    return work / speed.value or None
