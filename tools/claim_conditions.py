@@ -7,7 +7,7 @@ from typing import Any
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.model import Case
 from flagbench.manifests.rows import Claim
-from flagbench.manifests.settings import preset_of
+from flagbench.manifests.settings import with_settings
 from flagbench.verdict.derivation import Unknown, Value, derived_conditions, same
 from flagbench_core.evidence.section import kind_of
 
@@ -27,13 +27,7 @@ def contradicted(claim: Claim, case: Case) -> dict[str, tuple[Scalar, Value]]:
 def _config(claim: Claim, case: Case) -> dict[str, Any]:
     """The configuration of a whole run of the row, as was published."""
     run = claim.run
-    config = preset_of(case, run.preset)
+    config = with_settings(case, run.preset, run.set)
     config[kind_of(config)]["window_steps"] = None
-    for name, value in run.set.items():
-        *path, last = case.settable[name]["path"].split(".")
-        section = config
-        for key in path:
-            section = section[key]
-        section[last] = value
     config.update(nodes=run.nodes, gpus=run.gpus, precision=run.precision, division=run.division)
     return config

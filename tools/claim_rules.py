@@ -113,11 +113,6 @@ class Row:
             return number
         return number.scaled(1 / self.devices)
 
-    def integer(self, condition: str) -> int | None:
-        """A condition that is a number; None where it is not published, or not a condition of the case."""
-        value = self.claim.conditions.get(condition)
-        return value if isinstance(value, int) else None
-
     def finding(self, field: str, rule: str, published: str, expected: str) -> Finding:
         """A finding of this row."""
         return Finding(f"manifests/claims/{self.claim.path.name}", self.claim.id, field, rule, published, expected)
@@ -125,12 +120,10 @@ class Row:
 
 def read_rows(catalog: Catalog, case: Case) -> list[Row]:
     """The claims of a case."""
-    devices = {device.name: device for device in catalog.devices.values()}
     rows = []
     for claim in catalog.claims.values():
         if claim.case == case.name:
-            device = devices.get(str(claim.conditions.get("device_model")))
-            rows.append(Row(claim, case.held_to(claim.metrics), device))
+            rows.append(Row(claim, case.held_to(claim.metrics), catalog.devices.get(claim.device_id or "")))
     return rows
 
 
@@ -210,7 +203,7 @@ def flops_of_unit(row: Row) -> list[float]:
     """FLOPs that publishers count for a sample or a token: every matrix product, or so many for each parameter and
     token (6; 2 for inference, 4 for LoRA: Chowdhery et al. 2022, PaLM, app. B). Empty if the case counts none.
     """
-    length = row.integer("sequence_length")
+    length = row.claim.count("sequence_length")
     if row.case.count_flops is None or length is None:
         return []
     flops = row.case.count_flops(row.preset["model"], batch_of(1, length))
@@ -275,12 +268,12 @@ def end_to_end(row: Row) -> Iterator[Finding]:
 
     A period is an epoch, or the samples between two evaluations.
     """
-    time, speed, batch = row.number("e2e_time"), row.number("p_whole"), row.integer("batch_size")
+    time, speed, batch = row.number("e2e_time"), row.number("p_whole"), row.claim.count("batch_size")
     limit = re.search(r"(\d+) (epochs|samples)$", str(row.claim.conditions.get("stop_rule", "")))
     examples = row.preset["data"].get("train_examples")
     if time is None or speed is None or batch is None or limit is None or examples is None:
         return
-    batch *= (row.integer("gradient_accumulation_steps") or 1) * row.devices
+    batch *= (row.claim.count("gradient_accumulation_steps") or 1) * row.devices
     # Of an epoch, each rank counts its part in whole batches.
     fewest, most = examples, math.ceil(examples / batch) * batch
     if "evaluate_every_samples" in row.preset["train"]:
