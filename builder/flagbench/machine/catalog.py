@@ -26,8 +26,8 @@ def cards_here(machine: Machine, catalog: Catalog, *, partitions: bool = False) 
 
 def claims_here(machine: Machine, catalog: Catalog) -> tuple[Claim, ...]:
     """The rows that were published for this machine's devices, those for as many devices as are visible first."""
-    names = {card.name for card in cards_here(machine, catalog)}
-    rows = [claim for claim in catalog.claims.values() if claim.conditions.get("device_model") in names]
+    ids = {card.id for card in cards_here(machine, catalog)}
+    rows = [claim for claim in catalog.claims.values() if claim.device_id in ids]
     return tuple(sorted(rows, key=lambda claim: claim.conditions.get("devices") != machine.visible))
 
 
