@@ -13,7 +13,6 @@ from flagbench.records.model import Metric, Record
 from flagbench.verdict import VerifyResult, verify_reference
 from flagbench.verdict.conditions import DEVICE, Agreement
 from flagbench.verdict.interval import STANDARD, Terms
-from flagbench.verdict.result import CitedRow
 
 _STATED = {
     "devices": "devices",
@@ -36,10 +35,7 @@ def nearest_reference(records: Sequence[Record], catalog: Catalog, terms: Terms 
     Raises FlagbenchError as `verify_claim`.
     """
     case = catalog.cases[records[0].case]
-    rows = []
-    for row in cited_rows(records[0], catalog):
-        if row.speed is not None and row.speed.name == case.gate:
-            rows.append(CitedRow(row.id, row.citation, float(row.speed.value), row.speed.unit))
+    rows = [row for row in cited_rows(records[0], catalog) if row.metric(case.gate) is not None]
     if not rows:
         return None
     return verify_reference(records, rows, case, terms=terms)

@@ -118,7 +118,7 @@ class CitedRow(Struct, frozen=True):
     value: float
     """Of the metric that decides."""
     unit: str
-    ratio: Ratio | None = None
+    ratio: Ratio | None
 
 
 class MetricResult(Struct, frozen=True, kw_only=True):

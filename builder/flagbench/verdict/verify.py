@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from msgspec.structs import replace
-
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case
-from flagbench.manifests.rows import Claim
+from flagbench.manifests.rows import Claim, PublishedRow
 from flagbench.records.digest import unseeded_digest
 from flagbench.records.model import Record
 from flagbench.verdict import rules
@@ -143,13 +141,13 @@ def verify_baseline(
 
 
 def verify_reference(
-    records: Sequence[Record], rows: Sequence[CitedRow], case: Case, *, terms: Terms = STANDARD
+    records: Sequence[Record], rows: Sequence[PublishedRow], case: Case, *, terms: Terms = STANDARD
 ) -> VerifyResult:
     """Put the records of one or more runs beside published rows that are only cited.
 
     Args:
         records: as for `verify_claim`.
-        rows: of the metric that decides, and of the same work on the same device; the nearest first.
+        rows: each with the metric that decides, of the same work on the same device; the nearest first.
         terms: as for `verify_claim`.
 
     Raises:
@@ -160,13 +158,16 @@ def verify_reference(
     subjects = [recompute(record, case) for record in records]
     held = [subject.record for subject in subjects]
     spec = gate_spec(case)
-    compared = []
+    compared, cited = [], []
     for row in rows:
-        expected = Expected(spec, Estimate(row.value, runs=0), row.unit, spec.scope)
-        compared.append(compare_metric(held, case, against, (), expected, terms))
-    with_ratios = [replace(row, ratio=each.result.ratio) for row, each in zip(rows, compared, strict=True)]
+        published = row.metric(spec.name)
+        assert published is not None, row.id
+        expected = Expected(spec, Estimate(published.value, runs=0), published.unit, spec.scope)
+        metric = compare_metric(held, case, against, (), expected, terms)
+        compared.append(metric)
+        cited.append(CitedRow(row.id, row.citation, float(published.value), published.unit, metric.result.ratio))
     verification = Verification(case=case, against=against, subjects=subjects, conditions=(), metrics=(compared[0],))
-    return judge_reference(verification, rules.apply(verification), terms, with_ratios)
+    return judge_reference(verification, rules.apply(verification), terms, cited)
 
 
 def claims_for(record: Record, case: Case, claims: Iterable[Claim]) -> list[Claim]:
