@@ -33,7 +33,7 @@ def need_builds(folder):
 def probe():
     """Why images cannot be built here, in one line; None where they can. Leaves no image."""
     from flagbench.errors import FlagbenchError
-    from flagbench.images.docker import BuildRequest, Engine
+    from flagbench.images.docker import BuildRequest, DockerEngine
     from flagbench.images.docker_api import open_client
     from flagbench.images.render.directory import context_tar, rendered
 
@@ -43,7 +43,7 @@ def probe():
     try:
         with closing(open_client()) as client:
             context = context_tar(rendered("probe", dockerfile, {}), {})
-            Engine(client).build(BuildRequest(context, tags=(TAG,), no_cache=True))
+            DockerEngine(client).build(BuildRequest(context, tags=(TAG,), no_cache=True))
             client.api.remove_image(TAG)
     except FlagbenchError as error:
         return " ".join(error.message.split())

@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from builds import BASE, need_builds, once
-from flagbench.images.docker import Engine
+from flagbench.images.docker import DockerEngine
 from flagbench.images.docker_api import open_client
 from running import need, wait_until
 
@@ -34,7 +34,7 @@ def docker_client(shared_folder):
 @pytest.fixture(scope="session")
 def docker_engine(docker_client):
     """What the builder builds with: the same engine."""
-    return Engine(docker_client)
+    return DockerEngine(docker_client)
 
 
 @pytest.fixture(scope="session")

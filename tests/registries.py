@@ -21,7 +21,7 @@ import yaml
 
 from flagbench.images.docker import BuildRequest
 from flagbench.images.render.directory import context_tar, rendered
-from flagbench.images.tags import VERSION
+from flagbench.images.tags import TAG_VERSION
 from running import need
 
 
@@ -97,6 +97,6 @@ def own_stack(bench: Bench, folder: Path, image: str) -> tuple[Path, str]:
     plain = yaml.safe_load((manifests / "stacks" / "cpu.yaml").read_text(encoding="utf-8"))
     plain.update(name=stack, aliases=[])
     (manifests / "stacks" / f"{stack}.yaml").write_text(yaml.safe_dump(plain), encoding="utf-8")
-    for name in (f"{stack}-{VERSION}", stack):
+    for name in (f"{stack}-{TAG_VERSION}", stack):
         bench.engine.tag(image, f"flagbench/distilbert:{name}")
     return manifests, stack

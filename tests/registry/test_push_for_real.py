@@ -12,8 +12,8 @@ import pytest
 
 from flagbench.cli import main
 from flagbench.images.docker_errors import BuildFailed, EngineError
-from flagbench.images.push import find_source, push_to_registry
-from flagbench.images.tags import VERSION
+from flagbench.images.push import find_local_image, push_to_registry
+from flagbench.images.tags import TAG_VERSION
 from flagbench_core.exit_codes import ExitCode
 from registries import Bench, Registry, own_stack
 
@@ -34,7 +34,7 @@ def test_a_pushed_image_comes_back(bench: Bench, registry: Registry, image: str)
     bench.engine.tag(image, moving)
     bench.engine.tag(bench.build("other:1", DOCKERFILE, {"code": b"2"}), other)
     place = f"{registry.host}/{bench.name}/case"
-    pushed = push_to_registry(find_source(image, (moving, other), bench.engine), place, bench.engine, None)
+    pushed = push_to_registry(find_local_image(image, (moving, other), bench.engine), place, bench.engine, None)
     assert pushed.tags == ("1", "moving"), "a name of another image is not pushed"
     assert f"{place}@{pushed.digest}" in bench.engine.inspect(image).repo_digests
     bench.remove(pushed.image_id)
@@ -51,7 +51,9 @@ def test_without_an_account_nothing_is_pushed(account: str, bench: Bench, regist
     else:
         registry.log_in(password="hunter2-wrong")
     with pytest.raises(EngineError) as caught:
-        push_to_registry(find_source(image, (), bench.engine), f"{registry.host}/{bench.name}/x", bench.engine, None)
+        push_to_registry(
+            find_local_image(image, (), bench.engine), f"{registry.host}/{bench.name}/x", bench.engine, None
+        )
     assert f"docker login {registry.host}" in caught.value.remedy
     assert "hunter2" not in caught.value.message + caught.value.remedy
 
@@ -59,7 +61,7 @@ def test_without_an_account_nothing_is_pushed(account: str, bench: Bench, regist
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "registry.invalid"])
 def test_a_registry_that_is_not_there(host: str, bench: Bench, image: str) -> None:
     with pytest.raises(EngineError) as caught:
-        push_to_registry(find_source(image, (), bench.engine), f"{host}/{bench.name}/case", bench.engine, None)
+        push_to_registry(find_local_image(image, (), bench.engine), f"{host}/{bench.name}/case", bench.engine, None)
     assert caught.value.code is ExitCode.ENGINE
     assert host in caught.value.message
 
@@ -83,7 +85,7 @@ def test_the_command(
     assert code == 0, shown.err
     assert "Pushed" in shown.err
     *tags, digest = shown.out.splitlines()
-    assert tags == [f"{place}:{stack}-{VERSION}", f"{place}:{stack}"]
+    assert tags == [f"{place}:{stack}-{TAG_VERSION}", f"{place}:{stack}"]
     code, shown = push(to, "--json")
     assert (code, shown.err) == (0, "")
     answer = json.loads(shown.out)
@@ -92,14 +94,14 @@ def test_the_command(
     for words in ((to, "--public"), ("https://registry.example",), ("docker.io/team",)):
         assert push(*words)[0] == ExitCode.USAGE
     bench.engine.tag(bench.build("other:1", DOCKERFILE, {"code": b"1"}, base="vendor.example/base:1"), tags[0])
-    bench.engine.tag(tags[0], f"flagbench/distilbert:{stack}-{VERSION}")
+    bench.engine.tag(tags[0], f"flagbench/distilbert:{stack}-{TAG_VERSION}")
     assert push(to)[0] == ExitCode.USAGE, "nothing is known of that base's licence"
     assert push(to, "--i-may-redistribute")[0] == 0
 
 
 def test_a_private_base_is_pulled_by_the_build(bench: Bench, registry: Registry, image: str) -> None:
     place = f"{registry.host}/{bench.name}/base"
-    digest = push_to_registry(find_source(image, (), bench.engine), place, bench.engine, None).digest
+    digest = push_to_registry(find_local_image(image, (), bench.engine), place, bench.engine, None).digest
     bench.remove(bench.engine.inspect(image).id)
     on_base = f"FROM {place}@{digest}\nCOPY code /more\n"
     registry.log_out()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from flagbench.images.docker import BuildRequest, Engine
+from flagbench.images.docker import BuildRequest, DockerEngine
 from flagbench.images.render.directory import context_tar, rendered
 
 DEBIAN = "debian:bookworm-slim"
@@ -77,7 +77,7 @@ def bases(python38: str, python311: str) -> dict[str, Base]:
     }
 
 
-def ensure(name: str, every: dict[str, Base], engine: Engine) -> str:
+def ensure(name: str, every: dict[str, Base], engine: DockerEngine) -> str:
     """Build a stand-in where the engine has it not already, made from the same files; returns its reference."""
     base = every[name]
     below = None if base.below is None else ensure(base.below, every, engine)

@@ -18,7 +18,7 @@ import pytest
 from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import parse_bucket_image
-from flagbench.images.docker import Engine
+from flagbench.images.docker import DockerEngine
 from flagbench.images.pull import Pulled, pull
 from flagbench_core.exit_codes import ExitCode
 from oci_images import HandMade, make_image, sha256
@@ -51,13 +51,13 @@ def push(server: Any, bucket: str, name: str) -> Callable[[HandMade], str]:
     return lambda image: image.put(server, bucket, name)
 
 
-def pulled(address: str, engine: Engine) -> Pulled:
+def pulled(address: str, engine: DockerEngine) -> Pulled:
     """Pull without a word."""
     return pull(parse_bucket_image(address), engine, Progress(quiet=True))
 
 
 @pytest.fixture
-def base(docker_engine: Engine, debian: str) -> tuple[str, ...]:
+def base(docker_engine: DockerEngine, debian: str) -> tuple[str, ...]:
     """Layers of an image that is in the engine; their blobs are nowhere."""
     found = docker_engine.inspect(debian)
     assert found is not None
@@ -65,7 +65,7 @@ def base(docker_engine: Engine, debian: str) -> tuple[str, ...]:
 
 
 def test_an_image_comes_back_as_it_was_pushed(
-    push: Callable[[HandMade], str], docker_engine: Engine, docker_client: Any, name: str
+    push: Callable[[HandMade], str], docker_engine: DockerEngine, docker_client: Any, name: str
 ) -> None:
     image = make_image({"one": b"1"}, {"bin/two": b"2"}, Labels={"dev.flagbench.test": name})
     address = push(image)
@@ -86,7 +86,7 @@ def test_an_image_comes_back_as_it_was_pushed(
 
 
 def test_layers_that_the_engine_has_are_not_downloaded(
-    push: Callable[[HandMade], str], docker_engine: Engine, base: tuple[str, ...]
+    push: Callable[[HandMade], str], docker_engine: DockerEngine, base: tuple[str, ...]
 ) -> None:
     # Layers that no other test's image has: the engine would not download them.
     image = make_image({"one": os.urandom(10)}, {"two": os.urandom(10)}, below=base)
@@ -98,7 +98,7 @@ def test_layers_that_the_engine_has_are_not_downloaded(
 @pytest.mark.parametrize("part", ["layer", "config", "manifest", "diff id", "order", "size", "missing"])
 def test_what_does_not_match_its_digest_is_not_loaded(
     push: Callable[[HandMade], str],
-    docker_engine: Engine,
+    docker_engine: DockerEngine,
     server: Any,
     bucket: str,
     name: str,
@@ -125,7 +125,7 @@ def test_what_does_not_match_its_digest_is_not_loaded(
     assert docker_engine.inspect(f"{name}:cpu") is None
 
 
-def test_an_image_that_is_not_there(docker_engine: Engine, bucket: str, name: str) -> None:
+def test_an_image_that_is_not_there(docker_engine: DockerEngine, bucket: str, name: str) -> None:
     with pytest.raises(FlagbenchError) as caught:
         pulled(f"s3://{bucket}/{name}:cpu", docker_engine)
     assert caught.value.code is ExitCode.USAGE
@@ -133,7 +133,7 @@ def test_an_image_that_is_not_there(docker_engine: Engine, bucket: str, name: st
 
 @pytest.mark.parametrize("fault", [(503, "SlowDown"), "cut"])
 def test_a_bad_network_is_survived(
-    push: Callable[[HandMade], str], docker_engine: Engine, proxy: Any, fault: Any
+    push: Callable[[HandMade], str], docker_engine: DockerEngine, proxy: Any, fault: Any
 ) -> None:
     image = make_image({"big": os.urandom(PART + 1)})
     address = push(image)
@@ -162,7 +162,7 @@ def flagbench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_run_pulls_its_image(
-    push: Callable[[HandMade], str], docker_engine: Engine, base: tuple[str, ...], name: str
+    push: Callable[[HandMade], str], docker_engine: DockerEngine, base: tuple[str, ...], name: str
 ) -> None:
     script = 'printf \'{"ran": "%s", "image": "%s"}\\n\' "$*" "$FLAGBENCH_IMAGE_ID"'
     image = make_image(
@@ -183,7 +183,7 @@ def test_a_run_pulls_its_image(
     assert other.returncode == ExitCode.USAGE
 
 
-def test_the_words_of_a_pull(push: Callable[[HandMade], str], docker_engine: Engine, name: str) -> None:
+def test_the_words_of_a_pull(push: Callable[[HandMade], str], docker_engine: DockerEngine, name: str) -> None:
     image = make_image({"one": os.urandom(1000)})
     address = push(image)
     assert flagbench("pull", address, "--quiet").stdout == f"{image.id}\n"
@@ -209,7 +209,7 @@ def registry(server: Any, name: str) -> Iterator[str]:
 
 
 def test_docker_pulls_from_the_bucket(
-    registry: str, server: Any, docker_engine: Engine, docker_client: Any, name: str
+    registry: str, server: Any, docker_engine: DockerEngine, docker_client: Any, name: str
 ) -> None:
     image = make_image({"one": os.urandom(1000)}, {"two": b"2"})
     image.put(server, REGISTRY_BUCKET, name, ACL="public-read")
@@ -220,7 +220,7 @@ def test_docker_pulls_from_the_bucket(
         docker_client.api.remove_image(got.id, force=True)
 
 
-def test_containerd_pulls_from_the_bucket(registry: str, server: Any, docker_engine: Engine, name: str) -> None:
+def test_containerd_pulls_from_the_bucket(registry: str, server: Any, docker_engine: DockerEngine, name: str) -> None:
     socket = next(filter(os.path.exists, SOCKETS), None)
     need(socket is not None and shutil.which("ctr") is not None, "containerd, and its client ctr")
     image = make_image({"one": os.urandom(1000)})

@@ -20,8 +20,8 @@ from flagbench.cli import main
 from flagbench.console.progress import Progress
 from flagbench.images.bucket import ImageBucket, parse_bucket_image, parse_image_bucket
 from flagbench.images.pull import pull
-from flagbench.images.push import Pushed, find_source, push_to_bucket
-from flagbench.images.tags import VERSION
+from flagbench.images.push import Pushed, find_local_image, push_to_bucket
+from flagbench.images.tags import TAG_VERSION
 from flagbench_core.exit_codes import ExitCode
 from oci_images import MANIFEST
 from registries import Bench, own_stack
@@ -43,7 +43,7 @@ def push(bench: Bench, bucket: str) -> Push:
 
     def push_image(image: str, case: str = "case", **options: bool) -> Pushed:
         place = ImageBucket(parse_image_bucket(f"s3://{bucket}"), f"{bench.name}/{case}", **options)
-        return push_to_bucket(find_source(image, (), bench.engine), place, bench.engine, QUIET)
+        return push_to_bucket(find_local_image(image, (), bench.engine), place, bench.engine, QUIET)
 
     return push_image
 
@@ -150,7 +150,7 @@ def test_the_command(
     assert main.run([*push, f"s3://{bucket}", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["place"] == f"s3://{bucket}/flagbench/distilbert"
-    assert answer["tags"] == [f"{stack}-{VERSION}", stack]
+    assert answer["tags"] == [f"{stack}-{TAG_VERSION}", stack]
     assert main.run([*push, f"s3://{bucket}"]) == 0
     assert f"{answer['place']}@{answer['digest']}  0.0 MB sent" in capsys.readouterr().out
     for wrong in (f"s3://{bucket}/prefix", "s3://flagbench-nowhere"):
@@ -179,4 +179,4 @@ def test_a_stopped_push_shows_nothing(
     assert not [*left.glob("flagbench-*")]
     manifests_put = [unquote(each) for each in proxy.requests if "PUT" in each and "/manifests/" in each]
     assert "/manifests/sha256:" in manifests_put[0]
-    assert [each.rpartition("/")[2] for each in manifests_put[1:]] == [f"{stack}-{VERSION}", stack]
+    assert [each.rpartition("/")[2] for each in manifests_put[1:]] == [f"{stack}-{TAG_VERSION}", stack]

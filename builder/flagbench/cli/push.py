@@ -15,13 +15,13 @@ from flagbench.image_reference import REPOSITORY, image_of
 from flagbench.images.bucket import ImageBucket, is_in_bucket, parse_image_bucket
 from flagbench.images.docker import open_engine
 from flagbench.images.push import (
-    find_source,
+    find_local_image,
     push_to_bucket,
     push_to_registry,
     require_redistributable,
     require_registry,
 )
-from flagbench.images.tags import VERSION
+from flagbench.images.tags import TAG_VERSION
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 
@@ -67,7 +67,7 @@ def command(
     aliases = tuple(image_of(case.name, name) for name in dict.fromkeys((stack.name, *stack.aliases)))
     progress = Progress(quiet=json)
     with closing(open_engine()) as engine:
-        source = find_source(image_of(case.name, stack.name, VERSION), aliases, engine)
+        source = find_local_image(image_of(case.name, stack.name, TAG_VERSION), aliases, engine)
         if not i_may_redistribute:
             require_redistributable(stack, source.info)
         if bucket is None:

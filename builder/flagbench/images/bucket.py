@@ -20,7 +20,7 @@ from flagbench.console.progress import Progress
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import DIGEST, find_reference
-from flagbench.images.docker_archive import MANIFEST_TYPE, Blob, damaged_image, digest_of
+from flagbench.images.docker_archive import MANIFEST_TYPE, Descriptor, damaged_image, digest_of
 from flagbench.system.files import reason
 from flagbench.system.user_folders import cache_folder
 from flagbench_core.exit_codes import ExitCode
@@ -145,7 +145,7 @@ class ImageBucket:
         with s3_errors():
             self._put("v2/", b"{}", "application/json")
 
-    def put_blob(self, blob: Blob, path: Path, progress: Progress) -> Put:
+    def put_blob(self, blob: Descriptor, path: Path, progress: Progress) -> Put:
         """Keep a blob, whose bytes are in a file; a blob that another repository of the bucket has is copied."""
         key, sha256 = self._blob_key(blob), blob.digest.removeprefix("sha256:")
         with s3_errors():
@@ -178,7 +178,7 @@ class ImageBucket:
             raise damaged_image(f"the manifest {reference} of {self.url} does not match its digest")
         return content
 
-    def get_blob(self, blob: Blob, path: Path, show: Callable[[int], None]) -> None:
+    def get_blob(self, blob: Descriptor, path: Path, show: Callable[[int], None]) -> None:
         """Download a blob and verify it. Raises OSError, too."""
         with s3_errors():
             try:
@@ -193,7 +193,7 @@ class ImageBucket:
         name = self._bucket.name(key)
         self._bucket.ask("put_object", Key=name, Body=content, ContentType=media_type, **self._acl)
 
-    def _copy(self, source: str, key: str, blob: Blob) -> None:
+    def _copy(self, source: str, key: str, blob: Descriptor) -> None:
         """Have the server copy a blob, in parts where it is large."""
         place = self._bucket.address.bucket
         origin = {"Bucket": place, "Key": self._bucket.name(source)}
@@ -210,7 +210,7 @@ class ImageBucket:
         )
         abort_leftovers(self._bucket, name, blob.size)
 
-    def _holds(self, blob: Blob) -> bool:
+    def _holds(self, blob: Descriptor) -> bool:
         """Whether the repository has a blob, as far as this key may ask; then it is made public if that was asked."""
         key = self._blob_key(blob)
         head = self._bucket.head(key)
@@ -236,7 +236,7 @@ class ImageBucket:
                 raise
         return found
 
-    def _blob_key(self, blob: Blob) -> str:
+    def _blob_key(self, blob: Descriptor) -> str:
         return f"v2/{self._name}/blobs/{blob.digest}"
 
     def _manifest_key(self, reference: str) -> str:

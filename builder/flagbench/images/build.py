@@ -13,11 +13,11 @@ from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import LOCAL, find_reference, parse_reference
 from flagbench.images.build_options import BuildOptions, make_inputs, secrets
-from flagbench.images.docker import BuildRequest, Engine, Resources
+from flagbench.images.docker import BuildRequest, DockerEngine, Resources
 from flagbench.images.lockfile import Lock
 from flagbench.images.render.directory import context_tar
-from flagbench.images.render.image import ImageRenderer, Target
-from flagbench.images.tags import CREATED_LABEL, REVISION_LABEL, Base, Tier, case_tier, stack_tier
+from flagbench.images.render.image import ImageRenderer, ImageTarget
+from flagbench.images.tags import CREATED_LABEL, REVISION_LABEL, BaseImage, Tier, case_tier, stack_tier
 from flagbench.manifests.lookup import require_base
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.stack import Stack
@@ -52,7 +52,9 @@ def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
         )
 
 
-def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine, progress: Progress) -> Base:
+def resolve_base(
+    stack: Stack, lock: Lock, options: BuildOptions, engine: DockerEngine, progress: Progress
+) -> BaseImage:
     """The base to build on. A locked digest identifies it, and the build pulls it; any other is pulled if missing.
 
     Raises:
@@ -60,7 +62,7 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
             (build failed) it cannot be pulled.
     """
     if options.base is None and lock.base_image is not None and lock.base_digest is not None:
-        return Base(f"{lock.base_image}@{lock.base_digest}", lock.base_digest, in_registry=True)
+        return BaseImage(f"{lock.base_image}@{lock.base_digest}", lock.base_digest, in_registry=True)
     reference = options.base or lock.base_image or ""
     image = engine.inspect(reference)
     if image is None:
@@ -90,7 +92,7 @@ def resolve_base(stack: Stack, lock: Lock, options: BuildOptions, engine: Engine
     if lock.base_digest in digests.values():
         identity = lock.base_digest or identity  # a mirror of the locked base is the locked base
     # With the containerd image store an image that was loaded has a digest too, its id, and no registry knows it.
-    return Base(reference, identity, in_registry=identity != image.id)
+    return BaseImage(reference, identity, in_registry=identity != image.id)
 
 
 def _kind(platform: str) -> list[str]:
@@ -147,10 +149,10 @@ class ImageResult:
         }
 
 
-class Builder:
+class ImageBuilder:
     """Builds images of one catalog with one engine; a stack's image is built once, however many cases need it."""
 
-    def __init__(self, catalog: Catalog, options: BuildOptions, engine: Engine, progress: Progress) -> None:
+    def __init__(self, catalog: Catalog, options: BuildOptions, engine: DockerEngine, progress: Progress) -> None:
         """Raises FlagbenchError for a template that cannot be used."""
         self._options = options
         self._engine = engine
@@ -160,7 +162,7 @@ class Builder:
         self._revision = commit()
         self._made: dict[str, TierResult] = {}
 
-    def build(self, target: Target) -> ImageResult:
+    def build(self, target: ImageTarget) -> ImageResult:
         """Build an image, or find it up to date.
 
         Raises FlagbenchError: (usage) something is not locked, or an option does not fit; (build failed) a step
@@ -234,14 +236,14 @@ class Builder:
 
 
 def build_images(
-    targets: Iterable[Target],
+    targets: Iterable[ImageTarget],
     catalog: Catalog,
     options: BuildOptions,
-    engine: Engine,
+    engine: DockerEngine,
     progress: Progress,
 ) -> Iterator[ImageResult]:
     """Build each image in turn, each once."""
-    builder = Builder(catalog, options, engine, progress)
+    builder = ImageBuilder(catalog, options, engine, progress)
     for target in {target.name: target for target in targets}.values():
         yield builder.build(target)
 

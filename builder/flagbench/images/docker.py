@@ -10,7 +10,16 @@ from typing import Any, TextIO
 
 from flagbench.image_reference import is_ours, parse_reference
 from flagbench.images.docker_api import address, engine_errors, open_client
-from flagbench.images.docker_errors import BUILD, PULL, PUSH, BuildFailed, EngineError, Rule, last_words, match_rule
+from flagbench.images.docker_errors import (
+    BUILD,
+    PULL,
+    PUSH,
+    BuildFailed,
+    EngineError,
+    ErrorPattern,
+    last_words,
+    match_pattern,
+)
 from flagbench.images.docker_process import find_docker, run_docker
 from flagbench_core.redaction import redact
 
@@ -65,7 +74,7 @@ class Resources:
     """Bytes."""
 
 
-class Engine:
+class DockerEngine:
     """The Docker Engine that docker's own settings name.
 
     Every method raises EngineError where the engine does not answer as it should.
@@ -213,13 +222,13 @@ class Engine:
         self,
         image: str,
         words: Sequence[str],
-        rules: Iterable[Rule],
+        patterns: Iterable[ErrorPattern],
         kind: type[BuildFailed | EngineError],
         **options: Any,
     ) -> list[str]:
         """Run a docker command with the options of `run_docker`; the last lines that it printed.
 
-        Raises `kind` where it fails, as `rules` explain it, with its last lines where they were not shown.
+        Raises `kind` where it fails, as `patterns` explain it, with its last lines where they were not shown.
         """
         docker = find_docker(builds=words[0] == "build")
         code, lines = run_docker([docker, *words], **options)
@@ -231,19 +240,19 @@ class Engine:
                 f"{docker} cannot use the engine at {address()}: {reason}",
                 remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
             )
-        found = match_rule(rules, "\n".join(lines), reason=reason, host=image.partition("/")[0])
-        assert found is not None, "the last rule knows everything"
+        found = match_pattern(patterns, "\n".join(lines), reason=reason, host=image.partition("/")[0])
+        assert found is not None, "the last pattern is in every text"
         unseen = [] if options["show"] else lines[-_SHOWN_LINES:]
         message = f"cannot {words[0]} {image}: {found.cause}"
         raise kind("\n  | ".join([message, *unseen]), remedy=found.remedy)
 
 
-def open_engine() -> Engine:
+def open_engine() -> DockerEngine:
     """The engine that docker's settings name, connected.
 
     Raises EngineError, with the cause (none there, not allowed, too old, not answering) and the remedy.
     """
-    return Engine(open_client())
+    return DockerEngine(open_client())
 
 
 def _build_options(request: BuildRequest, proxies: Iterable[str]) -> list[str]:

@@ -19,7 +19,7 @@ from flagbench_core.redaction import redact
 DEFAULT_SOCKET = "/var/run/docker.sock"
 OLDEST_API = "1.41"
 """Of Docker Engine 20.10, the first that reads `RUN --mount` without a `# syntax` line."""
-ANSWER_SECONDS = 10.0
+VERSION_SECONDS = 10.0
 """How long an engine may take to say which version it is."""
 # Saving or committing an image of tens of GB keeps the engine silent for minutes.
 _REQUEST_SECONDS = 3600
@@ -48,7 +48,7 @@ def open_client() -> Any:
 
     with engine_errors("answer"):
         try:
-            client = docker.from_env(timeout=ANSWER_SECONDS)
+            client = docker.from_env(timeout=VERSION_SECONDS)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             # An address that is not a URL, a config.json of other types than docker writes.
             raise docker.errors.DockerException(str(error)) from None

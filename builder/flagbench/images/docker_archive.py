@@ -42,7 +42,7 @@ _JSON_BYTES = 16 * 2**20
 _GZIP = b"\x1f\x8b"
 
 
-class Blob(Struct, frozen=True, kw_only=True, rename="camel"):
+class Descriptor(Struct, frozen=True, kw_only=True, rename="camel"):
     """What a manifest says of a blob."""
 
     media_type: str
@@ -51,18 +51,18 @@ class Blob(Struct, frozen=True, kw_only=True, rename="camel"):
     digest: Digest
 
 
-class Layer(Blob, frozen=True, kw_only=True, rename="camel"):
+class Layer(Descriptor, frozen=True, kw_only=True, rename="camel"):
     """A layer, of a kind that every engine reads."""
 
     media_type: Annotated[str, Meta(pattern=r"tar([.+]gzip)?\Z")] = LAYER_TYPE
 
 
-class Manifest(Struct, frozen=True, kw_only=True, rename="camel"):
+class ImageManifest(Struct, frozen=True, kw_only=True, rename="camel"):
     """One image for one platform."""
 
     schema_version: Literal[2] = 2
     media_type: str = MANIFEST_TYPE
-    config: Blob
+    config: Descriptor
     layers: Annotated[list[Layer], Meta(min_length=1)]
     """Lowest first."""
 
@@ -105,7 +105,7 @@ def damaged_image(what: str) -> FlagbenchError:
     return FlagbenchError(what, remedy="remove it there and push the image again", code=ExitCode.DATA)
 
 
-def read_archive(archive: Iterable[bytes], folder: Path, put: Callable[[Blob, Path], None]) -> Manifest:
+def read_archive(archive: Iterable[bytes], folder: Path, put: Callable[[Descriptor, Path], None]) -> ImageManifest:
     """Read the chunks of an archive with one image; returns the image's manifest.
 
     Every layer, in the archive's order, then the configuration is given to `put`, in a file in `folder` that the next
@@ -140,10 +140,10 @@ def read_archive(archive: Iterable[bytes], folder: Path, put: Callable[[Blob, Pa
         raise _unreadable("it does not have one image") from None
     if [diff_id for diff_id, _ in found] != decode(config, Config, "the image's configuration").rootfs.diff_ids:
         raise _unreadable("its layers are not those that its configuration names")
-    described = Blob(media_type=CONFIG_TYPE, size=len(config), digest=digest_of(config))
+    described = Descriptor(media_type=CONFIG_TYPE, size=len(config), digest=digest_of(config))
     path.write_bytes(config)
     put(described, path)
-    return Manifest(config=described, layers=[layer for _, layer in found])
+    return ImageManifest(config=described, layers=[layer for _, layer in found])
 
 
 def _compress(content: BufferedReader, path: Path) -> tuple[str, Layer]:

@@ -37,71 +37,73 @@ class EngineError(FlagbenchError):
         super().__init__(message, remedy=remedy, code=ExitCode.ENGINE)
 
 
-class Rule(NamedTuple):
-    """A cause, known by a pattern in a text; `{}` fields are the pattern's groups, and what `match_rule` is given."""
+class ErrorPattern(NamedTuple):
+    """A cause, known by a pattern in a text; `{}` fields are its groups, and what `match_pattern` is given."""
 
     pattern: str
     cause: str
     remedy: str
 
 
-_DISK = Rule(
+_DISK = ErrorPattern(
     r"(?i)no space left on device|not enough free space|disk quota exceeded",
     "the disk of the engine is full",
     "free some space: `docker system df` shows what takes it, `docker builder prune` drops unused build cache",
 )
-_PRIVATE = Rule(
+_PRIVATE = ErrorPattern(
     _DENIED,
     "the registry does not let you pull the base: {reason}",
     "log in with `docker login`, or name another image with --base",
 )
 
-# In each list the first rule that matches counts: a symptom that several causes share comes after all of them.
+# In each list the first pattern that matches counts: a symptom that several causes share comes after all of them.
 BUILD = (
     _DISK,
-    Rule(
+    ErrorPattern(
         _STEP + r"flagbench: (?!taken from)(?P<what>.+)$",
         "{what}",
         "check that --base is the stack's base; what an install must not replace is named under from_base in the "
         "stack's manifest (then `flagbench lock`)",
     ),
-    Rule(
+    ErrorPattern(
         r"(?i)CERTIFICATE_VERIFY_FAILED|certificate verif(?:y|ication) failed|SSL certificate prob",
         "a server's certificate is not trusted inside the image, so packages could not be fetched",
         "name the certificates of your network with --ca-bundle, on Debian /etc/ssl/certs/ca-certificates.crt",
     ),
-    Rule(
+    ErrorPattern(
         r"THESE PACKAGES DO NOT MATCH THE HASHES.*\n" + _STEP + r"\s*(?P<package>\S+)",
         "{package} is not the file that the stack's lock names: its hash differs",
         "take it from the index it was locked from, or look into the change and lock the stack with `flagbench lock`",
     ),
-    Rule(
+    ErrorPattern(
         _STEP + r"E: (?P<what>.+)$",
         "apt failed: {what}",
         "name a mirror that is reachable and complete with --apt-source, or set HTTP_PROXY",
     ),
-    Rule(
+    ErrorPattern(
         r"No matching distribution found for (?P<package>\S+)",
         "pip found no file of {package} for the image's Python and platform",
         "name a package index that is reachable and has it with --pip-source (or set HTTPS_PROXY), or a folder that "
         "has it with --wheelhouse",
     ),
     _PRIVATE,
-    Rule(
+    ErrorPattern(
         r"^ > \[[^\]]+\] (?:load metadata for|FROM) (?P<base>\S+):$",
         "the base {base} cannot be pulled: {reason}",
         _OTHER_BASE,
     ),
-    Rule("", "{reason}", "see the step's output; `flagbench render` writes the Dockerfile and all that it copies"),
+    ErrorPattern(
+        "", "{reason}", "see the step's output; `flagbench render` writes the Dockerfile and all that it copies"
+    ),
 )
-PULL = (_DISK, _PRIVATE, Rule("", "{reason}", _OTHER_BASE))
+PULL = (_DISK, _PRIVATE, ErrorPattern("", "{reason}", _OTHER_BASE))
 PUSH = (
-    Rule(
+    ErrorPattern(
         _DENIED + "|denied|forbidden",
         "{reason}",
         "log in with an account that may push there (`docker login {host}`), or name another path",
     ),
-    Rule("", "{reason}", "check the registry's name, its certificate, and the engine's network and proxy"),
+    ErrorPattern("", "{reason}", "check the registry's name, its certificate, and the engine's network and proxy"),
 )
 
 
@@ -111,10 +113,10 @@ def last_words(lines: Sequence[str]) -> str:
     return next((line for line in printed if line and not line.startswith(_HINTS)), "docker gives no reason")
 
 
-def match_rule(rules: Iterable[Rule], text: str, **words: str) -> Rule | None:
-    """The first rule whose pattern is in the text, with its groups and `words` in the `{}` fields."""
-    for rule in rules:
-        if found := re.search(rule.pattern, text, re.MULTILINE):
+def match_pattern(patterns: Iterable[ErrorPattern], text: str, **words: str) -> ErrorPattern | None:
+    """The first of the patterns that is in the text, with its groups and `words` in the `{}` fields."""
+    for known in patterns:
+        if found := re.search(known.pattern, text, re.MULTILINE):
             words |= {name: value or "" for name, value in found.groupdict().items()}
-            return rule._replace(cause=rule.cause.format(**words), remedy=rule.remedy.format(**words))
+            return known._replace(cause=known.cause.format(**words), remedy=known.remedy.format(**words))
     return None

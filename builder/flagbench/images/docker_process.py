@@ -21,7 +21,7 @@ from flagbench.system.queries import ask
 from flagbench.system.signals import raising_interrupt
 from flagbench_core.redaction import redact
 
-VARIABLE = "FLAGBENCH_DOCKER"
+DOCKER_VARIABLE = "FLAGBENCH_DOCKER"
 """Names the docker command to use, instead of the first usable one on PATH."""
 # The client of 20.10 does not end when it is interrupted once while its context comes from standard input. Killed, it
 # takes the build with it.
@@ -37,7 +37,7 @@ def find_docker(*, builds: bool = False) -> str:
 
     Raises EngineError if there is none.
     """
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get(DOCKER_VARIABLE)
     folders = [None] if named else os.get_exec_path()
     found = [path for folder in folders if (path := shutil.which(named or "docker", path=folder))]
     for path in found:
@@ -46,7 +46,7 @@ def find_docker(*, builds: bool = False) -> str:
     raise EngineError(
         f"{found[0]} cannot build images: BuildKit is missing" if found else f"{named or 'docker'} is not installed",
         remedy="install Docker's client with its buildx plugin (docs.docker.com/go/buildx; on Debian 12 the package "
-        f"docker.io is enough), or name a client with {VARIABLE}",
+        f"docker.io is enough), or name a client with {DOCKER_VARIABLE}",
     )
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from flagbench.manifests.stack import Stack
 
 
-_SECONDS = 120
+_INSPECT_SECONDS = 120
 Report = Callable[[str], None]
 """Receives progress, a line at a time."""
 _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
@@ -62,7 +62,9 @@ def find_digest(image: str, platform: str) -> str:
     if parse_reference(image).host.partition(":")[0] in ("localhost", "127.0.0.1"):
         command.append("--insecure")  # without TLS, as an engine pulls from its own machine
     try:
-        ended = subprocess.run([*command, image], capture_output=True, text=True, timeout=_SECONDS, check=True)
+        ended = subprocess.run(
+            [*command, image], capture_output=True, text=True, timeout=_INSPECT_SECONDS, check=True
+        )
         answer = json.loads(ended.stdout)
         # A list for a tag with several platforms. It does not include the list's own digest.
         descriptors = [each["Descriptor"] for each in (answer if isinstance(answer, list) else [answer])]
@@ -100,7 +102,7 @@ def update_lock(
         previous = None
     report(f"{stack.name}: packages for Python {stack.python}")
     folder = lock_path(stack.name, images).parent
-    entries, unresolved = _Packages(stack, folder, previous, report, upgrade).resolve()
+    entries, unresolved = _PackageSearch(stack, folder, previous, report, upgrade).resolve()
     lock = Lock(
         stack=stack.name,
         python=stack.python,
@@ -131,7 +133,7 @@ class _UvFailed(Exception):
     """The error that uv printed, in one line."""
 
 
-class _Packages:
+class _PackageSearch:
     """The search for a stack's packages, which continues without an index of the manifest that cannot be reached."""
 
     def __init__(self, stack: Stack, folder: Path, previous: Lock | None, report: Report, upgrade: bool) -> None:

@@ -25,8 +25,8 @@ from flagbench.images.bucket import (
     parse_bucket_image,
     parse_image_bucket,
 )
-from flagbench.images.docker import Engine, ImageInfo
-from flagbench.images.docker_archive import Config, Layer, Manifest, damaged_image, decode, digest_of
+from flagbench.images.docker import DockerEngine, ImageInfo
+from flagbench.images.docker_archive import Config, ImageManifest, Layer, damaged_image, decode, digest_of
 from flagbench.images.docker_errors import EngineError
 from flagbench.images.render.directory import tar_chunks
 from flagbench.manifests.load import load_catalog
@@ -80,7 +80,7 @@ def find_in_bucket(image: str, bucket: str | None) -> BucketImage:
     return BucketImage(parse_image_bucket(bucket), name, tag, None)
 
 
-def pull(source: BucketImage, engine: Engine, progress: Progress) -> Pulled:
+def pull(source: BucketImage, engine: DockerEngine, progress: Progress) -> Pulled:
     """Bring an image into the engine, under its name without the bucket.
 
     Raises FlagbenchError: usage (2) where there is no such image, data (3) where a part of it is damaged or missing,
@@ -93,7 +93,7 @@ def pull(source: BucketImage, engine: Engine, progress: Progress) -> Pulled:
             f"there is no image {source.url}",
             remedy=f"push it: flagbench push CASE:STACK --to {source.bucket.url}",
         )
-    manifest = decode(content, Manifest, f"the manifest of {source.url}")
+    manifest = decode(content, ImageManifest, f"the manifest of {source.url}")
     with blob_folder() as folder:
         config_file = folder / "config.json"
         bucket.get_blob(manifest.config, config_file, lambda count: None)
@@ -127,7 +127,7 @@ def pull(source: BucketImage, engine: Engine, progress: Progress) -> Pulled:
     return Pulled(source, image, digest_of(content), manifest.config.digest, downloaded, loaded)
 
 
-def _in_engine(engine: Engine, name: str, manifest: Manifest, config: Config) -> ImageInfo | None:
+def _in_engine(engine: DockerEngine, name: str, manifest: ImageManifest, config: Config) -> ImageInfo | None:
     """The image, if the engine has it; with the containerd image store, whose ids are others, under its name."""
     if engine.names_configurations():
         return engine.inspect(manifest.config.digest)
@@ -136,7 +136,7 @@ def _in_engine(engine: Engine, name: str, manifest: Manifest, config: Config) ->
     return image if image is not None and (image.layers, image.labels) == wanted else None
 
 
-def _count_held_layers(engine: Engine, diff_ids: tuple[str, ...]) -> int:
+def _count_held_layers(engine: DockerEngine, diff_ids: tuple[str, ...]) -> int:
     """How many of the lowest layers another image of the engine has: those are not loaded."""
     if not engine.names_configurations():
         return 0  # the containerd store needs the compressed layers, too
@@ -148,7 +148,7 @@ def _count_shared_layers(first: Sequence[str], second: Sequence[str]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
-def _archive(manifest: Manifest, config: Path, files: dict[Layer, Path], name: str) -> dict[str, Path | bytes]:
+def _archive(manifest: ImageManifest, config: Path, files: dict[Layer, Path], name: str) -> dict[str, Path | bytes]:
     """What `docker load` reads: every layer of the image is named, those that the engine has are not in it."""
 
     def member(layer: Layer) -> str:

@@ -12,15 +12,15 @@ from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import find_reference, is_on_docker_hub, is_prefix
 from flagbench.images.bucket import ImageBucket, Put, blob_folder
-from flagbench.images.docker import Engine, ImageInfo
-from flagbench.images.docker_archive import Blob, digest_of, read_archive
+from flagbench.images.docker import DockerEngine, ImageInfo
+from flagbench.images.docker_archive import Descriptor, digest_of, read_archive
 from flagbench.images.tags import BASE_NAME_LABEL
 from flagbench.manifests.lookup import require_base
 from flagbench.manifests.stack import Stack
 
 
 @dataclass(frozen=True)
-class Source:
+class LocalImage:
     """An image of the engine that is to be pushed."""
 
     name: str
@@ -65,7 +65,7 @@ class Pushed:
         return {**asdict(self), "bytes_sent": self.bytes_sent}
 
 
-def find_source(name: str, aliases: tuple[str, ...], engine: Engine) -> Source:
+def find_local_image(name: str, aliases: tuple[str, ...], engine: DockerEngine) -> LocalImage:
     """The image of that name, and which of its aliases still name it. Raises FlagbenchError (usage) without it."""
     info = engine.inspect(name)
     if info is None:
@@ -75,7 +75,7 @@ def find_source(name: str, aliases: tuple[str, ...], engine: Engine) -> Source:
         )
     found = ((alias, engine.inspect(alias)) for alias in aliases)
     moving = [alias for alias, other in found if other is not None and other.id == info.id]
-    return Source(name, info, tuple(each.rpartition(":")[2] for each in (name, *moving)))
+    return LocalImage(name, info, tuple(each.rpartition(":")[2] for each in (name, *moving)))
 
 
 def require_redistributable(stack: Stack, image: ImageInfo) -> None:
@@ -114,7 +114,7 @@ def require_registry(to: str, repository: str, *, public: bool) -> None:
         )
 
 
-def push_to_registry(source: Source, repository: str, engine: Engine, show: TextIO | None) -> Pushed:
+def push_to_registry(source: LocalImage, repository: str, engine: DockerEngine, show: TextIO | None) -> Pushed:
     """`docker push` of every tag to `HOST[/PATH]/flagbench/CASE`, which the image is named in the engine, too.
 
     Its progress goes to `show`. Raises EngineError where the registry cannot be reached, or refuses.
@@ -126,7 +126,7 @@ def push_to_registry(source: Source, repository: str, engine: Engine, show: Text
     return Pushed(repository, source.tags, digest, source.info.id)
 
 
-def push_to_bucket(source: Source, bucket: ImageBucket, engine: Engine, progress: Progress) -> Pushed:
+def push_to_bucket(source: LocalImage, bucket: ImageBucket, engine: DockerEngine, progress: Progress) -> Pushed:
     """Put what the bucket lacks of an image, then its manifest.
 
     Raises FlagbenchError: data (3) where the engine's archive cannot be read, engine (15) for the engine, the network
@@ -136,7 +136,7 @@ def push_to_bucket(source: Source, bucket: ImageBucket, engine: Engine, progress
     progress.note(f"reading {source.name} from the engine")
     blobs: list[PushedBlob] = []
 
-    def put(blob: Blob, path: Path) -> None:
+    def put(blob: Descriptor, path: Path) -> None:
         blobs.append(PushedBlob(blob.digest, blob.size, bucket.put_blob(blob, path, progress)))
 
     with blob_folder() as folder:

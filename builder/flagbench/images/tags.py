@@ -33,11 +33,11 @@ BASE_DIGEST_LABEL = "org.opencontainers.image.base.digest"
 _SHORT = 12
 """Hex digits of a digest in a tag."""
 # A tag has no room for the `+` of a local version.
-VERSION = __version__.replace("+", "-")
+TAG_VERSION = __version__.replace("+", "-")
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseImage:
     """The image that a stack's is built on."""
 
     reference: str
@@ -65,7 +65,7 @@ class Tier:
     build_args: Mapping[str, str]
     labels: Mapping[str, str]
     platform: str
-    base: Base
+    base: BaseImage
     lock: Lock
     """The part of the stack's lock that it installs; of a case's tier nothing, or what only that case needs."""
     compiles: int = 0
@@ -110,7 +110,7 @@ class Tier:
         return self.heavy or revision is None or image.labels.get(REVISION_LABEL) == revision
 
 
-def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base) -> Tier:
+def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: BaseImage) -> Tier:
     """The stack's image, with everything that is installed."""
     digest = _digest(rendered, base, stack.platform, None)
     return Tier(
@@ -118,7 +118,7 @@ def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base) -> Tier
         digest=digest,
         tags=(
             image_of("stack", stack.name),
-            image_of("stack", stack.name, VERSION),
+            image_of("stack", stack.name, TAG_VERSION),
             f"{LOCAL}/stack:{stack.name}-{digest.removeprefix('sha256:')[:_SHORT]}",
         ),
         build_args={"BASE": base.reference},
@@ -129,10 +129,10 @@ def stack_tier(stack: Stack, rendered: Rendered, lock: Lock, base: Base) -> Tier
     )
 
 
-def case_tier(case: Case, stack: Stack, rendered: Rendered, lock: Lock, base: Base, below: Tier) -> Tier:
+def case_tier(case: Case, stack: Stack, rendered: Rendered, lock: Lock, base: BaseImage, below: Tier) -> Tier:
     """The case's image on the stack's: code alone."""
     digest = _digest(rendered, base, stack.platform, below.digest)
-    names = dict.fromkeys([stack.name, f"{stack.name}-{VERSION}", *stack.aliases])
+    names = dict.fromkeys([stack.name, f"{stack.name}-{TAG_VERSION}", *stack.aliases])
     return Tier(
         rendered=rendered,
         digest=digest,
@@ -150,7 +150,7 @@ def case_tier(case: Case, stack: Stack, rendered: Rendered, lock: Lock, base: Ba
     )
 
 
-def _digest(rendered: Rendered, base: Base, platform: str, below: str | None) -> str:
+def _digest(rendered: Rendered, base: BaseImage, platform: str, below: str | None) -> str:
     decisive = {
         "context": rendered.digest,
         "base": base.identity,
@@ -161,7 +161,7 @@ def _digest(rendered: Rendered, base: Base, platform: str, below: str | None) ->
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def _labels(title: str, stack: Stack, lock: Lock, base: Base, digest: str) -> dict[str, str]:
+def _labels(title: str, stack: Stack, lock: Lock, base: BaseImage, digest: str) -> dict[str, str]:
     """The labels of the OCI image specification, and our own."""
     return {
         "org.opencontainers.image.title": title,

@@ -14,14 +14,14 @@ from flagbench.images.lockfile import Lock
 from flagbench.images.render.directory import Rendered, rendered
 from flagbench.images.render.quoting import apt_name, index_url, plain_name, variable_name
 from flagbench.images.render.stack import HOME, TINI, interpreter
-from flagbench.images.render.steps import COMPILE, Step, case_steps, needed_to_compile, step_files, wheel_key
+from flagbench.images.render.steps import COMPILE, PipStep, case_steps, needed_to_compile, step_files, wheel_key
 from flagbench.images.render.templates import Templates
 from flagbench.manifests.model import Case
 from flagbench.manifests.stack import Compiled, Stack
 
 PACKAGE = "flagbench_cases"
 CASE_MANIFEST = re.compile(rf"{PACKAGE}/cases/[^/]+/case\.json")
-ROOFS = f"{PACKAGE}/cases/roofs"
+ROOFS_FOLDER = f"{PACKAGE}/cases/roofs"
 STACKS = f"{PACKAGE}/shared/stacks"
 """Every stack's compiled manifest; an image carries only its own."""
 STACK_TIER = "stack"
@@ -99,7 +99,7 @@ def case_values(case: Case, stack: Stack, lock: Lock) -> dict[str, Any]:
     }
 
 
-def _compilation(package: Compiled, steps: Mapping[str, Step], stack: Stack, lock: Lock) -> dict[str, Any]:
+def _compilation(package: Compiled, steps: Mapping[str, PipStep], stack: Stack, lock: Lock) -> dict[str, Any]:
     """What the template needs to compile one package."""
     for name in package.env:
         variable_name(name)
@@ -127,7 +127,7 @@ def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str,
             f"the case {case.name} has no code: there is no {own}",
             remedy="write its workload there; docs/add-a-case.md shows how",
         )
-    others = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)} - {folder, own, ROOFS}
+    others = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)} - {folder, own, ROOFS_FOLDER}
     skipped = (*(f"{other}/" for other in (*others, STACKS)), f"{own}/case.json")
     carried = {path: content for path, content in code.items() if not path.startswith(skipped)}
     carried[f"{folder}/case.json"] = case.compiled.encode()

@@ -22,7 +22,7 @@ _FILES = ("rendered/*/requirements.txt", "rendered/*/*/Dockerfile")
 
 
 @dataclass(frozen=True)
-class Target:
+class ImageTarget:
     """An image: a case on a stack, or the stack alone."""
 
     case: Case | None
@@ -34,11 +34,13 @@ class Target:
         return self.stack.name if self.case is None else f"{self.case.name}:{self.stack.name}"
 
 
-def find_target(name: str, catalog: Catalog) -> Target:
+def find_target(name: str, catalog: Catalog) -> ImageTarget:
     """What `case:stack`, or a stack's name or alias, stands for. Raises UnknownNameError (usage)."""
     if name in catalog.cases:
         resolve_image(name, catalog)  # says how an image is written
-    target = Target(*resolve_image(name, catalog)) if ":" in name else Target(None, get_stack(name, catalog))
+    target = (
+        ImageTarget(*resolve_image(name, catalog)) if ":" in name else ImageTarget(None, get_stack(name, catalog))
+    )
     require_base(target.stack)
     return target
 
@@ -69,7 +71,7 @@ class ImageRenderer:
         """The thin tier, on a stack's."""
         return render_case(case, stack, stack_rendered, self.lock(stack), self._code, self._templates)
 
-    def tiers(self, target: Target) -> dict[str, Rendered]:
+    def tiers(self, target: ImageTarget) -> dict[str, Rendered]:
         """The tiers of an image, by the folder that each is written to."""
         heavy = self.stack(target.stack)
         if target.case is None:

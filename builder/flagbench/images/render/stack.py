@@ -28,7 +28,7 @@ _RDMA = {
 }
 """What NCCL loads to use InfiniBand, and the Debian packages that have it. The package rdma-core is left out: it has
 what a host needs, udev rules and services."""
-_OURS = frozenset({"HOME", "PATH", "PYTHONPATH", "PYTHONHOME", "MAX_JOBS"})
+_OUR_VARIABLES = frozenset({"HOME", "PATH", "PYTHONPATH", "PYTHONHOME", "MAX_JOBS"})
 
 
 def interpreter(stack: Stack) -> str:
@@ -84,7 +84,7 @@ def _require_plain(stack: Stack) -> None:
     quoting.plain_name(stack.name)
     for name in stack.build.env:
         quoting.variable_name(name)
-    if reserved := [name for name in stack.build.env if name in _OURS or name.startswith("FLAGBENCH_")]:
+    if reserved := [name for name in stack.build.env if name in _OUR_VARIABLES or name.startswith("FLAGBENCH_")]:
         raise FlagbenchError(
             f"the stack {stack.name} sets {', '.join(reserved)}, which every image sets itself",
             remedy=f"take it out of build.env in {stack.path}",

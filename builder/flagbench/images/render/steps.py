@@ -26,7 +26,7 @@ COMPILE = "compile-"
 
 
 @dataclass(frozen=True)
-class Step:
+class PipStep:
     """The requirement files of one pip command; an empty text is a file that is not there."""
 
     locked: str
@@ -44,7 +44,7 @@ class Step:
         return bool(self.locked or self.unlocked)
 
 
-def stack_steps(stack: Stack, lock: Lock) -> dict[str, Step]:
+def stack_steps(stack: Stack, lock: Lock) -> dict[str, PipStep]:
     """`torch`, where it is not the base's, and `packages`: what the image of a stack installs.
 
     Raises FlagbenchError (usage) where the lock lacks a package that only cases need.
@@ -60,7 +60,7 @@ def stack_steps(stack: Stack, lock: Lock) -> dict[str, Step]:
     return {"torch": _step(lock, torch), "packages": _step(lock, installed - torch)}
 
 
-def case_steps(case: Case, build: StackBuild, lock: Lock) -> dict[str, Step]:
+def case_steps(case: Case, build: StackBuild, lock: Lock) -> dict[str, PipStep]:
     """`optional`, `python-VERSION` and `compile-NAME`: what the image of a case installs beside its stack's.
 
     What a setup imports is the stack's: a wheel is compiled on its image, without build isolation.
@@ -106,7 +106,7 @@ def wheel_key(package: Compiled, stack: Stack, lock: Lock) -> str:
     return f"{package.name}-{summed[:12]}"
 
 
-def step_files(steps: Mapping[str, Step], install: bytes) -> dict[str, bytes]:
+def step_files(steps: Mapping[str, PipStep], install: bytes) -> dict[str, bytes]:
     """For each step what it needs and no more, so that nothing else repeats it."""
     files: dict[str, bytes] = {}
     for name, step in steps.items():
@@ -133,9 +133,9 @@ def _for_cases(build: StackBuild) -> set[str]:
     return {canonical(package.name) for package in build.compiled} | _optional(build) | _other_python(build)
 
 
-def _step(lock: Lock, wanted: Collection[str]) -> Step:
+def _step(lock: Lock, wanted: Collection[str]) -> PipStep:
     part = select_packages(lock, wanted)
-    return Step(part.hashed_requirements(), part.unhashed_requirements())
+    return PipStep(part.hashed_requirements(), part.unhashed_requirements())
 
 
 def _belongs_to_torch(name: str) -> bool:

@@ -18,7 +18,7 @@ from docker.errors import APIError, DockerException, NotFound  # type: ignore[im
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
-from flagbench.images.docker import Engine
+from flagbench.images.docker import DockerEngine
 from flagbench.images.docker_api import engine_errors, open_client
 from flagbench.images.docker_process import find_docker
 from flagbench.runs.launchers.container_exit import Ended, RunImage
@@ -50,7 +50,7 @@ def run_container(
     with Forwarding() as forwarder, closing(open_client()) as client, engine_errors("run a container"):
         client.api.timeout = ANSWER_SECONDS
         docker = find_docker()
-        image_id, named = _find_image(Engine(client), container.image, request)
+        image_id, named = _find_image(DockerEngine(client), container.image, request)
         engine = client.info()
         named = replace(named, host=engine.get("Name") or "")
         # By id: the name may move to another image before the start.
@@ -74,10 +74,10 @@ def run_container(
 def check_image(name: str, request: RunRequest) -> None:
     """Raise FlagbenchError where no engine answers, or it has no such image of this case and stack."""
     with closing(open_client()) as client:
-        _find_image(Engine(client), name, request)
+        _find_image(DockerEngine(client), name, request)
 
 
-def _find_image(engine: Engine, name: str, request: RunRequest | PrepareRequest) -> tuple[str, RunImage]:
+def _find_image(engine: DockerEngine, name: str, request: RunRequest | PrepareRequest) -> tuple[str, RunImage]:
     """The engine's id of the image of that name, and how the record names it."""
     case, stack = request.case.name, request.stack.name
     image = engine.inspect(name)

@@ -3,52 +3,52 @@
 from __future__ import annotations
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.docker_errors import Rule, match_rule
+from flagbench.images.docker_errors import ErrorPattern, match_pattern
 from flagbench_core.exit_codes import ExitCode
 
 # The texts are those of Docker Engine 20.10 and later, runc and the NVIDIA container toolkit; first match wins.
-_RULES = {
+_PATTERNS = {
     ExitCode.WRONG_HARDWARE: (
-        Rule(
+        ErrorPattern(
             r"(?i)could not select device driver.*gpu",
             "the container engine cannot give a container its GPUs",
             "install the NVIDIA container toolkit (package nvidia-container-toolkit), run "
             "`nvidia-ctk runtime configure --runtime=docker` and restart the engine",
         ),
-        Rule(
+        ErrorPattern(
             r"(?i)nvidia-container-cli: requirement error: unsatisfied condition: (?P<what>[^,\s]+)",
             "the machine's NVIDIA driver is too old for this image, which requires {what}",
             "install a newer driver, or choose a stack for this one (`flagbench list stacks`)",
         ),
-        Rule(
+        ErrorPattern(
             r"(?i)nvidia-container-cli: (?P<what>.*?)(?:: unknown)?$",
             "the NVIDIA container toolkit found no usable driver or device: {what}",
             "check that the driver works on this machine, and install it where it is missing",
         ),
-        Rule(
+        ErrorPattern(
             r"(?i)gathering device information.*?\"(?P<what>[^\"]+)\": no such file",
             "this machine has no {what}, which the stack's devices need",
             "install the accelerator's driver, or choose a stack for what is here (`flagbench list stacks`)",
         ),
-        Rule(
+        ErrorPattern(
             r"(?i)unable to find group (?P<what>[^:\s]+)",
             "neither this machine nor the image has the group {what}, to which the stack's devices belong",
             "install the accelerator's driver, which makes the group",
         ),
     ),
     ExitCode.USAGE: (
-        Rule(
+        ErrorPattern(
             r"(?i)bind source path does not exist: (?P<what>.*)",
             "the engine does not find {what}: it runs on another file system",
             "put the folder where the engine runs, or use an engine of this machine (DOCKER_HOST)",
         ),
-        Rule(r"(?i)minimum memory limit", "the container's memory is too small", "give --memory 6m or more"),
-        Rule(
+        ErrorPattern(r"(?i)minimum memory limit", "the container's memory is too small", "give --memory 6m or more"),
+        ErrorPattern(
             r"(?i)exec: \"(?P<what>[^\"]+)\".*(?:not found|no such file|permission denied)",
             "the image cannot start its entry point {what}",
             "name an image of flagbench, or build it again",
         ),
-        Rule(
+        ErrorPattern(
             r"(?i)exec format error",
             "the image is for another kind of processor than this machine's",
             "add a stack for this machine's platform: docs/add-a-stack.md",
@@ -59,8 +59,8 @@ _RULES = {
 
 def engine_refusal(text: str) -> FlagbenchError:
     """The engine's refusal to create or start a container, as an error with its remedy."""
-    for code, rules in _RULES.items():
-        if found := match_rule(rules, text):
+    for code, patterns in _PATTERNS.items():
+        if found := match_pattern(patterns, text):
             return FlagbenchError(found.cause, remedy=found.remedy, code=code)
     words = " ".join(text.split())
     return FlagbenchError(

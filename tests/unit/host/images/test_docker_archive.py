@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.docker_archive import Config, Manifest, decode, read_archive
+from flagbench.images.docker_archive import Config, ImageManifest, decode, read_archive
 from flagbench_core.exit_codes import ExitCode
 from oci_images import make_image, sha256, tar
 
@@ -57,7 +57,7 @@ def new_archive(*layers: dict[str, bytes], compressed: bool = False) -> Iterator
     return archive({**members, "oci-layout": b"{}"}, names, f"blobs/{sha256(config).replace(':', '/')}")
 
 
-def saved(chunks: Iterator[bytes], folder: Path) -> tuple[Manifest, dict[str, bytes]]:
+def saved(chunks: Iterator[bytes], folder: Path) -> tuple[ImageManifest, dict[str, bytes]]:
     """The manifest, and every blob by its digest."""
     blobs: dict[str, bytes] = {}
     manifest = read_archive(chunks, folder, lambda blob, path: blobs.update({blob.digest: path.read_bytes()}))
@@ -100,7 +100,7 @@ def test_a_damaged_archive_is_refused(chunks: Iterator[bytes], tmp_path: Path) -
 
 def test_a_manifest_is_written_as_docker_has_it() -> None:
     image = make_image({"one": b"1"}, {"two": b"2"})
-    manifest = decode(image.manifest, Manifest, "it")
+    manifest = decode(image.manifest, ImageManifest, "it")
     assert json.loads(msgspec.json.encode(manifest)) == json.loads(image.manifest)
     assert decode(image.config, Config, "it").rootfs.diff_ids == json.loads(image.config)["rootfs"]["diff_ids"]
 
@@ -118,6 +118,6 @@ def test_a_manifest_is_written_as_docker_has_it() -> None:
 )
 def test_a_hostile_manifest_is_refused(old: bytes, new: bytes) -> None:
     with pytest.raises(FlagbenchError) as caught:
-        decode(make_image({"one": b"1"}).manifest.replace(old, new), Manifest, "it")
+        decode(make_image({"one": b"1"}).manifest.replace(old, new), ImageManifest, "it")
     assert caught.value.code is ExitCode.DATA
     assert caught.value.message.isprintable()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from flagbench.console.progress import Progress
-from flagbench.images.build import Builder
+from flagbench.images.build import ImageBuilder
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import BuildRequest, ImageInfo, Resources
 from flagbench.images.docker_errors import BuildFailed
@@ -147,7 +147,7 @@ def build(mini, engine):
 
     def build(name="distilbert:mini", catalog=mini, engine=engine, **options):
         chosen = BuildOptions(**{"base": "debian:bookworm-slim", **options})
-        return Builder(catalog, chosen, engine, Progress()).build(find_target(name, catalog))
+        return ImageBuilder(catalog, chosen, engine, Progress()).build(find_target(name, catalog))
 
     return build
 

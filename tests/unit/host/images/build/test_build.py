@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from flagbench.console.progress import Progress
-from flagbench.images.build import Builder
+from flagbench.images.build import ImageBuilder
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.render.image import find_target
-from flagbench.images.tags import VERSION
+from flagbench.images.tags import TAG_VERSION
 from flagbench_core.exit_codes import ExitCode
 
 
@@ -20,12 +20,12 @@ def test_an_image_has_two_tiers_with_their_tags(build, engine, capsys):
     short = heavy.digest.removeprefix("sha256:")[:12]
     assert heavy.tags == (
         "flagbench/stack:mini",
-        f"flagbench/stack:mini-{VERSION}",
+        f"flagbench/stack:mini-{TAG_VERSION}",
         f"localhost/flagbench/stack:mini-{short}",
     )
     assert thin.tags == (
         "flagbench/distilbert:mini",
-        f"flagbench/distilbert:mini-{VERSION}",
+        f"flagbench/distilbert:mini-{TAG_VERSION}",
         "flagbench/distilbert:small",
     )
     assert engine.requests[1].build_args["STACK_IMAGE"] == heavy.tags[2]
@@ -67,7 +67,7 @@ def test_every_name_is_looked_up_before_an_engine_is(flagbench, monkeypatch, tmp
 
 def test_a_stack_is_built_once_even_without_the_cache(mini, engine):
     options = BuildOptions(base="debian:bookworm-slim", no_cache=True)
-    builder = Builder(mini, options, engine, Progress())
+    builder = ImageBuilder(mini, options, engine, Progress())
     builder.build(find_target("mini", mini))
     builder.build(find_target("distilbert:mini", mini))
     assert [request.tags[0] for request in engine.requests] == ["flagbench/stack:mini", "flagbench/distilbert:mini"]

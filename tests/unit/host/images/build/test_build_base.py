@@ -6,7 +6,7 @@ import pytest
 
 from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
-from flagbench.images.build import Base, require_locked, resolve_base
+from flagbench.images.build import BaseImage, require_locked, resolve_base
 from flagbench.images.build_options import BuildOptions
 from flagbench.images.docker import ImageInfo
 from flagbench_core.exit_codes import ExitCode
@@ -71,7 +71,7 @@ def test_without_a_public_base_the_error_says_how_to_get_one(allow, mini, mini_l
 
 def test_a_locked_digest_identifies_a_base_that_the_build_pulls(mini_lock, stack, engine):
     base = resolve_base(stack, mini_lock(base_digest=DIGEST), BuildOptions(), engine, Progress(quiet=True))
-    assert base == Base(f"debian:bookworm-slim@{DIGEST}", DIGEST, in_registry=True)
+    assert base == BaseImage(f"debian:bookworm-slim@{DIGEST}", DIGEST, in_registry=True)
     assert engine.pulled == []
     assert base.name == "debian:bookworm-slim"
 
@@ -95,12 +95,12 @@ HOST = "mirror.example:5000"
 )
 def test_what_identifies_a_base(base, digests, locked, identity, resolve, mini_lock):
     found = resolve(base, replace(IMAGE, repo_digests=digests), mini_lock(base_digest=locked))
-    assert found == Base(base, identity, in_registry=identity != ID)
+    assert found == BaseImage(base, identity, in_registry=identity != ID)
 
 
 @pytest.mark.parametrize("name", [ID, "b", "bbbbbbbbbbbb", "sha256:bb"])
 def test_a_base_named_by_its_id_gets_a_name(name, resolve, engine):
-    assert resolve(name) == Base(BY_ID, ID)
+    assert resolve(name) == BaseImage(BY_ID, ID)
     assert engine.images[BY_ID] == IMAGE
 
 

@@ -60,7 +60,7 @@ def test_an_address_where_no_engine_answers(fake_engine, tmp_path, monkeypatch, 
 
 
 def test_an_engine_that_accepts_and_never_answers(fake_engine, tmp_path, monkeypatch):
-    monkeypatch.setattr(docker_api, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(docker_api, "VERSION_SECONDS", 0.1)
     path = str(tmp_path / "silent")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
     with socket.socket(socket.AF_UNIX) as silent:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from flagbench.images.docker_errors import BUILD, PULL, PUSH, last_words, match_rule
+from flagbench.images.docker_errors import BUILD, PULL, PUSH, last_words, match_pattern
 
 
-def explain(rules, text):
+def explain(patterns, text):
     """The cause and the remedy of a command that printed this."""
-    return match_rule(rules, text, reason=last_words(text.splitlines()), host="r.example")
+    return match_pattern(patterns, text, reason=last_words(text.splitlines()), host="r.example")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_recorded_failure_is_explained(name, remedy):
 
 
 @pytest.mark.parametrize(
-    ("rules", "text", "remedy"),
+    ("patterns", "text", "remedy"),
     [
         (BUILD, "#8 0.2 flagbench: torch of the base was 1.12.0a0 and is 2.6.0 now", "from_base"),
         (BUILD, "0.210 flagbench: the base's python is Python 3.11, the stack is for 3.8", "--base"),
@@ -43,8 +43,8 @@ def test_a_recorded_failure_is_explained(name, remedy):
         (PUSH, 'Get "https://r.example/v2/": x509: certificate signed by unknown authority', "certificate"),
     ],
 )
-def test_a_known_text_is_explained(rules, text, remedy):
-    assert remedy in explain(rules, text).remedy
+def test_a_known_text_is_explained(patterns, text, remedy):
+    assert remedy in explain(patterns, text).remedy
 
 
 @pytest.mark.parametrize(
