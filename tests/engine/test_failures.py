@@ -43,6 +43,17 @@ def test_unknown_case(tmp_path):
     assert record["case"] == "no-such-case"
 
 
+def test_a_run_on_the_wrong_hardware_is_not_stored(tmp_path):
+    """No machine has as many devices."""
+    store, out = tmp_path / "store", tmp_path / "out"
+    arguments = [*SHORT, "--gpus", "64", "--store", str(store), "--out", str(out)]
+    ended = run_case(tmp_path, *arguments, env={"FLAGBENCH_STACK": "cuda13"})
+    record = ended.failed(13, "preflight", "--gpus 64")
+    assert record["bundle"] is None
+    assert not [path for path in store.rglob("*") if path.is_file()]
+    assert [path.stem for path in out.glob("*.json")] == [record["record_id"]]
+
+
 def test_data_missing(tmp_path):
     missing = str(tmp_path / "nowhere")
     record = run_case(tmp_path, "--preset", "tiny", "--data", missing).failed(3, "data", missing)

@@ -239,6 +239,9 @@ def execute(
             "checkpoints": arguments.out and os.path.join(arguments.out, "checkpoints", request.run_id),
         }
         outcome = run.execute(request.config_digest or "", folders, request.run_id, request.roofs)
+        if outcome.exit_code == ExitCode.WRONG_HARDWARE and attempt.targets.store is not None:
+            background.say("nothing is stored: nothing was run on this hardware")
+            attempt.targets = attempt.targets._replace(store=None)
         attempt.collect(run)
         return outcome
     except CaseError as error:

@@ -112,7 +112,8 @@ def render(progress: Progress, facts: str = "", sensors: str = "", columns: Opti
     if progress.total:
         tail = " %d/%d" % (progress.done, progress.total)
     if math.isfinite(progress.loss):
-        tail += "  loss %.4f" % progress.loss
+        # Once the steps are over this is beside the record's loss, the mean of the last ones.
+        tail += "  %s %.4f" % ("loss" if progress.phase in STEPPING else "loss of the last step", progress.loss)
     for more in (facts, sensors):
         tail += "  " + more if more else ""
     width = WIDTH

@@ -24,8 +24,14 @@ def lines(record: Dict[str, Any], gate: Optional[str]) -> List[str]:
         found.append(speed(metrics[gate]))
     result = next((metrics[name] for name in RESULTS if name in metrics), None)
     if result is not None:
-        found.append("%s %.4g" % (result["name"], result["value"]))
+        found.append(learned(result))
     return [*found, checks(quality["checks"]), NEXT]
+
+
+def learned(metric: Dict[str, Any]) -> str:
+    """`loss 0.7142, mean training loss of the last 50 steps`."""
+    text = "%s %.4g" % (metric["name"], metric["value"])
+    return "%s, %s" % (text, metric["note"]) if metric.get("note") else text
 
 
 def speed(metric: Dict[str, Any]) -> str:

@@ -43,6 +43,12 @@ def test_a_run_without_interval_or_accuracy() -> None:
     assert lines[1:3] == ["loss 0.1064", "all 2 checks passed"]
 
 
+def test_a_loss_says_which_steps_it_is_of() -> None:
+    made = record(results=(("loss", 0.10638),))
+    made["metrics"][1]["note"] = "mean training loss of the last 50 steps"
+    assert answer.lines(made, "p_core")[1] == "loss 0.1064, mean training loss of the last 50 steps"
+
+
 def test_checks_that_failed_are_named() -> None:
     invalid = Outcome("failed", "report", "the check learned failed", None, 12)
     lines = answer.lines(record(invalid, checks=(PASSED, FAILED), **INTERVAL), "p_core")
