@@ -66,7 +66,10 @@ def certificate_of(
         "devices": [device for record in own[:1] for device in _shares(record)],
         "checks": [msgspec.to_builtins(check) for check in checks],
         "numbers": [
-            {"part": record.case, "name": each.name, "value": each.value, "unit": each.unit, "scope": each.scope}
+            {
+                **{"part": record.case, "name": each.name, "value": each.value, "unit": each.unit},
+                **{"scope": each.scope, "slowest_device": msgspec.to_builtins(each.slowest_device)},
+            }
             for record in own
             for each in record.metrics
         ],
@@ -213,8 +216,11 @@ def contradictions(document: Certificate, records: Mapping[str, Record], catalog
             yield f"it was made at {document.created_at}, and its record {record.record_id} at {record.created_at}"
 
 
-_OF_ENERGY = (".joules_per_million", ".joules_source", ".joules_of", ".joules_error", ".padding_included")
-"""Fields of `efficiency` that not every version computes, or not in the same way."""
+_NOT_IN_ALL_VERSIONS = (
+    *(".joules_per_million", ".joules_source", ".joules_of", ".joules_error", ".padding_included"),
+    ".slowest_device",
+)
+"""Fields of `efficiency` and `numbers` that not every version computes, or not in the same way."""
 
 
 def _compare_versions(stated: Mapping[str, Any], again: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -223,7 +229,7 @@ def _compare_versions(stated: Mapping[str, Any], again: Mapping[str, Any]) -> tu
     differing, notes = [], []
     for path, one, other in differences(_with_words(stated), _with_words(again)):
         # Rules change between versions, and with them what follows from the same records.
-        if path.startswith(("checks.", "reason", "action.")) or path.endswith(_OF_ENERGY):
+        if path.startswith(("checks.", "reason", "action.")) or path.endswith(_NOT_IN_ALL_VERSIONS):
             notes.append(f"{path}: {_word(one)} in the certificate, and {_word(other)} computed again")
         else:
             differing.append(path)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from flagbench.accept.checks import Check, Outcome
+from flagbench.records.model import SlowestDevice
 from flagbench.records.scalars import Amount, Count, Name, RecordId, Time
 from flagbench.verdict.efficiency import Efficiency
 
@@ -53,6 +54,8 @@ class Number(Struct, frozen=True):
     value: float
     unit: Text
     scope: Text
+    slowest_device: SlowestDevice | None = None
+    """None in certificates of earlier versions, too."""
 
 
 class Asked(Struct, frozen=True):

@@ -82,13 +82,14 @@ def command(
     Exits 0 for REPRODUCED, ABOVE, FASTER and SAME, 9 for BELOW and SLOWER, 10 NOT_COMPARABLE, 11 INCONCLUSIVE and
     REFERENCE, 12 INVALID and a run that crashed, ran out of memory, hung or was interrupted.
 
-    --json prints {"schema", "exit_code", "verdict", "qualifiers", "reason", "gate", "against", "records", "metrics":
-    [{"name", "held_by", "unit", "better", "measured", "expected", "ratio", "difference", "comparable", "verdict",
-    "reason"}], "conditions": [{"name", "here", "expected", "agreement"}], "anomalies": [{"id", "field", "note"}],
-    "series", "not_compared", "findings", "efficiency": [{"part", "unit", "padding_included", "per_second",
-    "joules_per_million", "joules_of", "joules_source", "joules_error", "price_per_million"}]}, for REFERENCE also
-    "cited": [{"id", "source", "value", "unit", "ratio"}], the nearest row first, and with --explain "explanation".
-    Of a run that did not end by itself the verdict is INVALID, and "ended": {"state", "exit_code"} says how it ended.
+    --json prints {"schema", "exit_code", "verdict", "qualifiers", "reason", "gate", "against", "records",
+    "metrics": [{"name", "held_by", "unit", "better", "measured", "slowest_device": {"rank", "value", "share"},
+    "expected", "ratio", "difference", "comparable", "verdict", "reason"}], "conditions": [{"name", "here",
+    "expected", "agreement"}], "anomalies": [{"id", "field", "note"}], "series", "not_compared", "findings",
+    "efficiency": [{"part", "unit", "padding_included", "per_second", "joules_per_million", "joules_of",
+    "joules_source", "joules_error", "price_per_million"}]}, for REFERENCE also "cited": [{"id", "source", "value",
+    "unit", "ratio"}], the nearest row first, and with --explain "explanation". Of a run that did not end by itself
+    the verdict is INVALID, and "ended": {"state", "exit_code"} says how it ended.
     """
     check_price()
     if junit is not None:

@@ -25,6 +25,16 @@ from flagbench.records.scalars import (
 )
 
 
+class SlowestDevice(Struct, frozen=True):
+    """The slowest of the devices that a metric is the middle one, or the mean, of."""
+
+    rank: Count
+    value: Number
+    """In the unit of the metric."""
+    share: Amount
+    """Of the median of the others."""
+
+
 class Metric(Struct, frozen=True):
     """One measured value. `ci95` is the 95 % interval (low, high), where the run gives one."""
 
@@ -38,6 +48,8 @@ class Metric(Struct, frozen=True):
     ci_method: str | None = None
     ci_reason: str | None = None
     """Why the window gave no interval."""
+    slowest_device: SlowestDevice | None = None
+    """None for a single device, and for what all devices do together."""
     note: str | None = None
 
 

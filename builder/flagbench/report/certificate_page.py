@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flagbench.console.page import Block, Lines, Table
+from flagbench.records.model import SlowestDevice
 from flagbench.report.charts import TONES, Chart, Row, ratio_row, row_chart
 from flagbench.report.html import Sections, page
-from flagbench.report.verdict_page import STYLES
+from flagbench.report.verdict_page import STYLES, with_slowest
 from flagbench.verdict.efficiency import Efficiency
 from flagbench.verdict.result import Ratio, number_text
 
@@ -107,6 +108,10 @@ def render(certificate: Mapping[str, Any]) -> bytes:
         (each["part"], each["name"], f"{number_text(each['value'])} {each['unit']}", each["scope"])
         for each in certificate["numbers"]
     ]
+    slowest = []
+    for each in certificate["numbers"]:
+        device = each.get("slowest_device")  # which an earlier version does not say
+        slowest.append(None if device is None else SlowestDevice(**device))
     author = certificate["flagbench"]
     devices = [(f"device {each['index']}", f"{each['name']} {each['uuid']}") for each in facts["machine"]["devices"]]
     software = [
@@ -119,7 +124,7 @@ def render(certificate: Mapping[str, Any]) -> bytes:
     sections: Sections = {
         "Checks": [_check_table(certificate["checks"]), _reasons(certificate["checks"])],
         "Energy and price": [Table(("RUN", "RATE", "ENERGY, PRICE"), list(_efficiency(certificate)))],
-        "Numbers": [Table(("RUN", "METRIC", "VALUE", "OF"), numbers)],
+        "Numbers": [with_slowest(Table(("RUN", "METRIC", "VALUE", "OF"), numbers), slowest, "SLOWEST DEVICE", 3)],
         "Runs": [Table(("RUN", "ENDED", "WHY", "RECORD"), runs)],
         "Devices and software": [Table(("NAME", "WHICH"), [(name, str(value)) for name, value in software])],
     }

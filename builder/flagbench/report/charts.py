@@ -14,13 +14,14 @@ from statistics import median
 from flagbench.console.page import Table
 from flagbench.console.terminal import brief, visible
 from flagbench.manifests.device import DeviceModel
-from flagbench.records.model import Measurement, Record
-from flagbench.report.verdict_page import STYLES
+from flagbench.records.model import Measurement, Record, SlowestDevice
+from flagbench.report.verdict_page import STYLES, with_slowest
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict.disturbance import throttled
 from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.losses import LossCurve
 from flagbench.verdict.result import Ratio, number_text
+from flagbench_core.evidence.roofs import slowest_device
 
 WIDTH, HEIGHT, ROW = 480, 250, 44
 """Of the picture, of one with two axes, and of a row."""
@@ -365,7 +366,7 @@ def loss_chart(curves: Mapping[str, LossCurve]) -> Chart | Note | None:
 
 def roof_chart(record: Record, device: DeviceModel | None) -> Chart | None:
     """What a device reached of its published peaks; None where it has none of what was measured."""
-    rows, cells = [], []
+    rows, cells, devices = [], [], []
     for measurement in record.measurements:
         peak = _peak(measurement, device)
         if not peak:
@@ -376,8 +377,10 @@ def roof_chart(record: Record, device: DeviceModel | None) -> Chart | None:
         ends = (min(rates) / peak, max(rates) / peak)
         rows.append(Row(measurement.name, share, f"{share:.0%} of {of_peak}", ends))
         cells.append((measurement.name, f"{share:.1%}", of_peak))
+        devices.append(slowest_of(record, measurement))
     told = "1 is the peak of the datasheet. A line reaches from the slowest device to the fastest."
     table = Table(("measured", "share", "peak"), cells, frozenset({"share", "peak"}))
+    table = with_slowest(table, devices, "slowest device", place=3)
     label, shown = "share of the peak", (0.0, 1.0)
     return row_chart("roofs", "Roofs against peaks", told, rows, table, label=label, target=1.0, shown=shown)
 
@@ -387,7 +390,7 @@ def rate_charts(record: Record, device: DeviceModel | None) -> list[Chart | None
     titles = {"TFLOP/s": "Matrix products", "GB/s": "Memory, copies and collectives"}
     charts = []
     for unit, title in titles.items():
-        rows, cells = [], []
+        rows, cells, devices = [], [], []
         for measurement in record.measurements:
             scale, measured_in = scale_of(measurement)
             if measured_in != unit or _peak(measurement, device):
@@ -395,10 +398,12 @@ def rate_charts(record: Record, device: DeviceModel | None) -> list[Chart | None
             rate = (measurement.rate if measurement.bus_rate is None else measurement.bus_rate) / scale
             rows.append(Row(measurement.name, rate, f"{number_text(rate)} {unit}"))
             cells.append((measurement.name, number_text(rate)))
+            devices.append(slowest_of(record, measurement))
         told = f"{unit} of a device, of what the datasheet has no peak for."
         if unit == "GB/s":
             told += " A collective's rate is that on the bus."
         table = Table(("measured", unit), cells, frozenset({unit}))
+        table = with_slowest(table, devices, "slowest device", place=2)
         id = "products" if unit == "TFLOP/s" else "copies"
         charts.append(row_chart(id, title, told, rows, table, label=unit, shown=(0.0,)))
     return charts
@@ -407,6 +412,19 @@ def rate_charts(record: Record, device: DeviceModel | None) -> list[Chart | None
 def scale_of(measurement: Measurement) -> tuple[float, str]:
     """The unit in which a rate is shown, and what it is divided by."""
     return (1e12, "TFLOP/s") if measurement.unit == "FLOP/s" else (1e9, "GB/s")
+
+
+def slowest_of(record: Record, measurement: Measurement) -> SlowestDevice | None:
+    """The slowest device of a measurement, in the unit of `scale_of`; None for one device, and for a collective.
+
+    A measurement of many devices does not list them: then it is that of the metric of the same name.
+    """
+    scale, _ = scale_of(measurement)
+    found = slowest_device([rate / scale for rate in measurement.devices])
+    if found is not None:
+        return SlowestDevice(**found)
+    metric = record.metric(measurement.name)
+    return None if metric is None else metric.slowest_device
 
 
 def _peak(measurement: Measurement, device: DeviceModel | None) -> float | None:

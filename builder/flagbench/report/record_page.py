@@ -15,8 +15,8 @@ from flagbench.records.bundles import StoredBundle
 from flagbench.records.model import Measurement, Metric, Record
 from flagbench.records.scalars import SHORT_ID
 from flagbench.records.store import StoredRecord
-from flagbench.report.charts import interval, scale_of
-from flagbench.report.verdict_page import setting_text
+from flagbench.report.charts import interval, scale_of, slowest_of
+from flagbench.report.verdict_page import setting_text, with_slowest
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.result import number_text
@@ -93,7 +93,6 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
     names = [measurement.name for measurement in record.measurements]
     measured = {f"{name}{ending}" for name in names for ending in ("", "_mean", "_busbw")}
     by_name = {metric.name: metric for metric in record.metrics}
-    measurements = [_measurement_row(measurement, by_name) for measurement in record.measurements]
     absent = [*(record.quality.absent if record.quality is not None else {}).items()]
     checks = [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in record.checks]
     return [
@@ -105,7 +104,7 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
             drop=drop,
             below=below,
         ),
-        Table(_MEASUREMENT, measurements, drop=("SIZE", "MEAN", "95 % INTERVAL", "SPREAD", "STEADY")),
+        _measurement_table(record, by_name),
         Table(("NOT MEASURED", "REASON"), absent, wrap=("REASON",)),
         Table(("CONDITION", "VALUE"), conditions, wrap=("VALUE",)),
         Table(("CHECK", "RESULT", "DETAIL"), checks, wrap=("DETAIL",)),
@@ -114,21 +113,23 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
     ]
 
 
-_MEASUREMENT = (
-    "MEASUREMENT", "RATE", "UNIT", "95 % INTERVAL", "MEAN", "SLOWEST DEVICE", "SPREAD", "STEADY", "SIZE"
-)  # fmt: skip
+def _measurement_table(record: Record, metrics: Mapping[str, Metric]) -> Table:
+    """A row for each measurement; the slowest device stands beside its rate where there are several devices."""
+    columns = ("MEASUREMENT", "RATE", "UNIT", "95 % INTERVAL", "MEAN", "SPREAD", "STEADY", "SIZE")
+    rows = [_measurement_row(measurement, metrics) for measurement in record.measurements]
+    table = Table(columns, rows, drop=("SIZE", "MEAN", "95 % INTERVAL", "SPREAD", "STEADY"))
+    devices = [slowest_of(record, measurement) for measurement in record.measurements]
+    return with_slowest(table, devices, "SLOWEST DEVICE", place=3)
 
 
 def _measurement_row(one: Measurement, metrics: Mapping[str, Metric]) -> list[str]:
-    """Rates of the middle device and of the slowest one, whose rank is named; of a collective, its bus bandwidth.
+    """The rate of the middle device; of a collective, its bus bandwidth.
 
     `metrics`: those of the record, where the rate's interval and its mean over repeats and devices are.
     """
     metric = metrics.get(one.name if one.bus_rate is None else f"{one.name}_busbw")
     mean = metrics.get(f"{one.name}_mean")
     scale, unit = scale_of(one)
-    rates = one.devices if len(one.devices) > 1 else ()
-    slowest = min(range(len(rates)), key=rates.__getitem__, default=None)
     size = " x ".join(map(str, one.shape)) if one.shape else f"{one.bytes} bytes"
     rate = one.rate if one.bus_rate is None else one.bus_rate
     if metric is not None and not math.isclose(metric.value, rate / scale, rel_tol=1e-6):
@@ -140,7 +141,6 @@ def _measurement_row(one: Measurement, metrics: Mapping[str, Metric]) -> list[st
         unit if one.bus_rate is None else f"{unit} on the bus",
         interval(None if metric is None else metric.ci95),
         "-" if mean is None else number_text(mean.value),
-        "-" if slowest is None else f"rank {slowest}: {number_text(rates[slowest] / scale)}",
         f"{one.spread:.1%}",
         "yes" if one.steady else "no",
         size if one.tried is None else f"{size}, best of {one.tried}",

@@ -11,7 +11,7 @@ from typing import TextIO
 from flagbench.console.page import Block, Lines, Table, render
 from flagbench.console.terminal import brief, visible
 from flagbench.price import price_here
-from flagbench.records.model import Metric, Record
+from flagbench.records.model import Metric, Record, SlowestDevice
 from flagbench.verdict import Agreement, Comparison, Verdict, VerifyResult
 from flagbench.verdict.compare import ABSENT
 from flagbench.verdict.conditions import DEVICE, describe, shown
@@ -20,7 +20,15 @@ from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.explain import Cause, Explanation
 from flagbench.verdict.interval import common, estimate, session_of
 from flagbench.verdict.losses import FIRST_STEP, LIMIT, LossComparison, percent
-from flagbench.verdict.result import CitedRow, Estimate, MetricResult, Ratio, four_digits
+from flagbench.verdict.result import (
+    CitedRow,
+    Estimate,
+    MetricResult,
+    Ratio,
+    four_digits,
+    slowest_device,
+    slowest_text,
+)
 from flagbench.verdict.subject import ending, slow_devices
 from flagbench_core import __version__
 from flagbench_core.evidence.section import MEASURE, kind_of
@@ -316,7 +324,10 @@ def _loss_notes(losses: LossComparison | None) -> tuple[str, ...]:
 def _metric_table(result: VerifyResult) -> Table:
     """Each metric of the claim or baseline, that of the verdict first, beside the measured one compared with it."""
     other = result.against.kind
-    columns: tuple[str, ...] = ("metric", "measured", other, "unit", "ratio", "verdict", "measured as")
+    columns: tuple[str, ...] = (
+        *("metric", "measured", other, "unit", "ratio", "verdict"),
+        *("slowest device", "measured as"),
+    )
     rows: list[tuple[str, ...]] = [
         (
             metric.name,
@@ -325,6 +336,7 @@ def _metric_table(result: VerifyResult) -> Table:
             metric.unit,
             _relative(metric),
             _verdict(metric),
+            slowest_text(metric.slowest_device),
             "" if metric.held_by == metric.name else metric.held_by,
         )
         for metric in sorted(result.metrics, key=lambda metric: metric.name != result.gate)
@@ -332,18 +344,35 @@ def _metric_table(result: VerifyResult) -> Table:
     filled = [place for place in range(len(columns)) if any(row[place] not in ("", NOTHING) for row in rows)]
     columns, *cells = (tuple(row[place] for place in filled) for row in (columns, *rows))
     right = frozenset({"measured", other, "ratio"})
-    return Table(columns, cells, right, below=("measured as", "unit", "measured", "ratio"))
+    return Table(columns, cells, right, below=("measured as", "unit", "slowest device", "measured", "ratio"))
 
 
 def _other_metrics(records: Sequence[Record], held: Sequence[MetricResult]) -> Table:
     """What else was measured."""
     names = {metric.held_by for metric in held}
+    first = "other metric" if held else "metric"
+    rows, devices = [], []
+    for name, found in _measured(records).items():
+        if name not in names:
+            value = estimate(found, session=session_of(records, found[0])).text()
+            rows.append((name, value, found[0].unit))
+            devices.append(slowest_device(found))
+    table = Table((first, "measured", "unit"), rows, frozenset({"measured"}))
+    return with_slowest(table, devices, "slowest device", place=3)
+
+
+def with_slowest(table: Table, devices: Sequence[SlowestDevice | None], name: str, place: int) -> Table:
+    """A table with a column `name` before the one of that place: the slowest device of each row.
+
+    The table itself where no row is of several devices.
+    """
+    if not any(devices):
+        return table
     rows = [
-        (name, estimate(found, session=session_of(records, found[0])).text(), found[0].unit)
-        for name, found in _measured(records).items()
-        if name not in names
+        (*row[:place], slowest_text(device), *row[place:]) for row, device in zip(table.rows, devices, strict=True)
     ]
-    return Table(("other metric" if held else "metric", "measured", "unit"), rows, frozenset({"measured"}))
+    columns = (*table.columns[:place], name, *table.columns[place:])
+    return replace(table, columns=columns, rows=rows, below=(name, *table.below))
 
 
 def _measured(records: Sequence[Record]) -> dict[str, list[Metric]]:
@@ -458,7 +487,8 @@ def _machine(explanation: Explanation) -> Sequence[Block]:
         cells.append((roof.metric, f"{roof.here:.4g}", expected, roof.unit, ratio, by))
     columns = ("without the model", "here", "expected", "unit", "ratio", "by")
     table = Table(columns, cells, frozenset({"here", "expected", "ratio"}), wrap=("by",))
-    return [table, Lines((machine.reason,))]
+    devices = [roof.slowest_device for roof in machine.roofs]
+    return [with_slowest(table, devices, "slowest device", place=5), Lines((machine.reason,))]
 
 
 def _explanation_heading(explanation: Explanation) -> str:

@@ -13,7 +13,7 @@ from flagbench.manifests.rows import Claim
 from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import Agreement, ConditionResult, depends_on, describe
 from flagbench.verdict.limits import is_speed
-from flagbench.verdict.result import Against, Compared, Estimate, MetricResult, Ratio
+from flagbench.verdict.result import Against, Compared, Estimate, MetricResult, Ratio, slowest_device
 from flagbench.verdict.samples import session_share
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT, Prior, over_runs
 from flagbench.verdict.stats.compare import WITHIN, compare_sides
@@ -133,7 +133,13 @@ def compare_metric(
     if not why and baseline and quotient is not None and is_speed(spec):
         quotient = ratio_of_sides(found, baseline, spec.better, terms, session)
     result = replace(
-        result, measured=measured, ratio=quotient, difference=difference, comparable=not why, reason="; ".join(why)
+        result,
+        measured=measured,
+        slowest_device=slowest_device(found),
+        ratio=quotient,
+        difference=difference,
+        comparable=not why,
+        reason="; ".join(why),
     )
     return Compared(
         spec=spec,

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from flagbench.manifests.model import Case
-from flagbench.records.model import Measurement, Metric, Record, SlowDevice
+from flagbench.records.model import Measurement, Metric, Record, SlowDevice, SlowestDevice
 from flagbench.verdict import checks
 from flagbench.verdict.derivation import count
 from flagbench.verdict.subject import Subject
@@ -118,6 +118,9 @@ def _differences(record: Record, found: Derived, section: Section) -> Iterator[s
             if metric.ci95 is None or metric.ci_method in (None, entry.get("ci_method")):
                 names.append("ci95")
             yield from _fields(f"metric {metric.name}", metric, entry, names, abs(entry["value"]))
+            yield from _fields(
+                f"slowest device of {metric.name}", metric.slowest_device, entry.get("slowest_device") or {}
+            )
     for part in ("timing", "window", "work"):
         yield from _fields(part, getattr(record, part), getattr(found, part), scale=1.0 if part == "window" else 0.0)
     if record.flops is not None and found.flops is not None:
@@ -199,6 +202,7 @@ def _computed(metric: Metric, entry: Mapping[str, Any]) -> Metric:
         ci95=None if interval is None else (interval[0], interval[1]),
         ci_method=entry.get("ci_method"),
         ci_reason=entry.get("ci_reason"),
+        slowest_device=msgspec.convert(entry.get("slowest_device"), SlowestDevice | None),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from msgspec import Struct, to_builtins
 
 from flagbench.manifests.model import Case, MetricSpec
 from flagbench.manifests.rows import Anomaly, Claim
-from flagbench.records.model import Metric
+from flagbench.records.model import Metric, SlowestDevice
 from flagbench.records.runs_and_series import SeriesSummary
 from flagbench.verdict.conditions import ConditionResult
 from flagbench.verdict.early_end import EarlyEnd
@@ -96,6 +96,19 @@ def number_text(value: float, digits: int = 4) -> str:
     return f"{float(f'{value:.{digits}g}'):,.15g}"
 
 
+def slowest_device(metrics: Iterable[Metric]) -> SlowestDevice | None:
+    """Of one metric of several runs, the slowest device of the run in which it is farthest behind the others."""
+    known = [metric.slowest_device for metric in metrics if metric.slowest_device is not None]
+    return min(known, key=lambda device: device.share, default=None)
+
+
+def slowest_text(device: SlowestDevice | None) -> str:
+    """`rank 5: 1,402, 70.2% of the others`; `-` for none."""
+    if device is None:
+        return "-"
+    return f"rank {device.rank}: {number_text(device.value)}, {device.share:.1%} of the others"
+
+
 class Against(Struct, frozen=True):
     """What the records are compared with; `chosen` if it was not named by the user."""
 
@@ -127,7 +140,8 @@ class MetricResult(Struct, frozen=True, kw_only=True):
     `name` is the expected metric, `held_by` the measured one. `verdict` is None for a metric that is
     not a speed or was not measured; `reason` says so, or states the numbers behind the verdict.
     `ratio` above 1 is better; `difference` is measured less expected, in the metric's unit. Both are
-    None where model or shapes are not equal; an accuracy has a difference only.
+    None where model or shapes are not equal; an accuracy has a difference only. `slowest_device` is that of the
+    run in which it is farthest behind the others.
     """
 
     name: str
@@ -135,6 +149,7 @@ class MetricResult(Struct, frozen=True, kw_only=True):
     unit: str
     better: str
     measured: Estimate | None = None
+    slowest_device: SlowestDevice | None = None
     expected: Estimate
     ratio: Ratio | None = None
     difference: float | None = None

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from flagbench.manifests.model import Case
 from flagbench.manifests.rows import Claim
-from flagbench.records.model import Record
+from flagbench.records.model import Metric, Record, SlowestDevice
+from flagbench.verdict.result import slowest_device
 from flagbench.verdict.subject import Subject, slow_devices
 from flagbench_core.evidence.roofs import MAMF, short_roofs
 from flagbench_core.evidence.section import MEASURE
@@ -45,6 +46,8 @@ class Roof(Struct, frozen=True, kw_only=True):
     ratio: float | None = None
     source: str | None = None
     """`the baseline`, a claim, a row of the catalogue, or a share of the datasheet."""
+    slowest_device: SlowestDevice | None = None
+    """Where `here` is of several devices."""
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -77,8 +80,17 @@ def judge_machine(
         if here:
             name = next((name for name in here if name in expected), [*here][-1])
             value, source = expected.get(name, (None, None))
-            unit, ratio = "TFLOP/s" if product in name else "GB/s", here[name] / value if value else None
-            roofs.append(Roof(metric=name, here=here[name], unit=unit, expected=value, ratio=ratio, source=source))
+            roofs.append(
+                Roof(
+                    metric=name,
+                    here=here[name],
+                    unit="TFLOP/s" if product in name else "GB/s",
+                    expected=value,
+                    ratio=here[name] / value if value else None,
+                    source=source,
+                    slowest_device=slowest_device(_metrics(records, name)),
+                )
+            )
     low = [roof for roof in roofs if (roof.ratio or 1) < LOW]
     slow = [f"{roof.metric} is {roof.ratio:.0%} of what is expected" for roof in low if _is_steady(records, roof)]
     slow += dict.fromkeys(device for record in records for device in slow_devices(record))
@@ -131,8 +143,13 @@ def _published(record: Record, case: Case, claims: Sequence[Claim]) -> Iterator[
 
 def _median(records: Sequence[Record], name: str) -> float | None:
     """The median of a metric over the runs that have it."""
-    found = [metric.value for record in records if (metric := record.metric(name))]
+    found = [metric.value for metric in _metrics(records, name)]
     return median(found) if found else None
+
+
+def _metrics(records: Sequence[Record], name: str) -> list[Metric]:
+    """A metric of the runs that have it."""
+    return [metric for record in records if (metric := record.metric(name))]
 
 
 def _is_steady(records: Sequence[Record], roof: Roof) -> bool:

@@ -35,8 +35,18 @@ def learned(metric: Dict[str, Any]) -> str:
 
 
 def speed(metric: Dict[str, Any]) -> str:
-    """`p_core 555.5 samples/s, 95 % interval 550.5 to 560.5`, or why it has no interval."""
+    """`p_core 555.5 samples/s, 95 % interval 550.5 to 560.5`, or why it has no interval.
+
+    Of a metric of several devices also `(slowest device: rank 5, 389.9, 70.2 % of the others)`.
+    """
     text = "%s %s %s" % (metric["name"], number(metric["value"]), metric["unit"])
+    if "slowest_device" in metric:
+        slowest = metric["slowest_device"]
+        text += " (slowest device: rank %d, %s, %.1f %% of the others)" % (
+            slowest["rank"],
+            number(slowest["value"]),
+            100 * slowest["share"],
+        )
     if "ci95" in metric:
         low, high = metric["ci95"]
         return "%s, 95 %% interval %s to %s" % (text, number(low), number(high))

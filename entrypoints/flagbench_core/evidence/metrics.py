@@ -367,6 +367,9 @@ def published_rates(run: Run) -> Iterator[Entry]:
         unit, scale = ("TFLOP", 1e12) if kind == roofs.PRODUCT else ("GB", 1e9)
         stretch, size = Stretch([span], section.block), roofs.amount(span.measured) / scale
         micro = add([stretch.time(DEVICE, rank) for rank in range(world)])
+        slowest = None
+        if kind not in roofs.COLLECTIVES:
+            slowest = roofs.slowest_device([size * rate for rate in _operations_per_second(stretch)])
         if kind == roofs.ALL_REDUCE:
             size *= 2 * roofs.bus_factor(kind, world) if nodes == 1 else roofs.bus_factor(kind, world // nodes)
         if not size:
@@ -380,13 +383,25 @@ def published_rates(run: Run) -> Iterator[Entry]:
             found["ci_reason"] = (
                 f"{span.steps} repeats are not all that the publisher makes: `roofs --full` makes them"
             )
+        if slowest is not None:
+            found["slowest_device"] = slowest
         yield dict(found, scope="device")
+
+
+def _operations_per_second(stretch: Stretch) -> list[float]:
+    """The mean of each rank; empty if one of them took no time."""
+    counts = [sum(stretch.column("samples", rank)) for rank in range(stretch.world)]
+    micro = [stretch.rank_time(DEVICE, rank) for rank in range(stretch.world)]
+    if not all(micro):
+        return []
+    return [count * MICRO / time for count, time in zip(counts, micro)]
 
 
 def _measured(name: str, each: Mapping[str, Any], factor: float, scope: str, note: str) -> Entry:
     """A measurement as a metric, its rates multiplied by `factor`."""
     scale, unit = (1e12, "TFLOP/s") if each["unit"] == "FLOP/s" else (1e9, "GB/s")
     reason = "the repeats are in blocks too few for one" if each["steady"] else "the last repeats were not steady"
+    rates = [rate * factor / scale for rate in each.get("devices", ())]
     return metric(
         name,
         each["rate"] * factor / scale,
@@ -397,6 +412,7 @@ def _measured(name: str, each: Mapping[str, Any], factor: float, scope: str, not
         ci95=[bound * factor / scale for bound in each["ci95"]] if each["ci95"] else None,
         ci_method=roofs.INTERVAL if each["ci95"] else None,
         ci_reason=None if each["ci95"] else reason,
+        slowest_device=roofs.slowest_device(rates),
         note=note,
     )
 

@@ -108,6 +108,22 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     return (ordered[cut - 1], ordered[n - cut]) if cut else None
 
 
+def share_of_others(rates: Sequence[float], rank: int) -> float:
+    """The rate of one of several devices over the median rate of the others."""
+    return rates[rank] / summary.median([*rates[:rank], *rates[rank + 1 :]])
+
+
+def slowest_device(rates: Sequence[float]) -> dict[str, Any] | None:
+    """The slowest of several devices, by rank: its rate, and its share of the median of the others.
+
+    The first of equals; None for one device alone. Not a share of the middle one, which of two devices is the slower.
+    """
+    if len(rates) < 2:
+        return None
+    rank = min(range(len(rates)), key=rates.__getitem__)
+    return {"rank": rank, "value": rates[rank], "share": share_of_others(rates, rank)}
+
+
 def slow_overall(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The devices that are slow in all measurements together, each with the median share of the others' rate.
 
@@ -116,7 +132,7 @@ def slow_overall(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     of_devices = [each["devices"] for each in measured if len(each.get("devices", ())) > 1]
     shares = [
-        [rates[rank] / summary.median([*rates[:rank], *rates[rank + 1 :]]) for rates in of_devices]
+        [share_of_others(rates, rank) for rates in of_devices]
         for rank in range(len(of_devices[0]) if of_devices else 0)
     ]
     # Of the measurements of a typical device: those of a single one may agree by chance.

@@ -18,6 +18,7 @@ from flagbench_core.evidence.roofs import (
     is_steady,
     measurements,
     slow_overall,
+    slowest_device,
     spread,
 )
 from flagbench_core.evidence.section import MEASURE, WINDOW, Section, Span, read_section
@@ -74,6 +75,15 @@ def test_a_slow_device_is_slow_in_all_measurements_together() -> None:
     assert slow_overall([{"devices": [1.0]}]) == []
 
 
+def test_the_slowest_of_eight_devices_is_not_the_middle_one() -> None:
+    rates = [2000.0, 2010.0, 1990.0, 2005.0, 1995.0, 1400.0, 2002.0, 1998.0]
+    assert slowest_device(rates) == {"rank": 5, "value": 1400.0, "share": 1400.0 / 2000.0}
+    assert slowest_device([2000.0, 1400.0]) == {"rank": 1, "value": 1400.0, "share": 0.7}
+    assert slowest_device([2000.0, 2000.0]) == {"rank": 0, "value": 2000.0, "share": 1.0}
+    assert slowest_device([2000.0]) is None
+    assert slowest_device([]) is None
+
+
 def span_of(name: str, first: int, times: list[list[int]], operations: int, measured: dict[str, Any]) -> Span:
     world, steps = len(times), len(times[0])
     columns = {each: [[0] * steps for _ in range(world)] for each in COLUMNS}
@@ -106,6 +116,15 @@ def test_metrics_follow_from_recorded_times() -> None:
     # As FlagPerf: the mean of both devices; of an all-reduce within a node the bus bandwidth counted twice
     assert named["matmul_bf16_mean"]["value"] == pytest.approx(2 * flops / 2250e-6 / 1e12, rel=1e-4)
     assert named["all_reduce_mean"]["value"] == pytest.approx(2 * 2 * 2 * 9000 / 210e-6 / 1e9)
+    assert named["matmul_bf16"]["slowest_device"] == {
+        "rank": 1,
+        "value": pytest.approx(flops / 1250e-6 / 1e12),
+        "share": pytest.approx(0.8),
+    }
+    slowest = named["matmul_bf16_mean"]["slowest_device"]
+    assert (slowest["rank"], slowest["share"]) == (1, pytest.approx(0.8, rel=1e-4))
+    assert "slowest_device" not in named["all_reduce_busbw"]  # of all devices together
+    assert "slowest_device" not in named["all_reduce_mean"]
     assert "--full" in named["matmul_bf16_mean"]["ci_reason"]
     assert found.window is None
     assert found.flops is None

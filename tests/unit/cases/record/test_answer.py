@@ -49,6 +49,12 @@ def test_a_loss_says_which_steps_it_is_of() -> None:
     assert answer.lines(made, "p_core")[1] == "loss 0.1064, mean training loss of the last 50 steps"
 
 
+def test_a_gate_of_several_devices_has_the_slowest_beside_it() -> None:
+    slowest = {"rank": 5, "value": 8731.0, "share": 0.7}
+    (line, *_) = answer.lines(record(**INTERVAL, slowest_device=slowest), "p_core")
+    assert "rank 5, 8,731, 70.0 % of the others" in line
+
+
 def test_checks_that_failed_are_named() -> None:
     invalid = Outcome("failed", "report", "the check learned failed", None, 12)
     lines = answer.lines(record(invalid, checks=(PASSED, FAILED), **INTERVAL), "p_core")

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from catalogs import CATALOG
 from flagbench.accept.certificate import CERTIFICATE, JUNIT, PAGE, junit_of
 from flagbench.accept.checks import Outcome
 from flagbench.accept.document import Certificate
@@ -23,12 +24,14 @@ from flagbench.accept.plan import Clock
 from flagbench.errors import FlagbenchError
 from flagbench.records.bundle_archive import SUMS, unpacked
 from flagbench.records.bundle_documents import record_path, write_bundle
+from flagbench.records.read import read_record
 from flagbench.records.store import Store
 from flagbench.report.certificate_page import render
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.native import NativeLauncher
 from flagbench.runs.request import RunRequest
+from flagbench.verdict.recompute import recompute
 from flagbench_core.exit_codes import ExitCode
 from honest import Pace, honest_record
 from make_replays import REPLAYS
@@ -297,6 +300,36 @@ def test_words_of_another_version_are_noted_and_not_printed(verify_changed: Call
     assert "well done" not in shown
     assert notes[0].startswith("reason: all 99 checks passed in the certificate, and all 5 checks passed computed")
     assert notes[1].startswith("checks.roofs: ran against its own checks: PASS, well done")
+
+
+def add_slowest_devices(raw: Raw) -> None:
+    """The metrics of a record as this version writes them: that of the roofs is of an earlier one."""
+    record = read_record(json.dumps(raw).encode())
+    raw["metrics"] = msgspec.to_builtins(recompute(record, CATALOG.cases[record.case]).record.metrics)
+
+
+def forget_slowest_devices(document: Raw) -> None:
+    for number in document["numbers"]:
+        del number["slowest_device"]
+
+
+@pytest.mark.parametrize("version", ["this", "another"])
+def test_the_slowest_device_of_a_number(
+    verify_changed: Callable[..., Ended], runs: RecordedRuns, tmp_path: Path, version: str
+) -> None:
+    runs.change = add_slowest_devices
+    if version == "another":
+        assert verify_changed(of_another_version(forget_slowest_devices)).code == ExitCode.OK
+        return
+    ended = verify_changed(lambda document: None)
+    assert ended.code == ExitCode.OK
+    with unpacked(tmp_path / "accept-0.tar.gz") as paths:
+        document = json.loads(paths[CERTIFICATE].read_bytes())
+        page = paths[PAGE].read_text(encoding="utf-8")
+    slowest = {each["name"]: each["slowest_device"] for each in document["numbers"] if each["part"] == "roofs"}
+    assert slowest["memory_bandwidth"]["rank"] == 1
+    assert slowest["all_reduce_busbw"] is None
+    assert "slowest device" in page.lower()
 
 
 def forget_the_window(document: Raw) -> None:

@@ -12,14 +12,18 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.console.page import render
+from flagbench.records.model import Metric, SlowestDevice
 from flagbench.records.runs_and_series import Runs
+from flagbench.report.charts import rate_charts
 from flagbench.report.record_page import record_page
 from flagbench.report.verdict_page import verdict_table
 from flagbench.runs.series_page import verdict_of
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench.verdict.explain import explain
+from flagbench.verdict.result import slowest_device
 from flagbench_core.evidence.section import digest_of
 
+from .conftest import MEASURED as DOCS
 from .conftest import ROWS, Raw, read
 
 TESTED = "records"
@@ -64,6 +68,7 @@ def test_what_only_earlier_versions_measured_changes_no_verdict() -> None:
         lambda raw: raw["measurements"].pop(),
         lambda raw: raw["metrics"][0].update(value=2 * raw["metrics"][0]["value"]),
         lambda raw: raw.update(slow_devices=[{"rank": 1, "share": 0.8}]),
+        lambda raw: raw["metrics"][0].update(slowest_device={"rank": 1, "value": 0.017, "share": 0.99}),
     ],
 )
 def test_an_edited_number_is_invalid(change: Callable[[Raw], Any]) -> None:
@@ -108,6 +113,63 @@ def test_a_row_that_was_chosen_is_said_to_be_one_of_several() -> None:
     for chosen in (True, False):
         page = verdict_table([read(MEASURED)], verify_claim([read(MEASURED)], claim, case, chosen=chosen))
         assert ("expect roofs" in page and "--claim" in page) is chosen
+
+
+def of_eight_devices() -> Raw:
+    """The bandwidth of eight devices, one of which reaches 70 % of the others: the middle one shows nothing of it."""
+    raw = copy.deepcopy(MEASURED)
+    bandwidth = next(each for each in raw["measurements"] if each["name"] == "memory_bandwidth")
+    bandwidth["devices"] = [3e12] * 5 + [2.1e12] + [3e12] * 2
+    bandwidth["rate"] = 3e12
+    for metric in raw["metrics"]:
+        if metric["name"] == "memory_bandwidth":
+            metric.update(value=3000.0, slowest_device={"rank": 5, "value": 2100.0, "share": 0.7})
+    return raw
+
+
+SLOWEST = "rank 5: 2,100, 70.0% of the others"
+
+
+def test_one_slow_device_of_eight_stands_beside_the_bandwidth() -> None:
+    record = read(of_eight_devices())
+    assert SLOWEST in render(record_page(record, []))
+    assert SLOWEST in verdict_table([record], None)
+    (chart,) = (chart for chart in rate_charts(record, None) if chart is not None and chart.id == "copies")
+    assert SLOWEST in [cell for row in chart.table.rows for cell in row]
+
+
+def test_of_more_devices_than_a_record_lists_the_metric_says_the_slowest() -> None:
+    raw = of_eight_devices()
+    next(each for each in raw["measurements"] if each["name"] == "memory_bandwidth")["devices"] = []
+    assert SLOWEST in render(record_page(read(raw), []))
+
+
+def test_a_single_device_has_no_column_of_the_slowest() -> None:
+    raw = json.loads((DOCS / "h100-roofs.json").read_text(encoding="utf-8"))
+    record, case = read(raw), CATALOG.cases["roofs"]
+    result = verify_claim([record], CATALOG.claims["roofs/a100-1x8-bf16"], case)
+    for page in (render(record_page(record, [])), verdict_table([record], None), verdict_table([record], result)):
+        assert "slowest device" not in page.lower()
+
+
+def test_a_verdict_has_the_slowest_device_of_its_metric() -> None:
+    """Computed again, so of records of earlier versions, too."""
+    result = verified()
+    metric = next(each for each in result.metrics if each.name == "memory_bandwidth")
+    listed = next(each["devices"] for each in MEASURED["measurements"] if each["name"] == "memory_bandwidth")
+    assert metric.slowest_device is not None
+    assert metric.slowest_device.rank == listed.index(min(listed))
+    assert metric.slowest_device.share == pytest.approx(min(listed) / max(listed))
+    assert next(each for each in result.metrics if each.name == "all_reduce_busbw").slowest_device is None
+
+
+def test_of_several_runs_the_one_farthest_behind_counts() -> None:
+    slight, strong = (
+        Metric("m", 1.0, "GB/s", "device", slowest_device=SlowestDevice(rank, 1.0, share))
+        for rank, share in ((3, 0.99), (5, 0.7))
+    )
+    assert slowest_device([slight, strong]) == SlowestDevice(5, 1.0, 0.7)
+    assert slowest_device([Metric("m", 1.0, "GB/s", "device")]) is None
 
 
 def test_a_record_is_shown_with_its_slowest_devices() -> None:
