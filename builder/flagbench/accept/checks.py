@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
-from flagbench.expect.reference import reference_rows
+from flagbench.expect.rows import reference_rows
 from flagbench.machine.limits import MEMORY_BEFORE
 from flagbench.machine.vendors import older_drivers
 from flagbench.manifests.model import Case, Catalog

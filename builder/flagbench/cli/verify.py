@@ -12,7 +12,7 @@ from flagbench import complete
 from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
 from flagbench.console.output import check_output, echo_json, write_output
 from flagbench.errors import FlagbenchError
-from flagbench.expect.reference import nearest_reference
+from flagbench.expect.rows import nearest_reference
 from flagbench.history.priors import named_priors
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get

@@ -11,7 +11,7 @@ import msgspec
 
 from flagbench.console.output import counted
 from flagbench.errors import FlagbenchError
-from flagbench.expect.reference import has_claims, nearest_reference
+from flagbench.expect.rows import has_claims, nearest_reference
 from flagbench.manifests.load import load_catalog, manifests_root, published_rows
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.rows import CATALOGUE

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
-from flagbench.expect.reference import nearest_reference
+from flagbench.expect.rows import nearest_reference
 from flagbench.history.selection import outcome_of, speed_of
 from flagbench.history.verdicts import with_verdicts
 from flagbench.manifests.device import DeviceModel

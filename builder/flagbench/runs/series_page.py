@@ -12,7 +12,7 @@ from flagbench.console.output import echo_json, echo_json_text, print_error, pri
 from flagbench.console.page import Table
 from flagbench.console.stdio import NotPrinted
 from flagbench.errors import FlagbenchError
-from flagbench.expect.reference import nearest_reference
+from flagbench.expect.rows import nearest_reference
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.runs_and_series import Runs
 from flagbench.records.series import Series

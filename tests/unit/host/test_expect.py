@@ -13,7 +13,7 @@ import pytest
 from catalogs import CATALOG
 from flagbench.console.page import Table
 from flagbench.expect.answer import answer, find_device
-from flagbench.expect.reference import reference_rows
+from flagbench.expect.rows import reference_rows
 from flagbench.manifests.load import published_rows
 from flagbench.manifests.rows import PublishedValue
 from flagbench.records.read import read_record
