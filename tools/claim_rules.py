@@ -10,18 +10,20 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
+from enum import Enum
 from itertools import combinations, pairwise, permutations
 from typing import Any
 
 from flagbench.manifests.device import DeviceModel
-from flagbench.manifests.fields import NOT_PUBLISHED
+from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.printed import printed_number
 from flagbench.manifests.rows import Claim
-from flagbench.manifests.settings import preset_of
+from flagbench.manifests.settings import preset_of, with_settings
+from flagbench.verdict.derivation import Unknown, Value, derived_conditions, same
+from flagbench_core.evidence.section import kind_of
 from flagbench_core.flops import batch_of
-from tools.claim_conditions import contradicted
-from tools.utilisation import Fit, recompute_utilisation
 
 TOLERANCE = 1.01
 """Two runs differ by about as much without any reason."""
@@ -35,6 +37,17 @@ SAME_RUN = (
     *("attention", "dropout", "layout", "stop_rule", "torch", "cuda", "driver"),
 )
 """Conditions that rows of different numbers of devices share if their speeds can be compared."""
+
+
+class Fit(str, Enum):
+    """How a printed utilisation comes from the computed one."""
+
+    ROUNDED = "rounded"
+    TRUNCATED = "truncated"
+    ROUNDED_UP = "rounded up"
+    NONE = "does not fit"
+
+
 FAULTS = {Fit.TRUNCATED: "mfu-truncated", Fit.ROUNDED_UP: "mfu-rounding", Fit.NONE: "mfu-does-not-fit"}
 
 
@@ -127,6 +140,46 @@ def read_rows(catalog: Catalog, case: Case) -> list[Row]:
     return rows
 
 
+@dataclass(frozen=True)
+class Utilisation:
+    """A printed utilisation beside the one that its row's throughput gives; both are fractions.
+
+    A publisher's utilisation is `throughput of a device x FLOPs it counts for a unit / peak it divides by`; all three
+    are its own choice, and a case's manifest has them under `flops.published`.
+    """
+
+    claim: str
+    printed: Decimal
+    computed: float
+
+    @property
+    def fit(self) -> Fit:
+        """Which rounding of the computed value to the digits of the printed one gives it."""
+        # A float's last bits are not the publisher's: 0.3605 must not read as 0.36049999.
+        exact = Decimal(f"{self.computed:.12g}")
+        if exact.quantize(self.printed, ROUND_HALF_UP) == self.printed:
+            return Fit.ROUNDED
+        if exact.quantize(self.printed, ROUND_DOWN) == self.printed:
+            return Fit.TRUNCATED
+        last_digit = Decimal(1).scaleb(int(self.printed.as_tuple().exponent))
+        return Fit.ROUNDED_UP if abs(self.printed - exact) < last_digit else Fit.NONE
+
+
+def recompute_utilisation(row: Row) -> Utilisation | None:
+    """The published utilisation of a row, recomputed; None if the row or its case lacks what it is computed from."""
+    formula, number = row.case.published_formula, row.number("mfu")
+    printed = None if number is None else printed_number(number.text)
+    if formula is None or printed is None:
+        return None
+    peak = formula.peak_of(row.claim.precision.executed, row.peak)
+    for metric in row.claim.metrics:
+        spec, speed = row.case.metric(metric.name), row.per_device(metric.name)
+        is_throughput = metric.name == formula.metric or (spec is not None and spec.held_by == formula.metric)
+        if is_throughput and speed is not None and peak is not None:
+            return Utilisation(row.claim.id, printed, speed.value * formula.flops_per_unit / peak)
+    return None
+
+
 def lint_claims(rows: Sequence[Row]) -> Iterator[Finding]:
     """Apply all rules to the rows of a case."""
     for row in rows:
@@ -152,6 +205,27 @@ def run_conditions(row: Row) -> Iterator[Finding]:
     precision, executed = row.claim.conditions.get("precision"), row.claim.precision.executed
     if precision not in (None, NOT_PUBLISHED, executed):
         yield row.finding("precision", "contradiction", f"the condition is {precision}", f"{executed} was executed")
+
+
+def contradicted(claim: Claim, case: Case) -> dict[str, tuple[Scalar, Value]]:
+    """The conditions that a row states and no run of it can have: each with what its `run` and its case give."""
+    conditions: dict[str, tuple[Scalar, Value]] = {}
+    for name, given in derived_conditions(case, _config(claim, case)).items():
+        stated = claim.conditions.get(name, NOT_PUBLISHED)
+        if stated == NOT_PUBLISHED or isinstance(given, Unknown):
+            continue
+        if not same(stated, given):
+            conditions[name] = (stated, given)
+    return conditions
+
+
+def _config(claim: Claim, case: Case) -> dict[str, Any]:
+    """The configuration of a whole run of the row, as was published."""
+    run = claim.run
+    config = with_settings(case, run.preset, run.set)
+    config[kind_of(config)]["window_steps"] = None
+    config.update(nodes=run.nodes, gpus=run.gpus, precision=run.precision, division=run.division)
+    return config
 
 
 def layout(row: Row) -> Iterator[Finding]:
@@ -227,7 +301,7 @@ def above_peak(row: Row) -> Iterator[Finding]:
 
 def utilisation(row: Row) -> Iterator[Finding]:
     """A utilisation follows from the speed by its publisher's formula, and from the device's own peak as well."""
-    printed, recomputed = row.number("mfu"), recompute_utilisation(row.claim, row.case)
+    printed, recomputed = row.number("mfu"), recompute_utilisation(row)
     if printed is None or recomputed is None:
         return
     if recomputed.fit in FAULTS:

@@ -11,7 +11,7 @@ from flagbench.manifests.model import Case, Catalog, Quirk
 from flagbench.manifests.rows import Claim, Source
 from flagbench.manifests.settings import preset_of
 from flagbench.report.export import table
-from tools.utilisation import Fit, recompute_utilisations
+from tools.claim_rules import Fit, read_rows, recompute_utilisation
 
 NOTICE = "<!-- GENERATED from manifests/ by `make compile`. Do not edit. -->\n"
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
@@ -160,7 +160,11 @@ def _utilisation(case: Case, catalog: Catalog) -> Iterator[str]:
         f"`mfu_published_formula`: {case.unit}/s of a device x {formula.flops_per_unit:g} FLOP / {peak}. "
         f"{formula.source.strip()}\n"
     )
-    entries = [entry for entry in recompute_utilisations(catalog) if catalog.claims[entry.claim].case == case.name]
+    entries = []
+    for row in read_rows(catalog, case):
+        entry = recompute_utilisation(row)
+        if entry is not None:
+            entries.append(entry)
     fitting = [entry for entry in entries if entry.fit in (Fit.ROUNDED, Fit.TRUNCATED)]
     if entries:
         yield f"It gives {len(fitting)} of {len(entries)} published values to the last digit.\n"

@@ -16,7 +16,7 @@ import pytest
 from catalogs import CATALOG
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.rows import Claim
-from tools.claim_conditions import contradicted
+from tools.claim_rules import contradicted
 
 CLAIMS = {claim.id: claim for claim in CATALOG.claims.values() if claim.source.project == "FlagPerf"}
 TRAINED = {name: claim for name, claim in CLAIMS.items() if CATALOG.cases[claim.case].kind != "measure"}
