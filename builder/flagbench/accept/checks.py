@@ -12,13 +12,13 @@ from msgspec import Struct
 
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
-from flagbench.expect.rows import reference_rows
+from flagbench.expect.rows import rows_beside
 from flagbench.machine.limits import MEMORY_BEFORE
 from flagbench.machine.vendors import older_drivers
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.model import Metric, Record
 from flagbench.verdict import rules, verify_baseline, verify_claim
-from flagbench.verdict.conditions import DEVICE, Agreement, agreement
+from flagbench.verdict.conditions import DEVICE, Agreement, agreement, gate_spec
 from flagbench.verdict.disturbance import others_on_devices, others_on_processors, throttled
 from flagbench.verdict.interval import Terms, estimate, quotient
 from flagbench.verdict.limits import LOW
@@ -366,9 +366,12 @@ def _nearby(record: Record, case: Case, catalog: Catalog) -> Iterator[tuple[Metr
     """Rows of the catalogue on this device, and MAMF's products in any shape, each after the metric that is compared
     with it, and with its value."""
     if case.kind != MEASURE:
-        for metric, row, published in reference_rows(record, catalog):
-            if metric.unit == published.unit:
-                yield metric, f"catalogue {row.id}", float(published.value)
+        gate = gate_spec(case)
+        measured = record.metric(gate.held_by or gate.name)
+        for row in rows_beside(record, catalog):
+            published = row.metric(gate.name)
+            if measured is not None and published is not None and measured.unit == published.unit:
+                yield measured, f"catalogue {row.id}", published.value
         return
     for claim in catalog.claims.values():
         published = claim.metrics[0]

@@ -9,11 +9,10 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple, cast
 
 from flagbench.errors import FlagbenchError
-from flagbench.expect.rows import differing, wanted_conditions
+from flagbench.expect.rows import cited_rows, wanted_conditions
 from flagbench.image_reference import case_and_stack
 from flagbench.machine.catalog import cards_here, stacks_here
 from flagbench.machine.devices import this_machine
-from flagbench.manifests.load import published_rows
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim, PublishedRow
@@ -194,10 +193,8 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[Candidat
                 as_claimed.append((takes, Candidate(case, f"as {claim.id}", seconds, claim.run.precision, settings)))
         for device in here:
             wanted = wanted_conditions(case, case.workload.task, device, gpus)
-            for row in published_rows(catalog):
-                is_cited = row.model == case.workload.model and not isinstance(row, Claim)
-                if is_cited and row.metric(case.gate) is not None and not differing(row, wanted):
-                    as_cited.append((0.0, Candidate(case, f"as {row.id}", _seconds_of_step(case, row, {}))))
+            for row in cited_rows(case, wanted, catalog):
+                as_cited.append((0.0, Candidate(case, f"as {row.id}", _seconds_of_step(case, row, {}))))
     ranked = []
     for group in (as_claimed, as_cited, others):
         group.sort(key=lambda each: (-each[0], each[1].case.name))

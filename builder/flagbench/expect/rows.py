@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.load import published_rows
 from flagbench.manifests.model import Case, Catalog
-from flagbench.manifests.rows import Claim, PublishedRow, PublishedValue
+from flagbench.manifests.rows import Claim, PublishedRow
 from flagbench.manifests.settings import reference_conditions
-from flagbench.records.model import Metric, Record
+from flagbench.records.model import Record
 from flagbench.verdict import VerifyResult, verify_reference
 from flagbench.verdict.conditions import DEVICE, Agreement, ConditionResult, compare_conditions
 from flagbench.verdict.interval import STANDARD, Terms
@@ -78,14 +78,12 @@ def nearest_reference(records: Sequence[Record], catalog: Catalog, terms: Terms 
     Raises FlagbenchError as `verify_claim`.
     """
     case = catalog.cases[records[0].case]
-    rows = [row for row in cited_rows(records[0], catalog) if row.metric(case.gate) is not None]
-    if not rows:
-        return None
-    return verify_reference(records, rows, case, terms=terms)
+    rows = rows_beside(records[0], catalog)
+    return verify_reference(records, rows, case, terms=terms) if rows else None
 
 
-def cited_rows(record: Record, catalog: Catalog) -> list[PublishedRow]:
-    """The rows of the record's device that state nothing else than it did; those that state most come first.
+def rows_beside(record: Record, catalog: Catalog) -> list[PublishedRow]:
+    """The cited rows of the record's device that state nothing else than it did; those that state most come first.
 
     A case with claims has none.
     """
@@ -102,29 +100,17 @@ def cited_rows(record: Record, catalog: Catalog) -> list[PublishedRow]:
     def unstated(row: PublishedRow) -> int:
         return sum(result.agreement is Agreement.NOT_PUBLISHED for result in compare(row, conditions))
 
+    return sorted(cited_rows(case, conditions, catalog), key=unstated)
+
+
+def cited_rows(case: Case, wanted: Mapping[str, Scalar], catalog: Catalog) -> list[PublishedRow]:
+    """The cited rows of a case's model that have the metric that decides, and state nothing else than is wanted."""
     rows = []
     for row in published_rows(catalog):
         is_cited = row.model == case.workload.model and not isinstance(row, Claim)
-        if is_cited and not differing(row, conditions):
+        if is_cited and row.metric(case.gate) is not None and not differing(row, wanted):
             rows.append(row)
-    return sorted(rows, key=unstated)
-
-
-def reference_rows(record: Record, catalog: Catalog) -> Iterator[tuple[Metric, PublishedRow, PublishedValue]]:
-    """What a run measured, with each row of `cited_rows` and the value of it that this is compared with.
-
-    As with a claim, a published metric is compared with what the case's manifest says that it is held by.
-    """
-    case = catalog.cases[record.case]
-    for row in cited_rows(record, catalog):
-        if row.speed is None:
-            continue
-        spec = case.metric(row.speed.name)
-        if spec is None:
-            continue
-        measured = record.metric(spec.held_by or spec.name)
-        if measured is not None:
-            yield measured, row, row.speed
+    return rows
 
 
 def _number(pattern: str, text: str) -> int | None:
