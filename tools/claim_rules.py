@@ -128,7 +128,7 @@ class Row:
 
     def finding(self, field: str, rule: str, published: str, expected: str) -> Finding:
         """A finding of this row."""
-        return Finding(f"manifests/claims/{self.claim.path.name}", self.claim.id, field, rule, published, expected)
+        return Finding(f"manifests/claims/{self.claim.case}.yaml", self.claim.id, field, rule, published, expected)
 
 
 def read_rows(catalog: Catalog, case: Case) -> list[Row]:

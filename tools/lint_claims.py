@@ -75,7 +75,7 @@ def compare_with_anomalies(claims: Iterable[Claim], findings: Iterable[Finding])
             rule = ANOMALIES.get(anomaly.id, anomaly.id)
             stated.add((claim.id, rule))
             if anomaly.id in ANOMALIES and (claim.id, rule) not in found:
-                file = f"manifests/claims/{claim.path.name}"
+                file = f"manifests/claims/{claim.case}.yaml"
                 published = f"the anomaly {anomaly.id} is listed"
                 remaining.append(Finding(file, claim.id, anomaly.field, rule, published, "the row does not have it"))
     remaining += [finding for finding in findings if (finding.row, finding.rule) not in stated]

@@ -25,7 +25,7 @@ from catalogs import CATALOG
 from flagbench.cli import main
 from flagbench.expect import answer as expect
 from flagbench.history.verdicts import CACHED_AS
-from flagbench.manifests.load import published_rows
+from flagbench.manifests.rows import published_rows
 from flagbench.verdict.rules import RULES
 from flagbench_core.exit_codes import ExitCode
 

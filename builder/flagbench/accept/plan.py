@@ -192,7 +192,7 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[Candidat
                 seconds = _seconds_of_step(case, claim, claim.run.set)
                 as_claimed.append((takes, Candidate(case, f"as {claim.id}", seconds, claim.run.precision, settings)))
         for device in here:
-            wanted = wanted_conditions(case, case.workload.task, device, gpus)
+            wanted = wanted_conditions(case, device, gpus)
             for row in cited_rows(case, wanted, catalog):
                 as_cited.append((0.0, Candidate(case, f"as {row.id}", _seconds_of_step(case, row, {}))))
     ranked = []

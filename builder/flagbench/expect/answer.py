@@ -15,10 +15,9 @@ from flagbench.machine.catalog import cards_here
 from flagbench.machine.devices import this_machine
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import Scalar
-from flagbench.manifests.load import published_rows
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, devices_named, near_names
 from flagbench.manifests.model import Catalog
-from flagbench.manifests.rows import Claim, PublishedRow
+from flagbench.manifests.rows import Claim, PublishedRow, published_rows
 from flagbench.manifests.settings import preset_of
 from flagbench.verdict.conditions import describe
 
@@ -149,7 +148,7 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
     else:
         what = "this machine has no accelerator that flagbench knows"
         raise FlagbenchError(what, remedy="name a device, for example --on h100-sxm")
-    wanted = wanted_conditions(case, task, device, gpus)
+    wanted = wanted_conditions(case, device, gpus)
     of_model = [row for row in published if row.model == model]
     of_model.sort(key=lambda row: _distance(row, wanted, device, catalog))
     same_task = [row for row in of_model if task in (None, row.task)]

@@ -8,9 +8,8 @@ from typing import Any
 
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
-from flagbench.manifests.load import published_rows
 from flagbench.manifests.model import Case, Catalog
-from flagbench.manifests.rows import Claim, PublishedRow
+from flagbench.manifests.rows import Claim, PublishedRow, published_rows
 from flagbench.manifests.settings import reference_conditions
 from flagbench.records.model import Record
 from flagbench.verdict import VerifyResult, verify_reference
@@ -27,11 +26,9 @@ _STATED = {
 """What rows of the catalogue state, by the condition of a record."""
 
 
-def wanted_conditions(
-    case: Case | None, task: str | None, device: DeviceModel, gpus: int | None
-) -> dict[str, Scalar]:
-    """What is asked for: the device and how many, and of a model also what its reference preset runs."""
-    found: dict[str, Any] = {"device": device.id, "devices": gpus, "task": task}
+def wanted_conditions(case: Case | None, device: DeviceModel, gpus: int | None) -> dict[str, Scalar]:
+    """What is asked for: the device and how many, and of a case also its task and what its reference preset runs."""
+    found: dict[str, Any] = {"device": device.id, "devices": gpus, "task": case and case.workload.task}
     if case is not None and case.kind != "measure":
         found["precision"] = case.default_precision
         reference = reference_conditions(case)

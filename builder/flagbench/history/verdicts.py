@@ -12,9 +12,9 @@ import msgspec
 from flagbench.console.output import counted
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import has_claims, nearest_reference
-from flagbench.manifests.load import load_catalog, manifests_root, published_rows
+from flagbench.manifests.load import load_catalog, manifests_root
 from flagbench.manifests.model import Catalog
-from flagbench.manifests.rows import CATALOGUE
+from flagbench.manifests.rows import CATALOGUE, published_rows
 from flagbench.records.blobs import Unread
 from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record

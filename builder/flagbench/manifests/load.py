@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,16 +15,7 @@ from flagbench.manifests.checks import check
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import Document, ManifestError, read_document
 from flagbench.manifests.model import Case, CaseManifest, Catalog
-from flagbench.manifests.rows import (
-    CATALOGUE,
-    CatalogueCases,
-    Claim,
-    ClaimsManifest,
-    PublishedRow,
-    Raw,
-    build_claim,
-    read_catalogue,
-)
+from flagbench.manifests.rows import CATALOGUE, CatalogueCases, Claim, ClaimsManifest, Raw, build_claim
 from flagbench.manifests.stack import Stack, StackManifest
 from flagbench.schema import shipped_manifests, violations
 from flagbench.system.files import expanded
@@ -91,17 +81,8 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
     rows: dict[str, Claim] = {}
     for doc in published:
         for raw in doc.data["claims"]:
-            rows[raw["id"]] = build_claim(raw, doc.data, doc.path, built[doc.data["case"]].workload, known)
+            rows[raw["id"]] = build_claim(raw, doc.data, built[doc.data["case"]].workload, known)
     return Catalog(root=folder, cases=built, devices=known, stacks=built_stacks, claims=rows if claims else _Unread())
-
-
-@lru_cache(maxsize=1)
-def published_rows(catalog: Catalog) -> tuple[PublishedRow, ...]:
-    """Every claim of the catalog, then every row that is only cited, whose files are read now.
-
-    Raises ManifestError (data) with every problem of these files.
-    """
-    return *catalog.claims.values(), *read_catalogue(catalog.root, catalog.devices)
 
 
 def _read_folder(root: Path, name: str, model: type, stem: str = "*") -> list[Document]:

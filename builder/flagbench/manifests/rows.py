@@ -11,9 +11,10 @@ import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -39,6 +40,9 @@ from flagbench.manifests.fields import (
 )
 from flagbench.system.files import read_text, reason
 from flagbench_core.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from flagbench.manifests.model import Catalog
 
 CATALOGUE = "catalogue"
 """The folder of the rows that are only cited."""
@@ -67,6 +71,7 @@ _COLUMNS = {
     "sequence": "sequence_length",
     "parallelism": "layout",
     "software": "software",
+    "conditions": "remarks",
 }
 """The condition that each of these columns of the catalogue states."""
 
@@ -148,9 +153,7 @@ class PublishedRow:
     may_be: tuple[str, ...] = ()
     """Ids of the devices that this word fits, where it is not said which of them."""
     conditions: Mapping[str, Scalar]
-    """By name, as in the publisher's words; absent or `not published` where the publisher is silent."""
-    further: str = ""
-    """Conditions without a name, in the publisher's words."""
+    """By name, in the publisher's words; absent or `not published` where the publisher is silent."""
     metrics: tuple[PublishedValue, ...]
     anomalies: tuple[Anomaly, ...] = ()
 
@@ -200,9 +203,9 @@ class PublishedRow:
 
     @property
     def remarks(self) -> str:
-        """All other conditions."""
+        """All other conditions, in the publisher's words, or of a claim each after its name."""
         others = [name for name in self.conditions if name not in _SHOWN_APART and self.text(name)]
-        return self.further or "; ".join(f"{name} {self.text(name)}" for name in others)
+        return self.text("remarks") or "; ".join(f"{name} {self.text(name)}" for name in others)
 
     @property
     def citation(self) -> str:
@@ -261,7 +264,6 @@ class Claim(PublishedRow, ClaimFields):
     """A published row with the case that runs it."""
 
     case: str
-    path: Path
 
     @property
     def precision_label(self) -> str | None:
@@ -358,7 +360,7 @@ class CatalogueLine:
 COLUMNS = tuple(field.name for field in fields(CatalogueLine))
 
 
-def build_claim(claim: Raw, file: Raw, path: Path, workload: Workload, devices: Mapping[str, DeviceModel]) -> Claim:
+def build_claim(claim: Raw, file: Raw, workload: Workload, devices: Mapping[str, DeviceModel]) -> Claim:
     """A claim of a file, with what all of them share: the case, and the source where there is only one."""
     sources = file.get("sources", {})
     # Every field is given, in its order: `flagbench list --json` prints them.
@@ -368,7 +370,6 @@ def build_claim(claim: Raw, file: Raw, path: Path, workload: Workload, devices: 
         "case": file["case"],
         "metrics": [{**absent, **metric, "source": sources.get(metric.get("source"))} for metric in claim["metrics"]],
         "source": file.get("source") or sources[claim["source"]],
-        "path": path,
         "model": workload.model,
         "task": workload.task,
     }
@@ -377,6 +378,15 @@ def build_claim(claim: Raw, file: Raw, path: Path, workload: Workload, devices: 
     if values["device_id"] is None:
         values["may_be"] = [device.id for device in find_cards(word, devices.values())]
     return msgspec.convert(values, Claim)
+
+
+@lru_cache(maxsize=1)
+def published_rows(catalog: Catalog) -> tuple[PublishedRow, ...]:
+    """Every claim of the catalog, then every row that is only cited, whose files are read now.
+
+    Raises ManifestError (data) with every problem of these files.
+    """
+    return *catalog.claims.values(), *read_catalogue(catalog.root, catalog.devices)
 
 
 def read_catalogue(root: Path, devices: Mapping[str, DeviceModel]) -> tuple[PublishedRow, ...]:
@@ -477,7 +487,6 @@ def _build_cited(
         device_id=first.device_id,
         may_be=() if first.device_id else fitting[first.device],
         conditions=conditions,
-        further=first.conditions,
         metrics=tuple(metrics),
     )
 

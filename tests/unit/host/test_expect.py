@@ -14,8 +14,7 @@ from catalogs import CATALOG
 from flagbench.console.page import Table
 from flagbench.expect.answer import answer, find_device
 from flagbench.expect.rows import rows_beside
-from flagbench.manifests.load import published_rows
-from flagbench.manifests.rows import PublishedValue
+from flagbench.manifests.rows import PublishedValue, published_rows
 from flagbench.records.read import read_record
 from unit.host.conftest import Flagbench
 

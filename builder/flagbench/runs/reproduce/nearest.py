@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from flagbench.errors import FlagbenchError
 from flagbench.machine.catalog import cards_here
@@ -30,23 +29,14 @@ def find_claim(name: str, catalog: Catalog) -> Claim:
 
 
 def nearest_lines(case: str, machine: Machine, catalog: Catalog, most: int = SHOWN) -> list[str]:
-    """The rows of a case, those first of which the least differs on a machine; one line each."""
+    """The claims of a case, those first of which the least differs on a machine; one line each."""
+    here = machine_conditions(machine, catalog)
     claims = [claim for claim in catalog.claims.values() if claim.case == case]
-    return [row.text for row in nearest_rows(claims, machine_conditions(machine, catalog))[:most]]
-
-
-@dataclass(frozen=True)
-class Nearest:
-    """A row, and what of this machine differs from it."""
-
-    claim: Claim
-    differing: tuple[ConditionResult, ...]
-
-    @property
-    def text(self) -> str:
-        """One line."""
-        what = "; ".join(describe(result) for result in self.differing)
-        return f"{self.claim.id}: {what or 'nothing known to differ'}"
+    lines = []
+    for claim in nearest_claims(claims, here)[:most]:
+        differing = "; ".join(map(describe, _differing(claim, here)))
+        lines.append(f"{claim.id}: {differing or 'nothing known to differ'}")
+    return lines
 
 
 def machine_conditions(machine: Machine, catalog: Catalog) -> dict[str, Scalar | None]:
@@ -60,17 +50,18 @@ def machine_conditions(machine: Machine, catalog: Catalog) -> dict[str, Scalar |
     return {DEVICE: model, "devices": machine.visible or None, "nodes": 1}
 
 
-def nearest_rows(claims: Iterable[Claim], here: Mapping[str, Scalar | None]) -> list[Nearest]:
-    """The rows of a case by how much of `here` differs, the device first; the nearest first."""
-    found = []
-    for claim in claims:
-        results = compare_conditions(here, here, claim.conditions)
-        found.append(Nearest(claim, tuple(result for result in results if result.forbids)))
+def nearest_claims(claims: Iterable[Claim], here: Mapping[str, Scalar | None]) -> list[Claim]:
+    """The claims of a case by how much of `here` differs, the device first; the nearest first."""
 
-    def distance(row: Nearest) -> tuple[bool, int, float]:
-        names = {result.name for result in row.differing}
-        published, mine = row.claim.conditions.get("devices"), here.get("devices")
-        apart = abs(published - mine) if isinstance(published, int) and isinstance(mine, int) else 0
+    def distance(claim: Claim) -> tuple[bool, int, float]:
+        names = [result.name for result in _differing(claim, here)]
+        published, mine = claim.count("devices"), here.get("devices")
+        apart = abs(published - mine) if published is not None and isinstance(mine, int) else 0
         return DEVICE in names, len(names), apart
 
-    return sorted(found, key=distance)
+    return sorted(claims, key=distance)
+
+
+def _differing(claim: Claim, here: Mapping[str, Scalar | None]) -> list[ConditionResult]:
+    """What of a machine differs from a claim."""
+    return [result for result in compare_conditions(here, here, claim.conditions) if result.forbids]

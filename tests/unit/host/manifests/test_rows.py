@@ -10,8 +10,8 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.manifests.documents import ManifestError
-from flagbench.manifests.load import load_catalog, published_rows
-from flagbench.manifests.rows import CATALOGUE, Claim, parse_lines, read_catalogue
+from flagbench.manifests.load import load_catalog
+from flagbench.manifests.rows import CATALOGUE, Claim, parse_lines, published_rows, read_catalogue
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import Edit
 
