@@ -18,8 +18,7 @@ from typing import Any
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.model import Case, Catalog
-from flagbench.manifests.printed import printed_number
-from flagbench.manifests.rows import Claim
+from flagbench.manifests.rows import Claim, printed_number
 from flagbench.manifests.settings import preset_of, with_settings
 from flagbench.verdict.derivation import Unknown, Value, derived_conditions, same
 from flagbench_core.evidence.section import kind_of

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from flagbench.manifests.device import Limits
 from flagbench.manifests.documents import Document
 from flagbench.manifests.fields import PeakPrecision
-from flagbench.manifests.printed import printed_number
+from flagbench.manifests.rows import printed_number
 from flagbench.manifests.settings import setting_fault
 from flagbench.schema import FieldPath
 from flagbench_core.evidence.section import MEASURE

@@ -11,6 +11,7 @@ import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -123,6 +124,17 @@ class PublishedValue:
         if self.printed is None or self.printed.endswith("%"):
             return str(self.value)
         return self.printed
+
+
+def printed_number(text: str) -> Decimal | None:
+    """`36.1%` as 0.361 and `0.0350` as 0.0350, every digit kept; None if the text is not a finite number."""
+    try:
+        number = Decimal(text.removesuffix("%").strip())
+    except InvalidOperation:
+        return None
+    if not number.is_finite():
+        return None
+    return number.scaleb(-2) if text.endswith("%") else number
 
 
 @dataclass(frozen=True)
