@@ -10,7 +10,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, Engine
 from flagbench.manifests.settings import setting_fault, with_settings
 from flagbench.plan.memory import StageMemory, forward_memory, fullest_stage
-from flagbench.plan.model import Layout, Model, Software, Step
+from flagbench.plan.model import MemoryTraits, Model, ParallelLayout, Step
 from flagbench.runs.request import read_setting
 
 GIB = 2**30
@@ -88,10 +88,10 @@ def planned(case: Case, preset: str, precision: str | None, settings: Sequence[s
 
 
 @dataclass(frozen=True)
-class Row:
+class LayoutRow:
     """A layout, with the recomputation that suits it best."""
 
-    layout: Layout
+    layout: ParallelLayout
     recompute: str
     memory: StageMemory
     """Of the stage that needs most."""
@@ -113,13 +113,13 @@ class Row:
         }
 
 
-def layouts(plan: Planned, devices: int, per_node: int) -> list[Layout]:
+def layouts(plan: Planned, devices: int, per_node: int) -> list[ParallelLayout]:
     """Every layout of that many devices that divides the model, its tensor parallelism inside a node.
 
     Raises FlagbenchError (usage) if no layout does.
     """
     found = [
-        Layout(tp, pp, devices // (tp * pp))
+        ParallelLayout(tp, pp, devices // (tp * pp))
         for tp in _sizes(plan, "tp", per_node)
         for pp in _sizes(plan, "pp", devices // tp)
         if devices == tp * pp or "dp" in plan.engine.layout
@@ -128,7 +128,9 @@ def layouts(plan: Planned, devices: int, per_node: int) -> list[Layout]:
         layout
         for layout in found
         if all(
-            _at(plan, path) % getattr(layout, axis) == 0 for axis in Layout._fields for path in _divided(plan, axis)
+            _at(plan, path) % getattr(layout, axis) == 0
+            for axis in ParallelLayout._fields
+            for path in _divided(plan, axis)
         )
     ]
     if not found:
@@ -169,7 +171,7 @@ def _at(plan: Planned, path: str) -> int:
     return int(found)
 
 
-def rows(plan: Planned, devices: int, per_node: int, memory: float, software: Software) -> list[Row]:
+def rows(plan: Planned, devices: int, per_node: int, memory: float, traits: MemoryTraits) -> list[LayoutRow]:
     """Every layout: those that fit into `memory` GiB, then those that are tight, then those that do not fit.
 
     Layouts that fit are sorted by recomputation, stages and tensor parallelism, the least first; those that do not
@@ -177,26 +179,26 @@ def rows(plan: Planned, devices: int, per_node: int, memory: float, software: So
     """
     found = []
     for layout in layouts(plan, devices, per_node):
-        choices = [_row(plan, layout, recompute, memory, software) for recompute in plan.recomputes]
+        choices = [_row(plan, layout, recompute, memory, traits) for recompute in plan.recomputes]
         found.append(min(choices, key=_order))
     return sorted(found, key=_order)
 
 
-def _order(row: Row) -> tuple[int, ...]:
+def _order(row: LayoutRow) -> tuple[int, ...]:
     if not row.fits:
         return (2, row.memory.in_use)
     recomputed = LEAST_RECOMPUTED_FIRST.index(row.recompute)
     return (int(row.tight), recomputed, row.layout.pp, row.layout.tp)
 
 
-def _row(plan: Planned, layout: Layout, recompute: str, memory: float, software: Software) -> Row:
+def _row(plan: Planned, layout: ParallelLayout, recompute: str, memory: float, traits: MemoryTraits) -> LayoutRow:
     step, model = plan.step(recompute), plan.model
     if plan.training:
-        needed = fullest_stage(model, step, layout, software)
+        needed = fullest_stage(model, step, layout, traits)
     else:
-        needed = forward_memory(model, step, layout, software)
+        needed = forward_memory(model, step, layout, traits)
     fits = needed.in_use <= memory * GIB
-    return Row(
+    return LayoutRow(
         layout,
         recompute,
         needed,

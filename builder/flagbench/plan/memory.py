@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flagbench.plan.model import GPU, Layout, Model, Software, Step
+from flagbench.plan.model import GPU, MemoryTraits, Model, ParallelLayout, Step
 
 FP32 = 4
 MIB = 2**20
@@ -75,10 +75,10 @@ class StageMemory:
         return {"tensors": self.tensors, "in_use": self.in_use}
 
 
-def _margin(layout: Layout, software: Software, *, training: bool) -> dict[str, int]:
+def _margin(layout: ParallelLayout, traits: MemoryTraits, *, training: bool) -> dict[str, int]:
     """`context` and `communicators` of a rank: one for each axis of the layout with several ranks, and in training
     one for the group that adds up the norm of the gradients."""
-    if not software.device:
+    if not traits.device:
         return {"context": 0, "communicators": 0}
     groups = [layout.tp, layout.pp, layout.dp]
     if training:
@@ -121,17 +121,17 @@ class _Sizes:
     """Elements: tokens x V / t."""
 
     @classmethod
-    def of(cls, model: Model, step: Step, layout: Layout, software: Software) -> _Sizes:
+    def of(cls, model: Model, step: Step, layout: ParallelLayout, traits: MemoryTraits) -> _Sizes:
         tokens, e, t, h = step.tokens, step.bytes, layout.tp, model.dim
         hidden = e * tokens * h // t
         wide = FP32 * tokens * h // t
         heads = step.micro_batch * model.heads // t * step.sequence_length
         # Without a fused norm: the scaled input and the input, both in fp32.
-        saved = hidden if software.fused_norm else 2 * wide
+        saved = hidden if traits.fused_norm else 2 * wide
         return cls(
             hidden=hidden,
             whole=e * tokens * h,
-            keeps_input=software.fused_norm or e == FP32,
+            keeps_input=traits.fused_norm or e == FP32,
             norm_input=saved + FP32 * tokens // t,  # and the reciprocal root of each token
             query=e * tokens * h // t,
             scores=e * heads * step.sequence_length,
@@ -182,12 +182,14 @@ class _Layer:
         return self.all - self.core + self.core_inputs if recompute == "selective" else self.all
 
 
-def stage_memory(model: Model, step: Step, layout: Layout, stage: int, software: Software = GPU) -> StageMemory:
+def stage_memory(
+    model: Model, step: Step, layout: ParallelLayout, stage: int, traits: MemoryTraits = GPU
+) -> StageMemory:
     """The memory of each rank of a stage, from the second step on.
 
     The first stage has min(p, m) micro-batches in flight, every later one a micro-batch less, at least one.
     """
-    sizes = _Sizes.of(model, step, layout, software)
+    sizes = _Sizes.of(model, step, layout, traits)
     parameters = model.parameters(layout, stage)
     elements = sum(parameters)  # their padding in the buffers is less than a thousandth
     replicas = layout.dp if step.distributed_optimizer else 1
@@ -195,14 +197,14 @@ def stage_memory(model: Model, step: Step, layout: Layout, stage: int, software:
     of_optimizer = 2 * FP32 if step.bytes == FP32 else 3 * FP32
     saved = _saved(model, step, layout, stage, sizes)
     in_flight = min(layout.pp - stage, step.micro_batches)
-    peak = _peak(model, step, layout, stage, software, sizes, saved * in_flight, saved)
-    if software.foreach_adam:
+    peak = _peak(model, step, layout, stage, traits, sizes, saved * in_flight, saved)
+    if traits.foreach_adam:
         update = FP32 * sum(parameters) // replicas
         largest = _largest_saved(step, sizes)
         kept = sum(FP32 * one for one in parameters if FP32 * one > largest) // replicas
     else:
         update, kept = 2 * FP32 * max(parameters), 0  # the root of the second moment, and the step size
-    if software.copying_reduce_scatter and step.distributed_optimizer:
+    if traits.copying_reduce_scatter and step.distributed_optimizer:
         update = max(update, FP32 * elements)
     return StageMemory(
         weights=step.bytes * elements,
@@ -215,17 +217,17 @@ def stage_memory(model: Model, step: Step, layout: Layout, stage: int, software:
         working=peak - saved * in_flight,
         update=update,
         kept=kept,
-        **_margin(layout, software, training=True),
+        **_margin(layout, traits, training=True),
     )
 
 
-def fullest_stage(model: Model, step: Step, layout: Layout, software: Software = GPU) -> StageMemory:
+def fullest_stage(model: Model, step: Step, layout: ParallelLayout, traits: MemoryTraits = GPU) -> StageMemory:
     """The stage whose ranks use most."""
-    stages = (stage_memory(model, step, layout, stage, software) for stage in range(layout.pp))
+    stages = (stage_memory(model, step, layout, stage, traits) for stage in range(layout.pp))
     return max(stages, key=lambda found: found.in_use)
 
 
-def _saved(model: Model, step: Step, layout: Layout, stage: int, sizes: _Sizes) -> int:
+def _saved(model: Model, step: Step, layout: ParallelLayout, stage: int, sizes: _Sizes) -> int:
     """Bytes that a micro-batch leaves on a stage until its backward pass."""
     layer, layers = _Layer.of(model, step, sizes), model.layers // layout.pp
     again = layers if step.recompute != "full" or step.recomputed_layers is None else step.recomputed_layers
@@ -267,9 +269,9 @@ def _mask_gradient(step: Step, layer: _Layer, sizes: _Sizes) -> int:
 def _peak(
     model: Model,
     step: Step,
-    layout: Layout,
+    layout: ParallelLayout,
     stage: int,
-    software: Software,
+    traits: MemoryTraits,
     sizes: _Sizes,
     saved: int,
     of_one: int,
@@ -286,7 +288,7 @@ def _peak(
     fc2, table = e * h * model.ffn // t, e * h * model.padded_vocabulary(t) // t
     # A linear layer's input gradient is scattered: the whole, this rank's part and, by gloo, a copy.
     scattered = sizes.whole + (sizes.hidden if split else 0)
-    scattered += sizes.whole if split and software.copying_reduce_scatter else 0
+    scattered += sizes.whole if split and traits.copying_reduce_scatter else 0
     full = step.recompute == "full" and step.recomputed_layers is None
     if stage > 0:
         saved += sizes.hidden  # the gradient that was sent last
@@ -314,7 +316,7 @@ def _peak(
     return max(moments)
 
 
-def forward_memory(model: Model, step: Step, layout: Layout, software: Software = GPU) -> StageMemory:
+def forward_memory(model: Model, step: Step, layout: ParallelLayout, traits: MemoryTraits = GPU) -> StageMemory:
     """The memory of each rank while it scores `micro_batch` sequences."""
     tokens, e, t, h = step.tokens, step.bytes, layout.tp, model.dim
     scores = step.micro_batch * model.heads // t * step.sequence_length**2  # elements
@@ -339,5 +341,5 @@ def forward_memory(model: Model, step: Step, layout: Layout, software: Software 
         working=max(moments),
         update=0,
         kept=0,
-        **_margin(layout, software, training=False),
+        **_margin(layout, traits, training=False),
     )

@@ -13,7 +13,7 @@ BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4}
 """Of a weight or an activation, by precision."""
 
 
-class Layout(NamedTuple):
+class ParallelLayout(NamedTuple):
     """`dp` replicas, each of `pp` pipeline stages, whose layers `tp` ranks share."""
 
     tp: int
@@ -60,7 +60,7 @@ class Model:
         """Rows of the embeddings over all of `tp` ranks."""
         return padded_vocabulary(self.vocab_size, self.vocab_multiple, tp)
 
-    def parameters(self, layout: Layout, stage: int) -> list[int]:
+    def parameters(self, layout: ParallelLayout, stage: int) -> list[int]:
         """Elements of each parameter of a rank of a stage, in the order of the module."""
         h, tp = self.dim, layout.tp
         matrices = [(h + 2 * self.kv_dim) * h // tp, h * h // tp, 2 * self.ffn * h // tp, self.ffn * h // tp]
@@ -103,8 +103,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Software:
-    """What the same code allocates differently."""
+class MemoryTraits:
+    """What the same code allocates differently with other software."""
 
     fused_norm: bool = True
     """rms_norm saves its input and output. torch's composite saves an fp32 copy of both, too. CUDA devices have a
@@ -118,18 +118,18 @@ class Software:
     """The memory is a device's, in which a process also has a context and NCCL's buffers."""
 
 
-GPU = Software()
+GPU = MemoryTraits()
 """An accelerator with torch 2.9 or later."""
-CPU = Software(fused_norm=False, foreach_adam=False, copying_reduce_scatter=True, device=False)
+CPU = MemoryTraits(fused_norm=False, foreach_adam=False, copying_reduce_scatter=True, device=False)
 """CPU ranks."""
 FUSED_NORM_FROM = (2, 9)
 FOREACH_ADAM_FROM = (2, 0)
 """Releases of torch."""
 
 
-def software_of(stack: Stack) -> Software:
+def memory_traits_of(stack: Stack) -> MemoryTraits:
     """What a stack allocates: by its device and its version of torch."""
     if stack.device_kind == "cpu":
         return CPU
     release = tuple(int(part) for part in stack.expects["torch"].split(".")[:2])
-    return Software(fused_norm=release >= FUSED_NORM_FROM, foreach_adam=release >= FOREACH_ADAM_FROM)
+    return MemoryTraits(fused_norm=release >= FUSED_NORM_FROM, foreach_adam=release >= FOREACH_ADAM_FROM)

@@ -13,8 +13,8 @@ from flagbench.image_reference import case_and_stack
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
-from flagbench.plan.layouts import GIB, TIGHT, Planned, Row, planned, rows, splits
-from flagbench.plan.model import GPU, Step, software_of
+from flagbench.plan.layouts import GIB, TIGHT, LayoutRow, Planned, planned, rows, splits
+from flagbench.plan.model import GPU, Step, memory_traits_of
 from flagbench.runs.request import RunOptions, check_options
 from flagbench_core.exit_codes import ExitCode
 
@@ -28,7 +28,7 @@ def _gib(count: int) -> str:
     return f"{count / GIB:.1f}"
 
 
-COLUMNS: dict[str, Callable[[Row], str]] = {
+LAYOUT_COLUMNS: dict[str, Callable[[LayoutRow], str]] = {
     "TP": lambda row: str(row.layout.tp),
     "PP": lambda row: str(row.layout.pp),
     "DP": lambda row: str(row.layout.dp),
@@ -41,7 +41,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """The layouts of a case on a number of devices, those that fit first."""
 
     planned: Planned
@@ -49,10 +49,10 @@ class Plan:
     options: RunOptions
     memory: float
     """GiB of a device."""
-    rows: Sequence[Row]
+    rows: Sequence[LayoutRow]
 
     @property
-    def first_fit(self) -> Row | None:
+    def first_fit(self) -> LayoutRow | None:
         """The first layout that fits; None if none does."""
         return self.rows[0] if self.rows[0].fits else None
 
@@ -114,9 +114,9 @@ class Plan:
         size = f"{step.micro_batch} x {step.sequence_length} tokens at a time"
         head = f"{case.name} in {self.planned.precision}: {batch}{size}, devices of {self.memory:g} GiB"
         table = Table(
-            tuple(COLUMNS),
-            [[cell(row) for cell in COLUMNS.values()] for row in self.rows],
-            right=frozenset(COLUMNS) - {"RECOMPUTE", "FITS"},
+            tuple(LAYOUT_COLUMNS),
+            [[cell(row) for cell in LAYOUT_COLUMNS.values()] for row in self.rows],
+            right=frozenset(LAYOUT_COLUMNS) - {"RECOMPUTE", "FITS"},
             styles={"no": "bold red", "tight": "bold yellow"},
             drop=("BATCH",),
         )
@@ -135,7 +135,7 @@ class Plan:
 
 def make_plan(
     name: str, catalog: Catalog, devices: int, per_node: int | None, memory: float | None, options: RunOptions
-) -> Plan:
+) -> MemoryPlan:
     """The plan of `case` or `case:stack` on that many devices.
 
     Args:
@@ -158,8 +158,8 @@ def make_plan(
     check_options(options, case, min(able, key=lambda one: one.device_kind == "cpu"))
     memory = _memory(memory, stack)
     plan = planned(case, options.preset, options.precision, options.set_)
-    software = GPU if stack is None else software_of(stack)
-    return Plan(plan, stack, options, memory, rows(plan, devices, per_node, memory, software))
+    traits = GPU if stack is None else memory_traits_of(stack)
+    return MemoryPlan(plan, stack, options, memory, rows(plan, devices, per_node, memory, traits))
 
 
 def _case_and_stack(name: str, catalog: Catalog) -> tuple[Case, Stack | None]:

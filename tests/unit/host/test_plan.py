@@ -16,7 +16,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.rows import Claim
 from flagbench.plan.layouts import Planned, layouts, planned, rows
 from flagbench.plan.memory import StageMemory, forward_memory, fullest_stage, stage_memory
-from flagbench.plan.model import CPU, GPU, Layout, Model, Software, Step, software_of
+from flagbench.plan.model import CPU, GPU, MemoryTraits, Model, ParallelLayout, Step, memory_traits_of
 from flagbench.plan.page import PREDICTION_ERROR
 
 from .conftest import ROOT
@@ -27,7 +27,7 @@ AQUILA = planned(CATALOG.cases["aquila-33b"], "reference", None, ())
 GIB = 2**30
 
 
-def accepted(plan: Planned, devices: int, per_node: int) -> list[Layout]:
+def accepted(plan: Planned, devices: int, per_node: int) -> list[ParallelLayout]:
     """The layouts that the image side accepts."""
     from flagbench_cases.shared import manifests
     from flagbench_core import config
@@ -43,7 +43,7 @@ def accepted(plan: Planned, devices: int, per_node: int) -> list[Layout]:
         except config.ConfigError:
             continue
         if per_node % tp == 0:
-            found.append(Layout(tp, pp, devices // (tp * pp)))
+            found.append(ParallelLayout(tp, pp, devices // (tp * pp)))
     return found
 
 
@@ -92,64 +92,71 @@ STEPS = st.builds(
     fused_attention=st.booleans(),
     distributed_optimizer=st.booleans(),
 )
-SOFTWARE = st.sampled_from([GPU, CPU, Software(fused_norm=False)])
+SOFTWARE = st.sampled_from([GPU, CPU, MemoryTraits(fused_norm=False)])
 
 
-def tensors(model: Model, step: Step, layout: Layout, software: Software) -> int:
-    return max(stage_memory(model, step, layout, stage, software).tensors for stage in range(layout.pp))
+def tensors(model: Model, step: Step, layout: ParallelLayout, traits: MemoryTraits) -> int:
+    return max(stage_memory(model, step, layout, stage, traits).tensors for stage in range(layout.pp))
 
 
 @settings(max_examples=60, deadline=None)
 @given(MODELS, STEPS, SOFTWARE)
-def test_splitting_needs_less(model: Model, step: Step, software: Software) -> None:
+def test_splitting_needs_less(model: Model, step: Step, traits: MemoryTraits) -> None:
     for pp in (1, 2):
-        by_tp = [stage_memory(model, step, Layout(tp, pp, 1), 0, software) for tp in (1, 2, 4, 8)]
+        by_tp = [stage_memory(model, step, ParallelLayout(tp, pp, 1), 0, traits) for tp in (1, 2, 4, 8)]
         for name in ("weights", "gradients", "optimizer", "activations"):
             sizes = [getattr(told, name) for told in by_tp]
             # Padding of the vocabulary, and norms, are on every rank.
             slack = 12 * 16 * 8 * model.dim
             assert all(later <= earlier + slack for earlier, later in itertools.pairwise(sizes)), name
-    by_pp = [stage_memory(model, step, Layout(2, pp, 1), 0, software) for pp in (1, 2, 4, 8)]
+    by_pp = [stage_memory(model, step, ParallelLayout(2, pp, 1), 0, traits) for pp in (1, 2, 4, 8)]
     for name in ("weights", "gradients", "optimizer"):
         sizes = [getattr(told, name) for told in by_pp]
         assert sizes == sorted(sizes, reverse=True)
 
 
 @settings(max_examples=60, deadline=None)
-@given(MODELS, STEPS, SOFTWARE, st.sampled_from([Layout(1, 1, 1), Layout(4, 2, 1), Layout(2, 8, 2)]))
-def test_recomputing_more_needs_less(model: Model, step: Step, software: Software, layout: Layout) -> None:
+@given(
+    MODELS,
+    STEPS,
+    SOFTWARE,
+    st.sampled_from([ParallelLayout(1, 1, 1), ParallelLayout(4, 2, 1), ParallelLayout(2, 8, 2)]),
+)
+def test_recomputing_more_needs_less(model: Model, step: Step, traits: MemoryTraits, layout: ParallelLayout) -> None:
     saved = [
-        stage_memory(model, dataclasses.replace(step, recompute=recompute), layout, 0, software).activations
+        stage_memory(model, dataclasses.replace(step, recompute=recompute), layout, 0, traits).activations
         for recompute in ("none", "selective", "full")
     ]
     assert saved == sorted(saved, reverse=True)
     some = dataclasses.replace(step, recompute="full", recomputed_layers=model.layers // layout.pp // 2)
-    assert saved[2] <= stage_memory(model, some, layout, 0, software).activations <= saved[0]
+    assert saved[2] <= stage_memory(model, some, layout, 0, traits).activations <= saved[0]
 
 
 @settings(max_examples=60, deadline=None)
 @given(MODELS, STEPS, SOFTWARE)
-def test_more_at_a_time_needs_more(model: Model, step: Step, software: Software) -> None:
-    layout = Layout(2, 4, 1)
+def test_more_at_a_time_needs_more(model: Model, step: Step, traits: MemoryTraits) -> None:
+    layout = ParallelLayout(2, 4, 1)
     for field in ("sequence_length", "micro_batch", "micro_batches"):
         larger = dataclasses.replace(step, **{field: 2 * getattr(step, field)})
-        assert tensors(model, larger, layout, software) >= tensors(model, step, layout, software)
-    first = stage_memory(model, step, layout, 0, software)
+        assert tensors(model, larger, layout, traits) >= tensors(model, step, layout, traits)
+    first = stage_memory(model, step, layout, 0, traits)
     if step.micro_batches > 3:
-        assert first.activations >= stage_memory(model, step, layout, 1, software).activations
+        assert first.activations >= stage_memory(model, step, layout, 1, traits).activations
     assert first.in_use >= first.tensors + first.context
 
 
 def test_a_distributed_optimizer_shares_its_states() -> None:
     model, step = LLAMA.model, LLAMA.step("full")
-    alone, two = (stage_memory(model, step, Layout(8, 4, dp), 0) for dp in (1, 2))
+    alone, two = (stage_memory(model, step, ParallelLayout(8, 4, dp), 0) for dp in (1, 2))
     assert two.optimizer * 2 == alone.optimizer
     whole = dataclasses.replace(step, distributed_optimizer=False)
-    assert stage_memory(model, whole, Layout(8, 4, 2), 0).optimizer == pytest.approx(alone.optimizer, rel=1e-6)
+    assert stage_memory(model, whole, ParallelLayout(8, 4, 2), 0).optimizer == pytest.approx(
+        alone.optimizer, rel=1e-6
+    )
     # bf16: fp32 weights and two moments; fp32: two moments.
     single = dataclasses.replace(step, precision="fp32")
-    assert alone.optimizer * 2 == stage_memory(model, single, Layout(8, 4, 1), 0).optimizer * 3
-    parameters = sum(model.parameters(Layout(8, 4, 1), 0))
+    assert alone.optimizer * 2 == stage_memory(model, single, ParallelLayout(8, 4, 1), 0).optimizer * 3
+    parameters = sum(model.parameters(ParallelLayout(8, 4, 1), 0))
     assert alone.weights + alone.gradients + alone.optimizer == pytest.approx(18 * parameters, rel=1e-6)
 
 
@@ -178,9 +185,9 @@ def predicted(claim: Claim) -> StageMemory:
     )
     ranks = claim.run.nodes * claim.run.gpus
     if not plan.training:
-        return forward_memory(plan.model, plan.step("none"), Layout(ranks, 1, 1))
+        return forward_memory(plan.model, plan.step("none"), ParallelLayout(ranks, 1, 1))
     tp, pp = int(values["tp"]), int(values["pp"])
-    layout = Layout(tp, pp, ranks // (tp * pp))
+    layout = ParallelLayout(tp, pp, ranks // (tp * pp))
     step = plan.step(values.get("recompute", "none"))
     if claim.conditions["recompute"] == "not published" and claim.case == LLAMA.case.name:
         step = dataclasses.replace(step, recomputed_layers=C500_RECOMPUTED)
@@ -246,8 +253,8 @@ def test_the_layout_that_ran_out_of_memory_needs_too_much() -> None:
     for layout in layouts(LLAMA3, 8, 8):
         step = dataclasses.replace(LLAMA3.step("none"), micro_batches=512 // layout.dp)
         found[layout] = fullest_stage(LLAMA3.model, step, layout).in_use / GIB
-    assert [layout for layout, needed in found.items() if needed > 80] == [Layout(1, 1, 8)]
-    assert sum(LLAMA3.model.parameters(Layout(1, 1, 1), 0)) == 7_539_855_360
+    assert [layout for layout, needed in found.items() if needed > 80] == [ParallelLayout(1, 1, 8)]
+    assert sum(LLAMA3.model.parameters(ParallelLayout(1, 1, 1), 0)) == 7_539_855_360
 
 
 # Order
@@ -276,17 +283,17 @@ def test_the_least_recomputation_that_fits_is_chosen() -> None:
     assert recomputed == sorted(recomputed, reverse=True)
 
 
-def test_the_software_of_a_stack() -> None:
-    told: dict[str, Any] = {name: software_of(stack) for name, stack in CATALOG.stacks.items()}
+def test_the_memory_traits_of_a_stack() -> None:
+    told: dict[str, Any] = {name: memory_traits_of(stack) for name, stack in CATALOG.stacks.items()}
     assert told["cpu"] == CPU
     assert told["c500-maca3"] == told["cuda13"] == GPU
-    assert told["a100-cuda11.8"] == Software(fused_norm=False)
+    assert told["a100-cuda11.8"] == MemoryTraits(fused_norm=False)
 
 
 def test_the_memory_of_an_h100_is_predicted() -> None:
     """A slice of Llama-3 8B, whose record is in docs/measured."""
     raw = json.loads((ROOT / "docs" / "measured" / "h100-llama3-8b-8-layers.json").read_text(encoding="utf-8"))
     step = planned(LLAMA3.case, "reference", None, ("batch_size=4",)).step("none")
-    needed = fullest_stage(Model.of(raw["config"]["model"]), step, Layout(1, 1, 1)).in_use / GIB
+    needed = fullest_stage(Model.of(raw["config"]["model"]), step, ParallelLayout(1, 1, 1)).in_use / GIB
     (measured,) = (metric["value"] for metric in raw["metrics"] if metric["name"] == "mem_peak")
     assert needed == pytest.approx(measured, rel=0.03)

@@ -155,7 +155,7 @@ def test_a_training_step_needs_what_is_predicted(found: Any, job: Job) -> None:
         fused_attention=job.fused,
         distributed_optimizer=job.distributed,
     )
-    layout = model.Layout(job.layout.tp, job.layout.pp, job.layout.dp)
+    layout = model.ParallelLayout(job.layout.tp, job.layout.pp, job.layout.dp)
     sizes = model.Model.of({**SHAPES[job.shape], "positions": length})
     for rank, (start, more) in enumerate(found(job)):
         stage = job.layout.coordinates(rank).pp
@@ -172,7 +172,9 @@ def test_a_forward_pass_needs_what_is_predicted(found: Any, job: Any) -> None:
     layout, precision = job
     config = aquila_bench.configured()
     step = model.Step(config["data"]["sequence_length"], 1, 1, precision, fused_attention=False)
-    told = memory.forward_memory(model.Model.of(config["model"]), step, model.Layout(layout.tp, 1, 1), model.CPU)
+    told = memory.forward_memory(
+        model.Model.of(config["model"]), step, model.ParallelLayout(layout.tp, 1, 1), model.CPU
+    )
     for start, more in found(job):
         assert told.tensors == pytest.approx(start + more, rel=0.05)
         assert told.tensors - start == pytest.approx(more, rel=0.1)
