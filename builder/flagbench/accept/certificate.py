@@ -34,7 +34,7 @@ from flagbench.records.bundle_documents import (
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.report.certificate_page import render
-from flagbench.report.junit import Case, Kind, junit_xml
+from flagbench.report.junit import JUnitCase, Kind, junit_xml
 from flagbench.system.clock import utc_now
 from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.result import Ratio
@@ -105,7 +105,7 @@ def junit_of(certificate: Mapping[str, Any]) -> bytes:
     """The checks as JUnit XML: one that is inconclusive is an error, not a failure."""
     kinds: dict[str, Kind | None] = {"PASS": None, "FAIL": "failure", "INCONCLUSIVE": "error"}
     cases = [
-        Case(
+        JUnitCase(
             f"{each['part']}: {each['name']}",
             f"{each['measured']}, against {each['against']}; limit: {each['limit']}",
             kinds[each["outcome"]],

@@ -9,7 +9,7 @@ from typing import Any
 
 from flagbench.console.page import Block, Lines, Table
 from flagbench.records.model import SlowestDevice
-from flagbench.report.charts import TONES, Chart, Row, ratio_row, row_chart
+from flagbench.report.charts import TONES, Chart, ChartRow, ratio_row, row_chart
 from flagbench.report.html import Sections, page
 from flagbench.report.verdict_page import STYLES, with_slowest
 from flagbench.verdict.efficiency import Efficiency
@@ -152,7 +152,7 @@ def _devices_chart(certificate: Mapping[str, Any]) -> Chart | None:
     devices = (each for each in certificate["devices"] if each["share"] is not None)
     for each in sorted(devices, key=lambda each: each["share"]):
         name, share = f"rank {each['rank']}, {each['uuid'] or each['name']}", f"{each['share']:.1%}"
-        rows.append(Row(name, each["share"], share, None, TONES["FAIL" if each["rank"] in failed else "PASS"]))
+        rows.append(ChartRow(name, each["share"], share, None, TONES["FAIL" if each["rank"] in failed else "PASS"]))
         cells.append((name, share))
     told = "1 is the median of the other devices. The worst device is the first, by the median of all measurements."
     title, label = "Speed of each device", "speed, of the other devices"

@@ -29,7 +29,7 @@ _LEFT, _RIGHT, _TOP, _FOOT, _EDGE = 52, 470, 12, 40, 10
 _STRETCHES = 60
 """Most parts in which the steps of a run are summarised."""
 _MOST_DOTS = 2000
-MOST_RUNS = 200
+RUNS_SHOWN = 200
 """Most runs in one chart, the newest."""
 _LEAST, _FARTHEST = 1e-100, 1e15
 """No axis is shorter or goes beyond, whatever a record says."""
@@ -113,7 +113,7 @@ def _beside(y: Axis) -> float:
 
 
 @dataclass(frozen=True)
-class Row:
+class ChartRow:
     """A value of a chart of rows, with its interval; `tone` is a class of the style sheet."""
 
     label: str
@@ -156,7 +156,7 @@ class Chart:
     description: str
     table: Table
     x: Axis
-    rows: tuple[Row, ...] = ()
+    rows: tuple[ChartRow, ...] = ()
     y: Axis | None = None
     lines: tuple[Line, ...] = ()
     band: tuple[float, float] | None = None
@@ -192,7 +192,7 @@ def row_chart(
     id: str,
     title: str,
     description: str,
-    rows: Sequence[Row],
+    rows: Sequence[ChartRow],
     table: Table,
     *,
     label: str,
@@ -217,9 +217,9 @@ TONES = {outcome: _CLASSES[style] for outcome, style in STYLES.items()}
 """The class of the style sheet by verdict, or by the outcome of a check."""
 
 
-def ratio_row(label: str, ratio: Ratio, outcome: str) -> Row:
+def ratio_row(label: str, ratio: Ratio, outcome: str) -> ChartRow:
     """A ratio with its interval, in the colour of its verdict, or of the outcome of a check."""
-    return Row(label, ratio.value, f"{ratio.value:.3f} {outcome}", ratio.ci95, TONES[outcome])
+    return ChartRow(label, ratio.value, f"{ratio.value:.3f} {outcome}", ratio.ci95, TONES[outcome])
 
 
 def ratio_chart(ratios: Mapping[str, tuple[Ratio, str]]) -> Chart | None:
@@ -345,7 +345,7 @@ def clock_chart(record: Record) -> Chart | None:
         slowed = throttled([device])
         longest = f", throttled {max(slowed.values()):.1f} s" if slowed else ""
         text = f"{number_text(busy)} MHz{longest}"
-        rows.append(Row(f"device {device.index}", busy, text, ends, "bad" if slowed else "s0"))
+        rows.append(ChartRow(f"device {device.index}", busy, text, ends, "bad" if slowed else "s0"))
         why = ", ".join(f"{why} {seconds:.1f} s" for why, seconds in reasons.items())
         cells.append((f"{device.index}", number_text(busy), interval(ends), why or "no"))
     told = (
@@ -375,7 +375,7 @@ def roof_chart(record: Record, device: DeviceModel | None) -> Chart | None:
         rates = measurement.devices or (measurement.rate,)
         share, of_peak = measurement.rate / peak, f"{number_text(peak / scale)} {unit}"
         ends = (min(rates) / peak, max(rates) / peak)
-        rows.append(Row(measurement.name, share, f"{share:.0%} of {of_peak}", ends))
+        rows.append(ChartRow(measurement.name, share, f"{share:.0%} of {of_peak}", ends))
         cells.append((measurement.name, f"{share:.1%}", of_peak))
         devices.append(slowest_of(record, measurement))
     told = "1 is the peak of the datasheet. A line reaches from the slowest device to the fastest."
@@ -396,7 +396,7 @@ def rate_charts(record: Record, device: DeviceModel | None) -> list[Chart | None
             if measured_in != unit or _peak(measurement, device):
                 continue
             rate = (measurement.rate if measurement.bus_rate is None else measurement.bus_rate) / scale
-            rows.append(Row(measurement.name, rate, f"{number_text(rate)} {unit}"))
+            rows.append(ChartRow(measurement.name, rate, f"{number_text(rate)} {unit}"))
             cells.append((measurement.name, number_text(rate)))
             devices.append(slowest_of(record, measurement))
         told = f"{unit} of a device, of what the datasheet has no peak for."
@@ -458,7 +458,7 @@ def run_chart(
     runs: Sequence[Run], title: str, label: str, *, band: tuple[float, float] | None = None, id: str = "runs"
 ) -> Chart | Note | None:
     """All runs from the oldest to the newest, which is marked; two runs in words, None for fewer."""
-    newest = sorted(runs, key=lambda run: (run.created_at, run.name))[-MOST_RUNS:]
+    newest = sorted(runs, key=lambda run: (run.created_at, run.name))[-RUNS_SHOWN:]
     if len(newest) < 2:
         return None
     if len(newest) < _LEAST_POINTS:

@@ -13,7 +13,7 @@ from flagbench_core.exit_codes import ExitCode
 Kind = Literal["failure", "error"]
 
 
-class Case(NamedTuple):
+class JUnitCase(NamedTuple):
     """One check: how it ended, and what it measured. `kind` is None where it passed."""
 
     name: str
@@ -22,7 +22,7 @@ class Case(NamedTuple):
     reason: str
 
 
-def junit_xml(suite: str, cases: Sequence[Case], seconds: float = 0.0) -> bytes:
+def junit_xml(suite: str, cases: Sequence[JUnitCase], seconds: float = 0.0) -> bytes:
     """A suite of checks. What could not be decided is an error, as it is no failure of what is tested."""
     counts = {kind: sum(case.kind == kind for case in cases) for kind in ("failure", "error")}
     attributes = {"name": suite, "tests": str(len(cases)), "time": f"{seconds:.1f}"}
@@ -43,13 +43,13 @@ def junit_of_verdict(result: VerifyResult) -> bytes:
     """The verdict of the whole, then of each metric that has one."""
     told = ", ".join(result.qualifiers)
     told = f"{result.outcome}: {told}" if told else result.outcome
-    cases = [Case("verdict", told, _kind(result.verdict), result.reason)]
+    cases = [JUnitCase("verdict", told, _kind(result.verdict), result.reason)]
     for metric in result.metrics:
         if metric.verdict is not None:
             measured = "" if metric.measured is None else metric.measured.text(metric.unit)
             told = f"{measured}; {result.against.side}: {metric.expected.text(metric.unit)}; ratio {metric.ratio}"
             told = f"{metric.verdict.value}: {told}"
-            cases.append(Case(metric.name, told, _kind(metric.verdict), metric.reason))
+            cases.append(JUnitCase(metric.name, told, _kind(metric.verdict), metric.reason))
     return junit_xml(f"flagbench verify {result.against.id}", cases)
 
 

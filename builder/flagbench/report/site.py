@@ -49,7 +49,7 @@ from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Ratio, number_text
 from flagbench.verdict.series import series_verdict, with_series
 
-INDEX = "index.html"
+INDEX_PAGE = "index.html"
 NEWEST = 50
 """Records that have a page of their own."""
 _CONFIGURATIONS = 6
@@ -147,7 +147,7 @@ def store_pages(store: Store) -> Iterator[tuple[str, str]]:
             record = read_record(content)
             ended_well = record.status.state == "ok"
             before = newest.get(record.config_digest or "") if ended_well else None
-            text = run_page([record], catalog, entry.record_id, home=INDEX, before=before)
+            text = run_page([record], catalog, entry.record_id, home=INDEX_PAGE, before=before)
             pages.add(entry.record_id)
             yield file_name("record", entry.record_id), text
             if ended_well and record.config_digest is not None and loss_curve(record):
@@ -164,7 +164,7 @@ def store_pages(store: Store) -> Iterator[tuple[str, str]]:
         runs = [by_id[run.record_id] for run in each.runs if run.record_id in by_id]
         if runs:
             yield file_name("series", each.series_id), _series_page(store, catalog, each, runs, pages)
-    yield INDEX, _index(store, found, claims, devices, series, pages)
+    yield INDEX_PAGE, _index(store, found, claims, devices, series, pages)
 
 
 def _by(entries: Iterable[StoredRecord], key: Callable[[Summary], str | None]) -> dict[str, list[StoredRecord]]:
@@ -196,7 +196,7 @@ def _claim_page(claim: str, row: Claim | None, entries: Sequence[StoredRecord], 
     chart = run_chart(runs, "All comparable runs against the published row", "ratio", band=(LOW, HIGH))
     lead = row.title if row is not None else "This row is no longer in the catalogue."
     sections: Sections = {"Records": [_listing(entries, pages, with_claims=False)], "As published": facts}
-    return page(claim, lead, [chart], sections, home=INDEX)
+    return page(claim, lead, [chart], sections, home=INDEX_PAGE)
 
 
 def _device_page(
@@ -217,7 +217,7 @@ def _device_page(
     lead = "A chart of runs has those of one configuration, with any seed, on all machines with this device."
     peaks = [] if known is None else _peaks(known)
     sections: Sections = {"Records": [_listing(entries, pages)], "As published": peaks}
-    return page(device, lead, charts, sections, home=INDEX)
+    return page(device, lead, charts, sections, home=INDEX_PAGE)
 
 
 def _roofs(store: Store, entries: Sequence[StoredRecord], device: DeviceModel | None) -> list[Chart | Note | None]:
@@ -254,9 +254,11 @@ def _series_page(
             checked = check_series(store, series)
             if found := checked.records or checked.failed:
                 listing = _listing(entries, pages)
-                return run_page(found, catalog, title, home=INDEX, series=checked, charts=[chart], listing=listing)
+                return run_page(
+                    found, catalog, title, home=INDEX_PAGE, series=checked, charts=[chart], listing=listing
+                )
     lead += f" The verdict on all of them: flagbench verify {series.series_id}"
-    return page(title, lead, [chart], {"Records": [_listing(entries, pages)]}, home=INDEX)
+    return page(title, lead, [chart], {"Records": [_listing(entries, pages)]}, home=INDEX_PAGE)
 
 
 def _speeds(entries: Iterable[StoredRecord]) -> list[Run]:
