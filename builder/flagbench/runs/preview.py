@@ -13,7 +13,7 @@ from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.settings import schedule
 from flagbench.runs.launchers.describe import Described
-from flagbench.runs.launchers.estimate import Estimate
+from flagbench.runs.launchers.estimate import DurationEstimate
 from flagbench.runs.memory import MemoryHere
 from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
@@ -34,7 +34,7 @@ def warn_of_memory(memory: MemoryHere | None) -> None:
 def show(
     target: Target,
     described: Described | None,
-    expected: Estimate | None,
+    expected: DurationEstimate | None,
     memory: MemoryHere | None,
     *,
     command: str,
@@ -109,7 +109,7 @@ def print_rows(rows: Mapping[str, str]) -> None:
         print(visible(f"{name:<{width}}  {value}"))
 
 
-def time_of_run(expected: Estimate | None) -> str:
+def time_of_run(expected: DurationEstimate | None) -> str:
     """How long a run takes, where that is known."""
     if expected is None:
         return "unknown: no stored run and no published row of this configuration says it"
@@ -131,7 +131,7 @@ def asks(request: RunRequest, *, yes: bool) -> bool:
     return True
 
 
-def confirm(expected: Estimate | None) -> None:
+def confirm(expected: DurationEstimate | None) -> None:
     """Ask whether to run the published size on a processor. Raises typer.Abort unless the answer is yes."""
     # All on stderr: stdout is for the record.
     typer.echo(

@@ -21,7 +21,7 @@ LOOKED_AT = 50
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DurationEstimate:
     """Expected duration, and its source."""
 
     seconds: float
@@ -33,7 +33,9 @@ class Estimate:
         return f"about {_duration(self.seconds)}, by {self.basis}"
 
 
-def estimate(described: Described | None, stack: Stack, store: Store, claims: Iterable[Claim]) -> Estimate | None:
+def estimate(
+    described: Described | None, stack: Stack, store: Store, claims: Iterable[Claim]
+) -> DurationEstimate | None:
     """From the newest run of this configuration, with any seed, that ended well, else from a published row of it."""
     if described is None:
         return None
@@ -41,13 +43,13 @@ def estimate(described: Described | None, stack: Stack, store: Store, claims: It
     return _as_before(described, stack, store) or _as_published(described.config, rows)
 
 
-def _as_before(described: Described, stack: Stack, store: Store) -> Estimate | None:
+def _as_before(described: Described, stack: Stack, store: Store) -> DurationEstimate | None:
     digest = unseeded(described.config)
     try:
         for entry in islice(store.list(described.config["case"], *stack.names), LOOKED_AT):
             run = entry.summary
             if run and run.duration and run.state == "ok" and run.unseeded_digest == digest:
-                return Estimate(run.duration, f"the run {entry.record_id} of the same configuration")
+                return DurationEstimate(run.duration, f"the run {entry.record_id} of the same configuration")
     except FlagbenchError:
         pass  # an unreadable store is reported when the record is stored
     return None
@@ -63,19 +65,19 @@ def _is_row_of(claim: Claim, config: Mapping[str, Any], stack: Stack) -> bool:
     return fits and ours and same
 
 
-def _as_published(config: Mapping[str, Any], claims: Iterable[Claim]) -> Estimate | None:
+def _as_published(config: Mapping[str, Any], claims: Iterable[Claim]) -> DurationEstimate | None:
     """By the row's e2e_time for the whole published run, by its p_core for a window of steps; a measurement says."""
     train, devices = schedule(config), config["nodes"] * config["gpus"]
     if "seconds" in train and train["window_steps"] is not None:
-        return Estimate(train["seconds"], "the time limit of its measurements, start-up left out")
+        return DurationEstimate(train["seconds"], "the time limit of its measurements, start-up left out")
     for claim in claims:
         whole, speed = claim.metric("e2e_time"), claim.metric("p_core")
         row = f"the published row {claim.id} on {claim.conditions['device_model']}"
         if train["window_steps"] is None and whole is not None:
-            return Estimate(whole.value, f"e2e_time of {row}")
+            return DurationEstimate(whole.value, f"e2e_time of {row}")
         if train["window_steps"] is not None and speed is not None and speed.scope == "job":
             samples = (train["warmup_steps"] + train["window_steps"]) * train["batch_size"] * devices
-            return Estimate(samples / speed.value, f"p_core of {row}, start-up left out")
+            return DurationEstimate(samples / speed.value, f"p_core of {row}, start-up left out")
     return None
 
 

@@ -399,7 +399,7 @@ def _ascii(text: str) -> str:
     return re.sub(r"[^ -~]", lambda found: f"\\U{ord(found[0]):08x}", text)
 
 
-_SECONDS = 30
+_KUBECTL_SECONDS = 30
 
 
 def health() -> Diagnosis:
@@ -425,14 +425,14 @@ def submit(job: str) -> str:
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=_SECONDS,
+            timeout=_KUBECTL_SECONDS,
             check=False,
         )
         if done.returncode == 0:
             return done.stdout.strip()
         reason = " ".join(done.stderr.split())
     except subprocess.TimeoutExpired:
-        reason = f"no answer in {_SECONDS} s"
+        reason = f"no answer in {_KUBECTL_SECONDS} s"
     except OSError as error:
         reason = str(error.strerror)
     raise FlagbenchError(

@@ -10,7 +10,7 @@ from flagbench.console.terminal import visible
 from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.manifests.rows import Claim
 from flagbench.report import verdict_table
-from flagbench.runs.launchers.estimate import Estimate
+from flagbench.runs.launchers.estimate import DurationEstimate
 from flagbench.runs.preview import print_rows, time_of_run
 from flagbench.runs.reproduce.budget import LimitOptions
 from flagbench.runs.reproduce.repeat import Measured, Reproduction
@@ -46,13 +46,13 @@ def announce(asked: Reproduction, *, dry_run: bool = False) -> None:
             print_note(f"{finding.name}: {_line(finding)}")
 
 
-def warn_of_limit(limits: LimitOptions, expected: Estimate | None) -> None:
+def warn_of_limit(limits: LimitOptions, expected: DurationEstimate | None) -> None:
     """On stderr: that the limit is too low for a single run, as far as is known."""
     if limits.minutes is not None and expected is not None and expected.seconds > 60 * limits.minutes:
         print_note(f"warn: limit: {limits.minutes:.4g} min end the first run; it should take {expected.text}")
 
 
-def dry_run(asked: Reproduction, expected: Estimate | None, *, as_json: bool) -> None:
+def dry_run(asked: Reproduction, expected: DurationEstimate | None, *, as_json: bool) -> None:
     """Print what would run."""
     plan, target, limits = asked.plan, asked.target, asked.limits
     facts = {
