@@ -14,7 +14,7 @@ import pytest
 
 from flagbench.history.selection import State, state_of
 from flagbench.records.blobs import INDEX, StoreError, Unread
-from flagbench.records.read import MAX_BYTES
+from flagbench.records.read import MAX_RECORD_BYTES
 from flagbench.records.removal import may_be_removed
 from flagbench.records.store import Store, open_store
 from flagbench.records.store_doctor import probe
@@ -104,7 +104,7 @@ def test_a_key_that_can_only_write_stores_and_shows_nothing(
     [
         (record(), {}, "no sha256"),
         (record()[:-1] + b" }", {"sha256": hashlib.sha256(record()).hexdigest()}, "checksum"),
-        (b"{" * (MAX_BYTES + 1), {"sha256": "0" * 64}, "larger"),
+        (b"{" * (MAX_RECORD_BYTES + 1), {"sha256": "0" * 64}, "larger"),
     ],
 )
 def test_an_object_that_was_changed_is_damaged_and_hides_nothing(

@@ -22,7 +22,7 @@ from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.records.bundle_archive import BundleError, pack, unpacked
 from flagbench.records.model import Record
-from flagbench.records.read import MAX_BYTES, read_record
+from flagbench.records.read import MAX_RECORD_BYTES, read_record
 from flagbench.system.checkout import commit
 from flagbench.system.files import reason
 from flagbench_core import __version__
@@ -149,7 +149,7 @@ def read_records(files: Mapping[str, Path]) -> dict[str, Record]:
     found = {}
     for name in files:
         if name.startswith(f"{RECORDS}/"):
-            record = read_record(read_part(files[name], MAX_BYTES, name), name)
+            record = read_record(read_part(files[name], MAX_RECORD_BYTES, name), name)
             if record_path(record.record_id) != name:
                 raise BundleError(f"its {name} is the record {record.record_id}")
             found[record.record_id] = record

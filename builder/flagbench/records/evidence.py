@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from flagbench.records.scalars import Amount, Count, Number, Positive
+from flagbench.records.scalars import Amount, Count, Number, PositiveCount
 
 
 class RunLengths(Struct, frozen=True):
     """A column as runs of equal numbers: (blocks, number of each)."""
 
-    runs: tuple[tuple[Positive, Count], ...]
+    runs: tuple[tuple[PositiveCount, Count], ...]
 
 
 class Packed(Struct, frozen=True):
@@ -30,7 +30,7 @@ Column = Count | tuple[Count, ...] | RunLengths
 class Collectives(Struct, frozen=True):
     """Microseconds until each rank's first collective, and of waiting in collectives: sums of blocks, as columns."""
 
-    block: Positive
+    block: PositiveCount
     first: Count | tuple[Column, ...] | Packed
     wait: Count | tuple[Column, ...] | Packed
 
@@ -46,7 +46,7 @@ class Span(Struct, frozen=True):
     part: Literal["warmup", "window"]
     """window: the steps of p_core, p_val_core or p_infer_core."""
     first_step: Count
-    steps: Positive
+    steps: PositiveCount
     columns: dict[str, Count | tuple[Column, ...] | Packed]
     """Microseconds: host, device, data_wait, to_device, after; samples, samples_published, tokens, tokens_useful."""
     flops: dict[str, Count | tuple[Count, ...] | Packed]
@@ -66,10 +66,10 @@ class Span(Struct, frozen=True):
 class Evidence(Struct, frozen=True):
     """What the record's numbers follow from (`flagbench_core.evidence`): times in microseconds, memory in bytes."""
 
-    version: Positive
-    block: Positive
+    version: PositiveCount
+    block: PositiveCount
     """Steps per block; the last block of a span may be shorter. The number of a block is the sum of its steps."""
-    ranks: Positive
+    ranks: PositiveCount
     spans: tuple[Span, ...]
     """All steps that every rank finished, without gaps."""
     roofs: tuple[Span, ...] = ()

@@ -17,7 +17,7 @@ from flagbench.records.scalars import (
     Fraction,
     Name,
     Number,
-    Positive,
+    PositiveCount,
     RecordId,
     RunId,
     Scalar,
@@ -42,7 +42,7 @@ class Metric(Struct, frozen=True):
     value: Number
     unit: str
     scope: Literal["job", "node", "device"]
-    n: Positive | None = None
+    n: PositiveCount | None = None
     stdev: Amount | None = None
     ci95: tuple[Number, Number] | None = None
     ci_method: str | None = None
@@ -98,9 +98,9 @@ class Builder(Struct, frozen=True):
 class Layout(Struct, frozen=True):
     """How the ranks share the model: data-parallel replicas, tensor-parallel parts, pipeline stages."""
 
-    dp: Positive
-    tp: Positive
-    pp: Positive
+    dp: PositiveCount
+    tp: PositiveCount
+    pp: PositiveCount
 
 
 class Device(Struct, frozen=True):
@@ -136,8 +136,8 @@ class Image(Struct, frozen=True):
 class System(Struct, frozen=True):
     """The machines and devices of the run."""
 
-    nodes: Positive
-    devices_per_node: Positive
+    nodes: PositiveCount
+    devices_per_node: PositiveCount
     devices: tuple[Device, ...]
     driver: str | None = None
     versions: dict[str, str] = {}
@@ -305,7 +305,7 @@ class Measurement(Struct, frozen=True):
     name: str
     operation: str
     unit: str
-    repeats: Positive
+    repeats: PositiveCount
     """The last ones, which were kept."""
     steady: bool
     """Whether they neither drift nor scatter on any device."""
@@ -320,15 +320,15 @@ class Measurement(Struct, frozen=True):
     devices: tuple[Amount, ...] = ()
     """Of each rank, of at most 64."""
     precision: str | None = None
-    shape: tuple[Positive, ...] = ()
+    shape: tuple[PositiveCount, ...] = ()
     """m, n and k of a product of (m, k) by (k, n)."""
     transposed: bool | None = None
     """Whether the second factor is stored as (n, k)."""
-    tried: Positive | None = None
+    tried: PositiveCount | None = None
     """Shapes of which this one was the fastest."""
-    cleared_bytes: Positive | None = None
+    cleared_bytes: PositiveCount | None = None
     """Of a buffer that is zeroed before each product, so that its operands are not in a cache."""
-    bytes: Positive | None = None
+    bytes: PositiveCount | None = None
     pinned: bool | None = None
     """Whether the memory of the host is pinned."""
 
@@ -498,7 +498,7 @@ class Record(Struct, frozen=True):
     """The resolved configuration; None where it could not be resolved."""
     config_digest: Digest | None
     """sha256 of `config` as canonical JSON: sorted keys, no spaces."""
-    conditions: Mapping[str, Scalar]
+    conditions: Mapping[str, Scalar | None]
     """What a claim's conditions are compared with; None where it could not be found out."""
     system: System
     software: Software

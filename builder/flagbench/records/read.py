@@ -26,7 +26,7 @@ from flagbench_core.exit_codes import ExitCode
 
 VERSION = Record.VERSION
 
-MAX_BYTES = 1_000_000
+MAX_RECORD_BYTES = 1_000_000
 """Bytes. A run keeps its record below; a larger file is refused without reading it."""
 MAX_VALUES = 300_000
 """Commas and opening brackets in a record: their number bounds the memory and time that parsing takes."""
@@ -86,7 +86,7 @@ def read_content(file: Path | None) -> tuple[bytes, str]:
     """The bytes of a file or of standard input (None), and what errors call it. Raises RecordError."""
     name = "standard input" if file is None else brief(str(file))
     try:
-        return (read_stdin(MAX_BYTES) if file is None else read_input(file, MAX_BYTES)), name
+        return (read_stdin(MAX_RECORD_BYTES) if file is None else read_input(file, MAX_RECORD_BYTES)), name
     except OSError as error:
         raise RecordError(
             f"{'the record ' if file else ''}{name} cannot be read: {reason(error)}",
@@ -97,8 +97,9 @@ def read_content(file: Path | None) -> tuple[bytes, str]:
 def parse(content: bytes, name: str) -> dict[str, Any]:
     """Parse a JSON object without validating its fields; `name` is what errors call it.
 
-    It must be UTF-8 without duplicate fields, lone surrogates, NaN or numbers beyond LARGEST, and keep to MAX_BYTES,
-    MAX_VALUES and MAX_DEPTH. Raises RecordError for anything else, and for JSON that is not a `record/v1`.
+    It must be UTF-8 without duplicate fields, lone surrogates, NaN or numbers beyond LARGEST, and keep to
+    MAX_RECORD_BYTES, MAX_VALUES and MAX_DEPTH. Raises RecordError for anything else, and for JSON that is not a
+    `record/v1`.
     """
     if content.startswith(b"\x1f\x8b"):
         raise RecordError(
@@ -176,8 +177,8 @@ def date_fault(created_at: str) -> str | None:
 
 def _strict_json(content: bytes) -> Any:
     """Parse JSON. Raises ValueError or RecursionError for what `parse` does not allow."""
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"it has {len(content):,} bytes, more than the {MAX_BYTES:,} allowed")
+    if len(content) > MAX_RECORD_BYTES:
+        raise ValueError(f"it has {len(content):,} bytes, more than the {MAX_RECORD_BYTES:,} allowed")
     if not content.strip():
         raise ValueError("it is empty")
     if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:

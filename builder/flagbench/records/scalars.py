@@ -18,11 +18,11 @@ RunId = Annotated[str, Meta(pattern=rf"^{RUN_ID}\Z")]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*\Z")]
 Digest = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
 Time = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z\Z")]
-Scalar = str | int | float | bool | None
+Scalar = str | int | float | bool
 Number = int | float
 Count = Annotated[int, Meta(ge=0)]
 MOST_RANKS = 100_000
-Positive = Annotated[int, Meta(ge=1)]
+PositiveCount = Annotated[int, Meta(ge=1)]
 Amount = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
 """A number that is not negative."""
 Fraction = Annotated[float, Meta(ge=0, le=1)] | Annotated[int, Meta(ge=0, le=1)]

@@ -22,7 +22,7 @@ from flagbench.records.blobs import ListingDenied, StoreError, Unread
 from flagbench.records.model import Image, Record
 from flagbench.records.read import read_record
 from flagbench.records.series_document import (
-    MAX_BYTES,
+    MAX_SERIES_BYTES,
     SIDES,
     SeriesDocument,
     SeriesError,
@@ -106,7 +106,7 @@ def _load(store: Store, series_id: str, keys: set[str]) -> SeriesDocument:
     if whole not in keys and begun not in keys:
         raise _absent(store, series_id)
     key = whole if whole in keys else begun
-    series = parse_series(blobs.get(key, MAX_BYTES), blobs.location(key))
+    series = parse_series(blobs.get(key, MAX_SERIES_BYTES), blobs.location(key))
     if series.series_id != series_id:
         raise SeriesError(f"{blobs.location(key)} is the series {series.series_id}")
     if key == begun:

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.records.model import Builder
-from flagbench.records.scalars import Count, Digest, Name, Positive, RecordId, RunId, Time
+from flagbench.records.scalars import Count, Digest, Name, PositiveCount, RecordId, RunId, Time
 from flagbench_core.exit_codes import ExitCode
 
 MAX_RUNS = 1000
-MAX_BYTES = 4 * 2**20
+MAX_SERIES_BYTES = 4 * 2**20
 """Bytes of a document of MAX_RUNS runs, with room."""
 LONGEST_NAME = 64
 SERIES_NAME = re.compile(rf"[0-9A-Za-z][0-9A-Za-z_-]{{0,{LONGEST_NAME - 1}}}")
@@ -45,7 +45,7 @@ class SeriesError(FlagbenchError):
 class SeriesRun(Struct, frozen=True):
     """One run of a series. What is unknown is None."""
 
-    run: Positive
+    run: PositiveCount
     """Its number, from 1."""
     run_id: RunId
     seed: Annotated[int, Meta(ge=0, le=MAX_SEED)]
@@ -105,7 +105,7 @@ class SeriesDocument(Struct, frozen=True):
     """None: it has not ended, or was killed."""
     interleaved_with: RunId | None = None
     """The id of the series whose runs alternate with these."""
-    looks: tuple[Positive, ...] | None = None
+    looks: tuple[PositiveCount, ...] | None = None
     """The numbers of runs after which it may end because its verdict is decided, fixed in advance."""
 
     @property
@@ -176,8 +176,8 @@ def parse_series(content: bytes, name: str) -> SeriesDocument:
 
     Raises SeriesError (DATA) for anything else. Whether it is consistent is checked with its records.
     """
-    if len(content) > MAX_BYTES:
-        raise SeriesError(f"{name} has {len(content):,} bytes, more than the {MAX_BYTES:,} of a series")
+    if len(content) > MAX_SERIES_BYTES:
+        raise SeriesError(f"{name} has {len(content):,} bytes, more than the {MAX_SERIES_BYTES:,} of a series")
     try:
         version = msgspec.json.decode(content, type=_Schema).schema
         if version != SeriesDocument.VERSION:

@@ -21,7 +21,7 @@ from flagbench.records.bucket_blobs import BucketBlobs, request_errors, store_er
 from flagbench.records.bundles import Bundles
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.index import Index, Summary, summary_of
-from flagbench.records.read import MAX_BYTES, parse, read_record
+from flagbench.records.read import MAX_RECORD_BYTES, parse, read_record
 from flagbench.records.scalars import SHORT_ID
 from flagbench.records.store_keys import Place, check_record_id, parse_key, prefix
 from flagbench.system.user_folders import data_folder
@@ -30,7 +30,7 @@ from flagbench_core.layout import AddressError, folder_of
 from flagbench_core.redaction import redact
 from flagbench_core.s3 import parse_address
 
-VARIABLE = "FLAGBENCH_STORE"
+STORE_VARIABLE = "FLAGBENCH_STORE"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -260,7 +260,7 @@ class Store:
     def _load(self, blob: Blob) -> bytes:
         """The bytes of a record, checked against its key."""
         location = self.blobs.location(blob.key)
-        content = self.blobs.get(blob.key, MAX_BYTES)
+        content = self.blobs.get(blob.key, MAX_RECORD_BYTES)
         raw = parse(content, f"the stored record {location}")
         place = parse_key(blob.key)
         if place is None or place.problem:
@@ -297,7 +297,7 @@ def open_store(url: str | None = None) -> Store:
 
     `url` is a plain path, `file:///path` or `s3://bucket/prefix`. Raises StoreError (usage) for any other address.
     """
-    address = url or os.environ.get(VARIABLE) or str(data_folder() / "store")
+    address = url or os.environ.get(STORE_VARIABLE) or str(data_folder() / "store")
     if address.lower().startswith("s3:"):
         with store_errors():
             return Store(BucketBlobs(parse_address(address)))

@@ -23,7 +23,7 @@ _INBOX = "inbox/"
 
 
 @dataclass(frozen=True)
-class Check:
+class StoreCheck:
     """One thing that a store has to do."""
 
     name: str
@@ -31,7 +31,7 @@ class Check:
     detail: str
 
 
-def probe(blobs: Blobs) -> Iterator[Check]:
+def probe(blobs: Blobs) -> Iterator[StoreCheck]:
     """Each check as it is made; what was written is removed at the end, as far as the store lets it.
 
     A store that fails one is not safe: a record in it could be lost, replaced or read damaged.
@@ -56,13 +56,13 @@ def probe(blobs: Blobs) -> Iterator[Check]:
             yield uploads
 
 
-def _attempt(name: str, attempt: Callable[[], str]) -> Check:
+def _attempt(name: str, attempt: Callable[[], str]) -> StoreCheck:
     try:
-        return Check(name, True, attempt())
+        return StoreCheck(name, True, attempt())
     except _Failed as failed:
-        return Check(name, False, str(failed))
+        return StoreCheck(name, False, str(failed))
     except FlagbenchError as error:
-        return Check(name, False, f"{error.message}; {error.remedy}")
+        return StoreCheck(name, False, f"{error.message}; {error.remedy}")
 
 
 class _Failed(Exception):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
-from flagbench.records.read import MAX_BYTES, read_record
+from flagbench.records.read import MAX_RECORD_BYTES, read_record
 from flagbench.records.store import Store
 from flagbench.records.store_keys import BundlePlace, bundles_prefix, parse_bundle_key
 from flagbench.system.files import read_file, reason, write_atomically
@@ -127,7 +127,7 @@ def bundle_folder() -> Iterator[Path]:
 
 def _read(path: Path) -> bytes:
     try:
-        return read_file(path, MAX_BYTES)
+        return read_file(path, MAX_RECORD_BYTES)
     except OSError as error:
         raise FlagbenchError(
             f"{path} cannot be read: {reason(error)}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flagbench.records.read import MAX_BYTES
+from flagbench.records.read import MAX_RECORD_BYTES
 from flagbench.records.store_keys import is_record_id
 from flagbench.runs.launchers import Launcher, LaunchResult
 from flagbench.runs.request import RunRequest
@@ -78,7 +78,7 @@ def _rewritten(folder: Path, before: bytes, after: bytes) -> bool:
     try:
         if not is_record_id(record_id) or not file.exists():
             return True
-        if read_file(file, MAX_BYTES).strip() != before.strip():
+        if read_file(file, MAX_RECORD_BYTES).strip() != before.strip():
             return False
         write_atomically(file, after)
     except OSError:
