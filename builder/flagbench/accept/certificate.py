@@ -41,7 +41,7 @@ from flagbench.verdict.result import Ratio
 from flagbench.verdict.series import CLOCK_SKEW
 
 CERTIFICATE, PAGE, JUNIT = "certificate.json", "certificate.html", "junit.xml"
-VERSION = "certificate/v1"
+CERTIFICATE_VERSION = "certificate/v1"
 
 
 def certificate_of(
@@ -57,7 +57,7 @@ def certificate_of(
     own = [records[part["record_id"]] for part in facts["parts"] if part["record_id"] in records]
     price = facts["asked"]["price_per_hour"]
     return {
-        "schema": VERSION,
+        "schema": CERTIFICATE_VERSION,
         **conclude(checks, facts, records),
         "created_at": created_at or utc_now(),
         "flagbench": this_flagbench(),

@@ -64,7 +64,7 @@ class Outcome(str, Enum):
     INCONCLUSIVE = "INCONCLUSIVE"
 
 
-class Check(Struct, frozen=True, kw_only=True):
+class AcceptanceCheck(Struct, frozen=True, kw_only=True):
     """One check: what was measured against what, and what bounds its outcome."""
 
     name: str
@@ -85,7 +85,9 @@ class Check(Struct, frozen=True, kw_only=True):
     """That it is about."""
 
 
-def checks_of(facts: Mapping[str, Any], records: Mapping[str, Record], catalog: Catalog) -> tuple[Check, ...]:
+def checks_of(
+    facts: Mapping[str, Any], records: Mapping[str, Record], catalog: Catalog
+) -> tuple[AcceptanceCheck, ...]:
     """Every check of an acceptance, in the order in which it was made.
 
     Args:
@@ -104,9 +106,9 @@ def checks_of(facts: Mapping[str, Any], records: Mapping[str, Record], catalog: 
     return tuple(found)
 
 
-def _undecided(name: str, part: str, limit: str, reason: str) -> Check:
+def _undecided(name: str, part: str, limit: str, reason: str) -> AcceptanceCheck:
     outcome = Outcome.INCONCLUSIVE
-    return Check(
+    return AcceptanceCheck(
         name=name, part=part, outcome=outcome, measured="nothing", against="itself", limit=limit, reason=reason
     )
 
@@ -117,7 +119,7 @@ def _decided(ok: bool | None, why: str) -> dict[str, Any]:
     return {"outcome": outcome, "reason": "" if ok else why}
 
 
-def _preflight(facts: Mapping[str, Any]) -> Iterator[Check]:
+def _preflight(facts: Mapping[str, Any]) -> Iterator[AcceptanceCheck]:
     machine, gpus = facts["machine"], facts["gpus"]
     if facts["device_kind"] == "cpu":
         return
@@ -128,7 +130,7 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[Check]:
         if hidden
         else f"{gpus - visible} of {gpus} devices are missing"
     )
-    yield Check(
+    yield AcceptanceCheck(
         name="devices",
         part="preflight",
         measured=f"{visible} of {', '.join(names)}" if names else "none",
@@ -139,7 +141,7 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[Check]:
     )
     floor, drivers = facts["driver_floor"], machine["drivers"]
     if floor is not None and drivers:
-        yield Check(
+        yield AcceptanceCheck(
             name="driver",
             part="preflight",
             measured=", ".join(drivers),
@@ -149,7 +151,7 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[Check]:
         )
     busy = [*machine["foreign"], *machine["partitions"], *machine["capped"]]
     if busy or drivers:  # else its tool is not asked
-        yield Check(
+        yield AcceptanceCheck(
             name="undisturbed",
             part="preflight",
             measured=brief("; ".join(busy)) or "nothing",
@@ -161,7 +163,7 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[Check]:
 
 def _of_part(
     part: Mapping[str, Any], facts: Mapping[str, Any], records: Mapping[str, Record], catalog: Catalog
-) -> Iterator[Check]:
+) -> Iterator[AcceptanceCheck]:
     """The checks of one run."""
     record, name = records.get(part["record_id"] or ""), part["case"]
     case = catalog.cases[name]
@@ -176,7 +178,7 @@ def _of_part(
         return
     disturbed = disturbance(record)
     if record.telemetry is not None and record.telemetry.devices:
-        yield Check(
+        yield AcceptanceCheck(
             name="alone",
             part=name,
             measured=disturbed or "nothing else",
@@ -186,7 +188,7 @@ def _of_part(
         )
         slowed = throttled(record.telemetry.devices)
         if any(each.throttle_seconds or each.power_limit_default_w for each in record.telemetry.devices):  # by NVML
-            yield Check(
+            yield AcceptanceCheck(
                 name="throttled",
                 part=name,
                 measured=", ".join(f"{reason} {seconds:.0f} s" for reason, seconds in slowed.items()) or "not",
@@ -198,7 +200,7 @@ def _of_part(
     yield from _numbers(subject, catalog, part, history, disturbed)
     if case.kind != MEASURE and (ceiling := record.flops and record.flops.measured_ceiling):
         share = subject.achieved / ceiling.flops if subject.achieved and ceiling.flops else None
-        yield Check(
+        yield AcceptanceCheck(
             name="flops",
             part=name,
             measured="unknown" if share is None else f"{share:.0%} of it",
@@ -208,7 +210,7 @@ def _of_part(
         )
 
 
-def _ran(part: Mapping[str, Any], record: Record | None, case: Case) -> Check:
+def _ran(part: Mapping[str, Any], record: Record | None, case: Case) -> AcceptanceCheck:
     """Whether a run ended well, and its record is sound."""
     why, ok = part["reason"] or "it left no record", None
     if record is not None:
@@ -222,7 +224,7 @@ def _ran(part: Mapping[str, Any], record: Record | None, case: Case) -> Check:
         elif record.status.state == "ok":
             ok = None if found else True
             why = "; ".join(each.message for each in found[:2])
-    return Check(
+    return AcceptanceCheck(
         name="ran",
         part=case.name,
         measured=part["state"],
@@ -232,12 +234,12 @@ def _ran(part: Mapping[str, Any], record: Record | None, case: Case) -> Check:
     )
 
 
-def _devices(record: Record, facts: Mapping[str, Any]) -> Iterator[Check]:
+def _devices(record: Record, facts: Mapping[str, Any]) -> Iterator[AcceptanceCheck]:
     """Of the roofs: whether each device computes the same bits as before and as the others, and as fast as these."""
     world = record.system.nodes * record.system.devices_per_node
     wrong = [(each.name, rank) for each in record.results for rank in dict.fromkeys((*each.changed, *each.apart))]
     ranks = tuple(sorted({rank for _, rank in wrong}))
-    yield Check(
+    yield AcceptanceCheck(
         name="same bits",
         part=record.case,
         measured=f"{len(record.results)} operations, twice on {world} devices",
@@ -255,7 +257,7 @@ def _devices(record: Record, facts: Mapping[str, Any]) -> Iterator[Check]:
         shares = ", ".join(f"rank {one.rank} reaches {one.share:.0%} of the others" for one in slow)
         others = disturbance(record) if facts["device_kind"] == "cpu" and not _confined(record) else ""
         why = f"{shares}, beside {others}" if slow and others else shares
-        yield Check(
+        yield AcceptanceCheck(
             name="devices alike",
             part=record.case,
             measured=shares or f"{world} devices",
@@ -268,7 +270,7 @@ def _devices(record: Record, facts: Mapping[str, Any]) -> Iterator[Check]:
         )
     cpu = record.telemetry.cpu if record.telemetry is not None else None
     if facts["device_kind"] == "cpu" and cpu is not None and cpu.quota is not None:
-        yield Check(
+        yield AcceptanceCheck(
             name="quota",
             part=record.case,
             measured=f"{cpu.quota:g} processors",
@@ -297,7 +299,7 @@ def disturbance(record: Record) -> str:
 
 def _numbers(
     subject: Subject, catalog: Catalog, part: Mapping[str, Any], history: Sequence[Record], disturbed: str
-) -> Iterator[Check]:
+) -> Iterator[AcceptanceCheck]:
     """What a run measured, beside claims, rows of the catalogue and earlier runs of this store."""
     record, case = subject.record, subject.case
     terms = Terms(priors={name: _read_prior(prior) for name, prior in part["priors"].items()})
@@ -382,7 +384,7 @@ def _nearby(record: Record, case: Case, catalog: Catalog) -> Iterator[tuple[Metr
                 yield next((m for m in known if m.ci95), known[0]), f"claim {claim.id}", published.value
 
 
-def _number(result: MetricResult, subject: Subject, against: str, limit: float, disturbed: str) -> Check:
+def _number(result: MetricResult, subject: Subject, against: str, limit: float, disturbed: str) -> AcceptanceCheck:
     assert result.measured is not None
     metric = Metric(result.held_by, result.measured.value, result.unit, "job")
     return _compared(metric, subject, against, result.ratio, result.expected.value, limit, disturbed)
@@ -406,7 +408,7 @@ def _fifths(subject: Subject, name: str) -> tuple[float, float] | None:
 
 def _compared(
     metric: Metric, subject: Subject, against: str, ratio: Ratio | None, expected: float, limit: float, disturbed: str
-) -> Check:
+) -> AcceptanceCheck:
     """A number beside what it is held against: it fails where its whole interval is below the limit.
 
     Instead of an interval, one that is not steady has the median rates of the slowest and the fastest fifth of its
@@ -424,7 +426,7 @@ def _compared(
         ok, why = (
             (None, f"below the limit, while there were {disturbed}") if disturbed else (False, "below the limit")
         )
-    return Check(
+    return AcceptanceCheck(
         name=metric.name,
         part=subject.case.name,
         measured=f"{four_digits(metric.value)} {metric.unit}",
@@ -436,7 +438,9 @@ def _compared(
     )
 
 
-def conclude(checks: Sequence[Check], facts: Mapping[str, Any], records: Mapping[str, Record]) -> dict[str, Any]:
+def conclude(
+    checks: Sequence[AcceptanceCheck], facts: Mapping[str, Any], records: Mapping[str, Record]
+) -> dict[str, Any]:
     """The outcome of the whole, why, and what to do: `use`, `run again` for so many minutes, or `drain`."""
     failed = [check for check in checks if check.outcome is Outcome.FAIL]
     open_ = [check for check in checks if check.outcome is Outcome.INCONCLUSIVE]

@@ -6,26 +6,26 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from flagbench.accept.checks import Check, Outcome
+from flagbench.accept.checks import AcceptanceCheck, Outcome
 from flagbench.records.model import SlowestDevice
 from flagbench.records.scalars import Amount, Count, Name, RecordId, Time
 from flagbench.verdict.efficiency import Efficiency
 
 MOST_DEVICES = 1024
 """The most that `--gpus` takes."""
-Text = Annotated[str, Meta(max_length=2**16)]
-Texts = Annotated[tuple[Text, ...], Meta(max_length=MOST_DEVICES)]
+LimitedText = Annotated[str, Meta(max_length=2**16)]
+LimitedTexts = Annotated[tuple[LimitedText, ...], Meta(max_length=MOST_DEVICES)]
 Rank = Annotated[int, Meta(ge=0, lt=MOST_DEVICES)]
 Devices = Annotated[int, Meta(ge=1, le=MOST_DEVICES)]
 Minutes = Annotated[float, Meta(gt=0, le=1e4)]
-Positive = Annotated[float, Meta(gt=0, le=1e9)]
+PositiveFloat = Annotated[float, Meta(gt=0, le=1e9)]
 
 
 class Author(Struct, frozen=True):
     """The flagbench that wrote it."""
 
-    version: Text
-    commit: Text | None
+    version: LimitedText
+    commit: LimitedText | None
 
 
 class Action(Struct, frozen=True):
@@ -33,7 +33,7 @@ class Action(Struct, frozen=True):
 
     do: Literal["use", "run again", "drain"]
     ranks: Annotated[tuple[Rank, ...], Meta(max_length=MOST_DEVICES)]
-    devices: Texts
+    devices: LimitedTexts
     minutes: Minutes | None
 
 
@@ -41,8 +41,8 @@ class DeviceShare(Struct, frozen=True):
     """A device that was measured, and its share of the others' speed."""
 
     rank: Rank
-    name: Text
-    uuid: Text | None
+    name: LimitedText
+    uuid: LimitedText | None
     share: Amount | None
 
 
@@ -50,10 +50,10 @@ class Number(Struct, frozen=True):
     """A metric of a run."""
 
     part: Name
-    name: Text
+    name: LimitedText
     value: float
-    unit: Text
-    scope: Text
+    unit: LimitedText
+    scope: LimitedText
     slowest_device: SlowestDevice | None = None
     """None in certificates of earlier versions, too."""
 
@@ -63,37 +63,37 @@ class Asked(Struct, frozen=True):
 
     minutes: Minutes
     gpus: Devices | None
-    case: Text | None
-    price_per_hour: Positive | None
+    case: LimitedText | None
+    price_per_hour: PositiveFloat | None
 
 
 class MachineDevice(Struct, frozen=True):
     """A device that the driver shows."""
 
     index: Count
-    name: Text
-    uuid: Text
+    name: LimitedText
+    uuid: LimitedText
 
 
-class Machine(Struct, frozen=True):
+class MachineFacts(Struct, frozen=True):
     """What was found before anything ran."""
 
-    host: Text
+    host: LimitedText
     visible: Annotated[int, Meta(ge=0, le=MOST_DEVICES)]
-    problem: Text | None
+    problem: LimitedText | None
     devices: Annotated[tuple[MachineDevice, ...], Meta(max_length=MOST_DEVICES)]
-    drivers: Texts
-    foreign: Texts
-    partitions: Texts
-    capped: Texts
+    drivers: LimitedTexts
+    foreign: LimitedTexts
+    partitions: LimitedTexts
+    capped: LimitedTexts
 
 
 class Spread(Struct, frozen=True):
     """A spread between sessions, as `checks.plain_prior` writes it."""
 
     spread: Annotated[float, Meta(ge=0, le=1e9)]
-    df: Positive
-    source: Text
+    df: PositiveFloat
+    source: LimitedText
 
 
 class SpreadOfRuns(Spread, frozen=True):
@@ -106,11 +106,11 @@ class RunPart(Struct, frozen=True):
     """One run."""
 
     case: Name
-    target: Text
-    why: Text
+    target: LimitedText
+    why: LimitedText
     record_id: RecordId | None
-    state: Text
-    reason: Text | None
+    state: LimitedText
+    reason: LimitedText | None
     history: Annotated[tuple[RecordId, ...], Meta(max_length=100)]
     priors: Annotated[dict[str, SpreadOfRuns], Meta(max_length=1000)]
 
@@ -122,9 +122,9 @@ class Facts(Struct, frozen=True):
     gpus: Devices
     stack: Name
     device_kind: Literal["cpu", "cuda"]
-    driver_floor: Text | None
-    machine: Machine
-    without_case: Text | None
+    driver_floor: LimitedText | None
+    machine: MachineFacts
+    without_case: LimitedText | None
     ending: Literal["done", "interrupted"]
     parts: Annotated[tuple[RunPart, ...], Meta(max_length=10)]
     planned: Annotated[tuple[Name, ...], Meta(max_length=10)] = ()
@@ -136,15 +136,15 @@ class Certificate(Struct, frozen=True):
 
     version: Literal["certificate/v1"] = field(name="schema")
     outcome: Outcome
-    reason: Text
+    reason: LimitedText
     action: Action
     created_at: Time
     flagbench: Author
     seconds: Annotated[float, Meta(ge=0, le=1e6)]
     cost: Amount | None
     devices: Annotated[tuple[DeviceShare, ...], Meta(max_length=MOST_DEVICES)]
-    checks: Annotated[tuple[Check, ...], Meta(max_length=1000)]
+    checks: Annotated[tuple[AcceptanceCheck, ...], Meta(max_length=1000)]
     numbers: Annotated[tuple[Number, ...], Meta(max_length=10_000)]
     efficiency: Annotated[tuple[Efficiency, ...], Meta(max_length=10)]
-    software: Annotated[dict[str, Text], Meta(max_length=100)]
+    software: Annotated[dict[str, LimitedText], Meta(max_length=100)]
     facts: Facts

@@ -45,7 +45,7 @@ MEMORY_SHARE = 0.95
 
 
 @dataclass
-class Clock:
+class AcceptanceClock:
     """The time of an acceptance."""
 
     minutes: float
@@ -78,7 +78,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AcceptancePlan:
     """What is run, and why no case is where none fits."""
 
     stack: Stack
@@ -89,7 +89,7 @@ class Plan:
 
 def plan_of(
     catalog: Catalog, minutes: float, gpus: int | None, case: str | None, via: Via | None, store: Store
-) -> Plan:
+) -> AcceptancePlan:
     """The plan. Raises FlagbenchError (usage) for an unknown case, and where no stack is for this machine."""
     name, stack_name = case_and_stack(case) if case else (None, None)
     machine = this_machine()
@@ -124,17 +124,17 @@ def plan_of(
     for part in _candidates(catalog, stack, count, chosen, name, store):
         tried.append(part)
         if part.seconds <= left:
-            return Plan(stack, count, (*parts, part))
+            return AcceptancePlan(stack, count, (*parts, part))
     shortest = min(tried, key=lambda part: part.seconds, default=None)
     if name is not None:
         target = target_of(RunRequest(catalog.cases[name], stack, LocalOptions(gpus=count)), chosen, DockerOptions())
         last = shortest or Part(target, left, "asked for; how long it takes is not known")
-        return Plan(stack, count, (*parts, last))
+        return AcceptancePlan(stack, count, (*parts, last))
     why = "no case fits the memory of a device and this Python"
     if shortest is not None:
         takes = f"the shortest takes about {shortest.seconds:.0f} s after the roofs"
         why = f"no case fits into {minutes:g} minutes; {takes}"
-    return Plan(stack, count, tuple(parts), why)
+    return AcceptancePlan(stack, count, tuple(parts), why)
 
 
 def _candidates(

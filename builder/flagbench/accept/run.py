@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from flagbench.accept.checks import EARLIER, Outcome, checks_of, plain_prior
-from flagbench.accept.plan import Clock, Part, Plan
+from flagbench.accept.plan import AcceptanceClock, AcceptancePlan, Part
 from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
 from flagbench.history.priors import MOST_RUNS, earlier_runs, store_priors
@@ -43,7 +43,9 @@ class Accepted:
     stored: bool = True
 
 
-def run_plan(plan: Plan, catalog: Catalog, store: Store, clock: Clock, asked: dict[str, Any]) -> Accepted:
+def run_plan(
+    plan: AcceptancePlan, catalog: Catalog, store: Store, clock: AcceptanceClock, asked: dict[str, Any]
+) -> Accepted:
     """Run every part for which there is time, until a check fails. What ends a run, and an interruption, are among
     the facts. Raises FlagbenchError where the image of any part is missing, or the first run cannot be started."""
     found = Accepted(_facts(plan, asked))
@@ -72,7 +74,7 @@ def _fails(found: Accepted, catalog: Catalog) -> bool:
     return any(check.outcome is Outcome.FAIL for check in checks)
 
 
-def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
+def _facts(plan: AcceptancePlan, asked: dict[str, Any]) -> dict[str, Any]:
     """What is known before anything runs."""
     facts = look_at_machine()
     machine = facts.accelerators
@@ -102,7 +104,7 @@ def _facts(plan: Plan, asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _run_part(part: Part, found: Accepted, store: Store, clock: Clock) -> bool:
+def _run_part(part: Part, found: Accepted, store: Store, clock: AcceptanceClock) -> bool:
     """Run one part, and add its facts. Whether it was interrupted from outside."""
     left = clock.left
     name = part.target.name

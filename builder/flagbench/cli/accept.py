@@ -12,7 +12,7 @@ import typer
 from flagbench import complete
 from flagbench.accept.certificate import JUNIT, PAGE, certificate_of, files_of
 from flagbench.accept.checks import CATALOGUED, EARLIER
-from flagbench.accept.plan import Clock, Plan, plan_of
+from flagbench.accept.plan import AcceptanceClock, AcceptancePlan, plan_of
 from flagbench.accept.run import run_plan
 from flagbench.cli.options import JunitOption, StoreOption, WideOption
 from flagbench.console.output import (
@@ -83,7 +83,7 @@ def command(
     Exits 0 for PASS, 9 for FAIL, 11 for INCONCLUSIVE, 7 where it was interrupted, 14 where something was not stored.
     The certificate, a page and JSON, is a bundle that `flagbench bundle verify` checks; --json prints it.
     """
-    clock = Clock(minutes)
+    clock = AcceptanceClock(minutes)
     if not _LEAST <= minutes <= _MOST:
         raise FlagbenchError(f"--minutes {minutes:g} is out of range", remedy=f"give {_LEAST:g} to {_MOST}")
     price = price_here() if price is None else price_of(price, "--price")
@@ -143,7 +143,7 @@ def _check_junit(junit: Path, target: Path, shown: Path) -> None:
             raise FlagbenchError(f"--junit is {str(other)!r}, which is the certificate", remedy="name another file")
 
 
-def _announce(plan: Plan, minutes: float) -> None:
+def _announce(plan: AcceptancePlan, minutes: float) -> None:
     """On stderr: what will run, and what bounds each outcome."""
     print_note(f"flagbench: accept: {plan.gpus} x {plan.stack.name}, at most {minutes:g} min")
     for part in plan.parts:

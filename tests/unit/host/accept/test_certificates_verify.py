@@ -20,7 +20,7 @@ from catalogs import CATALOG
 from flagbench.accept.certificate import CERTIFICATE, JUNIT, PAGE, junit_of
 from flagbench.accept.checks import Outcome
 from flagbench.accept.document import Certificate
-from flagbench.accept.plan import Clock
+from flagbench.accept.plan import AcceptanceClock
 from flagbench.errors import FlagbenchError
 from flagbench.records.bundle_archive import SUMS, unpacked
 from flagbench.records.bundle_documents import record_path, write_bundle
@@ -115,7 +115,7 @@ def runs(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recor
     monkeypatch.setattr("flagbench.runs.launchers.launch_time.utc_now", recorded.now)
     monkeypatch.setattr("flagbench.accept.certificate.utc_now", recorded.now)
     monkeypatch.setattr("flagbench.runs.launchers.launch_time.elapsed", lambda: recorded.elapsed)
-    monkeypatch.setattr(Clock, "seconds", TOOK)
+    monkeypatch.setattr(AcceptanceClock, "seconds", TOOK)
     return recorded
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
-from flagbench.accept.plan import Clock, Plan, plan_of
+from flagbench.accept.plan import AcceptanceClock, AcceptancePlan, plan_of
 from flagbench.accept.run import run_plan
 from flagbench.errors import FlagbenchError
 from flagbench.records.store import open_store
@@ -29,7 +29,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="a native ru
 
 
 @pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AcceptancePlan]:
     def plan(
         device: tuple[str, int] | None,
         count: int,
@@ -37,7 +37,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pl
         case: str | None = None,
         gpus: int | None = None,
         via: Any = "docker",
-    ) -> Plan:
+    ) -> AcceptancePlan:
         tool = tmp_path / "nvidia-smi"
         if device is not None:
             tool.write_text(SMI % (count, *device))
@@ -66,7 +66,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pl
     ],
 )
 def test_the_largest_case_that_fits(
-    planned: Callable[..., Plan], device: Any, count: int, minutes: float, stack: str, case: str | None
+    planned: Callable[..., AcceptancePlan], device: Any, count: int, minutes: float, stack: str, case: str | None
 ) -> None:
     plan = planned(device, count, minutes)
     assert (plan.stack.name, [part.case.name for part in plan.parts][1:]) == (stack, [case] if case else [])
@@ -76,42 +76,42 @@ def test_the_largest_case_that_fits(
 
 @pytest.mark.parametrize(("via", "floor"), [("docker", "580.65"), pytest.param("native", None, marks=needs_torch)])
 def test_what_is_known_before_a_run(
-    planned: Callable[..., Plan], tmp_path: Path, via: Any, floor: str | None
+    planned: Callable[..., AcceptancePlan], tmp_path: Path, via: Any, floor: str | None
 ) -> None:
     plan = planned(H100, 1, 2, via=via)
     tool = tmp_path / "nvidia-smi"
     tool.write_text(tool.read_text(encoding="utf-8").replace("580.95", "535.54"), encoding="utf-8")
     asked = {"minutes": 0.1, "gpus": None, "case": None, "price_per_hour": None}
-    facts = run_plan(plan, CATALOG, open_store(str(tmp_path / "store")), Clock(0.1), asked).facts
+    facts = run_plan(plan, CATALOG, open_store(str(tmp_path / "store")), AcceptanceClock(0.1), asked).facts
     assert (facts["driver_floor"], len(facts["machine"]["partitions"])) == (floor, 1)
 
 
-def test_a_named_case_is_run(planned: Callable[..., Plan]) -> None:
+def test_a_named_case_is_run(planned: Callable[..., AcceptancePlan]) -> None:
     plan = planned(H100, 1, 1, "glm")
     assert [part.case.name for part in plan.parts] == ["roofs", "glm"]
 
 
-def test_a_named_case_without_time_is_run_as_its_row(planned: Callable[..., Plan]) -> None:
+def test_a_named_case_without_time_is_run_as_its_row(planned: Callable[..., AcceptancePlan]) -> None:
     plan = planned(A100_80, 8, 2, "llama3-8b")
     assert "--set=pp=2" in plan.parts[1].target.request.options.words()
 
 
 @pytest.mark.parametrize("case", ["roofs", "none", "distilbert:none"])
-def test_what_is_no_case_is_refused(planned: Callable[..., Plan], case: str) -> None:
+def test_what_is_no_case_is_refused(planned: Callable[..., AcceptancePlan], case: str) -> None:
     with pytest.raises(FlagbenchError):
         planned(None, 0, 1, case)
 
 
-def test_more_ranks_than_processors_are_refused(planned: Callable[..., Plan]) -> None:
+def test_more_ranks_than_processors_are_refused(planned: Callable[..., AcceptancePlan]) -> None:
     with pytest.raises(FlagbenchError, match="1000"):
         planned(None, 0, 1, gpus=1000)
 
 
 def test_without_an_engine_nothing_is_said_of_the_machine(
-    planned: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    planned: Callable[..., AcceptancePlan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
     asked = {"minutes": 2.0, "gpus": None, "case": None, "price_per_hour": None}
     with pytest.raises(FlagbenchError) as caught:
-        run_plan(planned(H100, 1, 2), CATALOG, open_store(str(tmp_path / "store")), Clock(2), asked)
+        run_plan(planned(H100, 1, 2), CATALOG, open_store(str(tmp_path / "store")), AcceptanceClock(2), asked)
     assert caught.value.code is ExitCode.ENGINE
