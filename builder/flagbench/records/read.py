@@ -24,7 +24,7 @@ from flagbench.records.model import Rank, RankColumns, Record
 from flagbench.system.files import read_input, read_stdin, reason
 from flagbench_core.exit_codes import ExitCode
 
-VERSION = Record.VERSION
+RECORD_VERSION = Record.VERSION
 
 MAX_RECORD_BYTES = 1_000_000
 """Bytes. A run keeps its record below; a larger file is refused without reading it."""
@@ -78,7 +78,7 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
         fault = f"rank_columns: {error}"
     if fault:
         remedy = "give the record as the run printed it; if it was not edited, report this"
-        raise RecordError(f"{name} is not a valid {VERSION}: {fault}", remedy=remedy)
+        raise RecordError(f"{name} is not a valid {RECORD_VERSION}: {fault}", remedy=remedy)
     return record
 
 
@@ -115,10 +115,12 @@ def parse(content: bytes, name: str) -> dict[str, Any]:
     fields: dict[str, Any] = raw if isinstance(raw, dict) else {}
     version = fields.get("schema")
     if not isinstance(version, str) or not version.startswith("record/"):
-        raise RecordError(f"{name} is JSON, but not a flagbench record: it has no schema field like '{VERSION}'")
-    if version != VERSION:
         raise RecordError(
-            f"this record is {brief(version)}; this flagbench reads {VERSION}", remedy="upgrade flagbench"
+            f"{name} is JSON, but not a flagbench record: it has no schema field like '{RECORD_VERSION}'"
+        )
+    if version != RECORD_VERSION:
+        raise RecordError(
+            f"this record is {brief(version)}; this flagbench reads {RECORD_VERSION}", remedy="upgrade flagbench"
         )
     return fields
 

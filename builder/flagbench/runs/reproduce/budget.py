@@ -63,7 +63,7 @@ class LimitOptions:
 
 
 @dataclass
-class Clock:
+class ReproductionClock:
     """What is used of the limits."""
 
     limits: LimitOptions

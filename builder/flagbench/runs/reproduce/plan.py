@@ -61,7 +61,7 @@ class PlanOptions:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReproductionPlan:
     """What is run for a row."""
 
     claim: Claim
@@ -78,7 +78,7 @@ class Plan:
     """Name of the series, from which the seed of each run is computed. None: all runs have the row's seed."""
 
 
-def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions) -> Plan:
+def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions) -> ReproductionPlan:
     """The plan for a row.
 
     Args:
@@ -129,7 +129,9 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         timeout=options.timeout,
     )
     request = RunRequest(case, stack, asked)
-    return Plan(claim, request, tuple(differs), unpublished(claim, case), comparable, on is not None, options.name)
+    return ReproductionPlan(
+        claim, request, tuple(differs), unpublished(claim, case), comparable, on is not None, options.name
+    )
 
 
 def unpublished(claim: Claim, case: Case) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from flagbench.manifests.model import Catalog
 from flagbench.runs.doctor import disks
 from flagbench.runs.launchers.describe import Described, check_folders, describe
 from flagbench.runs.reproduce.nearest import machine_conditions, nearest_lines
-from flagbench.runs.reproduce.plan import Plan
+from flagbench.runs.reproduce.plan import ReproductionPlan
 from flagbench.runs.target import Target
 from flagbench.verdict import conditions
 from flagbench_core.exit_codes import ExitCode
@@ -28,7 +28,7 @@ DEVICE = "device"
 
 
 def check_machine(
-    plan: Plan, catalog: Catalog, facts: MachineFacts, store: str | None, *, container: bool
+    plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts, store: str | None, *, container: bool
 ) -> list[Diagnosis]:
     """Every finding, those that forbid a run as FAIL; on a stack that was asked for, other hardware is a warning."""
     found = [*_nodes(plan)]
@@ -45,7 +45,9 @@ def check_machine(
     return [*found, memory(), *disks(store)]
 
 
-def refuse(plan: Plan, catalog: Catalog, facts: MachineFacts, wrong: Sequence[Diagnosis]) -> FlagbenchError:
+def refuse(
+    plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts, wrong: Sequence[Diagnosis]
+) -> FlagbenchError:
     """The error (wrong hardware) for findings that forbid a run, with the rows that come closest to this machine."""
     machine = facts.accelerators
     here = machine_conditions(machine, catalog)
@@ -86,7 +88,7 @@ def look_at_image(target: Target, catalog: Catalog) -> Iterator[Diagnosis]:
         yield Diagnosis("lock", Level.WARN, f"an image cannot be built yet: {error.message}", error.remedy)
 
 
-def describe_layout(plan: Plan, *, container: bool) -> Described | Diagnosis | None:
+def describe_layout(plan: ReproductionPlan, *, container: bool) -> Described | Diagnosis | None:
     """The configuration of the runs, None without the image side; or what keeps the devices from being divided.
 
     Raises FlagbenchError (data) where a folder is missing, and as `check_folders`.
@@ -106,7 +108,7 @@ def describe_layout(plan: Plan, *, container: bool) -> Described | Diagnosis | N
         )
 
 
-def _nodes(plan: Plan) -> Iterator[Diagnosis]:
+def _nodes(plan: ReproductionPlan) -> Iterator[Diagnosis]:
     asked = plan.request.options
     if asked.nodes > 1:
         name = plan.name or "NAME"
@@ -120,7 +122,7 @@ def _nodes(plan: Plan) -> Iterator[Diagnosis]:
         )
 
 
-def _devices(plan: Plan, catalog: Catalog, facts: MachineFacts) -> Iterator[Diagnosis]:
+def _devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts) -> Iterator[Diagnosis]:
     """Which devices there are, how many, how large, and whether they are whole."""
     machine = facts.accelerators
     asked, wanted = plan.request.options.gpus, str(plan.claim.conditions.get("device_model"))
@@ -158,7 +160,7 @@ def _devices(plan: Plan, catalog: Catalog, facts: MachineFacts) -> Iterator[Diag
         yield Diagnosis("MIG", other, "; ".join(facts.partitions), remedy)
 
 
-def _driver(plan: Plan, facts: MachineFacts, *, container: bool) -> Iterator[Diagnosis]:
+def _driver(plan: ReproductionPlan, facts: MachineFacts, *, container: bool) -> Iterator[Diagnosis]:
     """The driver, in a container against what the stack's image needs."""
     floor = plan.request.stack.device.driver_floor
     if not facts.drivers:

@@ -15,8 +15,8 @@ from flagbench.records.model import Record
 from flagbench.records.series import Series
 from flagbench.records.store import Store
 from flagbench.runs.keep import Finished, run_and_keep
-from flagbench.runs.reproduce.budget import Clock, LimitOptions
-from flagbench.runs.reproduce.plan import Plan
+from flagbench.runs.reproduce.budget import LimitOptions, ReproductionClock
+from flagbench.runs.reproduce.plan import ReproductionPlan
 from flagbench.runs.reproduce.preflight import DEVICE
 from flagbench.runs.series import Side, run_sides
 from flagbench.runs.target import Target
@@ -31,7 +31,7 @@ Ending = Literal["decided", "all runs", "time", "failed", "interrupted"]
 class Reproduction:
     """What is to be reproduced, how, and what was found before."""
 
-    plan: Plan
+    plan: ReproductionPlan
     limits: LimitOptions
     target: Target
     command: Sequence[str]
@@ -78,7 +78,7 @@ class Measured:
     result: VerifyResult | None
     contents: dict[int, bytes]
     """The record of each run."""
-    clock: Clock
+    clock: ReproductionClock
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def run_all(side: Side, asked: Reproduction, store: Store) -> Measured:
     assert writer is not None  # this is node 0
     named_by = "flagbench" if plan.name is None else "user"
     writer.series = replace(writer.series, looks=limits.looks, nonce_by=named_by)
-    clock, case = Clock(limits), plan.request.case
+    clock, case = ReproductionClock(limits), plan.request.case
     ending: Ending = "all runs"
 
     def run(target: Target) -> Finished:

@@ -32,7 +32,7 @@ from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import describe
 from flagbench.runs.reproduce import preflight
 from flagbench.runs.reproduce import repeat as reproduce_runs
-from flagbench.runs.reproduce.budget import Clock
+from flagbench.runs.reproduce.budget import ReproductionClock
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench.verdict import series as reproduce_verdict
 from flagbench.verdict.interval import Estimate, Terms
@@ -65,7 +65,9 @@ def runs(fake: FakeRuns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fak
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(preflight, "describe", lambda request, container: None)
     has(monkeypatch, Machine((), 0))
-    monkeypatch.setattr(reproduce_runs, "Clock", lambda limits: Clock(limits, lambda: fake.seconds))
+    monkeypatch.setattr(
+        reproduce_runs, "ReproductionClock", lambda limits: ReproductionClock(limits, lambda: fake.seconds)
+    )
     return fake
 
 
@@ -218,7 +220,7 @@ def test_a_run_that_the_limit_ends_is_left_out(
 ) -> None:
     script(monkeypatch, Verdict.INCONCLUSIVE)
     monkeypatch.setitem(fake_runs.ENDINGS, "too long", ("failed", int(ExitCode.TIMEOUT)))
-    monkeypatch.setattr(Clock, "allows_another", True)
+    monkeypatch.setattr(ReproductionClock, "allows_another", True)
     for endings, code in ((["ok", "too long"], ExitCode.INCONCLUSIVE), (["too long"], ExitCode.TIMEOUT)):
         runs.endings, runs.requests[:] = endings, []
         limit = len(endings) * fake_runs.TAKES / 60
