@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from flagbench.machine.vendors import Device, Usage, vendors
+from flagbench.machine.vendors import LocalDevice, Usage, vendors
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -16,7 +16,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 class Machine:
     """What was found on this machine."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[LocalDevice, ...]
     visible: int
     """How many of them a run would see, by CUDA_VISIBLE_DEVICES."""
     problem: str | None = None
@@ -88,7 +88,7 @@ def _visible(uuids: Sequence[str]) -> list[str]:
 
 
 @cache
-def _found(path: str) -> tuple[tuple[Device, ...], str | None]:
+def _found(path: str) -> tuple[tuple[LocalDevice, ...], str | None]:
     problem = None
     for vendor in vendors():
         devices, why = vendor.find(path)

@@ -13,7 +13,7 @@ from flagbench.machine.limits import is_capped
 
 
 @dataclass(frozen=True)
-class Device:
+class LocalDevice:
     """One accelerator."""
 
     name: str
@@ -55,7 +55,7 @@ class Usage:
 class Vendor(Protocol):
     """A vendor's tool. Nothing raises where it is missing, hangs or prints something else."""
 
-    def find(self, path: str) -> tuple[tuple[Device, ...], str | None]:
+    def find(self, path: str) -> tuple[tuple[LocalDevice, ...], str | None]:
         """Its devices, or why there are none; None if the tool is not installed. `path`: as the variable PATH."""
 
     def usage(self, path: str) -> Usage:

@@ -6,7 +6,7 @@ import os
 import shutil
 from typing import Any
 
-from flagbench.machine.vendors import Device, Usage
+from flagbench.machine.vendors import LocalDevice, Usage
 from flagbench.system.queries import ask
 from flagbench_core import amd_smi
 
@@ -14,14 +14,14 @@ PLACES = ("/opt/rocm/bin",)
 """Where the tool is installed, often without being on PATH."""
 
 
-def find(path: str) -> tuple[tuple[Device, ...], str | None]:
+def find(path: str) -> tuple[tuple[LocalDevice, ...], str | None]:
     """The devices that `amd-smi static` lists."""
     listed, problem = _static(path)
     found = []
     for entry in listed:
         memory = entry.get("memory_total_bytes")
         uuid = entry.get("uuid", str(entry["index"]))
-        found.append(Device(entry.get("name", "AMD"), None if memory is None else memory / 2**30, uuid))
+        found.append(LocalDevice(entry.get("name", "AMD"), None if memory is None else memory / 2**30, uuid))
     return tuple(found), problem
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 
-from flagbench.machine.vendors import Device, Usage
+from flagbench.machine.vendors import LocalDevice, Usage
 from flagbench.system.queries import ask
 
 PLACES = ("/opt/mxdriver/bin", "/opt/maca/bin")
@@ -18,7 +18,7 @@ _LISTED = (
 )
 
 
-def find(path: str) -> tuple[tuple[Device, ...], str | None]:
+def find(path: str) -> tuple[tuple[LocalDevice, ...], str | None]:
     """The devices that `mx-smi -L` lists, in the forms of its versions 2.1.12 and 2.2.9."""
     tool = shutil.which("mx-smi", path=os.pathsep.join((path, *PLACES)))
     if tool is None:
@@ -26,7 +26,9 @@ def find(path: str) -> tuple[tuple[Device, ...], str | None]:
     text, problem = ask([tool, "-L"])
     if text is None:
         return (), f"mx-smi {problem}"
-    found = tuple(Device(match["name"], None, match["uuid"]) for match in re.finditer(_LISTED, text, re.MULTILINE))
+    found = tuple(
+        LocalDevice(match["name"], None, match["uuid"]) for match in re.finditer(_LISTED, text, re.MULTILINE)
+    )
     return found, "mx-smi printed no device in a known form" if text.strip() and not found else None
 
 

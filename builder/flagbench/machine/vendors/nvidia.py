@@ -9,7 +9,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 
-from flagbench.machine.vendors import Device, DeviceState, Usage
+from flagbench.machine.vendors import DeviceState, LocalDevice, Usage
 from flagbench.system.queries import ask
 
 _STATE = ("uuid", "driver_version", "mig.mode.current", "power.limit", "power.default_limit")
@@ -17,7 +17,7 @@ _PROCESS = ("gpu_uuid", "pid", "process_name")
 _FORMAT = "--format=csv,noheader,nounits"
 
 
-def find(path: str) -> tuple[tuple[Device, ...], str | None]:
+def find(path: str) -> tuple[tuple[LocalDevice, ...], str | None]:
     """The devices; parts of one (MIG) are marked."""
     tool = shutil.which("nvidia-smi", path=path)
     if tool is None:
@@ -55,7 +55,7 @@ def architecture(path: str) -> str | None:
     return f"sm_{found[1]}{found[2]}" if found else None
 
 
-def parse_devices(text: str) -> tuple[Device, ...]:
+def parse_devices(text: str) -> tuple[LocalDevice, ...]:
     """The devices in the CSV of `--query-gpu=name,memory.total,uuid`; other lines are skipped."""
     found = []
     for line in text.splitlines():
@@ -64,7 +64,7 @@ def parse_devices(text: str) -> tuple[Device, ...]:
             amount = re.fullmatch(r"(\d{1,9})(?:\s*MiB)?", match[2])
             memory = int(amount[1]) / 1024 if amount else None
             whole, part, _ = match[1].partition(" MIG ")
-            found.append(Device(whole, memory, match[3], bool(part) or match[3].startswith("MIG-")))
+            found.append(LocalDevice(whole, memory, match[3], bool(part) or match[3].startswith("MIG-")))
     return tuple(found)
 
 

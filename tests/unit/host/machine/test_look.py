@@ -7,7 +7,7 @@ import pytest
 from flagbench.machine import look
 from flagbench.machine.devices import Machine
 from flagbench.machine.look import MOST_PROGRAMS, look_at_machine
-from flagbench.machine.vendors import Device, DeviceState, Usage, older_drivers
+from flagbench.machine.vendors import DeviceState, LocalDevice, Usage, older_drivers
 
 STATES = (
     DeviceState("GPU-0", "535.54", power_limit_w=300.0, power_default_w=400.0),
@@ -16,7 +16,7 @@ STATES = (
 
 
 def test_a_look_keeps_what_a_run_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices = tuple(Device("NVIDIA A100-SXM4-40GB", 40.0, f"GPU-{index}") for index in range(2))
+    devices = tuple(LocalDevice("NVIDIA A100-SXM4-40GB", 40.0, f"GPU-{index}") for index in range(2))
     programs = tuple(("GPU-0", f"python (pid {number})") for number in range(9))
     monkeypatch.setattr(look, "this_machine", lambda: Machine(devices, 2))
     monkeypatch.setattr(look, "usage_now", lambda: Usage(STATES, programs))

@@ -17,7 +17,7 @@ from flagbench.machine import diagnosis
 from flagbench.machine.devices import Machine
 from flagbench.machine.diagnosis import GIB, Diagnosis, Level
 from flagbench.machine.look import MachineFacts
-from flagbench.machine.vendors import Device, DeviceState
+from flagbench.machine.vendors import DeviceState, LocalDevice
 from flagbench.manifests.load import load_catalog
 from flagbench.records.waiting import set_aside
 from flagbench.runs import doctor
@@ -67,7 +67,7 @@ def test_packages_are_looked_up_without_being_imported(monkeypatch: pytest.Monke
 
 def test_the_accelerators_and_their_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.accelerator(MachineFacts(Machine((), 0), (), (), 2, 0.0)).level is Level.WARN
-    machine = Machine((Device("NVIDIA L4", 22.5, "GPU-0"),), 1)
+    machine = Machine((LocalDevice("NVIDIA L4", 22.5, "GPU-0"),), 1)
     monkeypatch.setattr(doctor, "this_machine", lambda: machine)
     facts = MachineFacts(machine, (DeviceState("GPU-0", "550.54.15"),), (), 2, 0.0)
     assert doctor.accelerator(facts) == Diagnosis("accelerator", Level.OK, "1 x NVIDIA L4, driver 550.54.15")
@@ -80,7 +80,7 @@ def test_the_accelerators_and_their_driver(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_else_is_on_the_accelerators_is_a_warning(
     flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    machine = Machine((Device("NVIDIA L4", 22.5, "GPU-0"),), 1)
+    machine = Machine((LocalDevice("NVIDIA L4", 22.5, "GPU-0"),), 1)
     capped = DeviceState("GPU-0", power_limit_w=60.0, power_default_w=72.0)
     facts = MachineFacts(machine, (capped,), ("python (pid 7)",), 2, 0.0)
     monkeypatch.setattr(doctor, "look_at_machine", lambda: facts)

@@ -16,7 +16,7 @@ from catalogs import CATALOG
 from flagbench.cli import main
 from flagbench.errors import FlagbenchError
 from flagbench.machine.devices import Machine
-from flagbench.machine.vendors import Device
+from flagbench.machine.vendors import LocalDevice
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import Store
 from flagbench.runs import memory
@@ -139,7 +139,7 @@ def test_how_long_a_run_takes_by_a_published_row(
     for other in ({"train": {"batch_size": 31}}, {"gpus": 3}, {"precision": "fp32"}):
         assert expected(**other) is None
     monkeypatch.setattr(
-        estimates, "this_machine", lambda: Machine((Device("NVIDIA H100 80GB HBM3", 80.0, "GPU-0"),), 1)
+        estimates, "this_machine", lambda: Machine((LocalDevice("NVIDIA H100 80GB HBM3", 80.0, "GPU-0"),), 1)
     )
     assert expected() is None
 
@@ -159,7 +159,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """`devices(gib)`: this machine has two devices, the second with so much memory."""
 
     def have(gib: float) -> None:
-        found = (Device("NVIDIA H100 80GB HBM3", 79.6, "GPU-0"), Device("another", gib, "GPU-1"))
+        found = (LocalDevice("NVIDIA H100 80GB HBM3", 79.6, "GPU-0"), LocalDevice("another", gib, "GPU-1"))
         monkeypatch.setattr(memory, "this_machine", lambda: Machine(found, 2))
 
     return have

@@ -22,7 +22,7 @@ from flagbench.images.render.templates import shipped_images
 from flagbench.machine.devices import Machine
 from flagbench.machine.limits import LOAD
 from flagbench.machine.look import MachineFacts
-from flagbench.machine.vendors import Device, DeviceState, Usage
+from flagbench.machine.vendors import DeviceState, LocalDevice, Usage
 from flagbench.records import bundle_archive as archive
 from flagbench.records import bundle_documents
 from flagbench.records.model import Record
@@ -337,7 +337,7 @@ def test_what_cannot_be_reproduced_starts_nothing(
 
 
 def machine(name: str = A100, count: int = 8, memory: float = 40.0, partition: bool = False) -> Machine:
-    return Machine(tuple(Device(name, memory, f"GPU-{i}", partition) for i in range(count)), count)
+    return Machine(tuple(LocalDevice(name, memory, f"GPU-{i}", partition) for i in range(count)), count)
 
 
 STATE = DeviceState("GPU-0", "535.54", power_limit_w=400, power_default_w=400)
