@@ -18,7 +18,7 @@ from flagbench.machine.vendors import older_drivers
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.model import Metric, Record
 from flagbench.verdict import rules, verify_baseline, verify_claim
-from flagbench.verdict.conditions import DEVICE, Agreement, agreement, gate_spec
+from flagbench.verdict.conditions import DEVICE_MODEL, Agreement, agreement, gate_spec
 from flagbench.verdict.disturbance import others_on_devices, others_on_processors, throttled
 from flagbench.verdict.interval import Terms, estimate, quotient
 from flagbench.verdict.limits import LOW
@@ -305,7 +305,7 @@ def _numbers(
     terms = Terms(priors={name: _read_prior(prior) for name, prior in part["priors"].items()})
     claimed = set()
     for claim in claims_for(record, case, catalog.claims.values()):
-        if claim.conditions.get(DEVICE) != record.conditions.get(DEVICE):
+        if claim.conditions.get(DEVICE_MODEL) != record.conditions.get(DEVICE_MODEL):
             continue
         gate = case.held_to(claim.metrics).gate
         for result in verify_claim([record], claim, case, terms=terms).metrics:
@@ -377,7 +377,7 @@ def _nearby(record: Record, case: Case, catalog: Catalog) -> Iterator[tuple[Metr
         return
     for claim in catalog.claims.values():
         published = claim.metrics[0]
-        if published.name.startswith(MAMF) and claim.conditions[DEVICE] == record.conditions.get(DEVICE):
+        if published.name.startswith(MAMF) and claim.conditions[DEVICE_MODEL] == record.conditions.get(DEVICE_MODEL):
             both = record.metric(published.name), record.metric(f"{published.name.replace(MAMF, 'matmul')}_best")
             known = [metric for metric in both if metric is not None]
             if known:

@@ -14,7 +14,7 @@ from flagbench.accept.checks import EARLIER, Outcome, checks_of, plain_prior
 from flagbench.accept.plan import AcceptanceClock, AcceptancePlan, Part
 from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
-from flagbench.history.priors import MOST_RUNS, earlier_runs, store_priors
+from flagbench.history.priors import MOST_EARLIER_RUNS, earlier_runs, store_priors
 from flagbench.history.verdicts import with_verdicts
 from flagbench.machine.look import look_at_machine
 from flagbench.manifests.model import Catalog
@@ -168,7 +168,7 @@ def held_against(store: Store, record: Record) -> list[StoredRecord]:
     earlier = (
         each for each in earlier_runs(store, record, [record]) if each.summary and each.summary.machine == here
     )
-    judged = with_verdicts(store, islice(earlier, MOST_RUNS))
+    judged = with_verdicts(store, islice(earlier, MOST_EARLIER_RUNS))
     summaries = [(each, each.summary) for each in judged if each.summary and each.summary.sound]
     known = [(each, of.metrics.get(of.gate or "", 0.0)) for each, of in summaries]
     fastest = max((speed for _, speed in known), default=0.0)

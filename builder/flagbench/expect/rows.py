@@ -13,7 +13,7 @@ from flagbench.manifests.rows import Claim, PublishedRow, published_rows
 from flagbench.manifests.settings import reference_conditions
 from flagbench.records.model import Record
 from flagbench.verdict import VerifyResult, verify_reference
-from flagbench.verdict.conditions import DEVICE, Agreement, ConditionResult, compare_conditions
+from flagbench.verdict.conditions import DEVICE_MODEL, Agreement, ConditionResult, compare_conditions
 from flagbench.verdict.interval import STANDARD, Terms
 
 _STATED = {
@@ -87,7 +87,7 @@ def rows_beside(record: Record, catalog: Catalog) -> list[PublishedRow]:
     case = catalog.cases[record.case]
     if has_claims(case.name, catalog):
         return []
-    name, model = str(record.conditions.get(DEVICE)), record.conditions.get("model")
+    name, model = str(record.conditions.get(DEVICE_MODEL)), record.conditions.get("model")
     device = next((each.id for each in catalog.devices.values() if each.has_name(name)), None)
     if device is None or model != case.presets["reference"].get("model", {}).get("name"):
         return []

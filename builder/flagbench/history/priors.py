@@ -15,7 +15,7 @@ from flagbench.records.store import Store, StoredRecord, open_store
 from flagbench.verdict.samples import began, sessions
 from flagbench.verdict.stats.between import DEFAULT, Prior, history_prior
 
-MOST_RUNS = 50
+MOST_EARLIER_RUNS = 50
 """The newest ones."""
 _OF_STEPS = ("p_core", "p_infer_core", "tokens_per_second")
 """Rates that follow from the times of many steps."""
@@ -42,7 +42,7 @@ def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record
     """
     if records[0].config_digest is None:
         return {}
-    earlier = islice(earlier_runs(store, records[0], known), MOST_RUNS)
+    earlier = islice(earlier_runs(store, records[0], known), MOST_EARLIER_RUNS)
     machines: dict[str | None, list[Summary]] = {}
     for entry in with_verdicts(store, earlier):
         if entry.summary is not None and entry.summary.sound:

@@ -14,7 +14,7 @@ from flagbench.price import price_here
 from flagbench.records.model import Metric, Record, SlowestDevice
 from flagbench.verdict import Agreement, Comparison, Verdict, VerifyResult
 from flagbench.verdict.compare import ABSENT
-from flagbench.verdict.conditions import DEVICE, describe, shown
+from flagbench.verdict.conditions import DEVICE_MODEL, describe, shown
 from flagbench.verdict.early_end import EndedAs
 from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.explain import Cause, Explanation
@@ -231,7 +231,11 @@ def _elsewhere(records: Sequence[Record], result: VerifyResult, uncompared: Sequ
     """Where to look when no published row is of this device, or rows are of other metrics."""
     if result.against.chosen and any(kind_of(record.config or {}) == MEASURE for record in records):
         return (f"each metric has a row of its own: `flagbench expect {records[0].case}`, then --claim ROW",)
-    if result.verdict is not Verdict.NOT_COMPARABLE or result.against.kind != "claim" or DEVICE not in uncompared:
+    if (
+        result.verdict is not Verdict.NOT_COMPARABLE
+        or result.against.kind != "claim"
+        or DEVICE_MODEL not in uncompared
+    ):
         return ()
     case = records[0].case
     return (f"no row fits: `flagbench expect {case}` shows what is published for a device, --baseline your own runs",)

@@ -16,7 +16,7 @@ from flagbench.manifests.model import Case
 from flagbench.records.model import CpuTelemetry, DeviceTelemetry, Rank, Record
 from flagbench.verdict.conditions import ConditionResult
 from flagbench.verdict.disturbance import others_on_devices, others_on_processors, throttled
-from flagbench.verdict.roofs import LOW, REACHED, Expected
+from flagbench.verdict.roofs import LOW_ROOF, REACHED, ExpectedRoof
 from flagbench.verdict.stall import find_stall
 from flagbench.verdict.subject import Subject
 from flagbench_core.evidence import EvidenceError, Section
@@ -195,7 +195,7 @@ class Other(NamedTuple):
     conditions: Sequence[ConditionResult]
     steady: bool
     """Whether the ceilings measured on each side agree, so that a low one is the device's."""
-    reachable: Expected | None = None
+    reachable: ExpectedRoof | None = None
     """What a matrix product of the device reaches, TFLOP/s."""
 
 
@@ -407,7 +407,7 @@ def low_ceiling(run: ExplainedRun, other: Other) -> Cost | None:
     if not found or not expected or not other.steady or precision(run, other):
         return None
     expected *= 1 - min(run.slowed, default=0.0)
-    if found >= LOW * expected:
+    if found >= LOW_ROOF * expected:
         return None
     source = "the baseline's" if known or not reached else f"{reached.source} at this clock"
     seen = f"a matrix product reached {found / 1e12:.3g} TFLOP/s, {source} is {expected / 1e12:.3g}"
@@ -417,7 +417,7 @@ def low_ceiling(run: ExplainedRun, other: Other) -> Cost | None:
 def steady(runs: Sequence[ExplainedRun]) -> bool:
     """Whether the matrix products of several ranks or runs were about as fast: one alone may have been disturbed."""
     ceilings = [ceiling for run in runs for ceiling in run.section.ceilings]
-    return len(ceilings) > 1 and min(ceilings) >= LOW * max(ceilings)
+    return len(ceilings) > 1 and min(ceilings) >= LOW_ROOF * max(ceilings)
 
 
 def pinned(run: ExplainedRun, other: Other) -> Cost | None:

@@ -19,7 +19,7 @@ _RELATIVE_TOLERANCE = 1e-9
 VARIES = "varies between the runs"
 """The value of a condition that is not the same in all runs; it equals nothing."""
 
-DEVICE = "device_model"
+DEVICE_MODEL = "device_model"
 """The condition that names the device that a number was measured on."""
 
 

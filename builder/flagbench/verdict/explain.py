@@ -16,7 +16,7 @@ from flagbench.manifests.rows import Claim
 from flagbench.records.model import Record
 from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, ExplainedRun, Kind, Other, open_run, steady
 from flagbench.verdict.result import MetricResult, Verdict, VerifyResult
-from flagbench.verdict.roofs import Machine, judge_machine, reachable
+from flagbench.verdict.roofs import MachineJudgement, judge_machine, reachable
 from flagbench_core.evidence import EvidenceError
 from flagbench_core.evidence.section import MEASURE
 
@@ -60,7 +60,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """The share of the gap that no measured cause accounts for."""
     reason: str | None = None
     """Why there is nothing to explain, or no gap."""
-    machine: Machine | None = None
+    machine: MachineJudgement | None = None
     """What the roofs of the runs say of their machine; None without roofs."""
 
     def to_dict(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from flagbench_core.evidence.metrics import LOSS_TAIL
 from flagbench_core.evidence.roofs import MAMF, MAMF_REPEATS
 from flagbench_core.evidence.section import MEASURE, TRAIN, WARMUP, WINDOW, digest_of, kind_of, read_section
 
-_WHOLE = 1e-3
+_WHOLE_NUMBER = 1e-3
 """How far a number of right answers, computed from a share, may be from a whole number."""
 TOLERANCE = 1e-6
 """Largest relative difference between a number and what the evidence gives: both are computed by the same code."""
@@ -82,7 +82,7 @@ def recompute(record: Record, case: Case) -> Subject:
     )
 
 
-_STATED = {"formula", "peak", "peak_reason"}
+_STATED_FLOPS = {"formula", "peak", "peak_reason"}
 """Fields of `flops` that do not follow from evidence."""
 _FLOPS = ("executed", "recomputed", "useful")
 
@@ -93,7 +93,7 @@ def _unmatched(record: Record, found: Derived) -> Iterator[str]:
     yield from (f"metric {name}" for name, _ in sorted(here ^ there))
     for section in ("timing", "window", "work", "flops"):
         mine, theirs = (_named(side) for side in (record.raw.get(section), getattr(found, section)))
-        names = sorted((mine ^ theirs) - _STATED)
+        names = sorted((mine ^ theirs) - _STATED_FLOPS)
         if names:
             yield from (f"{section}.{name}" for name in names) if mine and theirs else (section,)
 
@@ -287,7 +287,7 @@ def _evaluations(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     found = msgspec.convert(entries, list[_Evaluation])
     for entry in found:
         right = (entry.accuracy or 0.0) * entry.counted
-        if not 0 <= right <= entry.counted or abs(right - round(right)) > _WHOLE:
+        if not 0 <= right <= entry.counted or abs(right - round(right)) > _WHOLE_NUMBER:
             raise EvidenceError(
                 f"an accuracy of {entry.accuracy} is not that of {entry.counted} examples: {right:.9g} would be right"
             )

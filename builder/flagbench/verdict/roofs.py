@@ -25,11 +25,11 @@ STEADY = 0.86
 """The share of a product in MAMF's table, a mean of 100, that repeats until steady reach: an H100's in bf16."""
 COPIED = 0.75
 """The share of its datasheet's bandwidth: an A100 reached 85 % (main_memory-bandwidth), an H100 91 %."""
-LOW = 0.9
+LOW_ROOF = 0.9
 """A rate below that share of the expected one is low: two measurements of one processor differ by less."""
 
 
-class Expected(NamedTuple):
+class ExpectedRoof(NamedTuple):
     """What a metric should be, in its unit, and who says so."""
 
     value: float
@@ -50,7 +50,7 @@ class Roof(Struct, frozen=True, kw_only=True):
     """Where `here` is of several devices."""
 
 
-class Machine(Struct, frozen=True, kw_only=True):
+class MachineJudgement(Struct, frozen=True, kw_only=True):
     """What the roofs of the runs say of their machine."""
 
     sound: bool | None
@@ -62,7 +62,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 def judge_machine(
     records: Sequence[Record], case: Case, baseline: Sequence[Record], claims: Sequence[Claim]
-) -> Machine | None:
+) -> MachineJudgement | None:
     """What the roofs of runs of one machine say, each the median of the runs; None if the first run has none."""
     if case.kind == MEASURE or not records[0].measurements:
         return None
@@ -70,7 +70,7 @@ def judge_machine(
     busbw = f"{reduce}_busbw"
     if any(record.measurements for record in baseline):
         found = ((name, _median(baseline, name)) for name in (best, bandwidth, busbw))
-        expected = {name: Expected(value, "the baseline") for name, value in found if value}
+        expected = {name: ExpectedRoof(value, "the baseline") for name, value in found if value}
     else:
         expected = dict(_published(records[0], case, claims))
     roofs = []
@@ -91,7 +91,7 @@ def judge_machine(
                     slowest_device=slowest_device(_metrics(records, name)),
                 )
             )
-    low = [roof for roof in roofs if (roof.ratio or 1) < LOW]
+    low = [roof for roof in roofs if (roof.ratio or 1) < LOW_ROOF]
     slow = [f"{roof.metric} is {roof.ratio:.0%} of what is expected" for roof in low if _is_steady(records, roof)]
     slow += dict.fromkeys(device for record in records for device in slow_devices(record))
     if slow:
@@ -102,10 +102,10 @@ def judge_machine(
         sound, reason = None, "nothing is published for this device: give a --baseline that was run with --roofs"
     else:
         sound, reason = True, "no rate of the machine is low: look at the software and at what differs"
-    return Machine(sound=sound, roofs=tuple(roofs), reason=reason)
+    return MachineJudgement(sound=sound, roofs=tuple(roofs), reason=reason)
 
 
-def reachable(record: Record, case: Case, claims: Sequence[Claim]) -> Expected | None:
+def reachable(record: Record, case: Case, claims: Sequence[Claim]) -> ExpectedRoof | None:
     """TFLOP/s of the fastest matrix product of a record's device in its precision; None without a datasheet.
 
     Some devices reach less of their peak than others: a published product counts where it is below the usual share.
@@ -121,11 +121,11 @@ def reachable(record: Record, case: Case, claims: Sequence[Claim]) -> Expected |
     return min(found)
 
 
-def _share_of(source: str, share: float, value: float) -> Expected:
-    return Expected(share * value, f"{share:.0%} of {source}")
+def _share_of(source: str, share: float, value: float) -> ExpectedRoof:
+    return ExpectedRoof(share * value, f"{share:.0%} of {source}")
 
 
-def _published(record: Record, case: Case, claims: Sequence[Claim]) -> Iterator[tuple[str, Expected]]:
+def _published(record: Record, case: Case, claims: Sequence[Claim]) -> Iterator[tuple[str, ExpectedRoof]]:
     """What the metrics of a record's roofs should be, by its device's datasheet and by rows of this device."""
     conditions, device = record.conditions, Subject(record, case).device
     _, best, bandwidth, reduce = short_roofs(str(conditions.get("precision")))
@@ -138,7 +138,7 @@ def _published(record: Record, case: Case, claims: Sequence[Claim]) -> Iterator[
             # Of a product or a copy, every device is measured by itself.
             same = ("device_model", *(("devices", "nodes") if metric.name == f"{reduce}_mean" else ()))
             if all(claim.conditions.get(name) == conditions.get(name) for name in same):
-                yield metric.name, Expected(float(metric.value), claim.id)
+                yield metric.name, ExpectedRoof(float(metric.value), claim.id)
 
 
 def _median(records: Sequence[Record], name: str) -> float | None:

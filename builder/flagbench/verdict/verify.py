@@ -13,7 +13,7 @@ from flagbench.records.digest import unseeded_digest
 from flagbench.records.model import Record
 from flagbench.verdict import rules
 from flagbench.verdict.conditions import (
-    DEVICE,
+    DEVICE_MODEL,
     SEED,
     alike,
     case_conditions,
@@ -176,7 +176,7 @@ def claims_for(record: Record, case: Case, claims: Iterable[Claim]) -> list[Clai
     if case.kind != MEASURE:
         return own
     # What another device reaches, or another product, says nothing of this one.
-    here = {name: record.conditions.get(name) for name in (DEVICE, "shape")}
+    here = {name: record.conditions.get(name) for name in (DEVICE_MODEL, "shape")}
     return [c for c in own if all(c.conditions.get(name, value) == value for name, value in here.items())]
 
 
@@ -199,7 +199,7 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
     def distance(claim: Claim) -> tuple[bool, int]:
         expected = claim_conditions(case, claim.conditions)
         differing = [c.name for c in compare_conditions(expected, record.conditions, expected) if c.forbids]
-        return claim.metric(case.held_to(claim.metrics).gate) is None and DEVICE in differing, len(differing)
+        return claim.metric(case.held_to(claim.metrics).gate) is None and DEVICE_MODEL in differing, len(differing)
 
     return min(own, key=distance)
 

@@ -11,7 +11,7 @@ from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import catalog_get
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.rows import Claim
-from flagbench.verdict.conditions import DEVICE, ConditionResult, compare_conditions, describe
+from flagbench.verdict.conditions import DEVICE_MODEL, ConditionResult, compare_conditions, describe
 
 SHOWN = 3
 """How many rows are named."""
@@ -43,11 +43,11 @@ def machine_conditions(machine: Machine, catalog: Catalog) -> dict[str, Scalar |
     """The conditions that a machine decides: which device, and how many on one node."""
     names = {device.name for device in machine.devices}
     model = next(iter(names)) if len(names) == 1 else None
-    published = {claim.conditions.get(DEVICE) for claim in catalog.claims.values()}
+    published = {claim.conditions.get(DEVICE_MODEL) for claim in catalog.claims.values()}
     fitting = [card.name for card in cards_here(machine, catalog) if all(map(card.has_name, names))]
     # Several cards may report one name; that with published rows is meant.
     model = next((name for name in fitting if name in published), fitting[0] if fitting else model)
-    return {DEVICE: model, "devices": machine.visible or None, "nodes": 1}
+    return {DEVICE_MODEL: model, "devices": machine.visible or None, "nodes": 1}
 
 
 def nearest_claims(claims: Iterable[Claim], here: Mapping[str, Scalar | None]) -> list[Claim]:
@@ -57,7 +57,7 @@ def nearest_claims(claims: Iterable[Claim], here: Mapping[str, Scalar | None]) -
         names = [result.name for result in _differing(claim, here)]
         published, mine = claim.count("devices"), here.get("devices")
         apart = abs(published - mine) if published is not None and isinstance(mine, int) else 0
-        return DEVICE in names, len(names), apart
+        return DEVICE_MODEL in names, len(names), apart
 
     return sorted(claims, key=distance)
 

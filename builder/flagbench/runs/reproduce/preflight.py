@@ -52,7 +52,7 @@ def refuse(
     machine = facts.accelerators
     here = machine_conditions(machine, catalog)
     closest = ""
-    if machine.devices and here[conditions.DEVICE] != plan.claim.conditions.get(conditions.DEVICE):
+    if machine.devices and here[conditions.DEVICE_MODEL] != plan.claim.conditions.get(conditions.DEVICE_MODEL):
         rows = nearest_lines(plan.claim.case, machine, catalog)
         closest = "\n  ".join(["\nrows that come closest to this machine:", *rows])
     why = "; ".join(f"{finding.name}: {finding.detail}" for finding in wrong)

@@ -10,7 +10,7 @@ from flagbench.console.terminal import brief
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.settings import preset_of
 from flagbench.verdict import checks
-from flagbench.verdict.conditions import DEVICE, alike
+from flagbench.verdict.conditions import DEVICE_MODEL, alike
 from flagbench.verdict.derivation import Unknown, count, derived_conditions, leaves, number, paths, same
 from flagbench.verdict.rules.table import Needs, rule
 from flagbench.verdict.subject import Subject, differ, text
@@ -99,12 +99,12 @@ def _condition_config(subject: Subject) -> Iterator[str]:
 @rule("condition-device", Needs.RUN, "A node has devices of several models.")
 def _condition_device(subject: Subject) -> Iterator[str]:
     record, names = subject.record, subject.names
-    stated = record.conditions.get(DEVICE)
+    stated = record.conditions.get(DEVICE_MODEL)
     expected = subject.accelerator.name if subject.accelerator else " + ".join(names)
     # Of several nodes only node 0 lists its devices; the condition joins those of all.
     joined = isinstance(stated, str) and record.system.nodes > 1 and set(names) < set(stated.split(" + "))
-    if names and DEVICE in record.conditions and stated != expected and not joined:
-        yield differ(f"the condition {DEVICE}", stated, "system.devices gives", expected)
+    if names and DEVICE_MODEL in record.conditions and stated != expected and not joined:
+        yield differ(f"the condition {DEVICE_MODEL}", stated, "system.devices gives", expected)
 
 
 @rule("condition-software", Needs.RUN, "A library or driver was replaced after the conditions were written down.")
@@ -144,7 +144,7 @@ def _preset(subject: Subject) -> Iterator[str]:
     record of another version, those that conditions follow from, and those of model, layout and engine."""
     record, case = subject.record, subject.case
     here, there = dict(leaves(subject.config)), dict(leaves(preset_of(case, record.preset)))
-    free = _RESOLVED | {setting["path"] for setting in case.settable.values()}
+    free = _CHANGED_BY_RESOLVING | {setting["path"] for setting in case.settable.values()}
     loose, derived = subject.made_elsewhere or record.preset != "reference", set(paths(case.conditions))
     note = f" of flagbench {__version__}; the record was made by {record.flagbench.version}"
     for path in dict.fromkeys((*there, *here)) if subject.config else ():
@@ -160,7 +160,7 @@ def _preset(subject: Subject) -> Iterator[str]:
             yield differ(f"config.{path}", here[path], source, there[path]) + (note if subject.made_elsewhere else "")
 
 
-_RESOLVED = frozenset(
+_CHANGED_BY_RESOLVING = frozenset(
     ("case", "division", "preset", "precision", "nodes", "gpus", "seed", "weights", "data.source", "data.default")
 )
 """What resolving a configuration adds to a preset, or takes away."""
