@@ -12,7 +12,7 @@ from flagbench import complete
 from flagbench.cli.options import JsonOption, JunitOption, StoreOption, WideOption
 from flagbench.console.output import check_output, echo_json, write_output
 from flagbench.errors import FlagbenchError
-from flagbench.expect.rows import nearest_reference
+from flagbench.expect.rows import verify_nearest
 from flagbench.history.priors import named_priors
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import catalog_get
@@ -22,13 +22,14 @@ from flagbench.records.named import RECORD_HELP, SERIES_HELP, load_runs, require
 from flagbench.records.runs_and_series import Runs
 from flagbench.report import explanation_page, verdict_table
 from flagbench.report.junit import junit_of_verdict
-from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
+from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against
 from flagbench.verdict.series import dated, look_level, with_series
 from flagbench.verdict.stats.compare import WITHIN
+from flagbench.verdict.verify import no_claim
 from flagbench_core.exit_codes import ExitCode
 
 
@@ -174,8 +175,7 @@ def _verified(
         return verify_baseline(records, baseline.to_verify(), case, any_seed=any_seed, terms=terms)
     if claim is not None:
         return verify_claim(records, catalog_get(catalog.claims, claim, kind="claim"), case, terms=terms)
-    reference = nearest_reference(records, catalog, terms)
-    if reference is not None:
-        return reference
-    nearest = choose_claim(records[0], case, catalog.claims.values())
-    return verify_claim(records, nearest, case, chosen=True, terms=terms)
+    result = verify_nearest(records, catalog, terms)
+    if result is None:
+        raise no_claim(case)
+    return result

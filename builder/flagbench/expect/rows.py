@@ -12,7 +12,7 @@ from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim, PublishedRow, published_rows
 from flagbench.manifests.settings import reference_conditions
 from flagbench.records.model import Record
-from flagbench.verdict import VerifyResult, verify_reference
+from flagbench.verdict import VerifyResult, choose_claim, claims_for, verify_claim, verify_reference
 from flagbench.verdict.conditions import DEVICE_MODEL, Agreement, ConditionResult, compare_conditions
 from flagbench.verdict.interval import STANDARD, Terms
 
@@ -69,12 +69,16 @@ def has_claims(case: str, catalog: Catalog) -> bool:
     return any(claim.case == case for claim in catalog.claims.values())
 
 
-def nearest_reference(records: Sequence[Record], catalog: Catalog, terms: Terms = STANDARD) -> VerifyResult | None:
-    """The runs of a case without claims beside the nearest row that is only cited; None where there is no such row.
+def verify_nearest(records: Sequence[Record], catalog: Catalog, terms: Terms = STANDARD) -> VerifyResult | None:
+    """The runs against the nearest claim; of a case without claims, beside the nearest row that is only cited.
 
-    Raises FlagbenchError as `verify_claim`.
+    None where there is no such row. Raises FlagbenchError as `verify_claim`.
     """
     case = catalog.cases[records[0].case]
+    claims = claims_for(records[0], case, catalog.claims.values())
+    if claims:
+        claim = choose_claim(records[0], case, claims)
+        return verify_claim(records, claim, case, chosen=True, terms=terms)
     rows = rows_beside(records[0], catalog)
     return verify_reference(records, rows, case, terms=terms) if rows else None
 

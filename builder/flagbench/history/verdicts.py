@@ -11,7 +11,7 @@ import msgspec
 
 from flagbench.console.output import counted
 from flagbench.errors import FlagbenchError
-from flagbench.expect.rows import has_claims, nearest_reference
+from flagbench.expect.rows import has_claims, verify_nearest
 from flagbench.manifests.load import load_catalog, manifests_root
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.rows import CATALOGUE, published_rows
@@ -20,7 +20,7 @@ from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.records.store import Store, StoredRecord
-from flagbench.verdict import Verdict, VerifyResult, choose_claim, claims_for, verify_claim
+from flagbench.verdict import Verdict
 from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.interval import candidates
 from flagbench.verdict.recompute import recompute
@@ -65,15 +65,8 @@ def _judged(record: Record, catalog: Catalog) -> Summary:
     case = catalog.cases.get(record.case)
     if case is None:
         return summary
-    claims = claims_for(record, case, catalog.claims.values())
     units = {metric.name: metric.unit for metric in record.metrics}
-    claim_id = None
-    if claims:
-        claim = choose_claim(record, case, claims)
-        claim_id = claim.id
-        result: VerifyResult | None = verify_claim([record], claim, case, chosen=True)
-    else:
-        result = nearest_reference([record], catalog)
+    result = verify_nearest([record], catalog)
     if result is None:
         sound = record.evidence is not None and not invalid(recompute(record, case))
         return msgspec.structs.replace(summary, gate=case.gate, gate_unit=units.get(case.gate), sound=sound)
@@ -83,7 +76,7 @@ def _judged(record: Record, catalog: Catalog) -> Summary:
     return msgspec.structs.replace(
         summary,
         verdict=result.verdict.value,
-        claim=claim_id,
+        claim=result.against.id if result.against.kind == "claim" else None,
         ratio=of_gate and (of_gate.value, *(of_gate.ci95 or (None, None))),
         gate=gate,
         gate_unit=units.get(gate),

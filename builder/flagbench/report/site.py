@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from flagbench.console.page import Block, Lines, Table
 from flagbench.errors import FlagbenchError
-from flagbench.expect.rows import nearest_reference
+from flagbench.expect.rows import verify_nearest
 from flagbench.history.selection import outcome_of, speed_of
 from flagbench.history.verdicts import with_verdicts
 from flagbench.manifests.device import DeviceModel
@@ -40,7 +40,7 @@ from flagbench.report.charts import (
 from flagbench.report.html import Link, Sections, page
 from flagbench.report.record_page import record_page
 from flagbench.report.verdict_page import explanation_blocks, verdict_blocks
-from flagbench.verdict import Verdict, choose_claim, claims_for, compare_records, verify_claim
+from flagbench.verdict import Verdict, choose_claim, claims_for, compare_records
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.explain import explain
 from flagbench.verdict.limits import HIGH, LOW
@@ -82,14 +82,10 @@ def run_page(
     case, first = catalog.cases.get(records[0].case), records[0]
     claims = [] if case is None else claims_for(first, case, catalog.claims.values())
     result = None
-    if case is not None and claims:
-        claim = choose_claim(first, case, claims)
-        if series is None:
-            result = verify_claim(records, claim, case, chosen=True)
-        else:
-            result = series_verdict(series, claim, case)[1]
+    if case is not None and claims and series is not None:
+        result = series_verdict(series, choose_claim(first, case, claims), case)[1]
     elif case is not None:
-        result = nearest_reference(records, catalog)
+        result = verify_nearest(records, catalog)
         if result is not None and series is not None:
             result = with_series(result, Runs([*series.records], [series]).summaries("runs"))
     # A record of measurements shows each of them once: in its own table.

@@ -12,13 +12,13 @@ from flagbench.console.output import echo_json, echo_json_text, print_error, pri
 from flagbench.console.page import Table
 from flagbench.console.stdio import NotPrinted
 from flagbench.errors import FlagbenchError
-from flagbench.expect.rows import nearest_reference
+from flagbench.expect.rows import has_claims, verify_nearest
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.runs_and_series import Runs
 from flagbench.records.series import Series
 from flagbench.report import verdict_table
 from flagbench.runs.series import Side
-from flagbench.verdict import choose_claim, claims_for, verify_claim
+from flagbench.verdict import verify_claim
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.series import look_level, with_series
 
@@ -96,29 +96,26 @@ def _run_table(series: Series) -> Table:
 def verdict_of(runs: Runs, case: Case, catalog: Catalog, claim: str | None, *, wide: bool) -> str:
     """The page of `verify`, of all runs together, on the nearest claim by default; without a run that ended well
     why there is none."""
-    claims = [entry for entry in catalog.claims.values() if entry.case == case.name]
     try:
         records = runs.to_verify()
         if not records or any(record.status.state != "ok" for record in records):
             return verdict_table(records, None, wide=wide)
-        if not claims:
-            reference = nearest_reference(records, catalog)
-            if reference is not None:
-                reference = with_series(reference, runs.summaries("runs"))
-            return verdict_table(records, reference, wide=wide)
-        if claim is None and not claims_for(records[0], case, claims):
-            none = (
-                "no verdict: no published row is of this device and shape\n"
-                f"`flagbench expect {case.name}` shows the rows of a device, `flagbench reproduce ROW` runs one in "
-                "its shape, `flagbench report last` draws this run beside the published peaks\n"
-            )
-            return verdict_table(records, None, wide=wide) + none
-        against = choose_claim(records[0], case, claims) if claim is None else catalog.claims[claim]
         terms = Terms(level=look_level(runs.summaries("runs"), len(records)))
-        result = verify_claim(records, against, case, chosen=claim is None, terms=terms)
+        if claim is None:
+            result = verify_nearest(records, catalog, terms)
+        else:
+            result = verify_claim(records, catalog.claims[claim], case, terms=terms)
     except FlagbenchError as error:
         return f"no verdict: {error.message}\n"
-    result = with_series(result, runs.summaries("runs"))
+    if result is None and has_claims(case.name, catalog):
+        none = (
+            "no verdict: no published row is of this device and shape\n"
+            f"`flagbench expect {case.name}` shows the rows of a device, `flagbench reproduce ROW` runs one in "
+            "its shape, `flagbench report last` draws this run beside the published peaks\n"
+        )
+        return verdict_table(records, None, wide=wide) + none
+    if result is not None:
+        result = with_series(result, runs.summaries("runs"))
     return verdict_table(records, result, wide=wide)
 
 

@@ -188,13 +188,9 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
     Raises:
         FlagbenchError: the case has no claim.
     """
-    if not (own := claims_for(record, case, claims)):
-        same = " on this device and of this shape" if case.kind == MEASURE else ""
-        raise FlagbenchError(
-            f"there is no claim of the case {record.case}{same}",
-            remedy=f"`flagbench expect {record.case}` shows what is published for a device, "
-            "`flagbench report RECORD` the record in charts, --baseline RECORD compares it with another one",
-        )
+    own = claims_for(record, case, claims)
+    if not own:
+        raise no_claim(case)
 
     def distance(claim: Claim) -> tuple[bool, int]:
         expected = claim_conditions(case, claim.conditions)
@@ -202,6 +198,16 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
         return claim.metric(case.held_to(claim.metrics).gate) is None and DEVICE_MODEL in differing, len(differing)
 
     return min(own, key=distance)
+
+
+def no_claim(case: Case) -> FlagbenchError:
+    """The error where no claim is for a record of the case."""
+    same = " on this device and of this shape" if case.kind == MEASURE else ""
+    return FlagbenchError(
+        f"there is no claim of the case {case.name}{same}",
+        remedy=f"`flagbench expect {case.name}` shows what is published for a device, "
+        "`flagbench report RECORD` the record in charts, --baseline RECORD compares it with another one",
+    )
 
 
 def _check_alike(records: Sequence[Record], case: Case) -> None:
