@@ -133,8 +133,10 @@ def test_a_killed_series_says_which_runs_are_missing(fake: FakeRuns, flagbench: 
     fake.endings = ["ok", "ok", "killed"]
     child = os.fork()
     if not child:
-        main.run([*RUN.split(), "4", "--name", "mine"])
-        os._exit(0)
+        try:
+            main.run([*RUN.split(), "4", "--name", "mine"])
+        finally:  # an error ends the child too, which would else go on as a second test process
+            os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     found = read_series(store, "mine")
     assert (len(found.records), found.problems) == (2, ())

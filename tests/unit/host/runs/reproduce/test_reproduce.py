@@ -250,8 +250,12 @@ def test_a_signal_while_it_is_bundled_leaves_nothing(
     command, pack = f"{ON_CPU} -o b/b.tar.gz", bundle_documents.pack
     child = os.fork()
     if not child:
-        bundle_documents.pack = lambda files, part: os.kill(os.getpid(), number)
-        os._exit(main.run(command.split()))
+        code = -1  # an error ends the child too, which would else go on as a second test process
+        try:
+            bundle_documents.pack = lambda files, part: os.kill(os.getpid(), number)
+            code = main.run(command.split())
+        finally:
+            os._exit(code)
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert ended == (-number if number == signal.SIGKILL else ExitCode.INTERRUPTED)
     if number == signal.SIGKILL:
