@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +21,6 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.rows import Claim, PublishedRow, read_catalogue
@@ -61,7 +60,7 @@ def lint(catalog: Catalog) -> list[Finding]:
     findings = compare_with_anomalies(catalog.claims.values(), findings)
     cited = read_catalogue(catalog.root, catalog.devices)
     for name, rows in groupby(cited, lambda row: row.id.partition("/")[0]):
-        findings += lint_cited(f"manifests/catalogue/{name}.csv", rows, catalog.devices)
+        findings += lint_cited(f"manifests/catalogue/{name}.csv", rows, catalog)
     return findings
 
 
@@ -82,7 +81,7 @@ def compare_with_anomalies(claims: Iterable[Claim], findings: Iterable[Finding])
     return remaining
 
 
-def lint_cited(file: str, rows: Iterable[PublishedRow], devices: Mapping[str, DeviceModel]) -> Iterator[Finding]:
+def lint_cited(file: str, rows: Iterable[PublishedRow], catalog: Catalog) -> Iterator[Finding]:
     """Rules over the rows of a file of the catalogue.
 
     No two rows describe the same run. No device is faster than its peak. FLOPs per token, which are TFLOP/s or MFU
@@ -97,7 +96,7 @@ def lint_cited(file: str, rows: Iterable[PublishedRow], devices: Mapping[str, De
         if same != name:
             yield Finding(file, name, "row", "duplicate-row", name, f"{same} describes the same run")
         metrics = {metric.name: metric.value for metric in row.metrics}
-        device = devices.get(row.device_id or "")
+        device = catalog.devices.get(row.device_id or "")
         peak = None if device is None else device.peak(row.precision_label)
         rate = None
         if "tflops_per_device" in metrics:

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
+from flagbench.expect.rows import verify_nearest
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
-from flagbench.verdict import Verdict, VerifyResult, choose_claim, verify_baseline, verify_claim
+from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 
 HERE = Path(__file__).parent
 FOLDERS = (HERE / "records", HERE.parent / "unit" / "host" / "verdict" / "replays")
@@ -40,8 +41,9 @@ def verify(words: list[str]) -> VerifyResult:
         return verify_baseline(records, read(against), case)
     if option == "--claim":
         return verify_claim(records, CATALOG.claims[against], case)
-    nearest = choose_claim(records[0], case, CATALOG.claims.values())
-    return verify_claim(records, nearest, case, chosen=True)
+    result = verify_nearest(records, CATALOG)
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize("expected", EXPECTED, ids=lambda expected: " ".join(expected["verify"]))

@@ -16,6 +16,7 @@ from typing import Any
 
 from flagbench.console.page import Block, Table, render
 from flagbench.errors import FlagbenchError
+from flagbench.expect.rows import verify_nearest
 from flagbench.machine import limits
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
@@ -26,7 +27,7 @@ from flagbench.report.charts import Chart, loss_chart, roof_chart, step_chart, v
 from flagbench.report.export import table
 from flagbench.report.html import picture
 from flagbench.report.verdict_page import verdict_table
-from flagbench.verdict import Verdict, choose_claim, verify_claim
+from flagbench.verdict import Verdict, verify_claim
 from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.losses import loss_curve
 from flagbench.verdict.recompute import recompute
@@ -233,9 +234,8 @@ def _of_an_h100(catalog: Catalog, measured: Path) -> Iterator[Chart]:
 
 def _pictures(catalog: Catalog, record: Record) -> Iterator[tuple[str, str]]:
     """The verdict on a shipped record, and its charts, by file."""
-    case = catalog.cases[record.case]
-    claim = choose_claim(record, case, catalog.claims.values())
-    result = verify_claim([record], claim, case, chosen=True)
+    result = verify_nearest([record], catalog)
+    assert result is not None
     yield "verdict.svg", terminal_svg(verdict_table([record], result, stream=io.StringIO()), "flagbench verify last")
     for chart in (step_chart(record), loss_chart({record.record_id: loss_curve(record)})):
         if isinstance(chart, Chart):

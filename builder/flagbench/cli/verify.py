@@ -29,7 +29,7 @@ from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against
 from flagbench.verdict.series import dated, look_level, with_series
 from flagbench.verdict.stats.compare import WITHIN
-from flagbench.verdict.verify import no_claim
+from flagbench_core.evidence.section import MEASURE
 from flagbench_core.exit_codes import ExitCode
 
 
@@ -177,5 +177,10 @@ def _verified(
         return verify_claim(records, catalog_get(catalog.claims, claim, kind="claim"), case, terms=terms)
     result = verify_nearest(records, catalog, terms)
     if result is None:
-        raise no_claim(case)
+        same = " on this device and of this shape" if case.kind == MEASURE else ""
+        raise FlagbenchError(
+            f"there is no claim of the case {case.name}{same}",
+            remedy=f"`flagbench expect {case.name}` shows what is published for a device, "
+            "`flagbench report RECORD` the record in charts, --baseline RECORD compares it with another one",
+        )
     return result

@@ -12,7 +12,7 @@ from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim, PublishedRow, published_rows
 from flagbench.manifests.settings import reference_conditions
 from flagbench.records.model import Record
-from flagbench.verdict import VerifyResult, choose_claim, claims_for, verify_claim, verify_reference
+from flagbench.verdict import VerifyResult, choose_claim, verify_claim, verify_reference
 from flagbench.verdict.conditions import DEVICE_MODEL, Agreement, ConditionResult, compare_conditions
 from flagbench.verdict.interval import STANDARD, Terms
 
@@ -74,9 +74,8 @@ def verify_nearest(records: Sequence[Record], catalog: Catalog, terms: Terms = S
     None where there is no such row. Raises FlagbenchError as `verify_claim`.
     """
     case = catalog.cases[records[0].case]
-    claims = claims_for(records[0], case, catalog.claims.values())
-    if claims:
-        claim = choose_claim(records[0], case, claims)
+    claim = choose_claim(records[0], case, catalog.claims.values())
+    if claim is not None:
         return verify_claim(records, claim, case, chosen=True, terms=terms)
     rows = rows_beside(records[0], catalog)
     return verify_reference(records, rows, case, terms=terms) if rows else None

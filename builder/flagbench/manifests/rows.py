@@ -58,11 +58,6 @@ SPEEDS = (
 """A row's speed is the first of these that it has."""
 _BATCH = ("batch_size", "gradient_accumulation_steps")
 _VERSIONS = ("torch", "cuda", "driver")
-_SHOWN_APART = (
-    *("device_model", "devices", "nodes", "sequence_length", "layout", "precision", "model", "software"),
-    *(*_BATCH, *_VERSIONS),
-)
-"""Conditions that are no `remarks`."""
 _COLUMNS = {
     "device": "device_model",
     "precision": "precision",
@@ -75,6 +70,8 @@ _COLUMNS = {
     "conditions": "remarks",
 }
 """The condition that each of these columns of the catalogue states."""
+_SHOWN_APART = (*_COLUMNS.values(), *_BATCH, *_VERSIONS, "model")
+"""Conditions that are no `remarks` of a claim."""
 
 
 @dataclass(frozen=True)

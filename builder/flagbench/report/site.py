@@ -40,7 +40,7 @@ from flagbench.report.charts import (
 from flagbench.report.html import Link, Sections, page
 from flagbench.report.record_page import record_page
 from flagbench.report.verdict_page import explanation_blocks, verdict_blocks
-from flagbench.verdict import Verdict, choose_claim, claims_for, compare_records
+from flagbench.verdict import Verdict, choose_claim, compare_records
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.explain import explain
 from flagbench.verdict.limits import HIGH, LOW
@@ -80,10 +80,10 @@ def run_page(
     losses are shown beside those of the first one. `charts`, `listing`: what follows.
     """
     case, first = catalog.cases.get(records[0].case), records[0]
-    claims = [] if case is None else claims_for(first, case, catalog.claims.values())
+    claim = None if case is None else choose_claim(first, case, catalog.claims.values())
     result = None
-    if case is not None and claims and series is not None:
-        result = series_verdict(series, choose_claim(first, case, claims), case)[1]
+    if case is not None and claim is not None and series is not None:
+        result = series_verdict(series, claim, case)[1]
     elif case is not None:
         result = verify_nearest(records, catalog)
         if result is not None and series is not None:

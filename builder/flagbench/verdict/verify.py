@@ -180,34 +180,18 @@ def claims_for(record: Record, case: Case, claims: Iterable[Claim]) -> list[Clai
     return [c for c in own if all(c.conditions.get(name, value) == value for name, value in here.items())]
 
 
-def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim:
-    """The claim of the record's case with the fewest conditions that differ; the first of equals.
+def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim | None:
+    """The claim for the record with the fewest conditions that differ, the first of equals; None without a claim.
 
     A row of another device that does not publish the gate comes last: it would give no verdict on speed.
-
-    Raises:
-        FlagbenchError: the case has no claim.
     """
-    own = claims_for(record, case, claims)
-    if not own:
-        raise no_claim(case)
 
     def distance(claim: Claim) -> tuple[bool, int]:
         expected = claim_conditions(case, claim.conditions)
         differing = [c.name for c in compare_conditions(expected, record.conditions, expected) if c.forbids]
         return claim.metric(case.held_to(claim.metrics).gate) is None and DEVICE_MODEL in differing, len(differing)
 
-    return min(own, key=distance)
-
-
-def no_claim(case: Case) -> FlagbenchError:
-    """The error where no claim is for a record of the case."""
-    same = " on this device and of this shape" if case.kind == MEASURE else ""
-    return FlagbenchError(
-        f"there is no claim of the case {case.name}{same}",
-        remedy=f"`flagbench expect {case.name}` shows what is published for a device, "
-        "`flagbench report RECORD` the record in charts, --baseline RECORD compares it with another one",
-    )
+    return min(claims_for(record, case, claims), key=distance, default=None)
 
 
 def _check_alike(records: Sequence[Record], case: Case) -> None:
