@@ -18,14 +18,14 @@ _NOISE = frozenset(
 _MEMORY = re.compile(r"(\d+)\s*g(?:i?b)?")
 
 
-def find_cards(text: str, known: Collection[DeviceModel]) -> tuple[DeviceModel, ...]:
-    """The accelerators that a publisher's name fits, such as both of 40 and 80 GiB for `A100`; often one, or none.
+def fitting_devices(text: str, known: Collection[DeviceModel]) -> tuple[str, ...]:
+    """Ids of the accelerators that a publisher's name fits, such as both of 40 and 80 GiB for `A100`; often one or none.
 
     A name fits if it is the accelerator's own, or if each of its words is a word of it, its memory (`A100-40GB`) or
     its form factor.
     """
     wanted = re.sub(r"[_\s]+", " ", unicodedata.normalize("NFKC", text)).strip()
-    exact = [card for card in known if wanted.lower() in {name.lower() for name in (card.name, *card.match)}]
+    exact = [card.id for card in known if wanted.lower() in {name.lower() for name in (card.name, *card.match)}]
     if exact:
         return tuple(exact)
     words = _words(wanted)
@@ -34,7 +34,7 @@ def find_cards(text: str, known: Collection[DeviceModel]) -> tuple[DeviceModel, 
         return ()
     fitting = [card for card in known if all(_fits(word, card) for word in significant)]
     forms = {card.form_factor.lower() for card in known}.intersection(text.lower().split())
-    return tuple(card for card in fitting if not forms or card.form_factor.lower() in forms)
+    return tuple(card.id for card in fitting if not forms or card.form_factor.lower() in forms)
 
 
 def _fits(word: str, card: DeviceModel) -> bool:

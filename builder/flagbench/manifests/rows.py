@@ -2,7 +2,7 @@
 
 A claim is a row with the case that runs it; any other row is only cited. A file of the catalogue has the rows of one
 source, which its `# key: value` lines name: below the header each line is one value of a row, and the values of one
-row share its number. Only what asks for these files reads them.
+row share its number. `published_rows` reads these files, and no command that does not need them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from flagbench.manifests.device import DeviceModel
-from flagbench.manifests.device_names import find_cards
+from flagbench.manifests.device_names import fitting_devices
 from flagbench.manifests.documents import ManifestError, Problem
 from flagbench.manifests.fields import (
     NOT_PUBLISHED,
@@ -385,7 +385,7 @@ def build_claim(claim: Raw, file: Raw, workload: Workload, devices: Mapping[str,
     word = str(claim["conditions"].get("device_model", NOT_PUBLISHED))
     values["device_id"] = next((device.id for device in devices.values() if device.name == word), None)
     if values["device_id"] is None:
-        values["may_be"] = [device.id for device in find_cards(word, devices.values())]
+        values["may_be"] = fitting_devices(word, devices.values())
     return msgspec.convert(values, Claim)
 
 
@@ -432,7 +432,7 @@ def read_source(path: Path, shown: str, devices: Mapping[str, DeviceModel]) -> l
         raise ManifestError([Problem(shown, 1, (), f"in the lines that begin with #: {error}")]) from None
     lines = parse_lines(text, shown, devices)
     words = {line.device for line in lines if line.device_id is None}
-    fitting = {word: tuple(device.id for device in find_cards(word, devices.values())) for word in words}
+    fitting = {word: fitting_devices(word, devices.values()) for word in words}
     rows = []
     for number, values in groupby(lines, lambda line: line.row):
         rows.append(_build_cited(f"{path.stem}/{number}", source, list(values), fitting))

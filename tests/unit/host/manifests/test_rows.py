@@ -42,12 +42,6 @@ def test_a_row_that_is_only_cited_has_conditions_by_the_names_of_claims() -> Non
     assert row.source.commit == "36044ad3d139363fb6c73c24af2e7c6b65ec52f6"
 
 
-def test_a_word_for_several_devices_may_be_of_each() -> None:
-    row = ROWS["flagperf/8"]
-    assert (row.device, row.device_id) == ("H100", None)
-    assert {"h100-sxm", "h100-pcie"} <= set(row.may_be)
-
-
 def test_every_cited_value_is_read_as_printed() -> None:
     read = [(row.id, value.name, value.digits, value.unit) for row in ROWS.values() for value in row.metrics]
     printed = []
