@@ -17,7 +17,7 @@ from flagbench.verdict import Verdict
 from flagbench.verdict.interval import Estimate, estimate, ratio
 from flagbench.verdict.limits import classify
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, history_prior
-from flagbench.verdict.stats.compare import compare_sides, side_outcome
+from flagbench.verdict.stats.compare import SessionRuns, compare_sides, side_outcome
 from flagbench.verdict.stats.looks import look_levels
 from flagbench_core.stats.within import within_run
 
@@ -284,13 +284,13 @@ def of_sessions(report, rng, draws):
 
 
 def against_baselines(report, rng, draws):
-    """Runs against runs: false alarms between identical machines, and the power to find 2 %."""
+    """Runs against runs: false alarms between identical machines, and the power to find 2 % and 5 %."""
 
     def outcomes(factor, spread, here, there):
         found = Counter()
         for _ in range(draws):
             a, b = (np.exp(spread * rng.standard_normal(count)) for count in (here, there))
-            compared = compare_sides((factor * a).tolist(), b.tolist())
+            compared = compare_sides([SessionRuns((factor * a).tolist(), b.tolist())])
             found[side_outcome(compared.interval).value] += 1
         return {name: count / draws for name, count in found.items()}
 
@@ -307,7 +307,8 @@ def against_baselines(report, rng, draws):
             means = between * rng.standard_normal((2 + sessions, 1))
             here, there = np.exp(means[:2] + WITHIN_SESSION * rng.standard_normal((2, runs))).tolist()
             store = np.exp(means[2:] + WITHIN_SESSION * rng.standard_normal((sessions, earlier))).tolist()
-            compared = compare_sides(here, there, prior=history_prior(store, store), session=math.sqrt(2))
+            sides = [SessionRuns(here, ()), SessionRuns((), there)]
+            compared = compare_sides(sides, prior=history_prior(store, store))
             found += side_outcome(compared.interval).value in ("FASTER", "SLOWER")
         return found / draws
 
@@ -322,6 +323,22 @@ def against_baselines(report, rng, draws):
     found = outcomes(0.98, 0.005, 5, 5)
     report.line("2 % slower found, 5 v 5", "spread 0.50%", found.get("SLOWER", 0), 0.90, draws, True)
     report.line("2 % slower called the same, 5 v 5", "spread 0.50%", found.get("SAME", 0), 0.05, draws)
+
+    def of_five_sessions(factor, between):
+        """The shares of FASTER and of SLOWER of five sessions of three runs on each side."""
+        found = Counter()
+        for _ in range(draws):
+            means = between * rng.standard_normal((2, 5, 1))
+            rates = np.exp(means + WITHIN_SESSION * rng.standard_normal((2, 5, 3)))
+            here = [SessionRuns(runs, ()) for runs in (factor * rates[0]).tolist()]
+            there = [SessionRuns((), runs) for runs in rates[1].tolist()]
+            found[side_outcome(compare_sides([*here, *there]).interval).value] += 1
+        return found["FASTER"] / draws, found["SLOWER"] / draws
+
+    what = "5 v 5 sessions of 3 runs"
+    report.line(f"false alarms, {what}", "2% between sessions", sum(of_five_sessions(1.0, 0.02)), 0.05, draws)
+    _, slower = of_five_sessions(0.95, 0.01)
+    report.line(f"5 % slower found, {what}", "1% between sessions", slower, 0.95, draws, True)
 
 
 def _runs(count):

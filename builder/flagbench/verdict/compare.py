@@ -12,7 +12,7 @@ from flagbench.manifests.model import Case
 from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import Agreement, ConditionResult, compare_conditions
 from flagbench.verdict.derivation import leaves, same
-from flagbench.verdict.interval import STANDARD, Terms, quotient, ratio_of_sides, session_of
+from flagbench.verdict.interval import STANDARD, Terms, quotient, rates_by_session, ratio_of_sides
 from flagbench.verdict.judge import no_evidence
 from flagbench.verdict.losses import LossComparison, compare_losses
 from flagbench.verdict.recompute import recompute
@@ -145,7 +145,7 @@ def _pair(a: Record, b: Record, name: str, terms: Terms, *, comparable: bool) ->
     if comparable and x is not None and y is not None and (x.unit, x.scope) == (y.unit, y.scope):
         # The interval is that of one run against one, where both windows gave one.
         if x.ci95 is not None and y.ci95 is not None:
-            ratio = ratio_of_sides([y], [x], "higher", terms, session_of([b], y, [a]))
+            ratio = ratio_of_sides([y], [x], rates_by_session([b], [a], name, "higher"), terms)
         if ratio is None:
             ratio = quotient(Estimate(y.value, 1), Estimate(x.value, 1))
     return MetricPair(name, units, _estimate(x), _estimate(y), ratio)

@@ -14,9 +14,9 @@ from flagbench.records.model import Metric, Record
 from flagbench.verdict.conditions import Agreement, ConditionResult, depends_on, describe
 from flagbench.verdict.limits import is_speed
 from flagbench.verdict.result import Against, Compared, Estimate, MetricResult, Ratio, slowest_device
-from flagbench.verdict.samples import session_share
+from flagbench.verdict.samples import session_share, sessions_of_sides
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT, Prior, over_runs
-from flagbench.verdict.stats.compare import WITHIN, compare_sides
+from flagbench.verdict.stats.compare import WITHIN, SessionRuns, compare_sides
 
 MOST_CREDIT = 1.01
 """Largest ratio of credited to trained samples: SST-2's 67,349 sentences are credited as 67,584."""
@@ -74,9 +74,9 @@ def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) ->
     ]
 
 
-def session_of(records: Sequence[Record], spec: MetricSpec | Metric, others: Sequence[Record] = ()) -> float:
+def session_of(records: Sequence[Record], spec: MetricSpec | Metric) -> float:
     """As `session_share`, for a metric: only speeds differ between sessions."""
-    return session_share(records, others) if is_speed(spec) else 0.0
+    return session_share(records) if is_speed(spec) else 0.0
 
 
 def candidates(spec: MetricSpec, against: Against) -> tuple[str, ...]:
@@ -112,9 +112,10 @@ def compare_metric(
     )
     if not found:
         return Compared(spec=spec, result=result, runs=())
-    prior, session = terms.prior(name), session_of(records, spec, expected.records)
-    measured = estimate(found, prior, session=session_of(records, spec))
+    prior, session = terms.prior(name), session_of(records, spec)
+    measured = estimate(found, prior, session=session)
     baseline = common(expected.records, name)
+    sides: list[SessionRuns] = []
     why = [*differing_conditions(case, against, conditions, spec, name)]
     other = next((m for m in found if (m.unit, m.scope) != (expected.unit, expected.scope)), None)
     difference = quotient = strict = None
@@ -131,7 +132,8 @@ def compare_metric(
     if not why and name == spec.held_by and is_speed(spec) and (partial := partial_batches(records, name)):
         why, quotient, difference = [partial], None, None
     if not why and baseline and quotient is not None and is_speed(spec):
-        quotient = ratio_of_sides(found, baseline, spec.better, terms, session)
+        sides = rates_by_session(records, expected.records, name, spec.better)
+        quotient = ratio_of_sides(found, baseline, sides, terms)
     result = replace(
         result,
         measured=measured,
@@ -148,6 +150,7 @@ def compare_metric(
         session=session,
         strict=strict,
         baseline=tuple(baseline),
+        sides=tuple(sides),
     )
 
 
@@ -182,22 +185,41 @@ def partial_batches(records: Sequence[Record], name: str) -> str | None:
     return None
 
 
+def rates_by_session(
+    records: Sequence[Record], others: Sequence[Record], name: str, better: str
+) -> list[SessionRuns]:
+    """A metric that all records have, by session and side; the sides change places where `better` is `lower`.
+
+    What is not a speed does not differ between sessions: all are of one.
+    """
+    here, there = common(records, name), common(others, name)
+    places = [([*range(len(here))], [*range(len(there))])]
+    if is_speed(here[0]):
+        places = sessions_of_sides(records, others)
+    found = []
+    for mine, theirs in places:
+        session = SessionRuns(
+            [float(here[place].value) for place in mine], [float(there[place].value) for place in theirs]
+        )
+        if better == "lower":
+            session = SessionRuns(session.there, session.here)
+        found.append(session)
+    return found
+
+
 def ratio_of_sides(
-    here: Sequence[Metric], there: Sequence[Metric], better: str, terms: Terms = STANDARD, session: float = 0.0
+    here: Sequence[Metric], there: Sequence[Metric], sides: Sequence[SessionRuns], terms: Terms = STANDARD
 ) -> Ratio | None:
     """The runs of one side over those of the other, above 1 is better; None where a value is not positive.
 
-    `session`: as for `compare_sides`.
+    `sides`: the values of both, by session.
     """
-    mine, others = rates(here), rates(there)
-    if not all(0 < value < math.inf for value in (*mine, *others)):
+    if not all(0 < value < math.inf for value in (*rates(here), *rates(there))):
         return None
-    if better == "lower":
-        mine, others = others, mine
     # The half-width, relative, that the windows of the runs give their means.
     widths = ([width / m.value for width, m in zip(half_widths(side), side, strict=True)] for side in (here, there))
     least = math.hypot(*(math.hypot(*side) / len(side) for side in widths))
-    found = compare_sides(mine, others, least=least, prior=terms.prior(here[0].name), session=session)
+    found = compare_sides(sides, least=least, prior=terms.prior(here[0].name))
     return Ratio(found.ratio, found.interval, found.method)
 
 

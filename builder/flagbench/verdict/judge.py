@@ -25,7 +25,7 @@ from flagbench.verdict.result import (
     VerifyResult,
 )
 from flagbench.verdict.stats.between import MOST_RUNS, RUNS_FOR_STUDENT, further_runs
-from flagbench.verdict.stats.compare import SideOutcome, further_runs_each, side_outcome
+from flagbench.verdict.stats.compare import SideOutcome, further_each, side_outcome
 from flagbench.verdict.subject import Subject
 
 _DECIDED_BY = {
@@ -230,13 +230,13 @@ def _against_baseline(
     outcome = side_outcome(ratio.ci95, terms.within)
     why = _DECIDED_BY[outcome]
     if outcome is SideOutcome.INCONCLUSIVE:
-        here, there = rates(compared.runs), rates(compared.baseline)
-        if compared.spec.better == "lower":
-            here, there = there, here
-        prior = terms.prior(compared.runs[0].name)
-        more = further_runs_each(here, there, within=terms.within, prior=prior, session=compared.session)
-        why = f"{why}; {_further(more, ' on each side')}"
-        if more is None and compared.session:
+        further = further_each(compared.sides, within=terms.within, prior=terms.prior(compared.runs[0].name))
+        if further is None:
+            why = f"{why}; {_further(None, ' on each side')}"
+        else:
+            why = f"{why}; {_further(further.more, ' on each side', further.unit)}"
+        apart = not all(session.here and session.there for session in compared.sides)
+        if apart and (further is None or further.unit == "session"):
             why = f"{why}; runs of both sides in one session may"
     limits = f"{1 - terms.within:g} to {1 + terms.within:g} counts as the same"
     return ratio, Verdict[outcome.name], f"{limits}; {why}"
@@ -255,10 +255,10 @@ def _unsettled(records: Sequence[Record], runs: Sequence[Metric]) -> str | None:
     return f"{len(places)} of {len(runs)} runs have no interval ({records[places[0]].record_id}: {why})"
 
 
-def _further(runs: int | None, where: str = "") -> str:
-    if runs is None:
+def _further(more: int | None, where: str = "", unit: str = "run") -> str:
+    if more is None:
         return f"{MOST_RUNS} runs{where} would probably not decide it"
-    return f"about {runs} more run{'s' if runs > 1 else ''}{where} would decide"
+    return f"about {more} more {unit}{'s' if more > 1 else ''}{where} would decide"
 
 
 def _with_runs(value: Estimate, unit: str = "") -> str:

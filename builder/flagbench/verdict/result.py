@@ -14,6 +14,7 @@ from flagbench.records.model import Metric, SlowestDevice
 from flagbench.records.runs_and_series import SeriesSummary
 from flagbench.verdict.conditions import ConditionResult
 from flagbench.verdict.early_end import EarlyEnd
+from flagbench.verdict.stats.compare import SessionRuns
 from flagbench.verdict.subject import Subject
 from flagbench_core.exit_codes import ExitCode
 
@@ -167,10 +168,13 @@ class Compared(Struct, frozen=True, kw_only=True):
     runs: tuple[Metric, ...]
     """The metric of each run."""
     session: float = 1.0
-    """The share of a session's deviation in the mean of the runs, or in its difference to that of a baseline."""
+    """The share of a session's deviation in the mean of the runs."""
     strict: Ratio | None = None
     """The ratio with its interval at the level of a look, where the verdict is looked at more than once."""
     baseline: tuple[Metric, ...] = ()
+    """The metric of each run of a baseline."""
+    sides: tuple[SessionRuns, ...] = ()
+    """The rates of the runs and of a baseline's, by session; empty where they are not compared."""
 
 
 class Verification(Struct, frozen=True, kw_only=True):

@@ -68,17 +68,25 @@ def sessions(begun: Sequence[datetime]) -> list[list[int]]:
     return found
 
 
-def session_share(records: Sequence[Record], others: Sequence[Record] = ()) -> float:
-    """The standard deviation of the mean of runs relative to that of a session, where only sessions differ.
+def session_share(records: Sequence[Record]) -> float:
+    """The standard deviation of the mean of runs relative to that of a session, where only sessions differ."""
+    found = sessions([start_of(record) for record in records])
+    return math.hypot(*(len(session) / len(records) for session in found))
 
-    Of the difference to the mean of `others`, if there are any: runs of a session that both have differ less.
-    """
-    if others and machine_digest(records[0]) != machine_digest(others[0]):
-        return math.hypot(session_share(records), session_share(others))
-    found = sessions([start_of(record) for record in (*records, *others)])
-    here = [sum(place < len(records) for place in session) for session in found]
-    there = [len(session) - count for session, count in zip(found, here, strict=True)]
-    return math.dist([n / len(records) for n in here], [n / max(1, len(others)) for n in there])
+
+def sessions_of_sides(records: Sequence[Record], others: Sequence[Record]) -> list[tuple[list[int], list[int]]]:
+    """The places of the runs of each session, on both sides; sides of different machines share no session."""
+    here, there = [start_of(record) for record in records], [start_of(record) for record in others]
+    found: list[tuple[list[int], list[int]]] = []
+    if machine_digest(records[0]) != machine_digest(others[0]):
+        found.extend((places, []) for places in sessions(here))
+        found.extend(([], places) for places in sessions(there))
+        return found
+    for places in sessions([*here, *there]):
+        mine = [place for place in places if place < len(here)]
+        theirs = [place - len(here) for place in places if place >= len(here)]
+        found.append((mine, theirs))
+    return found
 
 
 def began(created_at: str, seconds: float) -> datetime:

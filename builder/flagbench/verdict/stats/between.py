@@ -57,6 +57,18 @@ class SessionSpread(NamedTuple):
         least = LEAST_SESSION_SPREAD * t_two_sided(level, math.inf)
         return max(self.spread * t_two_sided(level, self.df), least)
 
+    def pooled(self, squares: float, df: int) -> SessionSpread:
+        """With `df` squared deviations of session means pooled, of logarithms; the same if it is an assumption."""
+        if math.isinf(self.df):
+            return self
+        total = self.df + df
+        spread = math.sqrt((self.df * self.spread**2 + squares) / total)
+        return SessionSpread(spread, total, f"{self.source}, and these")
+
+    def __str__(self) -> str:
+        """Spread and source, as the method of an interval states them."""
+        return f"between sessions {max(self.spread, LEAST_SESSION_SPREAD):.1%} ({self.source})"
+
 
 SESSION = SessionSpread(0.01)
 """An assumption, not a measurement."""
@@ -215,7 +227,7 @@ def with_sessions(between: SessionSpread | None, session: float) -> str:
     """What the method of an interval says of a session's part, if it has one."""
     if between is None or not session:
         return ""
-    return f", between sessions {max(between.spread, LEAST_SESSION_SPREAD):.1%} ({between.source})"
+    return f", {between}"
 
 
 def _squares(values: Sequence[float]) -> float:

@@ -184,6 +184,28 @@ def test_sides_of_two_days_differ_by_what_sessions_do(runs: int) -> None:
     assert line(another_day, "p_core").ratio.ci95[1] == pytest.approx(0.975 * math.exp(0.027718), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("factor", "days", "verdict"),
+    [
+        # One day on each side: +-2.8 %, by the 1 % that sessions are assumed to differ by.
+        (0.966, [0.98], Verdict.SLOWER),
+        # Five days that spread by 2 %: t(8) = 2.306 times 2 % times sqrt(2/5) = 2.9 %.
+        (0.975, [0.97, 0.99, 1.0, 1.01, 1.03], Verdict.INCONCLUSIVE),
+        (0.966, [0.97, 0.99, 1.0, 1.01, 1.03], Verdict.SLOWER),
+        (1.002, [0.995, 0.998, 1.0, 1.002, 1.005], Verdict.SAME),
+    ],
+)
+def test_sides_of_several_days_differ_by_what_these_show(factor: float, days: list[float], verdict: Verdict) -> None:
+    here: list[Record] = []
+    there: list[Record] = []
+    for number, day in enumerate(days):
+        here += side(*[factor * day * run for run in (0.999, 1.0, 1.001)], name=f"here-{number}-", day=11 + number)
+        there += side(*[day * run for run in (0.999, 1.0, 1.001)], name=f"there-{number}-", day=1 + number)
+    result = verify_baseline(here, there, CASE)
+    gate = line(result, "p_core")
+    assert (result.verdict, gate.ratio.value) == (verdict, pytest.approx(factor))
+
+
 def test_a_shorter_time_is_faster_than_a_baseline_too() -> None:
     def timed(name: str, *seconds: float) -> list[Record]:
         times = enumerate(seconds)
