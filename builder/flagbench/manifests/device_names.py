@@ -19,7 +19,7 @@ _MEMORY = re.compile(r"(\d+)\s*g(?:i?b)?")
 
 
 def fitting_devices(text: str, known: Collection[DeviceModel]) -> tuple[str, ...]:
-    """Ids of the accelerators that a publisher's name fits, such as both of 40 and 80 GiB for `A100`; often one or none.
+    """Ids of the accelerators that a publisher's name fits, such as both of 40 and 80 GiB for `A100`; often one.
 
     A name fits if it is the accelerator's own, or if each of its words is a word of it, its memory (`A100-40GB`) or
     its form factor.
