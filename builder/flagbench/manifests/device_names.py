@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection
+from functools import cache
 
 from flagbench.manifests.device import DeviceModel
 
@@ -45,5 +46,6 @@ def _fits(word: str, card: DeviceModel) -> bool:
     return match is not None and float(match[1]) == card.memory_gib
 
 
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"[a-z0-9]+", text.lower()))
+@cache
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9]+", text.lower()))
