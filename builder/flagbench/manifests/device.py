@@ -15,7 +15,7 @@ from flagbench.manifests.fields import (
     Manifest,
     Name,
     PeakPrecision,
-    Positive,
+    PositiveNumber,
     SourceText,
     Word,
     keys,
@@ -35,7 +35,7 @@ class Peak:
 class Limit:
     """What a device cannot exceed, with its source."""
 
-    value: Positive
+    value: PositiveNumber
     source: SourceText
 
 
@@ -71,7 +71,7 @@ class DeviceModel(Manifest):
     """Such as SXM, PCIe, NVL or OAM."""
     architecture: Architecture | None
     """As its compiler calls it, such as sm_90 or gfx942."""
-    memory_gib: Positive
+    memory_gib: PositiveNumber
     """As it is sold: the datasheet's GB."""
     datasheet: HttpsUrl
     """Where its numbers are published; a source names another document where one of them is not."""

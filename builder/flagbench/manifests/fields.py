@@ -15,8 +15,8 @@ NOT_PUBLISHED = "not published"
 Number = int | float
 """As it is written: `361` stays an integer."""
 Scalar = str | int | float | bool
-Positive = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=1)]
+PositiveNumber = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0)]
+PositiveCount = Annotated[int, Meta(ge=1)]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*\Z")]
 Identifier = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
 ConfigPath = Annotated[str, Meta(pattern=r"^[a-z_0-9]+(\.[a-z_0-9]+)*\Z")]

@@ -16,13 +16,13 @@ from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import (
     Axis,
     ConfigPath,
-    Count,
     Environment,
     Identifier,
     Manifest,
     Name,
     Number,
-    Positive,
+    PositiveCount,
+    PositiveNumber,
     Precision,
     Preset,
     Reason,
@@ -57,7 +57,7 @@ class Engine:
         default_factory=dict
     )
     """Values of a preset that the size of an axis must divide, by their path in it."""
-    max_nodes: Count | None = None
+    max_nodes: PositiveCount | None = None
     """Any number where absent."""
     resume: bool | None = None
     """Whether it writes checkpoints; as the case where absent."""
@@ -167,10 +167,10 @@ class PublishedFormula:
 
     id: str
     metric: str
-    flops_per_unit: Positive
+    flops_per_unit: PositiveNumber
     source: str
-    peak: Positive | None = None
-    peaks: Annotated[Mapping[str, Positive], keys(Precision)] = field(default_factory=dict)
+    peak: PositiveNumber | None = None
+    peaks: Annotated[Mapping[str, PositiveNumber], keys(Precision)] = field(default_factory=dict)
     """Other peaks that the publisher divides by, by the executed precision."""
 
     def peak_of(self, precision: str, of_device: Number | None) -> Number | None:
@@ -193,8 +193,8 @@ class Flops:
 class Range:
     """The values that a condition can have which no row publishes; the tokens of a sample are proportional to it."""
 
-    low: Positive
-    high: Positive
+    low: PositiveNumber
+    high: PositiveNumber
     source: SourceText
 
 
@@ -202,7 +202,7 @@ class Range:
 class MeasuredMemory:
     """What a run of the reference preset took of the memory of each of its devices, where that was measured."""
 
-    gib: Positive
+    gib: PositiveNumber
     """In use at the peak: as the claim has it, or the record to one decimal place."""
     precision: Precision
     """That was executed."""
@@ -210,7 +210,7 @@ class MeasuredMemory:
     """As records and claims name it."""
     source: Annotated[str, Meta(pattern=r"^(docs/measured/[a-z0-9.-]+\.json|[a-z0-9.-]+/[a-z0-9.-]+)\Z")]
     """A record in the checkout, or the id of a claim; a test compares the two."""
-    layout: Annotated[Mapping[Axis, Count], keys(Axis, "dp", "tp", "pp")] | None = None
+    layout: Annotated[Mapping[Axis, PositiveCount], keys(Axis, "dp", "tp", "pp")] | None = None
     """Ranks along each axis; absent where every device has the whole model."""
 
 

@@ -25,12 +25,12 @@ from flagbench.manifests.device_names import fitting_devices
 from flagbench.manifests.documents import ManifestError, Problem
 from flagbench.manifests.fields import (
     NOT_PUBLISHED,
-    Count,
     Division,
     Identifier,
     Name,
     Number,
     PeakPrecision,
+    PositiveCount,
     Precision,
     Preset,
     Reason,
@@ -238,8 +238,8 @@ class ClaimPrecision:
 class ClaimRun:
     """How to run what a claim says: the arguments of the image."""
 
-    nodes: Count
-    gpus: Count
+    nodes: PositiveCount
+    gpus: PositiveCount
     preset: Preset
     division: Division
     precision: Precision
@@ -345,15 +345,15 @@ class CatalogueSource:
 class CatalogueLine:
     """One value of a row in a catalogue file. What is not published is empty."""
 
-    row: Count = 1
+    row: PositiveCount = 1
     """The number of the row in its file."""
     model: Name
     task: Task
     device: Word
     device_id: Name | None = None
     precision: PrecisionLabel | None = None
-    devices: Count | None = None
-    nodes: Count | None = None
+    devices: PositiveCount | None = None
+    nodes: PositiveCount | None = None
     batch: str = ""
     sequence: str = ""
     parallelism: str = ""

@@ -13,7 +13,6 @@ from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import (
     Architecture,
     Capability,
-    Count,
     DevicePath,
     Environment,
     HttpsUrl,
@@ -23,6 +22,7 @@ from flagbench.manifests.fields import (
     PackageName,
     PackageVersion,
     PlainRequirement,
+    PositiveCount,
     PythonVersion,
     Reason,
     Requirement,
@@ -123,9 +123,9 @@ class KubernetesNeeds:
 
     Null: the names of the devices, with dashes for spaces."""
     tolerations: tuple[ResourceName, ...]
-    memory_per_device_gib: Count
-    cpus_per_device: Count
-    shm_per_device_gib: Count
+    memory_per_device_gib: PositiveCount
+    cpus_per_device: PositiveCount
+    shm_per_device_gib: PositiveCount
 
 
 @dataclass(frozen=True)
