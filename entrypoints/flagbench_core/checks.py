@@ -28,7 +28,7 @@ between.
 Answer = Tuple[bool, Dict[str, float]]
 
 
-class Facts(NamedTuple):
+class CheckFacts(NamedTuple):
     """What decides which checks apply."""
 
     precision: str
@@ -43,10 +43,10 @@ class Facts(NamedTuple):
     """Whether an evaluation that followed a step has one."""
 
 
-def facts_of(config: Dict[str, Any], replicas: int, steps: int, resumed: bool, has_accuracy: bool) -> Facts:
+def facts_of(config: Dict[str, Any], replicas: int, steps: int, resumed: bool, has_accuracy: bool) -> CheckFacts:
     """The facts of a run by its resolved configuration. Raises LookupError or TypeError where that lacks some."""
     length = config[kind_of(config)]
-    return Facts(
+    return CheckFacts(
         precision=config["precision"],
         real=config["data"]["source"] != "synthetic",
         whole=length["window_steps"] is None,
@@ -57,7 +57,7 @@ def facts_of(config: Dict[str, Any], replicas: int, steps: int, resumed: bool, h
     )
 
 
-def applies(name: str, facts: Facts) -> bool:
+def applies(name: str, facts: CheckFacts) -> bool:
     """Whether a run that ended well has a check; one that is not named here always applies."""
     if name == "ranks_in_step":
         return facts.replicas > 1

@@ -30,7 +30,7 @@ def failing_again(record: Record) -> Iterator[str]:
             yield f"the check {check.name} passed, but does not hold: {numbers}"
 
 
-def _facts(record: Record) -> checks.Facts | None:
+def _facts(record: Record) -> checks.CheckFacts | None:
     """What decides which checks apply; None where the configuration does not say, which has a rule of its own."""
     config, quality, work = record.config or {}, record.quality, record.work
     parts = (count(config, "layout.tp") or 1) * (count(config, "layout.pp") or 1)

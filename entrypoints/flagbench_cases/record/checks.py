@@ -34,7 +34,7 @@ class Subject(NamedTuple):
         return self.request.layout.world
 
     @property
-    def facts(self) -> core.Facts:
+    def facts(self) -> core.CheckFacts:
         """What decides which checks apply."""
         return core.facts_of(
             self.config,

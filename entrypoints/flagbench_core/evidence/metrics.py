@@ -361,7 +361,7 @@ def published_rates(run: Run) -> Iterator[Entry]:
     world, section, nodes = run.section.world, run.section, run.facts.nodes
     for span in (*section.spans, *section.roofs):
         cleared = span.measured is not None and "cleared_bytes" in span.measured
-        if span.measured is None or not (cleared or span.phase in roofs.PUBLISHED):
+        if span.measured is None or not (cleared or span.phase in roofs.PUBLISHED_MEANS):
             continue
         kind = span.measured["operation"]
         unit, scale = ("TFLOP", 1e12) if kind == roofs.PRODUCT else ("GB", 1e9)

@@ -18,7 +18,7 @@ PRODUCT = "matmul"
 ALL_REDUCE = "all_reduce"
 COLLECTIVES = (ALL_REDUCE, "all_gather", "all_to_all")
 """Operations of all ranks together. The last two are in records of earlier versions."""
-PUBLISHED = frozenset(
+PUBLISHED_MEANS = frozenset(
     (
         *("matmul_fp64", "matmul_fp32", "matmul_tf32", "matmul_fp16", "matmul_bf16"),
         *("memory_bandwidth", "h2d_pinned", "h2d_pageable", ALL_REDUCE),
@@ -29,7 +29,7 @@ MAMF = "mamf"
 """Products as MAMF times them (mamf-finder.py of stas00/ml-engineering at 744d01e1): each by itself, with the caches
 cleared before it; the mean of MAMF_REPEATS after MAMF_WARMUP."""
 MAMF_WARMUP, MAMF_REPEATS = 50, 100
-REPEATS = summary.MIN_STEPS
+REPEATS = summary.MIN_DRIFT_STEPS
 """The last repeats, of which a measurement is made."""
 DRIFT, SPREAD = 0.02, 0.05
 """Of steady repeats, the most by which the medians of their halves differ, and their largest `spread`."""
