@@ -15,7 +15,7 @@ import uuid
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from flagbench_cases.shared.manifests import load_case
-from flagbench_cases.shared.spool import Progress, SpoolReader
+from flagbench_cases.shared.spool import Heartbeat, SpoolReader
 from leftovers import alive as alive
 from warmup import warm
 
@@ -126,7 +126,7 @@ class CaseRun:
         """Until every rank has trained a little."""
 
         def trained() -> bool:
-            states: List[Optional[Progress]] = [reader.progress() for reader in self.readers()]
+            states: List[Optional[Heartbeat]] = [reader.progress() for reader in self.readers()]
             return len(states) == ranks and all(s is not None and s.steps >= steps for s in states)
 
         wait_until(lambda: trained() or self.process.poll() is not None, 120)

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
-from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
+from flagbench_cases.cases.llama2_7b_lora.mmlu import MmluVocabulary
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS
 from tools.tiny import common
 from tools.tiny import llama2_7b_lora_text as text
@@ -43,7 +43,7 @@ def vocabulary_lines() -> List[str]:
     return lines + ["the %s." % place for place in text.PLACES for _ in range(400)]
 
 
-def stream(vocabulary: Vocabulary, seed: int) -> Iterator[List[int]]:
+def stream(vocabulary: MmluVocabulary, seed: int) -> Iterator[List[int]]:
     """Blocks of LENGTH tokens of generic text, without end."""
     rest: List[int] = []
     for words in text.generic(seed):
@@ -53,7 +53,7 @@ def stream(vocabulary: Vocabulary, seed: int) -> Iterator[List[int]]:
             rest = rest[LENGTH:]
 
 
-def batches(vocabulary: Vocabulary) -> Iterator[Any]:
+def batches(vocabulary: MmluVocabulary) -> Iterator[Any]:
     """Batches of blocks, which are their own labels."""
     import torch
 
@@ -80,7 +80,7 @@ def make(folder: Path) -> None:
     common.write_sentencepiece(folder / "tokenizer.model", vocabulary_lines(), PIECES)
     section = dict(MODEL, name="llama2-tiny", kv_heads=MODEL["heads"], vocab_size=PIECES, positions=LENGTH)
     section.update(norm_eps=1e-5, rope_theta=10000.0)
-    vocabulary = Vocabulary(str(folder / "tokenizer.model"), PIECES)
+    vocabulary = MmluVocabulary(str(folder / "tokenizer.model"), PIECES)
     model = common.train_llama(section, TRAINING, batches(vocabulary))
     common.write_llama_weights(folder / "weights", "llama2-7b-lora", model, section, torch.float16)
     common.write_provenance(folder, Path(__file__).name, settings(), sentencepiece, torch, transformers)

@@ -20,7 +20,7 @@ from flagbench_cases.shared.errors import UsageError
 
 # A CPU extension that DeepSpeed would compile on first use, which takes a minute and leaves a stale lock behind if
 # the run is killed.
-COMPILED = "deepspeed_shm_comm"
+COMPILED_OPERATOR = "deepspeed_shm_comm"
 
 
 def load(device: torch.device) -> Any:
@@ -36,7 +36,7 @@ def load(device: torch.device) -> Any:
         ) from error
     for handler in logging.getLogger("DeepSpeed").handlers:  # if it was imported before
         handler.setStream(sys.stderr)  # type: ignore[attr-defined]
-    deepspeed.ops.__compatible_ops__[COMPILED] = False
+    deepspeed.ops.__compatible_ops__[COMPILED_OPERATOR] = False
     return deepspeed
 
 

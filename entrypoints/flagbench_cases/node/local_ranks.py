@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
 from flagbench_cases.node.outcome import RankEnd
 from flagbench_cases.shared import processes
-from flagbench_cases.shared.spool import Progress, SpoolReader
+from flagbench_cases.shared.spool import Heartbeat, SpoolReader
 
 REQUIRED = frozenset(("process", "rank", "precision", "plan", "timing", "memory", "ceiling"))
 """The facts that every rank has written by the end of a run."""
@@ -24,7 +24,7 @@ class LocalRanks:
         self._seen: Set[int] = set()
         self._lost: Optional[int] = None
 
-    def progress(self) -> List[Optional[Progress]]:
+    def progress(self) -> List[Optional[Heartbeat]]:
         """The heartbeat of each rank; None for a rank that has not started."""
         return [reader.progress() for reader in self._readers]
 
@@ -57,7 +57,7 @@ class LocalRanks:
         reported = [fact["ranks"] for fact in self._readers[0].facts() if fact["kind"] == "done"]
         return reported == [list(range(self._world))]
 
-    def find_removed(self, states: Sequence[Optional[Progress]]) -> Optional[int]:
+    def find_removed(self, states: Sequence[Optional[Heartbeat]]) -> Optional[int]:
         """A rank whose spool was removed or emptied since an earlier call, else None; `states`: its `progress`.
 
         The whole folder may be removed before the first step of a rank is seen.
@@ -74,12 +74,12 @@ class LocalRanks:
         kinds = ({fact["kind"] for fact in SpoolReader(self._folder, rank).facts()} for rank in ranks)
         return next((rank for rank, found in zip(ranks, kinds) if not found >= REQUIRED), None)
 
-    def find_lost(self, states: Sequence[Optional[Progress]]) -> Optional[int]:
+    def find_lost(self, states: Sequence[Optional[Heartbeat]]) -> Optional[int]:
         """A rank that ended before it finished; else None. `states`: its `progress`."""
         self._lost = next((r.rank for r, state in zip(self._readers, states) if self._is_lost(r, state)), None)
         return self._lost
 
-    def _is_lost(self, reader: SpoolReader, state: Optional[Progress]) -> bool:
+    def _is_lost(self, reader: SpoolReader, state: Optional[Heartbeat]) -> bool:
         if is_done(state):
             return False
         if reader.exit() is not None:
@@ -104,6 +104,6 @@ class LocalRanks:
         return found
 
 
-def is_done(state: Optional[Progress]) -> bool:
+def is_done(state: Optional[Heartbeat]) -> bool:
     """Whether a rank has finished its work."""
     return state is not None and state.phase == "done"

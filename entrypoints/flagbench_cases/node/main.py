@@ -30,7 +30,7 @@ DATA_REMEDY = "set --data to a folder made by `prepare` or one the case can read
 WEIGHTS_REMEDY = "set --weights to a folder made by `prepare`, or to a checkpoint folder that the case can read"
 SPOOL_REMEDY = "set TMPDIR to a writable folder"
 # As many as this process opens at a time while it starts the ranks, besides those for other nodes.
-FILES = 8
+OPEN_FILES = 8
 # How long shutting down may take after a second signal.
 EXIT_SECONDS = 3.0
 
@@ -221,7 +221,7 @@ def execute(
     limits = supervisor.Limits(arguments.timeout, arguments.max_minutes and arguments.max_minutes * 60)
     connected = placement.nodes == 1
     try:
-        process_limits.check_descriptors(FILES)
+        process_limits.check_descriptors(OPEN_FILES)
         for what, folder, remedy in (("data", data, DATA_REMEDY), ("weights", arguments.weights, WEIGHTS_REMEDY)):
             if folder is not None:
                 check_folder(what, folder, remedy)

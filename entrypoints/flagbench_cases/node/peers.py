@@ -19,7 +19,7 @@ BEAT_SECONDS = 1.0
 SILENT_SECONDS = 5.0
 # Nodes of a job may receive a request to stop this many seconds apart. An interrupted node waits slightly longer for
 # node 0, so that consequences of its exit in a cluster come later.
-SKEW_SECONDS = 1.0
+NODE_SKEW_SECONDS = 1.0
 # How long to wait for another node to report the cause of a secondary failure, on node 0 and on other nodes.
 CAUSE_SECONDS = (4.0, 6.0)
 # How long the other side may take to read an outcome, seconds.
@@ -201,7 +201,7 @@ class Peers:
 
     def also_interrupted(self, interruption: Interruption) -> bool:
         """Whether this node was interrupted at about the same time as another one."""
-        deadline = time.monotonic() + SKEW_SECONDS
+        deadline = time.monotonic() + NODE_SKEW_SECONDS
         while not interruption and time.monotonic() < deadline:
             self.poll()
             time.sleep(0.02)
@@ -215,7 +215,7 @@ class Peers:
             return
         self._reported = True
         if outcome.state == "interrupted" and self.node > 0:
-            self._stay_until = time.monotonic() + 1.5 * SKEW_SECONDS
+            self._stay_until = time.monotonic() + 1.5 * NODE_SKEW_SECONDS
         if outcome.state == "failed" and self.node > 0:
             self._close_seconds = FIRST_SECONDS
         # The reason of an outcome from another node already names that node.

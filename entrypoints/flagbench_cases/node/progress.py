@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import Callable, Deque, Mapping, Optional, TextIO, Tuple
 
-from flagbench_cases.shared.spool import Progress
+from flagbench_cases.shared.spool import Heartbeat
 
 WIDTH = 28
 QUIET_SECONDS = 10.0
@@ -16,7 +16,7 @@ RATE_SECONDS = 30.0
 MODE = "FLAGBENCH_PROGRESS"
 """Forces `live` or `lines`. `flagbench run` sets it in a container whose stderr is forwarded to a terminal."""
 STEPPING = ("warmup", "train", "val", "infer")
-LAUNCH = Progress("launch", 0, 0, 0, float("nan"), 0)
+LAUNCH = Heartbeat("launch", 0, 0, 0, float("nan"), 0)
 """The phase before rank 0 has started."""
 
 
@@ -49,7 +49,7 @@ class Bar:
             return self._environment[MODE] == "live"
         return self.stream.isatty() and self._environment.get("TERM", "dumb") not in ("dumb", "")
 
-    def show(self, progress: Optional[Progress]) -> None:
+    def show(self, progress: Optional[Heartbeat]) -> None:
         """Display the state: in place on a terminal, otherwise at every new phase and every ten seconds."""
         progress = progress or LAUNCH
         if progress.phase in STEPPING and progress.done < progress.steps:
@@ -74,7 +74,7 @@ class Bar:
             self._write("\r%s\r" % (" " * len(self._drawn)))
             self._drawn = ""
 
-    def _rate(self, progress: Progress, clock: float) -> Optional[float]:
+    def _rate(self, progress: Heartbeat, clock: float) -> Optional[float]:
         """Units per second over the last RATE_SECONDS of this phase; None until two values are known."""
         seen = self._seen
         if progress.phase != self._phase or (seen and progress.done < seen[-1][1]):
@@ -106,7 +106,7 @@ class Bar:
             self.live = False
 
 
-def render(progress: Progress, facts: str = "", sensors: str = "", columns: Optional[int] = None) -> str:
+def render(progress: Heartbeat, facts: str = "", sensors: str = "", columns: Optional[int] = None) -> str:
     """`train  [##....] 12/31  loss 0.4321  0:12  9.8 steps/s  ETA 0:19  312 W  64 C`, cut to `columns`."""
     head, tail = "%-6s " % progress.phase, ""
     if progress.total:
@@ -127,7 +127,7 @@ def render(progress: Progress, facts: str = "", sensors: str = "", columns: Opti
     return text if columns is None else text[: max(columns - 1, 0)]
 
 
-def timing(progress: Progress, elapsed: float, rate: Optional[float], at_most: bool) -> str:
+def timing(progress: Heartbeat, elapsed: float, rate: Optional[float], at_most: bool) -> str:
     """`0:12  9.8 steps/s  ETA 0:19`, as far as known."""
     words = [clock_text(elapsed)]
     if rate is not None:

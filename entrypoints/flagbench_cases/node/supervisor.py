@@ -45,7 +45,7 @@ LOST_SECONDS = 5.0
 # How long ranks and agent may take to exit once every rank of this node has finished.
 DONE_SECONDS = 15.0
 # Processes of a run may receive a signal sent to all of them this many seconds apart.
-SKEW_SECONDS = 0.5
+SIGNAL_SKEW_SECONDS = 0.5
 # How long the ranks wait for the sampler: without a persistence daemon, a driver takes seconds per device to start.
 MONITOR_SECONDS = 60.0
 # After which of them the wait is explained.
@@ -291,7 +291,7 @@ class Run:
         received one, wait briefly for this process to receive it too.
         """
         report = self._report()
-        deadline = time.monotonic() + SKEW_SECONDS
+        deadline = time.monotonic() + SIGNAL_SKEW_SECONDS
         while report.get("signal") and not self.interruption and time.monotonic() < deadline:
             time.sleep(0.02)
         return bool(self.interruption) and not report.get("ok")
@@ -311,7 +311,7 @@ class Run:
     def _interrupted(self) -> Outcome:
         if not self.peers.interrupted():
             # A cluster may stop this node because another one died, before this node notices it.
-            cause = self.peers.wait_for_failure(self.ranks.phase(), peers.SKEW_SECONDS)
+            cause = self.peers.wait_for_failure(self.ranks.phase(), peers.NODE_SKEW_SECONDS)
             if cause is not None and not self.peers.interrupted():
                 return cause
         remedy = "run again" if self.placement.nodes > 1 else INTERRUPT_REMEDY

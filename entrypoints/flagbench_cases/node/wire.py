@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence
 
 # A configuration has a few KB. A longer line does not belong to this protocol.
-MAX_BYTES = 2**18
+MAX_UNREAD_BYTES = 2**18
 CONNECT_SECONDS = 5.0
 ConnectResult = queue.Queue  # receives a socket, or the OSError that prevented the connection
 
@@ -39,7 +39,7 @@ class Connection:
             while self._unsent and not self.closed:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except BlockingIOError:
-            self.closed = len(self._unsent) > MAX_BYTES  # the other side has not read for hours
+            self.closed = len(self._unsent) > MAX_UNREAD_BYTES  # the other side has not read for hours
         except OSError:
             # Received bytes may still be readable.
             self._unsent = b""
@@ -47,7 +47,7 @@ class Connection:
     def receive(self) -> List[Dict[str, Any]]:
         """The objects received since the last call."""
         try:
-            while not self.closed and len(self._unread) <= MAX_BYTES:
+            while not self.closed and len(self._unread) <= MAX_UNREAD_BYTES:
                 content = self._socket.recv(65536)
                 self.closed = not content
                 self._unread += content
@@ -58,7 +58,7 @@ class Connection:
             self.closed = True
         lines = self._unread.split(b"\n")
         self._unread = lines.pop()
-        if len(self._unread) > MAX_BYTES:
+        if len(self._unread) > MAX_UNREAD_BYTES:
             lines.append(self._unread)
         return [message for message in map(self._parse, lines) if message is not None]
 

@@ -16,7 +16,7 @@ import torch
 
 from flagbench_cases.shared.errors import DataError
 
-TORCH = (2, 6)
+FIRST_SAFE_TORCH = (2, 6)
 """The first version whose torch.load accepts a replacement for a class by the name of the class."""
 IGNORED_MODULES = ("apex", "argparse", "deepspeed", "fp16", "learning_rates", "loss_scaler", "megatron", "numpy")
 """Packages whose objects are ignored. None of them is imported."""
@@ -66,10 +66,10 @@ def read(path: str) -> Any:
     Tensors are memory-mapped if the file is an archive, as torch 1.6 and later write it: it must not change while
     they are used. Raises DataError if this torch is too old, and for a file that is damaged or uses other names.
     """
-    if tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2]) < TORCH:
+    if tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2]) < FIRST_SAFE_TORCH:
         raise DataError(
             "%s is a pickle; reading it safely needs torch %d.%d or later, and this is %s"
-            % (path, *TORCH, torch.__version__),
+            % (path, *FIRST_SAFE_TORCH, torch.__version__),
             "use safetensors, or run `flagbench prepare` on the host or in the cpu image",
         )
     with _refused(path):

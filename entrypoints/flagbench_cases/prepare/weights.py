@@ -11,7 +11,7 @@ from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import is_plain, open_file
 
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
-INDEX = ".index.json"
+INDEX_SUFFIX = ".index.json"
 FOLDER_REMEDY = "set --weights to a Hugging Face checkpoint folder"
 MAX_JSON_BYTES = 64 * 2**20
 
@@ -33,10 +33,10 @@ def shards(folder: str) -> Iterator[Tuple[str, torch.Tensor]]:
 
 def _files(folder: str) -> Dict[str, Optional[List[str]]]:
     """The files of a folder, each with the tensors listed by the index; None without an index."""
-    for name in (SAFETENSORS, SAFETENSORS + INDEX, PICKLED, PICKLED + INDEX):
+    for name in (SAFETENSORS, SAFETENSORS + INDEX_SUFFIX, PICKLED, PICKLED + INDEX_SUFFIX):
         path = os.path.join(folder, name)
         if os.path.isfile(path):
-            return _indexed(folder, path) if name.endswith(INDEX) else {name: None}
+            return _indexed(folder, path) if name.endswith(INDEX_SUFFIX) else {name: None}
     raise DataError("%s has neither %s nor %s, whole or sharded" % (folder, SAFETENSORS, PICKLED), FOLDER_REMEDY)
 
 

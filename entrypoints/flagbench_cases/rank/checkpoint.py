@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 import torch
 
 from flagbench_cases.contract import TrainWorkload
-from flagbench_cases.rank.checkpoint_writer import Writer, files_of
+from flagbench_cases.rank.checkpoint_writer import CheckpointWriter, files_of
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.checkpoint_facts import GENERATORS, NOT_SHARED, REMEDY, TENSORS
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
@@ -101,7 +101,7 @@ def prepare(
         saved = saved._replace(tensors={})  # they are not needed while it trains
     if not every:
         return saved, None
-    writer = Writer(plan["checkpoints"], training, plan["run_id"], job, device, beat)
+    writer = CheckpointWriter(plan["checkpoints"], training, plan["run_id"], job, device, beat)
     if files.split:
         writer.check_shared()
     layout = layout_of(config)._asdict()

@@ -23,8 +23,8 @@ from flagbench_cases.shared.files import sync
 from flagbench_core.exit_codes import ExitCode
 
 PART = re.compile(r"\.step-.*\.part")
-KEPT = 2
-PROBE = "rank-%05d"
+KEPT_CHECKPOINTS = 2
+PROBE_FILE = "rank-%05d"
 
 
 class Files(NamedTuple):
@@ -44,8 +44,8 @@ def files_of(workload: TrainWorkload, job: Any) -> Files:
     return Files(name if owner == job.rank else None, name, split)
 
 
-class Writer:
-    """Writes a workload's checkpoints, and keeps the last KEPT of this run."""
+class CheckpointWriter:
+    """Writes a workload's checkpoints, and keeps the last KEPT_CHECKPOINTS of this run."""
 
     def __init__(
         self,
@@ -157,13 +157,13 @@ class Writer:
         folder = os.path.join(self.folder, part)
         if not os.path.isdir(folder):
             raise self._not_shared()
-        with open(os.path.join(folder, PROBE % self.job.rank), "x"):
+        with open(os.path.join(folder, PROBE_FILE % self.job.rank), "x"):
             pass
 
     def _check_probes(self, part: str) -> None:
         if self.job.rank == 0:
             found = os.listdir(os.path.join(self.folder, part))
-            if sorted(found) != [PROBE % rank for rank in range(self.job.world)]:
+            if sorted(found) != [PROBE_FILE % rank for rank in range(self.job.world)]:
                 raise self._not_shared()
 
     def _not_shared(self) -> CaseError:
@@ -206,7 +206,7 @@ class Writer:
             os.rename(folder, target)
         sync(self.folder)
         self.written.append(target)
-        for old in self.written[:-KEPT]:
+        for old in self.written[:-KEPT_CHECKPOINTS]:
             shutil.rmtree(old, ignore_errors=True)
 
 

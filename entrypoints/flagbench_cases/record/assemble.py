@@ -16,7 +16,7 @@ from flagbench_core.config import stop_rule
 from flagbench_core.evidence.section import digest_of
 from flagbench_core.exit_codes import ExitCode
 
-MAX_BYTES = 990_000
+MAX_LINE_BYTES = 990_000
 """Bytes of a record with evidence. A reader takes 1,000,000: a launcher may add to it."""
 CHECK_REMEDY = "the record contains the measurements; docs/read-a-record.md explains each check"
 
@@ -87,12 +87,12 @@ def assemble(
     while True:
         sections.fill(record, request, evidence, count, block, packed)
         final = _final(record, world, request.gpus)
-        excess = _bytes(final) - MAX_BYTES
+        excess = _bytes(final) - MAX_LINE_BYTES
         if excess <= 0:
             return final
         if packed:
             fewer = _without_collectives(final)
-            return fewer if _bytes(fewer) <= MAX_BYTES else _without_evidence(final)
+            return fewer if _bytes(fewer) <= MAX_LINE_BYTES else _without_evidence(final)
         packed = block >= count
         block = _longer(block, _bytes(record["evidence"]), excess, count)
 

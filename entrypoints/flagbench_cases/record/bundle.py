@@ -17,9 +17,9 @@ from flagbench_cases.shared.redaction import redact
 from flagbench_core import environment
 from flagbench_core.redaction import REDACTED, is_secret
 
-SCHEMA = "bundle/v1"
+BUNDLE_SCHEMA = "bundle/v1"
 MANIFEST, SUMS = "MANIFEST.json", "SHA256SUMS"
-KINDS = ("exit", "facts", "steps")
+PART_KINDS = ("exit", "facts", "steps")
 LAUNCHER, PLAN, TELEMETRY = "agent.json", "plan.json", "telemetry.jsonl"
 _LINE_BYTES = 2**24
 """A longer line is searched for credentials in pieces."""
@@ -64,12 +64,12 @@ def _stage(staged: str, spool_folder: str, ranks: Sequence[int], origin: Origin)
     """Write every file of the bundle but SHA256SUMS to a folder, without credentials."""
     known = environment.secrets(os.environ)
     cleaner = Cleaner(known)
-    of = {"schema": SCHEMA, "record_id": origin.record_id, "run_id": origin.run_id, "node": origin.node}
+    of = {"schema": BUNDLE_SCHEMA, "record_id": origin.record_id, "run_id": origin.run_id, "node": origin.node}
     variables = environment.published(origin.environment, lambda value: redact(value, known))
     for name, value in ((MANIFEST, of), ("config.json", origin.config), ("environment.json", variables)):
         _write(staged, name, json.dumps(value, indent=1, sort_keys=True).encode("utf-8") + b"\n")
     paths = [os.path.join(spool_folder, name) for name in (LAUNCHER, PLAN, TELEMETRY)]
-    paths += [spool.path_of(spool_folder, rank, kind) for rank in ranks for kind in KINDS]
+    paths += [spool.path_of(spool_folder, rank, kind) for rank in ranks for kind in PART_KINDS]
     for path in paths:
         if not os.path.isfile(path):
             continue

@@ -28,7 +28,7 @@ MAX_RANK_STEPS = 16_000
 """Up to so many steps of all ranks, a record has each of them; above, blocks of several."""
 MAX_COLLECTIVES = 1_000
 """Blocks of all ranks in which the times of collectives are kept: no verdict depends on them."""
-PHASES = ("init", "train", "eval", "eval_initial", "checkpoint", "val", "infer", "measure", "e2e")
+TIMED_PHASES = ("init", "train", "eval", "eval_initial", "checkpoint", "val", "infer", "measure", "e2e")
 
 _COLUMNS: Dict[str, Callable[[Step], int]] = {
     "host": lambda step: microseconds(step.host),
@@ -136,7 +136,7 @@ def section_of(request: Request, evidence: Evidence, count: int, block: int) -> 
             with_micro_batches(span_of(border, evidence.steps, block, with_losses, coarse), evidence)
             for border in borders(request, evidence, count)
         ],
-        timing={name: microseconds(timing[name]) for name in PHASES if name in timing},
+        timing={name: microseconds(timing[name]) for name in TIMED_PHASES if name in timing},
         durations=durations(request, evidence),
         memory=memory_of(evidence, world),
         ceilings=ceilings if len(ceilings) == world and all(map(math.isfinite, ceilings)) else [],

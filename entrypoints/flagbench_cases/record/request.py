@@ -3,7 +3,7 @@
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from flagbench_cases.record.time_of_day import Reading
+from flagbench_cases.record.time_of_day import ClockReading
 from flagbench_cases.shared.layout import Layout, layout_of
 from flagbench_core.config import digest
 from flagbench_core.evidence.section import kind_of
@@ -30,7 +30,7 @@ class Request(NamedTuple):
     checks: Tuple[str, ...] = ()  # required by the case's manifest: must be made if applicable, and pass
     published_flops: Optional[Dict[str, Any]] = None  # the publisher's formula for utilisation
     record_id: Optional[str] = None  # made by node 0 and given to all nodes; None: made with the record
-    begun: Optional[Reading] = None  # the clocks of this node when record_id was made
+    begun: Optional[ClockReading] = None  # the clocks of this node when record_id was made
     roofs: Optional[Dict[str, Any]] = None  # the configuration of roofs, if they are measured before the steps
 
     def resolved(self, case: Dict[str, Any], stack: Dict[str, Any], resolved: Dict[str, Any]) -> "Request":

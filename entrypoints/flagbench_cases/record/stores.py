@@ -14,7 +14,7 @@ from flagbench_core import layout
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import Bucket, S3Error, parse_address, put_file
 
-VARIABLE = "FLAGBENCH_STORE"
+STORE_VARIABLE = "FLAGBENCH_STORE"
 """The address of the store where --store is not given."""
 
 
@@ -121,7 +121,7 @@ def open_store(url: Optional[str]) -> Optional[Store]:
 
     Touches no network. Raises UsageError.
     """
-    url = os.environ.get(VARIABLE) or None if url is None else url
+    url = os.environ.get(STORE_VARIABLE) or None if url is None else url
     if url is None:
         return None
     if url.lower().startswith("s3:"):

@@ -12,8 +12,8 @@ from flagbench_cases.record.assemble import strict
 from flagbench_cases.record.evidence import Outcome
 from flagbench_cases.shared.redaction import redact
 
-VARIABLE = "FLAGBENCH_TERMINATION_LOG"
-MAX_BYTES = 4096
+TERMINATION_VARIABLE = "FLAGBENCH_TERMINATION_LOG"
+MAX_MESSAGE_BYTES = 4096
 
 
 def of_record(made: Dict[str, Any], gate: Optional[str], code: int, lost: Optional[str] = None) -> Dict[str, Any]:
@@ -52,7 +52,7 @@ def to_line(message: Dict[str, Any]) -> str:
     reason = cut = redact(message["reason"] or "")
     while True:
         line = json.dumps(strict(dict(message, reason=reason or None)), separators=(",", ":"))
-        if len(line) < MAX_BYTES or not cut:
+        if len(line) < MAX_MESSAGE_BYTES or not cut:
             return line
         cut = cut[: len(cut) * 9 // 10]
         reason = cut + "..."
@@ -60,7 +60,7 @@ def to_line(message: Dict[str, Any]) -> str:
 
 def write(message: Dict[str, Any]) -> None:
     """Write the message to the file named by FLAGBENCH_TERMINATION_LOG, if set. A failure is only a warning."""
-    path = os.environ.get(VARIABLE)
+    path = os.environ.get(TERMINATION_VARIABLE)
     if not path:
         return
     try:

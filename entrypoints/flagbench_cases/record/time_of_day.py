@@ -10,7 +10,7 @@ LEAST_SECONDS = 1.0
 """What servers of time correct by slowing a clock down counts as not set."""
 
 
-class Reading(NamedTuple):
+class ClockReading(NamedTuple):
     """The clocks of a machine at one moment."""
 
     time_of_day: float
@@ -19,12 +19,12 @@ class Reading(NamedTuple):
     """Seconds of a clock that is never set, and goes on while the machine sleeps."""
 
 
-def read() -> Reading:
+def read() -> ClockReading:
     """The clocks now."""
-    return Reading(time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
+    return ClockReading(time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
 
 
-def set_by(begun: Reading, now: Optional[Reading] = None) -> Optional[float]:
+def set_by(begun: ClockReading, now: Optional[ClockReading] = None) -> Optional[float]:
     """Seconds by which the time of day was set since `begun`, negative if it was set back; None if it was not."""
     now = now or read()
     moved = (now.time_of_day - begun.time_of_day) - (now.elapsed - begun.elapsed)

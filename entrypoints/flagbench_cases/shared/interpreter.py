@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Dict
 
-KEPT = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONHASHSEED", "PYTHONFAULTHANDLER", "PYTHONDONTWRITEBYTECODE")
+KEPT_VARIABLES = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONHASHSEED", "PYTHONFAULTHANDLER", "PYTHONDONTWRITEBYTECODE")
 DEFAULT_THRESHOLDS = gc.get_threshold()
 STARTING = 100_000
 """New objects between two garbage collections while a process starts.
@@ -19,11 +19,11 @@ def child_environment() -> Dict[str, str]:
     """A copy of this process's environment for a Python child process.
 
     An image's first process ignores Python's variables (`-I`): one set by a user, such as PYTHONHOME, could keep it
-    from starting, without a record. They are removed for its children too, except KEPT.
+    from starting, without a record. They are removed for its children too, except KEPT_VARIABLES.
     """
     env = dict(os.environ)
     if sys.flags.ignore_environment:
-        for name in [name for name in env if name.startswith("PYTHON") and name not in KEPT]:
+        for name in [name for name in env if name.startswith("PYTHON") and name not in KEPT_VARIABLES]:
             del env[name]
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     env["PYTHONPATH"] = os.pathsep.join(path for path in (root, env.get("PYTHONPATH")) if path)

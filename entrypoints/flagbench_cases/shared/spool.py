@@ -178,7 +178,7 @@ def used_bytes(path: str) -> int:
     return min(whole, HEADER_SIZE + _COUNT.unpack_from(header, _COUNT_AT)[0] * SLOT.size)
 
 
-class Progress(NamedTuple):
+class Heartbeat(NamedTuple):
     """A rank's heartbeat: `beat` changes whenever the rank makes progress."""
 
     phase: str
@@ -198,7 +198,7 @@ class SpoolReader:
         self._facts = path_of(folder, rank, "facts")
         self._exit = path_of(folder, rank, "exit")
 
-    def progress(self) -> Optional[Progress]:
+    def progress(self) -> Optional[Heartbeat]:
         """The heartbeat, or None before the rank has started."""
         try:
             with open(self._steps, "rb") as file:
@@ -209,7 +209,7 @@ class SpoolReader:
             return None
         _, _, steps, phase, done, total, loss = HEADER.unpack_from(header)
         beat = _COUNT.unpack_from(header, _BEAT_AT)[0]
-        return Progress(PHASES[min(phase, len(PHASES) - 1)], done, total, steps, loss, beat)
+        return Heartbeat(PHASES[min(phase, len(PHASES) - 1)], done, total, steps, loss, beat)
 
     def steps(self) -> List[Step]:
         """The steps written so far. The rest of the allocated space, which may be large, is not read."""

@@ -30,8 +30,10 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def drift(values: Sequence[float]) -> float | None:
-    """Median of the second half relative to that of the first, minus 1; None for fewer than MIN_DRIFT_STEPS values, or if
-    the first half has a median of 0."""
+    """Median of the second half relative to that of the first, minus 1.
+
+    None for fewer than MIN_DRIFT_STEPS values, or if the first half has a median of 0.
+    """
     half = len(values) // 2
     first = median(values[:half]) if len(values) >= MIN_DRIFT_STEPS else 0.0
     return median(values[half:]) / first - 1 if first else None

@@ -148,7 +148,7 @@ def test_a_record_of_16000_rank_steps_is_under_a_megabyte(world: int, count: int
     )
     assert made["evidence"]["block"] == block
     line = assemble.to_line(made)
-    assert 5e5 < len(line) <= assemble.MAX_BYTES < 1e6
+    assert 5e5 < len(line) <= assemble.MAX_LINE_BYTES < 1e6
     assert sum(map(line.count, ",[{")) < 300_000  # what a reader takes
 
 

@@ -20,7 +20,7 @@ CASE = "llama2-70b"
 TINY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tiny")
 
 
-class BlockSet(NamedTuple):
+class TrainingBlocks(NamedTuple):
     """Blocks int64 [T + 1] by their number in the order of training, the value of a claim's `data` condition, and
     facts for the record."""
 
@@ -78,11 +78,11 @@ class _Tokens:
 
 def load(
     data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], needed: int, seed: int, case: str = CASE
-) -> BlockSet:
+) -> TrainingBlocks:
     """The set selected by the resolved `data` section, with `needed` blocks. Raises DataError."""
     length, size = data["sequence_length"], model["vocab_size"]
     if data["source"] == "synthetic":
-        return BlockSet(RandomBlocks(needed, length + 1, size, seed), "synthetic", {})
+        return TrainingBlocks(RandomBlocks(needed, length + 1, size, seed), "synthetic", {})
     if data["source"] == "shipped":
         prefix, condition = os.path.join(TINY, indexed.STEM), "shipped"
         sums: List[Any] = [sum_of(prefix + end) for end in (".bin", ".idx")]
@@ -95,7 +95,7 @@ def load(
     if index.tokens <= length:
         raise DataError("%s.bin has %d tokens, fewer than a block" % (prefix, index.tokens), "use more data")
     facts = {"tokens": index.tokens, "documents": index.documents, "train_sha256": sums[0], "index_sha256": sums[1]}
-    return BlockSet(IndexedBlocks(prefix, needed, length, size, seed), condition, facts)
+    return TrainingBlocks(IndexedBlocks(prefix, needed, length, size, seed), condition, facts)
 
 
 def batches(

@@ -18,7 +18,7 @@ from flagbench_core import flops
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
 DTYPES["fp8"] = torch.bfloat16  # of attention, output layer and embedding, and of all that is kept
-FP8 = {
+FP8_OPTIONS = {
     "fp8": "hybrid",
     "fp8_recipe": "delayed",
     "fp8_amax_history_len": 1024,
@@ -111,7 +111,7 @@ class PretrainingWorkload(TrainWorkload):
         if not self.shape.legacy_layers:
             found.update(bias_dropout_fusion=True, bias_activation_fusion=True)
         if self.config["precision"] == "fp8":
-            found.update(FP8)
+            found.update(FP8_OPTIONS)
         if self.recompute == "selective":
             found["recompute_granularity"] = "selective"
         elif self.recompute == "full":

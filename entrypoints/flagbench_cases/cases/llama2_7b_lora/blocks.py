@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, NamedTuple, Tuple
 import numpy as np
 
 from flagbench_cases.cases.llama2_7b_lora import mmlu, samsum
-from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
+from flagbench_cases.cases.llama2_7b_lora.mmlu import MmluVocabulary
 from flagbench_cases.shared.errors import DataError
 
 FORMAT = "llama-blocks/v1"
@@ -36,7 +36,7 @@ class Tokenised(NamedTuple):
 def tokenise(
     dialogues: str,
     questions: str,
-    vocabulary: Vocabulary,
+    vocabulary: MmluVocabulary,
     length: int,
     shots: int,
     report: Callable[[str, int, int], None],

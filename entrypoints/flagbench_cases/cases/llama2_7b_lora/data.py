@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from flagbench_cases.cases.llama2_7b_lora import blocks, mmlu, samsum
-from flagbench_cases.cases.llama2_7b_lora.mmlu import CHOICES, Vocabulary
+from flagbench_cases.cases.llama2_7b_lora.mmlu import CHOICES, MmluVocabulary
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS
 from flagbench_cases.prepare.synthetic import RandomBlocks, lognormal
@@ -124,7 +124,7 @@ def load(data: Dict[str, Any], model: Dict[str, Any], folder: Optional[str], see
     if data["source"] == "synthetic":
         return _synthetic(data, model, seed)
     if data["source"] == "shipped":
-        vocabulary = Vocabulary(os.path.join(TINY, "tokenizer.model"), model["vocab_size"])
+        vocabulary = MmluVocabulary(os.path.join(TINY, "tokenizer.model"), model["vocab_size"])
         folders = samsum.find(TINY), mmlu.find(TINY)
         made = blocks.tokenise(*folders, vocabulary, data["sequence_length"], data["shots"], lambda *_: None)
         return _sets("the tiny set", made, data, model, ("shipped", "shipped"))

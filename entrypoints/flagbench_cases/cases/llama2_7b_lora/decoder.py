@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from flagbench_cases.cases.llama2_7b_lora.forward import rotate_half
 from flagbench_cases.cases.llama2_7b_lora.model import LlamaShape, LoraShape
 
-TARGETS = ("qkv", "o", "gate_up", "down")
+ADAPTED = ("qkv", "o", "gate_up", "down")
+"""Projections with an adapter."""
 IGNORED = -100
 """The label of a token that has no next one."""
 

@@ -25,7 +25,7 @@ from flagbench_cases.engines.precision import autocast
 from flagbench_cases.shared.errors import DataError, UsageError
 
 ACCUMULATED = 1  # batches before an update: the published loss is divided by it
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+OPTIMIZER_STATE = ("exp_avg", "exp_avg_sq", "step")
 
 
 class TorchEngine:
@@ -109,7 +109,7 @@ class TorchEngine:
         """Adapters and their moments as tensors; loss scale and number of steps as facts."""
         tensors = {"adapter." + name: parameter.detach() for name, parameter in self.parameters.items()}
         for name, parameter in self.parameters.items():
-            for moment in MOMENTS:
+            for moment in OPTIMIZER_STATE:
                 if moment in self.optimizer.state[parameter]:
                     tensors["%s.%s" % (moment, name)] = torch.as_tensor(self.optimizer.state[parameter][moment])
         scaler = self.scaler.state_dict() if self.scaler else None
@@ -120,7 +120,7 @@ class TorchEngine:
         fill(self.parameters, {n[len("adapter.") :]: t for n, t in tensors.items() if n.startswith("adapter.")})
         moments = {}
         for index, name in enumerate(self.parameters):
-            found = {moment: tensors.get("%s.%s" % (moment, name)) for moment in MOMENTS}
+            found = {moment: tensors.get("%s.%s" % (moment, name)) for moment in OPTIMIZER_STATE}
             if any(tensor is None for tensor in found.values()):
                 raise DataError("the checkpoint has no moments for %s" % name, "resume from another checkpoint")
             moments[index] = found

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from flagbench_cases.cases.llama2_7b_lora.data import batch_of
 from flagbench_cases.cases.llama2_7b_lora.optimizer import loss_of
 
-Progress = Callable[[int, int], None]
+ReportProgress = Callable[[int, int], None]
 
 
 def total(values: List[float], device: torch.device, world: int) -> List[float]:
@@ -30,7 +30,7 @@ def share(length: int, rank: int, world: int) -> range:
 
 @torch.no_grad()
 def validation_loss(
-    module: Any, blocks: Any, batch_size: int, device: torch.device, place: Tuple[int, int], progress: Progress
+    module: Any, blocks: Any, batch_size: int, device: torch.device, place: Tuple[int, int], progress: ReportProgress
 ) -> Optional[float]:
     """The mean loss over all blocks, nats per token, without dropout; None if there are no blocks.
 
@@ -51,7 +51,12 @@ def validation_loss(
 
 @torch.no_grad()
 def mmlu_accuracy(
-    module: Any, questions: Any, device: torch.device, place: Tuple[int, int], training: bool, progress: Progress
+    module: Any,
+    questions: Any,
+    device: torch.device,
+    place: Tuple[int, int],
+    training: bool,
+    progress: ReportProgress,
 ) -> float:
     """The fraction of questions whose right answer is the most likely next token.
 

@@ -30,7 +30,7 @@ WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]+\s*")
 NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*|[+-]?inf(inity)?", re.IGNORECASE)
 
 
-class Vocabulary(llama.Vocabulary):
+class MmluVocabulary(llama.Vocabulary):
     """Llama's vocabulary, and its tokens for the answers of MMLU."""
 
     def __init__(self, path: str, pieces: int) -> None:
@@ -209,7 +209,7 @@ def remaining_shots(text: str, shots: List[str], question: str) -> int:
 
 
 def prompts(
-    folder: str, vocabulary: Vocabulary, length: int, shots: int, report: Callable[[str, int, int], None]
+    folder: str, vocabulary: MmluVocabulary, length: int, shots: int, report: Callable[[str, int, int], None]
 ) -> Prompts:
     """All questions of a folder as prompts of at most `length` tokens. Raises DataError."""
     names = subjects(folder)

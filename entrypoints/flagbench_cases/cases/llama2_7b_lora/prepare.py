@@ -30,7 +30,7 @@ def prepare_data(source: str, vocabulary: Optional[str], preset: Dict[str, Any],
     if vocabulary is None:
         raise UsageError("text cannot be tokenised without a vocabulary", "set --vocabulary to tokenizer.model")
     dialogues, questions = samsum.find(source), mmlu.find(source)
-    loaded = mmlu.Vocabulary(vocabulary, preset["model"]["vocab_size"])
+    loaded = mmlu.MmluVocabulary(vocabulary, preset["model"]["vocab_size"])
     made = blocks.tokenise(dialogues, questions, loaded, data["sequence_length"], data["shots"], report)
     blocks.write(made, writer)
     writer.source(loaded.path)

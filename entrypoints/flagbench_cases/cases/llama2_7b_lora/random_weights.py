@@ -80,7 +80,7 @@ class RandomWorkload(TrainWorkload):
                 "attention": "sdpa" if self.fused else "unfused",
                 "optimizer": OPTIMIZER % train["weight_decay"],
                 "lora": "r=%d, alpha=%g, dropout=%g, %s"
-                % (lora.r, lora.alpha, lora.dropout, "+".join(decoder.TARGETS)),
+                % (lora.r, lora.alpha, lora.dropout, "+".join(decoder.ADAPTED)),
                 "learning_rate": train["learning_rate"],
                 "data": self.config["data"]["source"],
                 "weights": "random",

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Optional, Tuple, Type
 import torch
 from torch.nn import functional as F
 
-APEX, TORCH, PASSES = "apex", "torch", "torch, three passes"
+APEX, TORCH, THREE_PASSES = "apex", "torch", "torch, three passes"
 FUSED_FROM = (2, 9)
 
 
@@ -19,7 +19,7 @@ def choose(device: torch.device, trains: bool) -> str:
         return TORCH
     if _apex() is not None:
         return APEX
-    return TORCH if trains or torch_release() >= FUSED_FROM else PASSES
+    return TORCH if trains or torch_release() >= FUSED_FROM else THREE_PASSES
 
 
 def torch_release() -> Tuple[int, ...]:
@@ -36,7 +36,7 @@ def _apex() -> Optional[Callable[..., torch.Tensor]]:
     return FusedRMSNormAffineFunction.apply  # type: ignore[no-any-return]
 
 
-class Norm(torch.nn.Module):
+class TorchNorm(torch.nn.Module):
     """By torch."""
 
     name = TORCH
@@ -60,7 +60,7 @@ class Norm(torch.nn.Module):
         return (wide * scale * self.weight).to(hidden.dtype)
 
 
-class ApexNorm(Norm):
+class ApexNorm(TorchNorm):
     """By the function that Megatron-LM's MixedFusedRMSNorm calls."""
 
     name = APEX
@@ -76,11 +76,11 @@ class ApexNorm(Norm):
         return self._apply_norm(hidden, self.weight, self.size, self.eps)
 
 
-class PassesNorm(Norm):
+class PassesNorm(TorchNorm):
     """By torch, for inference: the norm of each row, summed in fp32 without a copy of it, and two products. Rounded
     before the second one, as by Apex."""
 
-    name = PASSES
+    name = THREE_PASSES
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """[..., D] to [..., D]."""
@@ -90,4 +90,4 @@ class PassesNorm(Norm):
         return scaled.mul_(self.weight)
 
 
-MODULES: Dict[str, Type[Norm]] = {module.name: module for module in (Norm, ApexNorm, PassesNorm)}
+MODULES: Dict[str, Type[TorchNorm]] = {module.name: module for module in (TorchNorm, ApexNorm, PassesNorm)}

@@ -254,7 +254,7 @@ class CosineSchedule:
         return self.lowest + 0.5 * (math.cos(math.pi * done) + 1.0) * (self.highest - self.lowest)
 
 
-PASSES = ("forward-compute", "backward-compute")
+TIMED_PASSES = ("forward-compute", "backward-compute")
 """The timers around the forward and the backward pass of a micro-batch. Between them a stage waits for other stages,
 sends and receives."""
 
@@ -271,7 +271,7 @@ class Timers:
 
     def __call__(self, name: str, log_level: int = 0) -> "_Timer":
         """The timer of this name."""
-        return _Timer(self._probe if name in PASSES else None)
+        return _Timer(self._probe if name in TIMED_PASSES else None)
 
 
 class _Timer(NamedTuple):

@@ -13,7 +13,7 @@ from flagbench_cases.shared.errors import DataError
 MAX_FILE_BYTES = 4 * 2**30
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Other properties of the family, with the values implied by a config.json without the key.
-FIXED = {"hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
+FIXED_CONFIG = {"hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
 DEFAULT_THETA = 10000.0
 MODEL_REMEDY = "use a checkpoint of the published model"
 
@@ -23,7 +23,7 @@ Report = Callable[[str, int, int], None]
 def config_of(section: Dict[str, Any]) -> Dict[str, Any]:
     """The config.json for a `model` section, readable by transformers 4 and 5."""
     config: Dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
-    config.update(weights_format.sizes(section), **FIXED)
+    config.update(weights_format.sizes(section), **FIXED_CONFIG)
     config.update(max_position_embeddings=section["positions"], bos_token_id=1, eos_token_id=2, rope_scaling=None)
     return config
 
@@ -31,11 +31,13 @@ def config_of(section: Dict[str, Any]) -> Dict[str, Any]:
 def check_config(folder: str, config: Dict[str, Any], section: Dict[str, Any], model_types: Sequence[str]) -> None:
     """Raise DataError for the checkpoint of another model. The number of positions may differ, as rotary embeddings
     have no stored table."""
-    found = dict(FIXED, num_key_value_heads=config.get("num_attention_heads"))
+    found = dict(FIXED_CONFIG, num_key_value_heads=config.get("num_attention_heads"))
     found.update({key: value for key, value in config.items() if value is not None})
     found["rope_theta"] = theta(folder, config)
     kind = found.get("model_type")
-    wanted = dict(weights_format.sizes(section), model_type=kind if kind in model_types else model_types[0], **FIXED)
+    wanted = dict(
+        weights_format.sizes(section), model_type=kind if kind in model_types else model_types[0], **FIXED_CONFIG
+    )
     weights_format.check_config(folder, found, wanted, section["name"])
 
 

@@ -74,7 +74,7 @@ def convert(source: str, section: Dict[str, Any], writer: Any, report: conversio
     folder = find(source)
     shards = [_open_shard(path) for path in folder.files]
     padding = check(shards, section)
-    checkpoint = Checkpoint(shards, section)
+    checkpoint = MegatronCheckpoint(shards, section)
     sizes = [shard.size for shard in shards]
     conversion.write(source, checkpoint.tensors(padding), section, sizes, writer, report, padding)
     writer.fact(
@@ -221,7 +221,7 @@ def _check_table(shard: Shard, table: str, wanted: Dict[str, Shape], tp: int) ->
             )
 
 
-class Checkpoint:
+class MegatronCheckpoint:
     """Checked shards, which it assembles to tensors by their Hugging Face names."""
 
     def __init__(self, shards: List[Shard], section: Dict[str, Any]) -> None:

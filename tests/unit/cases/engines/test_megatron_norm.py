@@ -23,7 +23,7 @@ class Config:
     use_cpu_initialization, params_dtype, sequence_parallel = True, torch.bfloat16, False
 
 
-def made(name: str) -> norm.Norm:
+def made(name: str) -> norm.TorchNorm:
     module = norm.MODULES[name](Config(), WIDTH, 1e-5)
     torch.nn.init.normal_(module.weight)
     return module
@@ -56,8 +56,8 @@ def with_apex(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (CPU, (2, 13), False, norm.TORCH),
         (CUDA, (2, 9), False, norm.TORCH),
-        (CUDA, (2, 6), False, norm.PASSES),
-        (CUDA, (1, 12), False, norm.PASSES),
+        (CUDA, (2, 6), False, norm.THREE_PASSES),
+        (CUDA, (1, 12), False, norm.THREE_PASSES),
         (CUDA, (2, 6), True, norm.TORCH),
     ],
 )
@@ -82,7 +82,7 @@ def test_apex_without_its_rms_norm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("with_apex")
 def test_three_passes_round_as_apex_does() -> None:
-    passes, apex, torchs = (made(name) for name in (norm.PASSES, norm.APEX, norm.TORCH))
+    passes, apex, torchs = (made(name) for name in (norm.THREE_PASSES, norm.APEX, norm.TORCH))
     for other in (apex, torchs):
         other.weight.data.copy_(passes.weight.data)
     with torch.no_grad():
@@ -105,7 +105,7 @@ class Bytes(TorchDispatchMode):
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch 1.12 counts no operators")
 def test_three_passes_move_ten_bytes_an_element() -> None:
     """As its module says, beside what they move for a row or for the weight."""
-    module, given = made(norm.PASSES), hidden()
+    module, given = made(norm.THREE_PASSES), hidden()
     with torch.no_grad(), Bytes() as counter:
         module(given)
     assert 10 <= counter.total / given.numel() < 10.2

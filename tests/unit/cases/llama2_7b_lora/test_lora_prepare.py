@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flagbench_cases.cases.llama2_7b_lora import blocks, data, prepare, samsum
-from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
+from flagbench_cases.cases.llama2_7b_lora.mmlu import MmluVocabulary
 from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.manifests import load_case
@@ -42,7 +42,7 @@ def sets(folder: str | None, length: int = 128, pieces: int = 512) -> data.Sets:
 
 def test_blocks_are_the_concatenated_prompts_cut(tmp_path: Path) -> None:
     pairs = [(f"Anna: {n}\nBen: no", f"Anna counts {n}.") for n in range(20)]
-    vocabulary = Vocabulary(MODEL, 512)
+    vocabulary = MmluVocabulary(MODEL, 512)
     made = samsum.cut("train.json", pairs, vocabulary, 64, quiet)
     stream: list[int] = []
     for dialogue, summary in pairs:
@@ -55,7 +55,7 @@ def test_blocks_are_the_concatenated_prompts_cut(tmp_path: Path) -> None:
 
 def test_too_little_text_for_a_block() -> None:
     with refuses(DataError, "train.json", 512):
-        samsum.cut("train.json", [("hi", "hi")], Vocabulary(MODEL, 512), 512, quiet)
+        samsum.cut("train.json", [("hi", "hi")], MmluVocabulary(MODEL, 512), 512, quiet)
 
 
 @pytest.mark.parametrize(

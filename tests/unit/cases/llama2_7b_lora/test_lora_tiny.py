@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flagbench_cases.cases.llama2_7b_lora import data, mmlu, samsum
-from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
+from flagbench_cases.cases.llama2_7b_lora.mmlu import MmluVocabulary
 from flagbench_cases.prepare.llama.vocabulary import BOS, EOS
 
 pytestmark = pytest.mark.image
@@ -19,7 +19,7 @@ def test_ids_are_those_of_transformers() -> None:
     from transformers import LlamaTokenizer
 
     tokenizer = LlamaTokenizer.from_pretrained(str(FOLDER), add_bos_token=True)
-    vocabulary = Vocabulary(str(FOLDER / "tokenizer.model"), 512)
+    vocabulary = MmluVocabulary(str(FOLDER / "tokenizer.model"), 512)
     texts = [samsum.prompt(*pair) for pair in samsum.read(str(FOLDER / "samsum_dataset" / "val.json"))]
     texts += [mmlu.heading("farm_places"), "caf\u00e9  42 \U0001f600\r\n\ttab", "A"]
     for words in texts:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flagbench_cases.cases.llama2_7b_lora import data, mmlu
-from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
+from flagbench_cases.cases.llama2_7b_lora.mmlu import MmluVocabulary
 from flagbench_cases.prepare.llama.vocabulary import BOS
 from flagbench_cases.shared.errors import DataError
 from unit.cases.refusal import refuses
@@ -49,7 +49,7 @@ def write(folder: Path, dev: str | bytes = "", test: str | bytes = "", subject: 
 
 
 def prompts(folder: Path, shots: int = 1) -> mmlu.Prompts:
-    vocabulary = Vocabulary(str(Path(data.TINY) / "tokenizer.model"), 512)
+    vocabulary = MmluVocabulary(str(Path(data.TINY) / "tokenizer.model"), 512)
     return mmlu.prompts(str(folder), vocabulary, 128, shots, lambda *_: None)
 
 

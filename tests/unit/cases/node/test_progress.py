@@ -10,7 +10,7 @@ import pytest
 
 from flagbench_cases.node import progress
 from flagbench_cases.node.progress import Bar, clock_text, render
-from flagbench_cases.shared.spool import Progress
+from flagbench_cases.shared.spool import Heartbeat
 from flagbench_cases.telemetry.latest import sensors_text
 
 pytestmark = pytest.mark.image
@@ -23,8 +23,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def at(phase: str = "train", done: int = 0, total: int = 0, loss: float = NAN) -> Progress:
-    return Progress(phase, done, total, done, loss, done)
+def at(phase: str = "train", done: int = 0, total: int = 0, loss: float = NAN) -> Heartbeat:
+    return Heartbeat(phase, done, total, done, loss, done)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def at(phase: str = "train", done: int = 0, total: int = 0, loss: float = NAN) -
         (at("train", 1, 0, float("inf")), "train  "),
     ],
 )
-def test_a_state_as_text(state: Progress, text: str) -> None:
+def test_a_state_as_text(state: Heartbeat, text: str) -> None:
     assert render(state) == text
 
 
@@ -92,7 +92,7 @@ def test_time_rate_and_what_is_left(clock: list[float]) -> None:
     drawn.show(at("train", 32, 130))
     assert screen(stream.getvalue()).endswith(" 32/130  0:50  20 s/step  ETA 32:40"), "the rate follows a change"
     drawn.show(at("eval"))
-    drawn.show(Progress("train", 0, 130, 32, NAN, 1))
+    drawn.show(Heartbeat("train", 0, 130, 32, NAN, 1))
     assert screen(stream.getvalue()).endswith(" 32/130  0:50"), "training goes on where an evaluation came between"
     clock[0] += 2.0
     drawn.show(at("train", 34, 130))

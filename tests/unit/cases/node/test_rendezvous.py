@@ -43,7 +43,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "REPORT_SECONDS", 0.1)
     monkeypatch.setattr(rendezvous, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(rendezvous, "REPORT_FAILURE_SECONDS", 0.5)
-    monkeypatch.setattr(peers, "SKEW_SECONDS", 0.2)
+    monkeypatch.setattr(peers, "NODE_SKEW_SECONDS", 0.2)
 
 
 @pytest.fixture

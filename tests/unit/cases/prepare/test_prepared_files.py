@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flagbench_cases.cases.llama2_7b_lora import mmlu, samsum
-from flagbench_cases.cases.llama2_7b_lora.mmlu import Vocabulary
+from flagbench_cases.cases.llama2_7b_lora.mmlu import MmluVocabulary
 from flagbench_cases.prepare import json_lines, weights, wordpiece
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import sum_of
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.image
         lambda path: list(json_lines.objects(path)),
         samsum.read,
         mmlu.read,
-        lambda path: Vocabulary(path, 512),
+        lambda path: MmluVocabulary(path, 512),
         weights.read_json,
     ],
 )

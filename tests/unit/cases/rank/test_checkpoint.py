@@ -13,7 +13,7 @@ import torch
 
 from flagbench_cases.contract import Evaluation, TrainWorkload, Work
 from flagbench_cases.rank import checkpoint
-from flagbench_cases.rank.checkpoint_writer import Writer
+from flagbench_cases.rank.checkpoint_writer import CheckpointWriter
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
@@ -145,7 +145,7 @@ def test_a_resumed_run_has_the_losses_of_the_whole(tmp_path: Path) -> None:
 def test_a_run_that_goes_back_keeps_what_it_writes(tmp_path: Path) -> None:
     """Its checkpoints stand where those of the abandoned run do, and are the newest, whatever their step."""
     run(tmp_path)
-    writer = Writer(str(tmp_path / "out"), identity(), "r", job_of(0, 1), CPU)
+    writer = CheckpointWriter(str(tmp_path / "out"), identity(), "r", job_of(0, 1), CPU)
     for step in (6, 9):
         writer.write(Dropped(), step)
     assert sorted(os.listdir(tmp_path / "out")) == ["step-00000006", "step-00000009", "step-00000012"]
@@ -191,7 +191,7 @@ def test_generators_that_are_not_this_ranks_are_refused(tmp_path: Path, states: 
 
 def test_a_checkpoint_that_cannot_be_written(tmp_path: Path) -> None:
     workload = Dropped()
-    writer = Writer(str(tmp_path / "out"), identity(), "r", job_of(0, 1), CPU)
+    writer = CheckpointWriter(str(tmp_path / "out"), identity(), "r", job_of(0, 1), CPU)
     writer.write(workload, 3)
     (tmp_path / "out/step-00000006").write_text("a file where the checkpoint should stand")
     with refuses(CaseError, "step 6", code=ExitCode.NOT_STORED):

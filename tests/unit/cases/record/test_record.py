@@ -12,7 +12,7 @@ import pytest
 
 from flagbench_cases.record import assemble, time_of_day
 from flagbench_cases.record.evidence import NOTHING, Evidence, Outcome, read_spool
-from flagbench_cases.record.time_of_day import Reading, set_by
+from flagbench_cases.record.time_of_day import ClockReading, set_by
 from flagbench_cases.shared import manifests
 from flagbench_cases.shared.spool import RankSpool
 from unit.cases.record.runs import (
@@ -177,8 +177,8 @@ def test_losses_in_fp32_are_exact() -> None:
 
 @pytest.mark.parametrize(("later", "moved"), [(60.5, None), (60.0 - 28800.0, -28800.0), (60.0 + 90.04, 90.0)])
 def test_what_a_clock_was_set_by(later: float, moved: float | None) -> None:
-    noon = Reading(1_700_000_000.0, 5_000.0)
-    assert set_by(noon, Reading(noon.time_of_day + later, noon.elapsed + 60.0)) == moved
+    noon = ClockReading(1_700_000_000.0, 5_000.0)
+    assert set_by(noon, ClockReading(noon.time_of_day + later, noon.elapsed + 60.0)) == moved
 
 
 def test_a_record_says_what_the_clock_was_set_by() -> None:

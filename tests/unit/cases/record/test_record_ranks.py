@@ -57,7 +57,7 @@ def test_8192_ranks_fit_into_a_record() -> None:
     job = large_job(8192)
     made = record_of_job(job, 8192)
     line = assemble.to_line(made)
-    assert len(line) <= assemble.MAX_BYTES
+    assert len(line) <= assemble.MAX_LINE_BYTES
     assert sum(map(line.count, ",[{")) < 300_000
     section = read_section(made["evidence"])
     assert section.stretch("train", "window").column("device", 8191) == [round(2 * job.steps[8191][0].device * 1e6)]
@@ -107,7 +107,7 @@ def test_a_host_of_its_own_makes_a_rank_differ() -> None:
 
 
 def test_evidence_that_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assemble, "MAX_BYTES", 30_000)
+    monkeypatch.setattr(assemble, "MAX_LINE_BYTES", 30_000)
     made = record_of_job(large_job(512, count=3), 512)
     assert (made["evidence"], made["evidence_digest"]) == (None, None)
     assert "bundles" in made["evidence_reason"]
