@@ -207,24 +207,19 @@ def run_conditions(row: Row) -> Iterator[Finding]:
 
 
 def contradicted(claim: Claim, case: Case) -> dict[str, tuple[Scalar, Value]]:
-    """The conditions that a row states and no run of it can have: each with what its `run` and its case give."""
+    """The conditions that a row states and no whole run of it can have: each with what its `run` and its case give."""
+    run = claim.run
+    config = with_settings(case, run.preset, run.set)
+    config[kind_of(config)]["window_steps"] = None
+    config.update(nodes=run.nodes, gpus=run.gpus, precision=run.precision, division=run.division)
     conditions: dict[str, tuple[Scalar, Value]] = {}
-    for name, given in derived_conditions(case, _config(claim, case)).items():
+    for name, given in derived_conditions(case, config).items():
         stated = claim.conditions.get(name, NOT_PUBLISHED)
         if stated == NOT_PUBLISHED or isinstance(given, Unknown):
             continue
         if not same(stated, given):
             conditions[name] = (stated, given)
     return conditions
-
-
-def _config(claim: Claim, case: Case) -> dict[str, Any]:
-    """The configuration of a whole run of the row, as was published."""
-    run = claim.run
-    config = with_settings(case, run.preset, run.set)
-    config[kind_of(config)]["window_steps"] = None
-    config.update(nodes=run.nodes, gpus=run.gpus, precision=run.precision, division=run.division)
-    return config
 
 
 def layout(row: Row) -> Iterator[Finding]:
