@@ -207,7 +207,7 @@ def run_conditions(row: Row) -> Iterator[Finding]:
 
 
 def contradicted(claim: Claim, case: Case) -> dict[str, tuple[Scalar, Value]]:
-    """The conditions that a row states and no whole run of it can have: each with what its `run` and its case give."""
+    """The conditions that a row states and no run of it can have: each with what its `run` and its case give."""
     run = claim.run
     config = with_settings(case, run.preset, run.set)
     config[kind_of(config)]["window_steps"] = None
