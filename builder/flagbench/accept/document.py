@@ -75,7 +75,7 @@ class MachineDevice(Struct, frozen=True):
     uuid: LimitedText
 
 
-class MachineFacts(Struct, frozen=True):
+class CertificateMachine(Struct, frozen=True):
     """What was found before anything ran."""
 
     host: LimitedText
@@ -123,7 +123,7 @@ class Facts(Struct, frozen=True):
     stack: Name
     device_kind: Literal["cpu", "cuda"]
     driver_floor: LimitedText | None
-    machine: MachineFacts
+    machine: CertificateMachine
     without_case: LimitedText | None
     ending: Literal["done", "interrupted"]
     parts: Annotated[tuple[RunPart, ...], Meta(max_length=10)]
