@@ -12,13 +12,13 @@ from flagbench.errors import FlagbenchError
 from flagbench.records.digest import device_uuids, machine_digest
 from flagbench.records.model import Record
 
-SESSION = timedelta(hours=2)
+SESSION_GAP = timedelta(hours=2)
 """A run that began at most so long after another of the same machine is of its session."""
 _CLOCK = timedelta(seconds=2)
 """Times in a record are whole seconds."""
 _YEAR = 3.2e7
 """Seconds."""
-_MEMORY = 0.01
+_MEMORY_CHANGE = 0.01
 """The memory that a kernel reports of one machine changes by less."""
 
 
@@ -62,7 +62,7 @@ def sessions(begun: Sequence[datetime]) -> list[list[int]]:
     found: list[list[int]] = []
     order = sorted(range(len(begun)), key=begun.__getitem__)
     for before, place in zip([None, *order], order, strict=False):
-        if before is None or begun[place] - begun[before] > SESSION:
+        if before is None or begun[place] - begun[before] > SESSION_GAP:
             found.append([])
         found[-1].append(place)
     return found
@@ -121,5 +121,5 @@ def _machine(a: Record, b: Record) -> Iterator[tuple[str, object, object]]:
     if None not in contexts:
         yield "the digest of what its image was built from", *contexts
     x, y = a.system.memory_bytes, b.system.memory_bytes
-    if x and y and abs(x - y) > _MEMORY * max(x, y):
+    if x and y and abs(x - y) > _MEMORY_CHANGE * max(x, y):
         yield "the memory in bytes", x, y

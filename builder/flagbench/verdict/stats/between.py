@@ -70,7 +70,7 @@ class SessionSpread(NamedTuple):
         return f"between sessions {max(self.spread, LEAST_SESSION_SPREAD):.1%} ({self.source})"
 
 
-SESSION = SessionSpread(0.01)
+SESSION_SPREAD = SessionSpread(0.01)
 """An assumption, not a measurement."""
 
 
@@ -122,7 +122,7 @@ def _between_sessions(sessions: Sequence[Sequence[float]]) -> SessionSpread:
     means = [math.fsum(map(math.log, session)) / len(session) for session in sessions if session]
     count = len(means)
     if count < SESSIONS_FOR_SPREAD:
-        return SESSION
+        return SESSION_SPREAD
     return SessionSpread(math.sqrt(_squares(means) / (count - 1)), count - 1, f"{count} earlier sessions")
 
 
@@ -151,7 +151,7 @@ def over_runs(
         if not math.isfinite(mean):
             return None
         deviation = math.sqrt(_squares(values) / (n - 1))
-        between = prior.session or SESSION
+        between = prior.session or SESSION_SPREAD
         own = t_two_sided(level, n - 1) * deviation / math.sqrt(n)
         half = math.hypot(own, mean * between.half_width(level) * session)
         spread = deviation / abs(mean) if mean else math.inf
@@ -211,7 +211,7 @@ def _half_width(
         df = prior.df + runs - 1
         spread = math.sqrt((prior.df * prior.spread**2 + squares) / df)
     own = t_two_sided(level, df) * max(spread, least / t_two_sided(LEVEL, df)) / math.sqrt(runs)
-    between = (prior.session or SESSION).half_width(level) * session
+    between = (prior.session or SESSION_SPREAD).half_width(level) * session
     if runs < RUNS_FOR_STUDENT and prior.session is None:
         return spread, max(own, between)
     return spread, math.hypot(own, between)

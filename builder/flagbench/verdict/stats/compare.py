@@ -41,7 +41,7 @@ from flagbench.verdict.stats.between import (
     LEVEL,
     MOST_RUNS,
     RUNS_FOR_STUDENT,
-    SESSION,
+    SESSION_SPREAD,
     WIDEST,
     Prior,
     with_sessions,
@@ -187,7 +187,7 @@ def further_each(
                 return Further(more, "run")
         if means.shared:
             return None
-        between = (prior.session or SESSION).spread ** 2
+        between = (prior.session or SESSION_SPREAD).spread ** 2
         of_runs = between + variance
         of_sessions = between + variance * 2 / (runs.here.size + runs.there.size)
     else:
@@ -276,7 +276,7 @@ def _half_width_by_runs(runs: _Sides, means: _Sides, prior: Prior) -> tuple[floa
         for side in (runs.here, runs.there):
             if side.size >= RUNS_FOR_STUDENT:
                 half = max(half, t_two_sided(LEVEL, side.size - 1) * math.sqrt(side.variance) * runs.factor)
-    between = prior.session or SESSION
+    between = prior.session or SESSION_SPREAD
     part = between.half_width(LEVEL) * means.factor
     if runs.fewest == 1 and prior.session is None:
         return max(half, part), method
@@ -284,7 +284,7 @@ def _half_width_by_runs(runs: _Sides, means: _Sides, prior: Prior) -> tuple[floa
 
 
 def _half_width_by_sessions(runs: _Sides, means: _Sides, prior: Prior) -> tuple[float, str]:
-    between = prior.session or SESSION
+    between = prior.session or SESSION_SPREAD
     pooled = between.pooled(means.squares, means.df)
     half_widths = [
         (pooled.half_width(LEVEL) * means.factor, str(pooled)),

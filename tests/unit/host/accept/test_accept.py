@@ -26,7 +26,7 @@ from flagbench.records.store import Store
 from flagbench.report.certificate_page import certificate_blocks, machine_text
 from flagbench.report.certificate_page import render as certificate_html
 from flagbench.verdict.efficiency import Efficiency
-from flagbench.verdict.stats.between import SESSION, Prior
+from flagbench.verdict.stats.between import SESSION_SPREAD, Prior
 from flagbench_core.exit_codes import ExitCode
 from honest import Pace, honest_record
 from unit.host.conftest import ROOT, Flagbench
@@ -337,7 +337,7 @@ def test_a_number_is_held_against_earlier_runs() -> None:
     """It was not steady: its slowest fifth is 6 % slower than the whole."""
 
     def earlier(facts: Raw, raw: Raw) -> None:
-        prior = plain_prior(Prior(0.01, 6.0, "6 deviations", SESSION))
+        prior = plain_prior(Prior(0.01, 6.0, "6 deviations", SESSION_SPREAD))
         facts["parts"][0].update(history=[raw["record_id"][:-8] + "00000000"], priors={"matmul_fp32": prior})
 
     found = accepted(earlier)

@@ -12,7 +12,7 @@ import pytest
 from flagbench.history.priors import store_priors
 from flagbench.records.read import read_record
 from flagbench.records.store import Store
-from flagbench.verdict.stats.between import DEFAULT, SESSION, Prior
+from flagbench.verdict.stats.between import DEFAULT, SESSION_SPREAD, Prior
 from forging import consistent
 from honest import CLAIMS, Pace, honest_record
 from unit.host.conftest import Flagbench
@@ -66,7 +66,7 @@ def test_earlier_runs_of_one_session_say_nothing_of_others(prior: Any, store: St
     for number, factor in RUNS:
         put(store, number, factor, created_at=f"2026-01-01T12:{10 * number}:00Z")
     found = prior()
-    assert (round(found.spread, 3), found.df, found.session) == (0.016, 4, SESSION)
+    assert (round(found.spread, 3), found.df, found.session) == (0.016, 4, SESSION_SPREAD)
 
 
 def test_sessions_of_another_machine_are_not_its_own(prior: Any, store: Store) -> None:

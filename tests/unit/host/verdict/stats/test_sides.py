@@ -12,7 +12,7 @@ from flagbench.verdict.stats.between import (
     DEFAULT,
     LEAST_SESSION_SPREAD,
     LEAST_SPREAD,
-    SESSION,
+    SESSION_SPREAD,
     Prior,
     SessionSpread,
     further_runs,
@@ -187,7 +187,7 @@ def test_further_sessions_and_runs_never_widen_the_interval(spread: float, withi
     def width(here: int, there: int, runs: int) -> float:
         return half_width(apart(nights(here, spread, runs, within), nights(there, spread, runs, within)), prior)
 
-    assumed = (prior.session or SESSION).spread
+    assumed = (prior.session or SESSION_SPREAD).spread
     for here, there, runs in itertools.product(range(1, 7), range(1, 7), (1, 2, 3, 5)):
         if here == there == 1 and (spread > assumed or within > assumed):
             continue  # one session on each side does not show it
@@ -259,7 +259,7 @@ def test_a_history_is_of_five_runs_and_has_a_floor() -> None:
         history_prior([]) == history_prior([[1.0], [2.0]]) == history_prior([[100.0, 101.0, 102.0, 103.0]]) == DEFAULT
     )
     within = history_prior([[100.0, 101.0, 102.0], [200.0, 202.0, 204.0]])
-    assert (within.df, within.session) == (4, SESSION)
+    assert (within.df, within.session) == (4, SESSION_SPREAD)
     assert within.spread == pytest.approx(0.0099, abs=1e-5)  # the spread of the logarithms of 100, 101 and 102
     many = history_prior([[100.0] * 20, [90.0] * 30])
     assert (many.spread, many.df) == (LEAST_SPREAD, 30)
@@ -270,7 +270,7 @@ def test_five_sessions_have_a_spread_of_their_own() -> None:
     nights = [[100.0], [101.0], [102.0], [103.0], [104.0]]
     spread = 0.0155038  # of the logarithms
     four, five = (history_prior([[night for (night,) in nights]], nights[:count]).session for count in (4, 5))
-    assert four == SESSION
+    assert four == SESSION_SPREAD
     assert five is not None
     assert (five.spread, five.df) == (pytest.approx(spread, rel=1e-4), 4)
     assert five.half_width(0.95) == pytest.approx(2.77645 * spread, rel=1e-4)
