@@ -10,7 +10,7 @@ from typer._completion_shared import _get_shell_name, get_completion_script, ins
 from flagbench.errors import FlagbenchError
 
 _SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
-_VARIABLE = "_FLAGBENCH_COMPLETE"
+_COMPLETE_VARIABLE = "_FLAGBENCH_COMPLETE"
 
 _BASH = """\
 _flagbench_completion() {
@@ -42,11 +42,11 @@ def set_up(arguments: Sequence[str]) -> None:
             remedy=f"name one of: {', '.join(_SHELLS)}; for example {option} bash",
         )
     if option == "--show-completion":
-        script = get_completion_script(prog_name="flagbench", complete_var=_VARIABLE, shell=shell)
+        script = get_completion_script(prog_name="flagbench", complete_var=_COMPLETE_VARIABLE, shell=shell)
         print(script if shell != "bash" else _BASH.rstrip())
         return
     try:
-        _, path = install(shell=shell, prog_name="flagbench", complete_var=_VARIABLE)
+        _, path = install(shell=shell, prog_name="flagbench", complete_var=_COMPLETE_VARIABLE)
         if shell == "bash":
             path.write_text(_BASH)
     except (OSError, UnicodeDecodeError, RuntimeError, subprocess.SubprocessError) as error:

@@ -20,7 +20,7 @@ from flagbench.manifests.stack import Stack, StackManifest
 from flagbench.schema import shipped_manifests, violations
 from flagbench.system.files import expanded
 
-_VARIABLE = "FLAGBENCH_MANIFESTS"
+_MANIFESTS_VARIABLE = "FLAGBENCH_MANIFESTS"
 
 
 class _Unread(Mapping[str, Claim]):
@@ -37,15 +37,15 @@ def manifests_root(root: Path | None = None) -> Path:
 
     Raises FlagbenchError (usage) if that is not a folder of manifests.
     """
-    named = os.environ.get(_VARIABLE, "")
+    named = os.environ.get(_MANIFESTS_VARIABLE, "")
     if root is None and not named:
         return shipped_manifests()
     folder = expanded(named) if root is None else root
     if not (folder / "cases").is_dir():
-        origin = f"{_VARIABLE} names" if root is None else "given was"
+        origin = f"{_MANIFESTS_VARIABLE} names" if root is None else "given was"
         raise FlagbenchError(
             f"no manifests at {folder}: there is no cases/ in it ({origin} this folder)",
-            remedy=f"name a folder with cases/, devices/, stacks/ and claims/, or unset {_VARIABLE}",
+            remedy=f"name a folder with cases/, devices/, stacks/ and claims/, or unset {_MANIFESTS_VARIABLE}",
         )
     return folder.resolve()
 
