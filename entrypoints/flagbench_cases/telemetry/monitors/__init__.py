@@ -18,7 +18,7 @@ class MonitorUnavailable(Exception):
         self.known = known
 
 
-class Reading(NamedTuple):
+class MonitorSample(NamedTuple):
     """One sample of all devices, and the errors that occurred.
 
     A device is a dict with `index` (its number within the run) and, as far as the driver provides them, `power_w`,
@@ -45,7 +45,7 @@ class Monitor(Protocol):
         of {`pid`, `mem_used_bytes`}).
         """
 
-    def sample(self) -> Reading:
+    def sample(self) -> MonitorSample:
         """Read every device once."""
 
     def close(self) -> None:
@@ -61,8 +61,8 @@ class NoDevices:
     def static(self) -> Dict[str, Any]:
         return {"devices": []}
 
-    def sample(self) -> Reading:
-        return Reading([], [])
+    def sample(self) -> MonitorSample:
+        return MonitorSample([], [])
 
     def close(self) -> None:
         pass

@@ -4,7 +4,7 @@ import os
 from typing import Any, Dict, List, Optional, Sequence
 
 from flagbench_cases.telemetry import command
-from flagbench_cases.telemetry.monitors import Monitor, MonitorUnavailable, Reading, run_devices
+from flagbench_cases.telemetry.monitors import Monitor, MonitorSample, MonitorUnavailable, run_devices
 from flagbench_core import amd_smi
 
 PLACES = ("/opt/rocm/bin",)
@@ -55,14 +55,14 @@ class AmdSmiMonitor:
         versions = [device.pop("driver_version") for device in devices if "driver_version" in device]
         return {"devices": devices, **({"driver_version": versions[0]} if versions else {})}
 
-    def sample(self) -> Reading:
+    def sample(self) -> MonitorSample:
         if self._failures >= PATIENCE:
-            return Reading([], [])
+            return MonitorSample([], [])
         try:
             read = self._read()
         except command.NoAnswer as error:
             self._failures += 1
-            return Reading([], [{"device": index, "reason": str(error)} for index in range(len(self._found))])
+            return MonitorSample([], [{"device": index, "reason": str(error)} for index in range(len(self._found))])
         self._failures = 0
         devices, errors = [], []
         for index, values in enumerate(read):
@@ -71,7 +71,7 @@ class AmdSmiMonitor:
                 devices.append({"index": index, **values})
             else:
                 errors.append({"device": index, "reason": "amd-smi no longer shows it"})
-        return Reading(devices, errors)
+        return MonitorSample(devices, errors)
 
     def _read(self) -> List[Dict[str, Any]]:
         """What is printed of each of the run's devices now."""

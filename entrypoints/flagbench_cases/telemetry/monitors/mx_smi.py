@@ -10,7 +10,7 @@ import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from flagbench_cases.telemetry import command
-from flagbench_cases.telemetry.monitors import Monitor, MonitorUnavailable, Reading, run_devices
+from flagbench_cases.telemetry.monitors import Monitor, MonitorSample, MonitorUnavailable, run_devices
 
 # Where MetaX's driver and MACA install the tool if it is not on PATH.
 PLACES = ("/opt/mxdriver/bin", "/opt/maca/bin")
@@ -191,14 +191,16 @@ class MxSmiMonitor:
             static["driver_version"] = versions["driver"]
         return static
 
-    def sample(self) -> Reading:
+    def sample(self) -> MonitorSample:
         if self._failures >= PATIENCE:
-            return Reading([], [])
+            return MonitorSample([], [])
         try:
             found = self._values(self._commands)
         except command.NoAnswer as error:
             self._failures += 1
-            return Reading([], [{"device": index, "reason": str(error)} for index in range(len(self._physical))])
+            return MonitorSample(
+                [], [{"device": index, "reason": str(error)} for index in range(len(self._physical))]
+            )
         self._failures = 0
         devices, errors = [], []
         for index, physical in enumerate(self._physical):
@@ -207,7 +209,7 @@ class MxSmiMonitor:
                 devices.append({"index": index, **values})
             else:
                 errors.append({"device": index, "reason": "mx-smi no longer shows GPU#%d" % physical})
-        return Reading(devices, errors)
+        return MonitorSample(devices, errors)
 
     def close(self) -> None:
         self._tool.close()

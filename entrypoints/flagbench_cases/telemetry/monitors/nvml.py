@@ -8,7 +8,7 @@ reserved by the driver), else of v1 (NVML API reference).
 import os
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from flagbench_cases.telemetry.monitors import Monitor, MonitorUnavailable, Reading, run_devices
+from flagbench_cases.telemetry.monitors import Monitor, MonitorSample, MonitorUnavailable, run_devices
 
 try:
     import pynvml
@@ -157,8 +157,8 @@ class NvmlMonitor:
             self._errors += [error] if error else []
         return static
 
-    def sample(self) -> Reading:
-        reading, self._errors = Reading([], self._errors), []
+    def sample(self) -> MonitorSample:
+        reading, self._errors = MonitorSample([], self._errors), []
         for device in self._devices:
             values, error = device.read(device.sampled)
             if len(values) > 1:

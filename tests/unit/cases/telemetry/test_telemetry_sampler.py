@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.telemetry.monitors import MonitorUnavailable, NoDevices, Reading
+from flagbench_cases.telemetry.monitors import MonitorSample, MonitorUnavailable, NoDevices
 from flagbench_cases.telemetry.sampler import Lifetime, run
 
 pytestmark = pytest.mark.image
@@ -94,11 +94,11 @@ class Device(NoDevices):
     def static(self) -> dict[str, Any]:
         return {"devices": [{"index": 0, "mem_used_bytes": 5}]}
 
-    def sample(self) -> Reading:
+    def sample(self) -> MonitorSample:
         if self.opened_at_first is None:
             self.opened_at_first = self._sink.opened
-            return Reading([{"index": 0, "power_w": 50.0}], [])
-        return Reading([], [{"device": 0, "reason": "power_w: GPU is lost"}])
+            return MonitorSample([{"index": 0, "power_w": 50.0}], [])
+        return MonitorSample([], [{"device": 0, "reason": "power_w: GPU is lost"}])
 
     def close(self) -> None:
         self.closed = True
