@@ -5,6 +5,7 @@ later releases wrap in `gpu_data`; a number is `{"value": 137, "unit": "W"}`, an
 """
 
 import json
+import re
 from typing import Any, Dict, List, Optional, Tuple
 
 MIB = 2**20
@@ -34,10 +35,7 @@ def parse(text: str) -> List[Dict[str, Any]]:
 
     Units are those of a monitor's sample; `sm_clock_mhz` is that of a device's fastest die. Empty for other text.
     """
-    try:
-        printed = json.loads(text)
-    except ValueError:
-        return []
+    printed = first_document(text)
     entries = printed.get("gpu_data") if isinstance(printed, dict) else printed
     found = []
     for entry in entries if isinstance(entries, list) else []:
@@ -52,6 +50,23 @@ def parse(text: str) -> List[Dict[str, Any]]:
             values["sm_clock_max_mhz"] = _fastest(entry, "max_clk")
             found.append({"index": entry["gpu"], **{k: v for k, v in values.items() if v is not None}})
     return found
+
+
+def first_document(text: str) -> Any:
+    """The JSON object or list that starts on the first line from which one can be read; None without one.
+
+    The tool prints warnings before it, such as missing groups (ROCm/amdsmi#114). The start of a warning, such as
+    `[1] busy`, is not a document: other text follows it on its line.
+    """
+    decoder = json.JSONDecoder()
+    for start in re.finditer(r"^[\[{]", text, re.MULTILINE):
+        try:
+            document, end = decoder.raw_decode(text, start.start())
+        except ValueError:
+            continue
+        if not text[end:].partition("\n")[0].strip():
+            return document
+    return None
 
 
 def _at(entry: Any, path: Tuple[str, ...]) -> Any:

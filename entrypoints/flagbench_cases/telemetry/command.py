@@ -63,6 +63,13 @@ class Tool:
         return " ".join([self._name, *arguments])
 
 
+def no_device(name: str, text: str) -> NoAnswer:
+    """The error for a tool that printed `text`, in which there is no device: with its first line."""
+    lines = text.strip().splitlines()
+    said = ": %s" % lines[0].strip()[:200] if lines else ""
+    return NoAnswer("%s lists no device%s" % (name, said))
+
+
 def _as_a_child() -> None:
     """In the child: die with the sampler, and unblock the signals that the sampler blocks."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

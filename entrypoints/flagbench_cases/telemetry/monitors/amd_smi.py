@@ -35,9 +35,10 @@ class AmdSmiMonitor:
 
     def open(self) -> None:
         try:
-            listed = amd_smi.parse(self._tool.ask(STATIC, TIMEOUT_S))
+            text = self._tool.ask(STATIC, TIMEOUT_S)
+            listed = amd_smi.parse(text)
             if not listed:
-                raise command.NoAnswer("amd-smi lists no device")
+                raise command.no_device("amd-smi", text)
             variable = next((name for name in VARIABLES if name in os.environ), VARIABLES[0])
             uuids = [device.get("uuid", "") for device in listed]
             chosen = run_devices(variable, os.environ.get(variable), uuids, self._wanted)

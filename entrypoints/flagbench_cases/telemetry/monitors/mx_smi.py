@@ -131,7 +131,10 @@ class MxSmiMonitor:
     def open(self) -> None:
         try:
             self._summary = self._tool.ask((), TIMEOUT_S)
-            self._listed = parse_list(self._tool.ask(("-L",), TIMEOUT_S))
+            text = self._tool.ask(("-L",), TIMEOUT_S)
+            self._listed = parse_list(text)
+            if not self._listed:
+                raise command.no_device("mx-smi", text)
             self._physical = self._choose()
             self._commands = self._settle()
         except (command.NoAnswer, MonitorUnavailable) as error:
@@ -140,8 +143,6 @@ class MxSmiMonitor:
 
     def _choose(self) -> List[int]:
         """The tool's numbers of the run's devices, in the run's order."""
-        if not self._listed:
-            raise command.NoAnswer("mx-smi lists no device")
         uuids = [self._listed.get(index, {}).get("uuid", "") for index in range(max(self._listed) + 1)]
         variable = "CUDA_VISIBLE_DEVICES"
         if variable not in os.environ and "MACA_VISIBLE_DEVICES" in os.environ:

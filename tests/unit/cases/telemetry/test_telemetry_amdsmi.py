@@ -88,6 +88,19 @@ def test_other_text_has_no_device(tool: Path, printed: str) -> None:
         opened()
 
 
+@pytest.mark.parametrize("before", ["WARNING: user is missing the groups render, video\n", "[1] busy\n{no JSON}\n\n"])
+def test_what_is_printed_before_the_json_is_skipped(tool: Path, before: str) -> None:
+    for name in ("static.json", "metric.json"):
+        (tool / name).write_text(before + (tool / name).read_text())
+    assert [device["power_w"] for device in opened().sample().devices] == [612, 512]
+
+
+def test_what_the_tool_says_instead_of_devices_is_kept(tool: Path) -> None:
+    (tool / "static.json").write_text("\nUnable to open /dev/kfd: Permission denied\nsecond line\n")
+    with refuses(MonitorUnavailable, "Permission denied"):
+        opened()
+
+
 def test_a_value_that_is_not_printed_is_absent(tool: Path) -> None:
     metric = json.loads((tool / "metric.json").read_text())
     del metric[1]
