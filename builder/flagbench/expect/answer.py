@@ -49,6 +49,8 @@ class Answer:
     """Cases that run the model, without those that took more memory than the device has."""
     too_large: tuple[str, ...]
     """Of each of those, what it took, and what needs less."""
+    to_plan: tuple[str, ...]
+    """Of each case that can be split and whose memory was not measured, the command that computes it."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -93,6 +95,7 @@ class Answer:
             to_run.append(f"a row, with its settings: `flagbench reproduce {claims[0]}`")
         if to_run:
             notes.append("; ".join(to_run))
+        notes += [f"memory was not measured: {text}" for text in self.to_plan]
         notes += [f"more memory is needed: {text}" for text in self.too_large]
         cells = [self._cells(row, wide=wide) for row in shown]
         drop, below = _DROP, _BELOW
@@ -155,7 +158,7 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
     rows = [row for row in of_model if row.device_id == device.id]
     may_be = [row for row in same_task if device.id in row.may_be]
     others = [row for row in same_task if row not in rows and row not in may_be]
-    runs, too_large = _cases_of(model, device, gpus, catalog)
+    runs, too_large, to_plan = _cases_of(model, task, device, gpus, catalog)
     return Answer(
         asked=asked,
         model=model,
@@ -167,21 +170,34 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
         others=tuple(others),
         cases=tuple(runs),
         too_large=tuple(too_large),
+        to_plan=tuple(to_plan),
     )
 
 
-def _cases_of(model: str, device: DeviceModel, gpus: int | None, catalog: Catalog) -> tuple[list[str], list[str]]:
-    """The cases that run a model on a device; and of those that took more memory than it has, what they took."""
-    runs, too_large = [], []
+def _cases_of(
+    model: str, task: str | None, device: DeviceModel, gpus: int | None, catalog: Catalog
+) -> tuple[list[str], list[str], list[str]]:
+    """The cases that run a model on a device; of those that took more memory than it has, what they took; of those
+    that can be split and were not measured, how to compute it.
+
+    `task`: that of the case that was asked for; None: any.
+    """
+    runs, too_large, to_plan = [], [], []
     for name, case in catalog.cases.items():
         if case.workload.model != model and not name.startswith(f"{model}-"):
             continue
-        memory = measured_memory(case, preset_of(case, "reference"), case.default_precision, gpus)
-        if memory is None or memory.gib <= device.memory_gib:
-            runs.append(name)
-        else:
+        if task not in (None, case.workload.task):
+            continue
+        preset = preset_of(case, "reference")
+        memory = measured_memory(case, preset, case.default_precision, gpus)
+        if memory is not None and memory.gib > device.memory_gib:
             too_large.append(lacking(case, memory, device.memory_gib, gpus))
-    return runs, too_large
+            continue
+        runs.append(name)
+        if memory is None and "layout" in preset:
+            command = f"flagbench plan {name} --gpus {gpus or 8} --mem {device.memory_gib:g}"
+            to_plan.append(f"`{command}` computes that of {name}")
+    return runs, too_large, to_plan
 
 
 def find_device(name: str, catalog: Catalog) -> DeviceModel:
@@ -196,7 +212,11 @@ def find_device(name: str, catalog: Catalog) -> DeviceModel:
     devices = catalog.devices.values()
     exact = [device for device in devices if any(map(is_named, (device.id, device.name, *device.match)))]
     found = exact or devices_named(name.lower(), devices)
-    return found[0] if len(found) == 1 else catalog_get(catalog.devices, name, kind="device")
+    if len(found) > 1:
+        ids = " or ".join(device.id for device in found)
+        remedy = f"did you mean {ids}? `flagbench list devices` shows the name that the driver has of each"
+        raise UnknownNameError(f"'{name}' is the beginning of several devices", remedy=remedy)
+    return found[0] if found else catalog_get(catalog.devices, name, kind="device")
 
 
 def _distance(

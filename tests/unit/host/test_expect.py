@@ -96,6 +96,22 @@ def test_a_case_that_took_more_memory_is_not_offered(flagbench: Flagbench) -> No
     assert "llama3-8b" not in flagbench("expect llama3-8b --on c500-oam --gpus 8 --json").json["cases"]
 
 
+def test_a_case_is_run_by_cases_of_its_task() -> None:
+    """The LoRA of Llama 3.1 8B is no pretraining of its model, which needs more memory."""
+    small = answer("llama3.1-8b-lora", "rtx-4090", 1, CATALOG)
+    assert small.cases == ()
+    assert len(small.too_large) == 1
+    assert answer("llama3.1-8b-lora", "h100-sxm", 1, CATALOG).cases == ("llama3.1-8b-lora",)
+    assert answer("llama3-8b", "h100-sxm", 8, CATALOG).cases == ("llama3-8b", "llama3-8b-rope")
+
+
+def test_where_nothing_was_measured_the_memory_of_a_split_model_can_be_computed(flagbench: Flagbench) -> None:
+    (note,) = answer("llama3-8b-rope", "rtx-4090", 4, CATALOG).to_plan
+    command = note.split("`")[1]
+    assert flagbench(command.removeprefix("flagbench ")).code == 5  # no layout of four fits into 24 GiB
+    assert answer("distilbert", "rtx-4090", 1, CATALOG).to_plan == ()
+
+
 def test_a_row_that_may_be_of_the_device_comes_first() -> None:
     first = ask("roofs", "a100-sxm-80gb", 1)["nearest"][0]
     assert (first["device"], first["device_id"], first["differs"]) == ("NVIDIA A100 SXM", None, [])
@@ -136,6 +152,7 @@ def test_unknown_names(flagbench: Flagbench, typed: str) -> None:
     assert done.code == 2
     assert "did you mean" in done.err or "hal9000" in typed
     assert "did you mean a100-" in done.err or "a100" not in typed
+    assert "h100-sxm" in done.err or "h100" not in typed
     assert "list models" not in done.err  # no such list
 
 
