@@ -236,7 +236,8 @@ def slow_devices(record: Record) -> list[str]:
 def ending(record: Record) -> str:
     """How a failed or interrupted run ended."""
     why = f": {record.status.reason}" if record.status.reason else ""
-    return f"the run ended as {record.status.state} in {record.status.phase}{why}"
+    ended = "was interrupted" if record.status.state == "interrupted" else "failed"
+    return f"the run {ended} in phase {record.status.phase}{why}"
 
 
 def _numbers(model: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import ROOT, Edit, Flagbench
 
 RECORD = ROOT / "docs" / "measured" / "h100-llama3.1-8b-lora.json"
-HEAT = "heat not seen in a window of 21.9 s: --steps 4 would be 44 s"
+HEAT = "a window of 21.9 s is too short to see heat: --steps 4 takes 44 s"
 """The record has two steps of 10.9 s."""
 FIRST_LINE = f"REFERENCE 0.96 of 12,473 tokens/s (cited, no verdict; {HEAT})"
 SAYS_LESS = "99,llama3-8b,lora,bf16,H100,h100-sxm,1,1,,,,,tokens_per_second_per_device,14000,tokens/s,,a table,\n"

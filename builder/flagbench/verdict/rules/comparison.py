@@ -456,7 +456,8 @@ def _heat_not_seen(verification: Verification) -> Iterator[str]:
         seconds, step = min(_windows_of_accelerators(subjects), default=(HEATED, 1.0))
         if seconds < HEATED:
             steps = math.ceil(MARGIN * HEATED / step)
-            yield f"{side}heat not seen in a window of {seconds:.3g} s: --steps {steps} would be {steps * step:.0f} s"
+            advice = f"--steps {steps} takes {steps * step:.0f} s"
+            yield f"{side}a window of {seconds:.3g} s is too short to see heat: {advice}"
             return  # the same is typed for both sides
 
 

@@ -65,7 +65,7 @@ def test_a_metric_of_one_record_or_in_another_unit_has_no_ratio() -> None:
 
 def test_a_failed_run_is_compared_and_said_to_have_failed() -> None:
     failed = edit(status=Status("failed", "train", "a rank failed", 4))
-    assert compare_records(BASE, failed, CASE).problems == ("B: the run ended as failed in train: a rank failed",)
+    assert compare_records(BASE, failed, CASE).problems == ("B: the run failed in phase train: a rank failed",)
 
 
 def test_records_of_different_cases_are_a_usage_error() -> None:
