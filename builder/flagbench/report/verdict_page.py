@@ -238,7 +238,8 @@ def _elsewhere(records: Sequence[Record], result: VerifyResult, uncompared: Sequ
     ):
         return ()
     case = records[0].case
-    return (f"no row fits: `flagbench expect {case}` shows what is published for a device, --baseline your own runs",)
+    expect = f"`flagbench expect {case}` shows what is published for a device"
+    return (f"no published row fits: {expect}; --baseline RECORD compares with a run of yours",)
 
 
 def _counted(count: int, what: str) -> str:
@@ -348,7 +349,8 @@ def _metric_table(result: VerifyResult) -> Table:
     filled = [place for place in range(len(columns)) if any(row[place] not in ("", NOTHING) for row in rows)]
     columns, *cells = (tuple(row[place] for place in filled) for row in (columns, *rows))
     right = frozenset({"measured", other, "ratio"})
-    return Table(columns, cells, right, below=("measured as", "unit", "slowest device", "measured", "ratio"))
+    below = ("measured as", "unit", "slowest device", "baseline", "measured", "ratio")
+    return Table(columns, cells, right, below=below)
 
 
 def _other_metrics(records: Sequence[Record], held: Sequence[MetricResult]) -> Table:
@@ -407,7 +409,7 @@ def _verdict(metric: MetricResult) -> str:
 def _relative(metric: MetricResult) -> str:
     """The ratio, or the signed difference of a metric that has none, an accuracy."""
     if metric.ratio is None and metric.difference is not None:
-        return f"{metric.difference:+.3g}"
+        return f"{round(metric.difference, 6):+.3g}"
     return _ratio(metric.ratio)
 
 

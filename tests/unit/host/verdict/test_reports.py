@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from flagbench.errors import FlagbenchError
 from flagbench.records.model import Record, Status
@@ -87,6 +88,26 @@ def test_claim_ratio_and_verdict_are_the_last_columns(monkeypatch: pytest.Monkey
     text = table(BASE, held(BASE), Terminal())
     heading = next(line.split() for line in text.splitlines() if line.startswith("metric"))
     assert {"claim", "ratio", "verdict"} <= {*heading}
+
+
+def test_beside_a_baseline_the_measured_number_stays_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    again = edit(record_id="fixture-again", created_at="2026-11-20T12:00:00Z")
+    text = table(again, verify_baseline([again], [BASE], CASE), Terminal())
+    heading = next(line.split() for line in text.splitlines() if line.startswith("metric"))
+    assert heading == ["metric", "measured", "ratio", "verdict"]
+    assert "  baseline: " in text
+
+
+def test_a_difference_of_rounding_is_none() -> None:
+    result = held(BASE)
+    metrics = tuple(
+        replace(metric, difference=1.11e-16) if metric.name == "acc" else metric for metric in result.metrics
+    )
+    (row,) = (
+        line.split() for line in table(BASE, replace(result, metrics=metrics)).splitlines() if line[:4] == "acc "
+    )
+    assert "+0" in row
 
 
 def test_a_failed_run_shows_its_error_last() -> None:
