@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -150,11 +151,12 @@ def _announce(plan: AcceptancePlan, minutes: float) -> None:
         print_note(f"  {part.target.name}, {part.target.via}, about {part.seconds:.0f} s: {part.why}")
     if plan.without_case:
         print_note(f"  no case: {plan.without_case}; so the outcome is FAIL or INCONCLUSIVE")
-    print_note("  FAIL: a device is missing or computes wrongly, the driver is too old for the image, a device is")
-    print_note(
-        "        slower than the others by 5 % and three standard errors, or the interval of a number is below"
-    )
     earlier = EARLIER[plan.stack.device_kind]
-    limits = f"{LOW:.0%} of a claim, {earlier:.0%} of earlier runs of this store, {CATALOGUED:.0%} of a cited row"
-    print_note(f"        {limits}")
+    failing = (
+        "  FAIL: a device is missing or computes wrongly, the driver is too old for the image, a device is slower"
+        " than the others by 5 % and three standard errors, or the interval of a number is below"
+        f" {LOW:.0%} of a claim, {earlier:.0%} of earlier runs of this store, or {CATALOGUED:.0%} of a cited row"
+    )
+    for line in textwrap.wrap(failing, 80, subsequent_indent=" " * 8):
+        print_note(line)
     print_note("  PASS: none of these, and every check decided; INCONCLUSIVE: anything else")

@@ -141,7 +141,7 @@ class RoofsWorkload(MeasureWorkload):
 
     def _reducing(self, size: int) -> Callable[[], Any]:
         if self.context.world == 1:
-            raise RuntimeError("one rank has nobody to exchange with")
+            raise RuntimeError("needs at least two ranks")
         if size > self.most:
             raise RuntimeError("%d bytes are more than 1/%d of the memory of a rank" % (size, MEMORY_SHARE))
         values = torch.randn(size // 4, device=self.device)
