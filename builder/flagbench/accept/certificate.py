@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
 
-from flagbench.accept.checks import checks_of, conclude
+from flagbench.accept.checks import checks_of, conclude, device_shares
 from flagbench.accept.document import Certificate
 from flagbench.accept.run import Accepted
 from flagbench.console.terminal import brief
@@ -80,14 +79,10 @@ def certificate_of(
 
 
 def _shares(record: Record) -> Iterable[dict[str, Any]]:
-    """Of each device of a node, the median share of the others' rate over all measurements; None for one alone."""
-    of_devices = [each.devices for each in record.measurements if len(each.devices) > 1]
-    for rank, device in enumerate(record.system.devices):
-        shares = [
-            rates[rank] / median([*rates[:rank], *rates[rank + 1 :]]) for rates in of_devices if rank < len(rates)
-        ]
-        share = round(median(shares), 4) if shares else None
-        yield {"rank": rank, "name": device.name, "uuid": device.uuid, "share": share}
+    """Of each device of a node, its share of the others' speed, to four digits."""
+    for rank, (device, share) in enumerate(zip(record.system.devices, device_shares(record), strict=True)):
+        rounded = None if share is None else round(share, 4)
+        yield {"rank": rank, "name": device.name, "uuid": device.uuid, "share": rounded}
 
 
 def _software(records: Iterable[Record]) -> dict[str, Any]:
@@ -161,7 +156,7 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
     except FlagbenchError as error:
         raise BundleError(error.message) from error
     changed = [name for name, content in pages.items() if name not in files or files[name].read_bytes() != content]
-    changed = [f"its {name} is not that of its {CERTIFICATE}" for name in changed]
+    changed = [f"its {name} does not show its {CERTIFICATE}" for name in changed]
     first, second = (json.loads(to_json(each), parse_float=_nine_digits) for each in (stated, again))
     notes: list[str] = []
     if stated["flagbench"] == this_flagbench():
@@ -171,7 +166,7 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
         differing, notes = _compare_versions(first, second)
         notes += changed
     if stated["outcome"] != again["outcome"]:
-        outcomes = f"{stated['outcome']}, and {again['outcome']} computed again"
+        outcomes = f"{stated['outcome']}, but its records give {again['outcome']}"
         problems.append(f"its outcome is {outcomes}: {again['reason']}")
     if differing:
         problems.append(f"it does not follow from its records in {', '.join(map(brief, differing[:5]))}")
@@ -210,7 +205,7 @@ def contradictions(document: Certificate, records: Mapping[str, Record], catalog
             compared.append(("kind of device", facts.device_kind, catalog.stacks[record.stack].device_kind))
         for what, stated, measured in compared:
             if stated != measured:
-                yield f"its {what} is {_word(stated)}, and {_word(measured)} in the record {record.record_id}"
+                yield f"its {what} is {_word(stated)}, but {_word(measured)} in the record {record.record_id}"
         made = datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ")
         if not end - timedelta(seconds=document.seconds) - CLOCK_SKEW <= made <= end + CLOCK_SKEW:
             yield f"it was made at {document.created_at}, and its record {record.record_id} at {record.created_at}"

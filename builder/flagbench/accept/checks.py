@@ -100,7 +100,7 @@ def checks_of(
     if any(check.outcome is Outcome.FAIL for check in found):  # then no further run is begun
         return tuple(found)
     for case in facts.get("planned", ())[len(facts["parts"]) :]:
-        found.append(_undecided("ran", case, "a run that ends well", "it was planned, and there is no run of it"))
+        found.append(_undecided("ran", case, "a run that ends well", "planned, but not run"))
     if facts["without_case"]:
         found.append(_undecided("ran", "case", "a run that ends well", facts["without_case"]))
     return tuple(found)
@@ -147,7 +147,7 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[AcceptanceCheck]:
             measured=", ".join(drivers),
             against=f"the stack {facts['stack']}",
             limit=f"{floor} or newer",
-            **_decided(not older_drivers(drivers, floor), "it is older"),
+            **_decided(not older_drivers(drivers, floor), "the driver is older than the stack needs"),
         )
     busy = [*machine["foreign"], *machine["partitions"], *machine["capped"]]
     if busy or drivers:  # else its tool is not asked
@@ -203,7 +203,7 @@ def _of_part(
         yield AcceptanceCheck(
             name="flops",
             part=name,
-            measured="unknown" if share is None else f"{share:.0%} of it",
+            measured="unknown" if share is None else f"{share:.0%} of a matrix product",
             against=f"a matrix product in {ceiling.precision} in the same run",
             limit=f"at most {CEILING:.0%}",
             **_decided(None if share is None or share > CEILING else True, "a clock or a count is wrong"),
@@ -242,7 +242,9 @@ def _devices(record: Record, facts: Mapping[str, Any]) -> Iterator[AcceptanceChe
     yield AcceptanceCheck(
         name="same bits",
         part=record.case,
-        measured=f"{len(record.results)} operations, twice on {world} devices",
+        measured=f"{len(record.results)} operations, twice on {world} device{'s' * (world > 1)}"
+        if record.results
+        else "nothing",
         against="itself and the other devices" if world > 1 else "itself",
         limit="no bit differs",
         **_decided(
@@ -260,9 +262,9 @@ def _devices(record: Record, facts: Mapping[str, Any]) -> Iterator[AcceptanceChe
         yield AcceptanceCheck(
             name="devices alike",
             part=record.case,
-            measured=shares or f"{world} devices",
+            measured=shares or _slowest_device(record),
             against="the other devices",
-            limit="none slower by 5 % and three standard errors",
+            limit="none slower by 5% and three standard errors",
             **_decided(
                 None if not known or (slow and others) else not slow, why or "nothing was measured on all of them"
             ),
@@ -278,6 +280,28 @@ def _devices(record: Record, facts: Mapping[str, Any]) -> Iterator[AcceptanceChe
             limit=f"{world} for {world} ranks",
             **_decided(cpu.quota >= world, "the control group allows fewer processors than there are ranks"),
         )
+
+
+def device_shares(record: Record) -> list[float | None]:
+    """Of each device of a node, the median share of the others' rate over all measurements; None for one alone."""
+    measured = [each.devices for each in record.measurements if len(each.devices) > 1]
+    shares: list[float | None] = []
+    for rank in range(len(record.system.devices)):
+        of_rank = []
+        for rates in measured:
+            if rank < len(rates):
+                of_rank.append(rates[rank] / median([*rates[:rank], *rates[rank + 1 :]]))
+        shares.append(median(of_rank) if of_rank else None)
+    return shares
+
+
+def _slowest_device(record: Record) -> str:
+    """`rank 1 reaches 98% of the others`."""
+    shares = [(share, rank) for rank, share in enumerate(device_shares(record)) if share is not None]
+    if not shares:
+        return "nothing"
+    share, rank = min(shares)
+    return f"rank {rank} reaches {share:.0%} of the others"
 
 
 def _confined(record: Record) -> bool:

@@ -154,7 +154,7 @@ def _announce(plan: AcceptancePlan, minutes: float) -> None:
     earlier = EARLIER[plan.stack.device_kind]
     failing = (
         "  FAIL: a device is missing or computes wrongly, the driver is too old for the image, a device is slower"
-        " than the others by 5 % and three standard errors, or the interval of a number is below"
+        " than the others by 5% and three standard errors, or the interval of a number is below"
         f" {LOW:.0%} of a claim, {earlier:.0%} of earlier runs of this store, or {CATALOGUED:.0%} of a cited row"
     )
     for line in textwrap.wrap(failing, 80, subsequent_indent=" " * 8):

@@ -40,17 +40,17 @@ def machine_text(certificate: Mapping[str, Any]) -> str:
 
 
 def compared_text(certificate: Mapping[str, Any]) -> str:
-    """What it was compared with, and its worst device."""
+    """What it was compared with, and its slowest device."""
     held = [each["against"].partition(" of ")[2] for each in certificate["checks"] if each["ratio"] is not None]
     kinds = Counter(re.sub(r"^(claim|catalogue) .*", r"\1", text) for text in held)
     names = {"claim": "published rows", "catalogue": "rows of the catalogue"}
     parts = [f"{names.get(kind, kind)} ({count} number{'s' * (count > 1)})" for kind, count in kinds.items()]
     shares = [(each["share"], each["rank"]) for each in certificate["devices"] if each["share"] is not None]
-    worst = ""
+    slowest = ""
     if shares:
         parts.append("the other devices")
-        worst = " Worst device: rank {1}, {0:.1%} of the others.".format(*min(shares))
-    return f"Compared with {' and '.join(parts) or 'nothing'}.{worst}"
+        slowest = " Slowest device: rank {1}, {0:.1%} of the others.".format(*min(shares))
+    return f"Compared with {' and '.join(parts) or 'nothing'}.{slowest}"
 
 
 def certificate_blocks(certificate: Mapping[str, Any]) -> list[Block]:
@@ -88,7 +88,11 @@ def _check_table(checks: Sequence[Mapping[str, Any]]) -> Table:
 
 def _reasons(checks: Sequence[Mapping[str, Any]]) -> Lines:
     """Why checks have their outcome, a line each: a column would be cut."""
-    return Lines(tuple(f"{check['name']}: {check['reason']}" for check in _worst_first(checks) if check["reason"]))
+    lines = []
+    for check in _worst_first(checks):
+        if check["reason"]:
+            lines.append(f"{check['part']}, {check['name']}: {check['reason']}")
+    return Lines(tuple(lines))
 
 
 def _worst_first(checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -154,8 +158,8 @@ def _devices_chart(certificate: Mapping[str, Any]) -> Chart | None:
         name, share = f"rank {each['rank']}, {each['uuid'] or each['name']}", f"{each['share']:.1%}"
         rows.append(ChartRow(name, each["share"], share, None, TONES["FAIL" if each["rank"] in failed else "PASS"]))
         cells.append((name, share))
-    told = "1 is the median of the other devices. The worst device is the first, by the median of all measurements."
-    title, label = "Speed of each device", "speed, of the other devices"
+    told = "1 is the median of the other devices. The slowest device is first, by the median of all measurements."
+    title, label = "Speed of each device", "speed relative to the other devices"
     return row_chart(
         "devices", title, told, rows, Table(("device", "speed"), cells), label=label, target=1.0, shown=[0.95, 1.0]
     )

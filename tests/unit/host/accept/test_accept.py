@@ -143,6 +143,23 @@ def test_what_was_not_measured_is_beside_nothing() -> None:
     assert (check.outcome, check.reason[0].isalpha()) == (Outcome.INCONCLUSIVE, True)
 
 
+def test_the_slowest_of_like_devices_is_named() -> None:
+    document = certificate.certificate_of(accepted(), CATALOG, 50.0)
+    share, rank = min((device["share"], device["rank"]) for device in document["devices"])
+    (check,) = (each for each in document["checks"] if each["name"] == "devices alike")
+    assert check["measured"].startswith(f"rank {rank} ")
+    assert f"{share:.0%}" in check["measured"]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"), [(unmeasured, "devices alike"), (lambda facts, raw: raw["results"].clear(), "same bits")]
+)
+def test_what_was_not_measured_has_no_number(change: Callable[[Raw, Raw], Any], name: str) -> None:
+    document = certificate.certificate_of(accepted(change), CATALOG, 50.0)
+    (check,) = (each for each in document["checks"] if each["name"] == name)
+    assert (check["outcome"], check["measured"]) == ("INCONCLUSIVE", "nothing")
+
+
 @pytest.mark.parametrize(
     ("cpu", "outcome"),
     [
@@ -260,7 +277,7 @@ def test_a_terminal_shows_why_a_check_did_not_pass(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
     text = render(certificate_blocks(document))
-    assert f"{document['checks'][-1]['name']}: {reason}" in " ".join(text.split())
+    assert f"{document['checks'][-1]['part']}, {document['checks'][-1]['name']}: {reason}" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
     assert reason in certificate_html(document).decode()
 
