@@ -67,6 +67,8 @@ _SENTENCES = {
 }
 _NAMED = 3
 """Most conditions that a headline names."""
+_DIGEST = len("sha256:") + 12
+"""Characters of a digest on a narrow terminal."""
 
 
 def verdict_table(
@@ -140,12 +142,17 @@ def _differing_table(result: VerifyResult, deciding: Sequence[str]) -> Table:
     other = "baseline" if result.against.kind == "baseline" else "published"
     decide = [condition for condition in result.differing if condition.name in deciding]
     rest = [condition for condition in result.differing if condition.name not in deciding]
+    short = {}
+    for condition in result.differing:
+        for digest in (shown(condition.here), shown(condition.expected)):
+            if digest.startswith("sha256:"):
+                short[digest] = digest[:_DIGEST]
     if not decide:
         rows = [(c.name, shown(c.here), shown(c.expected)) for c in rest]
-        return Table(("condition that differs", "here", other), rows, wrap=("here", other))
+        return Table(("condition that differs", "here", other), rows, wrap=("here", other), short=short)
     marked = [(c.name, "yes", shown(c.here), shown(c.expected)) for c in decide]
     marked += [(c.name, "", shown(c.here), shown(c.expected)) for c in rest]
-    return Table(("condition that differs", "decides", "here", other), marked, wrap=("here", other))
+    return Table(("condition that differs", "decides", "here", other), marked, wrap=("here", other), short=short)
 
 
 def _headline(result: VerifyResult) -> str:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from flagbench.errors import FlagbenchError
 from flagbench.records.model import Record, Status
 from flagbench.report import comparison_table, verdict_table
-from flagbench.verdict import VerifyResult, compare_records, judge_speed, verify_baseline
+from flagbench.verdict import Verdict, VerifyResult, compare_records, judge_speed, verify_baseline
 from flagbench.verdict.result import four_digits
 from unit.host.conftest import Ended
 
@@ -97,6 +97,14 @@ def test_beside_a_baseline_the_measured_number_stays_in_its_row(monkeypatch: pyt
     heading = next(line.split() for line in text.splitlines() if line.startswith("metric"))
     assert heading == ["metric", "measured", "ratio", "verdict"]
     assert "  baseline: " in text
+
+
+def test_digests_are_short_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    other = edit(record_id="fixture-other", config_digest="sha256:" + "0" * 64)
+    result = replace(verify_baseline([other], [BASE], CASE), verdict=Verdict.NOT_COMPARABLE)
+    (row,) = (line for line in table(other, result, Terminal()).splitlines() if line.startswith("config_digest"))
+    assert len(row) <= 80
 
 
 def test_a_difference_of_rounding_is_none() -> None:
