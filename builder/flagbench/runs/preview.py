@@ -57,6 +57,7 @@ def show(
         "expected_seconds": None if expected is None else expected.seconds,
         "expected_basis": None if expected is None else expected.basis,
         "memory": None if memory is None else _memory_facts(memory),
+        "problem": problem_of(target),
         **({} if series is None else {"series": dict(series)}),
     }
     if as_json:
@@ -79,6 +80,8 @@ def show(
     rows["takes"] = time_of_run(expected)
     if memory is not None:
         rows["memory"] = _memory_text(memory)
+    if facts["problem"] is not None:
+        rows["problem"] = facts["problem"]
     if series is not None:
         rows["series"] = ", ".join(f"{name} {value}" for name, value in series.items() if value is not None)
     print_rows(rows)
@@ -100,6 +103,15 @@ def _memory_text(memory: MemoryHere) -> str:
     if memory.gib is None:
         return text
     return f"{text}; a device here has {memory.gib:.4g}"
+
+
+def problem_of(target: Target) -> str | None:
+    """What would keep a run from starting, such as a missing image, and what to do; None if nothing would."""
+    try:
+        target.launcher.check(target.request)
+    except FlagbenchError as error:
+        return error.message if error.remedy is None else f"{error.message}; {error.remedy}"
+    return None
 
 
 def print_rows(rows: Mapping[str, str]) -> None:

@@ -144,6 +144,15 @@ def test_how_long_a_run_takes_by_a_published_row(
     assert expected() is None
 
 
+def test_a_dry_run_says_what_would_keep_the_run_from_starting(
+    flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")  # no engine, whatever there is on this machine
+    ended = flagbench("run distilbert:a100 --gpus 8 --via docker --dry-run --json")
+    assert (ended.code, "engine" in ended.json["problem"]) == (0, True)
+    assert flagbench("run distilbert:cpu --via native --dry-run --json").json["problem"] is None
+
+
 def test_a_dry_run_for_a_person(flagbench: Flagbench, store: Path) -> None:
     code, out, err = flagbench("run distilbert:a100 --gpus 8 --dry-run")
     rows = dict(line.split(None, 1) for line in out.splitlines())
