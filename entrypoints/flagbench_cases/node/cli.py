@@ -1,12 +1,10 @@
 """The command line of an image. Arguments are validated before any device is touched."""
 
 import argparse
-import os
-from typing import List, Optional, Tuple
+from typing import List
 
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.arguments import Parser, command_name
-from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.system import in_image
 from flagbench_core import DIVISION, __version__
 
@@ -130,23 +128,6 @@ def build_parser() -> Parser:
     limits.add_argument("--resume", metavar="DIR", help="resume from a checkpoint, if the case supports it")
     limits.add_argument("--describe", action="store_true", help="print the resolved configuration and exit")
     return parser
-
-
-def locate_data(data: Optional[str], default: str = "/data") -> Tuple[Optional[str], Optional[str]]:
-    """`--data` as (source, folder): ("files", folder), ("synthetic", None), or (None, None) for the preset's
-    default."""
-    if data == "synthetic":
-        return "synthetic", None
-    if data == "":
-        raise UsageError("--data is empty", "give a folder, or --data synthetic")
-    if data is not None:
-        return "files", os.path.abspath(data)
-    try:
-        if os.listdir(default):
-            return "files", default
-    except OSError:
-        pass
-    return None, None
 
 
 def parse(argv: List[str]) -> argparse.Namespace:

@@ -5,9 +5,7 @@ import os
 import uuid
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from flagbench_cases.node import cli
 from flagbench_cases.node.placement import Placement, locate_node
-from flagbench_cases.prepare import prepared_folder
 from flagbench_cases.record import stores, time_of_day
 from flagbench_cases.record.assemble import new_record_id
 from flagbench_cases.record.request import Request
@@ -15,6 +13,7 @@ from flagbench_cases.shared import checkpoint_facts, manifests
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.shared.redaction import option_names, redact
 from flagbench_core import config, process_limits
+from flagbench_core.data_folders import find_folders
 from flagbench_core.evidence.section import MEASURE
 
 ROOFS_SHARE = 6
@@ -72,19 +71,17 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
     for option in ("out", "bundle"):
         if getattr(arguments, option):
             setattr(arguments, option, os.path.abspath(getattr(arguments, option)))
-    source, folder = cli.locate_data(arguments.data)
-    if arguments.data is None and (arguments.preset == "tiny" or case.get("kind") == MEASURE):
-        source, folder = None, None  # the tiny preset has its own data set, and a measurement has none
-    weights = find_weights(arguments.weights, folder)
-    folder = find_data(folder)
+    if arguments.data == "":
+        raise UsageError("--data is empty", "give a folder, or --data synthetic")
+    folders = find_folders(case, arguments.preset, arguments.data, arguments.weights, "/data")
     options = config.Options(
         nodes=arguments.nodes,
         gpus=arguments.gpus,
         preset=arguments.preset,
         precision=arguments.precision,
         seed=arguments.seed,
-        source=source,
-        weights=weights is not None,
+        source=folders.source,
+        weights=folders.weights is not None,
         steps=arguments.steps,
         max_samples=arguments.max_samples,
         full=arguments.full,
@@ -99,11 +96,11 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
         raise UsageError(error.message, error.remedy) from None
     roofs = roofs_beside(resolved) if arguments.roofs else None
     placement = locate_node(arguments.nodes, arguments.node_rank, arguments.master)
-    arguments.weights = weights
+    arguments.weights = folders.weights
     arguments.resume = find_checkpoint(arguments.resume, resolved)
     request = request.resolved(case, stack, resolved)._replace(run_id=arguments.run_id or request.run_id)
     request = request._replace(record_id=new_record_id(request), begun=time_of_day.read(), roofs=roofs)
-    return Resolved(request, placement, folder, store)
+    return Resolved(request, placement, folders.data, store)
 
 
 def choose_preset(arguments: argparse.Namespace, case: Dict[str, Any], stack: Dict[str, Any]) -> str:
@@ -138,26 +135,6 @@ def roofs_beside(resolved: Dict[str, Any]) -> Dict[str, Any]:
     return found
 
 
-def find_weights(given: Optional[str], data: Optional[str]) -> Optional[str]:
-    """The weights folder: `--weights`, or the weights in the output folder of `prepare` that it names.
-
-    Without --weights, the weights next to the data: written by `prepare`, or the model/ folder of FlagPerf's archive.
-    """
-    if given is not None:
-        return prepared_folder.locate(os.path.abspath(given), "weights")
-    if not data:
-        return None
-    if prepared_folder.is_prepared(os.path.join(data, "weights")):
-        return os.path.join(data, "weights")
-    model = os.path.join(data, "model")
-    return model if os.path.isfile(os.path.join(model, "config.json")) else None
-
-
 def find_checkpoint(given: Optional[str], resolved: Dict[str, Any]) -> Optional[str]:
     """The checkpoint that `--resume` selects, checked against the configuration."""
     return checkpoint_facts.find(os.path.abspath(given), resolved) if given else None
-
-
-def find_data(folder: Optional[str]) -> Optional[str]:
-    """The data folder; if it is an output folder of `prepare`, the data in it."""
-    return prepared_folder.locate(folder, "data") if folder else None

@@ -8,13 +8,14 @@ import sys
 from typing import Any, Dict, Optional
 
 from flagbench_cases.prepare.child import ANSWER, MEMORY_REMEDY, PLAN
-from flagbench_cases.prepare.prepared_folder import is_prepared, open_folder
+from flagbench_cases.prepare.prepared_folder import open_folder
 from flagbench_cases.prepare.progress import Progress
 from flagbench_cases.prepare.writer import check_target, writing
 from flagbench_cases.shared import processes
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from flagbench_cases.shared.files import KINDS
 from flagbench_cases.shared.manifests import load_case, package_of
+from flagbench_core.data_folders import is_prepared
 from flagbench_core.exit_codes import ExitCode
 
 

@@ -14,9 +14,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from flagbench_cases.prepare.writer import Writer, writing
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.files import INDEX, KINDS, SCHEMA, Reading, is_plain, open_file, sum_of
+from flagbench_cases.shared.files import KINDS, SCHEMA, Reading, is_plain, open_file, sum_of
+from flagbench_core.data_folders import INDEX, locate
 
-__all__ = ["PreparedFolder", "Writer", "is_prepared", "locate", "open_folder", "writing"]
+__all__ = ["PreparedFolder", "Writer", "open_folder", "writing"]
 
 _MAX_INDEX_BYTES = 64 * 2**20
 MAX_CHECKSUM_BYTES_IN_A_RUN = 2 * 2**30
@@ -63,17 +64,6 @@ class PreparedFolder(NamedTuple):
         facts = self._asdict()
         del facts["case"], facts["kind"]
         return {**facts, "digest": self.digest}
-
-
-def locate(folder: str, kind: str) -> str:
-    """The folder of a kind below the output folder of `prepare`, else the folder itself."""
-    inner = os.path.join(folder, kind)
-    return inner if folder and is_prepared(inner) else folder
-
-
-def is_prepared(folder: str) -> bool:
-    """Whether a folder has a `prepared.json`, which is not checked."""
-    return os.path.isfile(os.path.join(folder, INDEX))
 
 
 def open_folder(

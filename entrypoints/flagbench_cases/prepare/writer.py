@@ -14,8 +14,9 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 from flagbench_cases.prepare.disk import FULL, SLACK, file_lock, free_bytes, is_full
 from flagbench_cases.prepare.progress import readable
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
-from flagbench_cases.shared.files import INDEX, SCHEMA, Reading, is_plain, sum_of, sync
+from flagbench_cases.shared.files import SCHEMA, Reading, is_plain, sum_of, sync
 from flagbench_core import __version__
+from flagbench_core.data_folders import INDEX
 from flagbench_core.exit_codes import ExitCode
 
 SPACE_REMEDY = "free space there, or use a folder on another disk as -o"

@@ -6,9 +6,9 @@ import stat
 from typing import Any, Iterable, Optional
 
 from flagbench_cases.shared.errors import DataError
+from flagbench_core.data_folders import INDEX
 
 SCHEMA = "prepared/v1"
-INDEX = "prepared.json"
 KINDS = ("data", "weights")
 _PIECE = 2**22
 

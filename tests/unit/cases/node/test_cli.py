@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from flagbench_cases.node import cli
@@ -115,18 +113,3 @@ def test_an_image_names_its_own_command(monkeypatch: pytest.MonkeyPatch, capsys:
     with refuses(UsageError) as caught:
         cli.parse(["distilbert", "--no-such"])
     assert caught.value.remedy == "see docker run IMAGE --help"
-
-
-def test_data_given_beats_data_found(tmp_path: Path) -> None:
-    (tmp_path / "train.tsv").write_text("x")
-    assert cli.locate_data("synthetic", str(tmp_path)) == ("synthetic", None)
-    assert cli.locate_data("/somewhere/else", str(tmp_path)) == ("files", "/somewhere/else")
-    assert cli.locate_data(None, str(tmp_path)) == ("files", str(tmp_path))
-
-
-def test_no_data_anywhere_leaves_it_to_the_preset(tmp_path: Path) -> None:
-    assert cli.locate_data(None, str(tmp_path)) == (None, None)
-    assert cli.locate_data(None, str(tmp_path / "missing")) == (None, None)
-    file = tmp_path / "file"
-    file.write_text("x")
-    assert cli.locate_data(None, str(file)) == (None, None)

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.node import request
 from flagbench_cases.prepare import disk, prepared_folder
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from flagbench_core.exit_codes import ExitCode
@@ -271,21 +270,3 @@ def test_sums_of_large_files_are_left_to_a_check(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(prepared_folder, "MAX_CHECKSUM_BYTES_IN_A_RUN", 2)
     assert opened(folder).files
     assert "its checksum" in refusal(opened, folder, thorough=True)
-
-
-# What a run takes
-
-
-def test_a_run_finds_both_folders(tmp_path: Path) -> None:
-    data, weights = prepare(tmp_path), prepare(tmp_path, kind="weights")
-    out = str(tmp_path)
-    assert request.find_data(out) == request.find_data(str(data)) == str(data)
-    assert request.find_weights(None, out) == request.find_weights(out, None) == str(weights)
-    assert request.find_weights(str(weights), None) == str(weights)
-    assert request.find_weights("/elsewhere", out) == "/elsewhere"
-    assert request.find_weights(None, str(data)) is None
-    assert request.find_data(None) is None
-    (tmp_path / "files" / "model").mkdir(parents=True)
-    (tmp_path / "files" / "model" / "config.json").write_text("{}")
-    files = str(tmp_path / "files")
-    assert (request.find_data(files), request.find_weights(None, files)) == (files, f"{files}/model")
