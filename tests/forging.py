@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from catalogs import CATALOG
-from flagbench.records.digest import config_digest
 from flagbench.records.read import read_record
 from flagbench.verdict import recompute
+from flagbench_core.config import digest as config_digest
 from flagbench_core.evidence import derive
 from flagbench_core.evidence.columns import TIMES, decode, encode
 from flagbench_core.evidence.derive import CURVE_POINTS

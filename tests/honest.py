@@ -97,7 +97,7 @@ def _request(claim: Claim, steps: int | None) -> Request:
     case, stack = copy.deepcopy(_manifests(claim.case, claim.stack or "cpu"))
     run = claim.run
     settings = tuple(f"{name}={json.dumps(value).strip(chr(34))}" for name, value in run.set.items())
-    warmup = configs.schedule(configs.preset_of(case, run.preset))["warmup_steps"]
+    warmup = configs.schedule(configs.preset_of(case["presets"], run.preset))["warmup_steps"]
     options = configs.Options(
         nodes=run.nodes,
         gpus=run.gpus,

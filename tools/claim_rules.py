@@ -19,8 +19,8 @@ from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim, printed_number
-from flagbench.manifests.settings import preset_of, with_settings
 from flagbench.verdict.derivation import Unknown, Value, derived_conditions, same
+from flagbench_core.config import preset_of, with_settings
 from flagbench_core.evidence.section import kind_of
 from flagbench_core.flops import batch_of
 
@@ -106,7 +106,7 @@ class Row:
     @property
     def preset(self) -> dict[str, Any]:
         """The configuration of the case that the row is a run of."""
-        return preset_of(self.case, self.claim.run.preset)
+        return preset_of(self.case.presets, self.claim.run.preset)
 
     @property
     def peak(self) -> float | None:
@@ -209,7 +209,7 @@ def run_conditions(row: Row) -> Iterator[Finding]:
 def contradicted(claim: Claim, case: Case) -> dict[str, tuple[Scalar, Value]]:
     """The conditions that a row states and no run of it can have: each with what its `run` and its case give."""
     run = claim.run
-    config = with_settings(case, run.preset, run.set)
+    config = with_settings(case.raw, run.preset, run.set)
     config[kind_of(config)]["window_steps"] = None
     config.update(nodes=run.nodes, gpus=run.gpus, precision=run.precision, division=run.division)
     conditions: dict[str, tuple[Scalar, Value]] = {}

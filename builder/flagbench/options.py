@@ -10,7 +10,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from typer.models import OptionInfo
@@ -53,7 +53,7 @@ class Declared:
         )
 
 
-def declared(kind: type) -> tuple[Declared, ...]:
+def _declared(kind: type) -> tuple[Declared, ...]:
     """The options of a dataclass, in order."""
     hints = get_type_hints(kind, include_extras=True)
     found = []
@@ -64,6 +64,10 @@ def declared(kind: type) -> tuple[Declared, ...]:
         info.rich_help_panel = info.rich_help_panel or getattr(kind, "GROUP", None)
         found.append(Declared(field.name, name, value, info, field.default))
     return tuple(found)
+
+
+declared: Callable[[type], tuple[Declared, ...]] = cache(_declared)
+"""The same, read once for each dataclass."""
 
 
 def takes_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -111,11 +111,6 @@ def violations(model: type, document: Any) -> list[tuple[FieldPath, str]]:
     return []
 
 
-def value_fault(schema: dict[str, Any], value: Any) -> str | None:
-    """The first reason why `schema` does not allow a single value, or None."""
-    return next((what for _, what in _explained(schema, Validator(schema), value)), None)
-
-
 @cache
 def _compiled(model: type) -> tuple[Any, Validator]:
     """The schema of a type of document, compiled once per process."""
@@ -213,7 +208,7 @@ def _plain_words(keyword: str, value: Any, rules: Mapping[str, Any], fallback: s
             types = rules["type"]
             expected = types if isinstance(types, str) else " or ".join(types)
             got = f"got {_TYPES.get(type(value), 'object')} {_shown(value)}".rstrip()
-            return f"expected {expected}, {got}{_remedy(types, value)}"
+            return f"expected {expected}, {got}{type_remedy(types, value)}"
         case "minItems" | "minLength" | "minProperties":
             unit = "characters" if keyword == "minLength" else "entries"
             return f"{f'has {len(value)} {unit}' if value else 'is empty'}; needs at least {limit}"
@@ -223,7 +218,7 @@ def _plain_words(keyword: str, value: Any, rules: Mapping[str, Any], fallback: s
     return fallback
 
 
-def _remedy(types: str | list[str], value: Any) -> str:
+def type_remedy(types: str | list[str], value: Any) -> str:
     """What to do where YAML reads a scalar as another type than it was meant as."""
     if "string" in types and isinstance(value, bool | int | float):
         return "; put it in quotes"

@@ -5,6 +5,8 @@ Python 3.8 and the standard library; boto3 alone is imported where a bucket is o
   evidence/       what a record follows from, and every number that follows from it
   stats/          the interval of a rate within one run, medians, Student's t
   s3/             objects in a bucket, put if absent
+  config.py       the configuration of a run: presets, settings, precision, layout, length, stop rule, digest
+  data_folders.py which data and weights a run reads
   flops.py        FLOPs of a model's matrix products, a function a formula
   exit_codes.py   what a process of flagbench ends with
   checks.py       the checks of a run that both sides make

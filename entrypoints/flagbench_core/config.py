@@ -103,10 +103,8 @@ def choose(case: Mapping[str, Any], stack: Mapping[str, Any], options: Options) 
             "%s does not run on the stack %s: %s" % (case["name"], stack["name"], why),
             "choose another stack; `flagbench list stacks` shows them",
         )
-    config = preset_of(case, options.preset)
-    for text in options.settings:
-        name, value = read_setting(case, text)
-        put(config, case["settable"][name]["path"], value)
+    settings = dict(read_setting(case, text) for text in options.settings)
+    config = with_settings(case, options.preset, settings)
     _check_micro_batches(schedule(config))
     data = config["data"]
     default = data.pop("default", None)
@@ -130,9 +128,9 @@ def choose(case: Mapping[str, Any], stack: Mapping[str, Any], options: Options) 
 # Presets and settings
 
 
-def preset_of(case: Mapping[str, Any], preset: str) -> Dict[str, Any]:
-    """A preset: `reference`, overlaid with what it changes."""
-    return merge(case["presets"]["reference"], {} if preset == "reference" else case["presets"][preset])
+def preset_of(presets: Mapping[str, Mapping[str, Any]], name: str) -> Dict[str, Any]:
+    """A preset of a case's `presets`: `reference`, overlaid with what it changes."""
+    return merge(presets["reference"], {} if name == "reference" else presets[name])
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> Dict[str, Any]:
@@ -146,12 +144,16 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> Dict[str, Any
     return result
 
 
-def put(config: Dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a dotted path, whose sections are there."""
-    *sections, key = path.split(".")
-    for section in sections:
-        config = config[section]
-    config[key] = value
+def with_settings(case: Mapping[str, Any], preset: str, settings: Mapping[str, Any]) -> Dict[str, Any]:
+    """A preset with the values of `settings`, which are by the names in the case's `settable`."""
+    config = preset_of(case["presets"], preset)
+    for name, value in settings.items():
+        *path, key = case["settable"][name]["path"].split(".")
+        section = config
+        for part in path:
+            section = section[part]
+        section[key] = value
+    return config
 
 
 def read_setting(case: Mapping[str, Any], text: str) -> Tuple[str, Any]:
@@ -223,13 +225,13 @@ def choose_precision(case: Mapping[str, Any], stack: Mapping[str, Any], asked: O
         return "fp32" if default in NOT_ON_CPU and processor else default
     if asked not in case["precisions"]:
         raise ConfigError(
-            "%s does not run in %s" % (case["name"], asked),
+            "--precision %s: %s does not run in it" % (asked, case["name"]),
             "choose one of: %s" % ", ".join(case["precisions"]),
         )
     if asked in NOT_ON_CPU and processor:
         others = [name for name in case["precisions"] if name not in NOT_ON_CPU]
         raise ConfigError(
-            NOT_ON_CPU[asked],
+            "--precision %s: %s" % (asked, NOT_ON_CPU[asked]),
             "use --precision %s on the %s stack" % (" or ".join(others), stack["name"]),
         )
     return asked
@@ -256,7 +258,7 @@ def _check_engine(case: Mapping[str, Any], stack: Mapping[str, Any], config: Map
     if nodes > engine.get("max_nodes", nodes):
         most = "one node" if engine["max_nodes"] == 1 else "at most %d nodes" % engine["max_nodes"]
         raise ConfigError(
-            "the %s engine supports %s, but this run has %d" % (name, most, nodes),
+            "--nodes %d: the %s engine supports %s" % (nodes, name, most),
             _instead(case, name, "use fewer nodes"),
         )
 
@@ -309,18 +311,15 @@ def _check_checkpoints(case: Mapping[str, Any], config: Mapping[str, Any], optio
     """Raise ConfigError if the run should write checkpoints or resume, and its case or engine does not support it."""
     writes = schedule(config).get("checkpoint_every_steps")
     if options.resume and not case["resume"]:
-        raise ConfigError("%s does not support resuming" % case["name"], "omit --resume")
+        raise ConfigError("--resume: %s does not support it" % case["name"], "omit --resume")
     name = engine_of(case, config)
     if not case["engines"][name].get("resume", case["resume"]):
-        for asked, words, option in (
-            (options.resume, "cannot resume from a checkpoint", "--resume"),
-            (writes, "cannot write checkpoints", "--set checkpoint_every_steps"),
-        ):
+        for asked, option in ((options.resume, "--resume"), (writes, "--set checkpoint_every_steps")):
             if asked:
-                remedy = "omit %s" % option
-                raise ConfigError("the %s engine %s" % (name, words), _instead(case, name, remedy, or_else=True))
+                message = "%s: the %s engine has no checkpoints" % (option, name)
+                raise ConfigError(message, _instead(case, name, "omit %s" % option, or_else=True))
     if writes and not options.out:
-        raise ConfigError("checkpoints are written below --out, which is not set", "set --out DIR")
+        raise ConfigError("there is no folder for checkpoints", "set --out DIR; of a job, --out-pvc CLAIM")
 
 
 def _instead(case: Mapping[str, Any], engine: str, remedy: str, or_else: bool = False) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Case, Catalog, Quirk
 from flagbench.manifests.rows import Claim, Source
-from flagbench.manifests.settings import preset_of
 from flagbench.report.export import table
+from flagbench_core.config import preset_of
 from tools.claim_rules import Fit, read_rows, recompute_utilisation
 
 NOTICE = "<!-- GENERATED from manifests/ by `make compile`. Do not edit. -->\n"
@@ -61,7 +61,7 @@ def _run(case: Case) -> Iterator[str]:
 
 def _preset(case: Case, name: str) -> str:
     """The model of a preset, its sequences, and the data that a run takes where none are given."""
-    preset = preset_of(case, name)
+    preset = preset_of(case.presets, name)
     facts = [_value_at(preset, "model.name")]
     length = _value_at(preset, "data.sequence_length")
     if length:
@@ -72,7 +72,7 @@ def _preset(case: Case, name: str) -> str:
 def _settings(case: Case) -> Iterator[str]:
     """The table of `--set`, with the values of the published size."""
     yield "## Settings\n"
-    preset = preset_of(case, "reference")
+    preset = preset_of(case.presets, "reference")
     rows = []
     for name, setting in case.settable.items():
         value = _value_at(preset, setting["path"])

@@ -16,7 +16,6 @@ from flagbench.machine.devices import this_machine
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim, PublishedRow
-from flagbench.manifests.settings import preset_of, schedule
 from flagbench.manifests.stack import Stack
 from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import describe
@@ -25,6 +24,7 @@ from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.launchers.native import NEEDED
 from flagbench.runs.request import LocalOptions, RunRequest
 from flagbench.runs.target import Target, Via, choose_via, target_of
+from flagbench_core.config import preset_of, schedule
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.process_limits import usable_processors
 
@@ -218,7 +218,7 @@ def _nearest_claim(catalog: Catalog, case: Case, devices: Collection[str], gpus:
 def _windows(candidate: Candidate, stack: Stack, gpus: int, via: Via, store: Store) -> Iterator[Part]:
     """The runs of a case: of its own window, then of the shortest that decides."""
     case = candidate.case
-    train = schedule(preset_of(case, "reference"))
+    train = schedule(preset_of(case.presets, "reference"))
     own = train["window_steps"] or 0
     fewest = own if any("pp" in engine.layout for engine in case.engines.values()) else FEWEST_STEPS
     for window in sorted({max(own, fewest), fewest}, reverse=True):
@@ -258,7 +258,7 @@ def _seconds_of_step(case: Case, row: PublishedRow, settings: Mapping[str, Any])
     speed = row.metric(case.gate)
     if speed is None or not speed.value:
         return None
-    preset = preset_of(case, "reference")
+    preset = preset_of(case.presets, "reference")
     known = {"batch_size": schedule(preset)["batch_size"], **preset.get("layout", {}), **settings}
     work = float(known["batch_size"]) / ((known.get("tp") or 1) * (known.get("pp") or 1))
     if speed.unit.startswith("tokens"):

@@ -16,10 +16,9 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import require_base, resolve_image
 from flagbench.options import takes_options
-from flagbench.runs.launchers.describe import describe
 from flagbench.runs.launchers.kubernetes import JobOptions
 from flagbench.runs.launchers.schedulers import SCHEDULERS, Scheduler
-from flagbench.runs.request import LocalOptions, RunOptions, RunRequest, engine_of
+from flagbench.runs.request import RunOptions
 from flagbench.system.files import reason, write_atomically
 
 
@@ -49,10 +48,6 @@ def command(
     case, stack = resolve_image(image_name, load_catalog(claims=False))
     require_base(stack)
     request = scheduler.JobRequest(case, stack, run, job)
-    if {"tp", "pp"} & set(engine_of(run, request.case).layout):
-        # What the image would refuse only once it has its nodes: a layout that does not fit them.
-        node = LocalOptions(**vars(run), node_rank=0, master="node-0")
-        describe(RunRequest(request.case, request.stack, node), container=True)
     text = scheduler.render_job(request)
     for warning in request.warnings():
         typer.echo(f"warning: {warning}", err=True)

@@ -13,7 +13,6 @@ from flagbench import complete
 from flagbench.cli.options import StoreOption, WideOption
 from flagbench.console.output import check_new_file, print_error
 from flagbench.errors import FlagbenchError
-from flagbench.machine.diagnosis import Diagnosis
 from flagbench.machine.look import look_at_machine
 from flagbench.manifests.load import load_catalog
 from flagbench.options import takes_options, words
@@ -21,6 +20,7 @@ from flagbench.price import check_price
 from flagbench.records.bundle_documents import write_bundle
 from flagbench.runs import preview
 from flagbench.runs.keep import open_usable_store
+from flagbench.runs.launchers.describe import Described
 from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.reproduce import page
@@ -98,11 +98,14 @@ def command(
     target = target_of(plan.request, choose_via(via, plan.request.stack, only_docker), container)
     records = open_usable_store(store)
     line = ["reproduce", claim.id, *([] if on is None else [f"--on={on}"]), *words(options), *words(limits)]
-    described = describe_layout(plan, container=target.via == "docker")
+    described: Described | None = None
+    layout = describe_layout(plan, container=target.via == "docker")
     facts = look_at_machine(plan.request.options.gpus)
     findings = check_machine(plan, catalog, facts, store, container=target.via == "docker")
-    if isinstance(described, Diagnosis):
-        findings, described = [described, *findings], None
+    if isinstance(layout, Described):
+        described = layout
+    else:
+        findings = [layout, *findings]
     if dry_run:
         findings += look_at_image(target, catalog)
     asked = Reproduction(plan, limits, target, line, findings)

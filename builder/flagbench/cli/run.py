@@ -19,7 +19,7 @@ from flagbench.options import takes_options, words
 from flagbench.price import check_price
 from flagbench.runs import preview
 from flagbench.runs.keep import open_usable_store, run_and_keep
-from flagbench.runs.launchers.describe import check_folders, describe
+from flagbench.runs.launchers.describe import describe
 from flagbench.runs.launchers.docker_command import DockerOptions
 from flagbench.runs.launchers.estimate import estimate
 from flagbench.runs.memory import memory_here
@@ -90,13 +90,12 @@ def command(
         raise FlagbenchError(
             "--show-command shows one run, not a series", remedy="leave out --repeat, --interleave and --name"
         )
+    described = [describe(target.request, container=target.via == "docker") for target in targets]
     if show_command:
-        check_folders(options)
         print(first.launcher.command(first.request))
         return
     memory = memory_here(first.request)
     preview.warn_of_memory(memory)
-    described = [describe(target.request, container=target.via == "docker") for target in targets]
     lines = [target.launcher.command(target.request) for target in targets]
     if dry_run or preview.asks(first.request, yes=yes):
         expected = estimate(described[0], stack, records, catalog.claims.values())
@@ -109,7 +108,7 @@ def command(
         from flagbench.runs import series_page  # with verify, which a --dry-run does not need
 
         command_line = ["run", image_name, *options.words(), *words(container), *words(series)]
-        digests = [None if each is None else each.digest for each in described]
+        digests = [each.digest for each in described]
         sides = plan_sides(series, targets, records, command_line, digests)
         code = run_sides(sides, lambda target: run_and_keep(target, records))
         series_page.show(sides, catalog, claim, store, wide=wide, as_json=as_json)

@@ -18,8 +18,8 @@ from flagbench.manifests.fields import Scalar
 from flagbench.manifests.lookup import UnknownNameError, catalog_get, devices_named, near_names
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.rows import Claim, PublishedRow, published_rows
-from flagbench.manifests.settings import preset_of
 from flagbench.verdict.conditions import describe
+from flagbench_core.config import preset_of
 
 _SHOWN = 8
 """Rows that a table shows without --wide."""
@@ -188,7 +188,7 @@ def _cases_of(
             continue
         if task not in (None, case.workload.task):
             continue
-        preset = preset_of(case, "reference")
+        preset = preset_of(case.presets, "reference")
         memory = measured_memory(case, preset, case.default_precision, gpus)
         if memory is not None and memory.gib > device.memory_gib:
             too_large.append(lacking(case, memory, device.memory_gib, gpus))

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from flagbench.manifests.model import Case, MeasuredMemory
-from flagbench.manifests.settings import preset_of
 from flagbench.verdict.derivation import derived_conditions, look_up
+from flagbench_core.config import preset_of
 
-_WITHOUT_EFFECT = ("gradient_accumulation_steps",)
+_WITHOUT_EFFECT = ("division", "gradient_accumulation_steps")
 """Conditions of the work that change no memory."""
 
 
@@ -39,7 +39,7 @@ def measured_memory(
 
 def _is_reference_work(case: Case, config: Mapping[str, Any], precision: str) -> bool:
     """Whether a configuration gives the conditions of the work that the reference preset gives."""
-    reference = preset_of(case, "reference")
+    reference = preset_of(case.presets, "reference")
     wanted = derived_conditions(case, {**reference, "precision": precision})
     found = derived_conditions(case, {**config, "precision": precision})
     names = [name for name in case.work_conditions if name not in _WITHOUT_EFFECT]

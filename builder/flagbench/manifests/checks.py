@@ -14,8 +14,8 @@ from flagbench.manifests.device import Limits
 from flagbench.manifests.documents import Document
 from flagbench.manifests.fields import PeakPrecision
 from flagbench.manifests.rows import printed_number
-from flagbench.manifests.settings import setting_fault
-from flagbench.schema import FieldPath
+from flagbench.schema import FieldPath, type_remedy
+from flagbench_core.config import setting_fault
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.flops import FORMULAS
 
@@ -151,10 +151,16 @@ def _check_settable(doc: Document) -> None:
                 break
             value = value[key]
         else:
-            if fault := setting_fault(spec, value):
+            if fault := _setting_problem(spec, value):
                 doc.problem(("presets", "reference", *spec["path"].split(".")), fault)
         if spec["path"] == "engine.name" and set(spec.get("choices", ())) != set(engines):
             doc.problem(where, f"its choices must be the engines of this case: {', '.join(engines)}")
+
+
+def _setting_problem(spec: Any, value: Any) -> str | None:
+    """Why a value is not allowed by an entry of `settable`, with what to write if YAML read it as another type."""
+    fault = setting_fault(spec, value)
+    return None if fault is None else f"{value!r} {fault}{type_remedy(spec['type'], value)}"
 
 
 def _check_derivation(doc: Document, derivation: Any, where: FieldPath) -> None:
@@ -302,7 +308,7 @@ def _check_values(doc: Document, claim: Any, here: FieldPath, case: Any) -> None
         text = f"'{claim['run']['precision']}' is not allowed; {case['name']} has {', '.join(case['precisions'])}"
         doc.problem((*here, "run", "precision"), text)
     for name, value in claim["run"]["set"].items():
-        if name in case["settable"] and (fault := setting_fault(case["settable"][name], value)):
+        if name in case["settable"] and (fault := _setting_problem(case["settable"][name], value)):
             doc.problem((*here, "run", "set", name), fault)
     if missing := sorted(_needed(case, claim) - set(claim["conditions"])):
         text = f"missing: {', '.join(missing)} (write 'not published' where the source is silent)"

@@ -1,48 +1,24 @@
-"""What a configuration says: the presets, how long a run is, which values a settable hyper-parameter may have."""
+"""Configurations on the host: errors of core as its own, what one lacks, and what the reference preset says."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case
-from flagbench.schema import value_fault
-from flagbench_core.evidence.section import kind_of
-
-_KEYWORDS = {"choices": "enum", "exclusive_minimum": "exclusiveMinimum", "exclusive_maximum": "exclusiveMaximum"}
-"""JSON Schema's names of what an entry of `settable` may say; the others are the same."""
+from flagbench_core.config import ConfigError, schedule
 
 
-def schedule(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The section that says how long a run is, named as the kind of the case."""
-    section: Mapping[str, Any] = config[kind_of(config)]
-    return section
-
-
-def preset_of(case: Case, preset: str) -> dict[str, Any]:
-    """A preset with what it does not change of `reference`, as shared/config.py of the image side makes it."""
-    return _overlaid(case.presets["reference"], {} if preset == "reference" else case.presets[preset])
-
-
-def with_settings(case: Case, preset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A preset with the values of `settings`, which are by the names in the case's `settable`."""
-    config = preset_of(case, preset)
-    for name, value in settings.items():
-        *sections, key = case.settable[name]["path"].split(".")
-        section = config
-        for part in sections:
-            section = section[part]
-        section[key] = value
-    return config
-
-
-def _overlaid(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    found = copy.deepcopy(dict(base))
-    for key, value in changes.items():
-        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
-        found[key] = _overlaid(found[key], value) if both else copy.deepcopy(value)
-    return found
+@contextmanager
+def config_errors() -> Iterator[None]:
+    """Raise what core finds wrong with a configuration as FlagbenchError (usage)."""
+    try:
+        yield
+    except ConfigError as error:
+        raise FlagbenchError(error.message, remedy=error.remedy) from None
 
 
 def completed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,10 +49,3 @@ def reference_conditions(case: Case) -> dict[str, Any]:
         "batch_size": batch,
         "gradient_accumulation_steps": accumulated,
     }
-
-
-def setting_fault(spec: Mapping[str, Any], value: Any) -> str | None:
-    """Why `value` is not allowed by `spec`, an entry of a case's `settable`; None where it is."""
-    if spec["type"] == "integer" and isinstance(value, float):  # JSON Schema takes 8.0 for an integer
-        return f"expected integer, got number {value}"
-    return value_fault({_KEYWORDS.get(name, name): limit for name, limit in spec.items()}, value)

@@ -8,10 +8,12 @@ from typing import Any
 
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.model import Case, Engine
-from flagbench.manifests.settings import setting_fault, with_settings
+from flagbench.manifests.settings import config_errors
+from flagbench.manifests.stack import Stack
 from flagbench.plan.memory import StageMemory, forward_memory, fullest_stage
 from flagbench.plan.model import MemoryTraits, Model, ParallelLayout, Step
-from flagbench.runs.request import read_setting
+from flagbench.runs.request import RunOptions, config_options
+from flagbench_core import config
 
 GIB = 2**30
 TIGHT = 0.1
@@ -25,9 +27,13 @@ class Planned:
 
     case: Case
     config: Mapping[str, Any]
-    precision: str
     asked: Mapping[str, Any]
     """The hyper-parameters that were set."""
+
+    @property
+    def precision(self) -> str:
+        """What is executed."""
+        return str(self.config["precision"])
 
     @property
     def engine(self) -> Engine:
@@ -81,10 +87,12 @@ def splits(case: Case) -> bool:
     return not {"tp", "pp"}.isdisjoint(engine.layout) and "vocab_multiple" in model
 
 
-def planned(case: Case, preset: str, precision: str | None, settings: Sequence[str]) -> Planned:
-    """The configuration of a case that is split; `settings` are NAME=VALUE."""
-    asked = dict(read_setting(setting, case) for setting in settings)
-    return Planned(case, with_settings(case, preset, asked), precision or case.default_precision, asked)
+def planned(case: Case, stack: Stack, options: RunOptions) -> Planned:
+    """The configuration of a case that is split. Raises FlagbenchError (usage) for what the case does not allow."""
+    with config_errors():
+        found = config.choose(case.raw, stack.raw, config_options(options))
+    asked = dict(config.read_setting(case.raw, setting) for setting in options.set_)
+    return Planned(case, found, asked)
 
 
 @dataclass(frozen=True)
@@ -118,21 +126,12 @@ def layouts(plan: Planned, devices: int, per_node: int) -> list[ParallelLayout]:
 
     Raises FlagbenchError (usage) if no layout does.
     """
-    found = [
-        ParallelLayout(tp, pp, devices // (tp * pp))
-        for tp in _sizes(plan, "tp", per_node)
-        for pp in _sizes(plan, "pp", devices // tp)
-        if devices == tp * pp or "dp" in plan.engine.layout
-    ]
-    found = [
-        layout
-        for layout in found
-        if all(
-            _at(plan, path) % getattr(layout, axis) == 0
-            for axis in ParallelLayout._fields
-            for path in _divided(plan, axis)
-        )
-    ]
+    found = []
+    for tp in _sizes(plan, "tp", per_node):
+        for pp in _sizes(plan, "pp", devices // tp):
+            layout = ParallelLayout(tp, pp, devices // (tp * pp))
+            if _is_supported(plan, layout):
+                found.append(layout)
     if not found:
         parts = "; ".join(
             f"{axis} must divide {', '.join(f'{path} = {_at(plan, path)}' for path in paths)}"
@@ -143,6 +142,16 @@ def layouts(plan: Planned, devices: int, per_node: int) -> list[ParallelLayout]:
             remedy=f"change --gpus, --gpus-per-node or --set; {parts}",
         )
     return found
+
+
+def _is_supported(plan: Planned, layout: ParallelLayout) -> bool:
+    """Whether a run of that layout is not refused."""
+    split = {"nodes": 1, "gpus": layout.ranks, "layout": {"tp": layout.tp, "pp": layout.pp}}
+    try:
+        config.check_layout(plan.case.raw, {**plan.config, **split})
+    except config.ConfigError:
+        return False
+    return True
 
 
 def _sizes(plan: Planned, axis: str, ranks: int) -> list[int]:
@@ -156,7 +165,7 @@ def _sizes(plan: Planned, axis: str, ranks: int) -> list[int]:
     most = min([ranks, *(_at(plan, path) for path in _divided(plan, axis))])
     spec = plan.case.settable.get(axis)
     sizes = [size for size in range(1, most + 1) if ranks % size == 0]
-    return [size for size in sizes if spec is None or setting_fault(spec, size) is None]
+    return [size for size in sizes if spec is None or config.setting_fault(spec, size) is None]
 
 
 def _divided(plan: Planned, axis: str) -> Sequence[str]:

@@ -155,9 +155,9 @@ def make_plan(
     options = replace(options, nodes=devices // per_node, gpus=per_node)
     # Without a stack, options are checked for one with accelerators.
     able = [stack] if stack else [one for one in catalog.stacks.values() if case.name in one.runs]
-    check_options(options, case, min(able, key=lambda one: one.device_kind == "cpu"))
+    check_options(options)
+    plan = planned(case, min(able, key=lambda one: one.device_kind == "cpu"), options)
     memory = _memory(memory, stack)
-    plan = planned(case, options.preset, options.precision, options.set_)
     traits = GPU if stack is None else memory_traits_of(stack)
     return MemoryPlan(plan, stack, options, memory, rows(plan, devices, per_node, memory, traits))
 

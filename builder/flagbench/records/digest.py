@@ -1,24 +1,18 @@
-"""The digest of a configuration, with its seed or without, and of the machine that a record is of."""
+"""The digest of a configuration without its seed, and of the machine that a record is of."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from flagbench.records.model import Record
-
-
-def config_digest(config: Mapping[str, Any]) -> str:
-    """`sha256:` and the digest of a configuration as canonical JSON: sorted keys, no spaces, UTF-8."""
-    text = json.dumps(config, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()
+from flagbench_core.config import digest
 
 
 def unseeded(config: Mapping[str, Any]) -> str:
     """The digest of a configuration without its seed: what the runs of a series have in common."""
-    return config_digest({name: value for name, value in config.items() if name != "seed"})
+    return digest({name: value for name, value in config.items() if name != "seed"})
 
 
 def unseeded_digest(record: Record) -> str | None:

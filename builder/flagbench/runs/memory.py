@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from flagbench.expect.memory import lacking, measured_memory
 from flagbench.machine.devices import this_machine
-from flagbench.manifests.model import Case, MeasuredMemory
-from flagbench.manifests.settings import with_settings
-from flagbench.runs.request import RunOptions, RunRequest, read_setting
+from flagbench.manifests.model import MeasuredMemory
+from flagbench.runs.request import RunRequest
 
 
 @dataclass(frozen=True)
@@ -28,19 +27,15 @@ class MemoryHere:
         return lacking(self.request.case, self.measured, self.gib, self.request.options.ranks)
 
 
-def memory_of_run(options: RunOptions, case: Case) -> MeasuredMemory | None:
-    """What was measured of a run with these options; None where nothing was. Raises as `check_options`."""
-    settings = dict(read_setting(setting, case) for setting in options.set_)
-    config = with_settings(case, options.preset, settings)
-    precision = options.precision or case.default_precision
-    return measured_memory(case, config, precision, options.ranks)
-
-
 def memory_here(request: RunRequest) -> MemoryHere | None:
-    """The same of a run on this machine; None on a processor. Asks the vendors' tools for the devices."""
+    """What was measured of a run, and the devices of this machine, which the vendors' tools are asked for.
+
+    None on a processor, and where nothing was measured.
+    """
     if request.stack.device_kind == "cpu":
         return None
-    measured = memory_of_run(request.options, request.case)
+    config = request.chosen
+    measured = measured_memory(request.case, config, config["precision"], request.options.ranks)
     if measured is None:
         return None
     return MemoryHere(request, measured, this_machine().memory_gib)

@@ -11,12 +11,12 @@ import typer
 from flagbench.console.output import echo_json, print_note
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
-from flagbench.manifests.settings import schedule
 from flagbench.runs.launchers.describe import Described
 from flagbench.runs.launchers.estimate import DurationEstimate
 from flagbench.runs.memory import MemoryHere
 from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
+from flagbench_core.config import schedule
 from flagbench_core.evidence.section import MEASURE
 
 
@@ -33,7 +33,7 @@ def warn_of_memory(memory: MemoryHere | None) -> None:
 
 def show(
     target: Target,
-    described: Described | None,
+    described: Described,
     expected: DurationEstimate | None,
     memory: MemoryHere | None,
     *,
@@ -42,18 +42,18 @@ def show(
     as_json: bool,
 ) -> None:
     """Print what would run. `series`: what is said of the series of which it is the first run."""
-    config: Mapping[str, Any] = {} if described is None else described.config
+    config = described.config
     request, image = target.request, target.image
     asked = request.options
     facts: dict[str, Any] = {
         "via": target.via,
         "image": image,
         "command": command,
-        "config": dict(config) or None,
-        "config_digest": None if described is None else described.digest,
+        "config": dict(config),
+        "config_digest": described.digest,
         "devices": {"nodes": asked.nodes, "per_node": asked.gpus, "kind": request.stack.device_kind},
-        "data": {"source": config.get("data", {}).get("source"), "folder": asked.data},
-        "weights": {"source": config.get("weights"), "folder": asked.weights},
+        "data": {"source": config["data"]["source"], "folder": asked.data},
+        "weights": {"source": config["weights"], "folder": asked.weights},
         "expected_seconds": None if expected is None else expected.seconds,
         "expected_basis": None if expected is None else expected.basis,
         "memory": None if memory is None else _memory_facts(memory),
@@ -67,16 +67,13 @@ def show(
         "runs": f"{request.name}, {_shape(request)}",
         "image": image or f"none: in this Python, {sys.executable}",
         "command": command,
-        "configuration": described.digest
-        if described
-        else "unknown: this Python does not have the image side of these manifests",
+        "configuration": described.digest,
     }
-    if config:
-        if request.case.kind != MEASURE:
-            rows["precision"] = config["precision"]
-            rows["data"] = _with_folder(facts["data"])
-            rows["weights"] = _with_folder(facts["weights"])
-        rows["length"] = _length(schedule(config))
+    if request.case.kind != MEASURE:
+        rows["precision"] = config["precision"]
+        rows["data"] = _with_folder(facts["data"])
+        rows["weights"] = _with_folder(facts["weights"])
+    rows["length"] = _length(schedule(config))
     rows["takes"] = time_of_run(expected)
     if memory is not None:
         rows["memory"] = _memory_text(memory)

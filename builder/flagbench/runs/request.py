@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import uuid
@@ -15,13 +14,13 @@ from typer import Option
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import image_of
-from flagbench.manifests.fields import Precision, Scalar
-from flagbench.manifests.model import Case, Engine
-from flagbench.manifests.settings import schedule, setting_fault, with_settings
+from flagbench.manifests.fields import Precision
+from flagbench.manifests.model import Case
+from flagbench.manifests.settings import config_errors
 from flagbench.manifests.stack import Stack
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.records.scalars import RUN_ID
-from flagbench.schema import hint
+from flagbench_core import config
 from flagbench_core.environment import GIVEN, LAUNCHER
 from flagbench_core.redaction import is_secret
 
@@ -147,8 +146,14 @@ class RunRequest:
     """The folder in which the image is to leave this node's bundle; None: it makes none for us."""
 
     def __post_init__(self) -> None:
-        check_options(self.options, self.case, self.stack)
-        _ = self.environment  # for its errors
+        check_options(self.options)
+        _ = self.chosen, self.environment  # for their errors
+
+    @cached_property
+    def chosen(self) -> Mapping[str, Any]:
+        """The configuration but for its data, weights, layout and length, which `launchers.describe` resolves."""
+        with config_errors():
+            return config.choose(self.case.raw, self.stack.raw, config_options(self.options))
 
     @cached_property
     def environment(self) -> Mapping[str, str]:
@@ -250,11 +255,10 @@ def refuse_secret(option: str, name: str, value: str) -> None:
         )
 
 
-def check_options(options: RunOptions, case: Case, stack: Stack) -> None:
-    """Refuse here what the image would refuse once it has a node.
+def check_options(options: RunOptions) -> None:
+    """Raise FlagbenchError (usage) for a number out of range, two lengths at once, or an invalid run id.
 
-    Raises:
-        FlagbenchError: (usage) a choice that the case does not have, a number out of range, two lengths at once.
+    What the case, the stack and the layout allow is decided where the configuration is resolved.
     """
     check_ranges(options)
     for name, time, limit in (
@@ -263,91 +267,34 @@ def check_options(options: RunOptions, case: Case, stack: Stack) -> None:
     ):
         if time is not None and not 0 < time <= limit:
             raise FlagbenchError(f"{name} {time} is out of range", remedy=f"give a number above 0, up to {limit:.0f}")
-    _check_choices(options, case, stack)
     if options.run_id is not None:
         check_run_id(options.run_id)
     lengths = {"--steps": options.steps, "--max-samples": options.max_samples, "--full": options.full}
     given = [name for name, value in lengths.items() if value]
     if len(given) > 1:
         raise FlagbenchError(f"{' and '.join(given)} contradict each other", remedy="give one of them")
-    settings = dict(read_setting(setting, case) for setting in options.set_)
-    _check_micro_batches(schedule(with_settings(case, options.preset, settings)))
-    most = engine_of(options, case).max_nodes or MAX_NODES
-    if options.nodes > most:
-        raise FlagbenchError(
-            f"--nodes {options.nodes}: this engine of {case.name} runs on at most {most}",
-            remedy="ask for fewer nodes, or another engine with --set",
-        )
 
 
-def _check_micro_batches(section: Mapping[str, Any]) -> None:
-    """As shared/config.py of the image side has it."""
-    micro = section.get("micro_batch_size")
-    if micro is not None and section["batch_size"] % micro:
-        raise FlagbenchError(
-            f"batch_size {section['batch_size']} is not a multiple of micro_batch_size {micro}",
-            remedy="make batch_size a multiple of micro_batch_size; both may be set",
-        )
+def config_options(
+    options: RunOptions, *, source: str | None = None, weights: bool = False, resume: bool = False, out: bool = False
+) -> config.Options:
+    """What of the options decides the configuration, for core.
 
-
-def engine_of(options: RunOptions, case: Case) -> Engine:
-    """What the chosen engine of a case supports."""
-    chosen = case.presets["reference"].get("engine", {}).get("name", next(iter(case.engines)))
-    for name, _, value in (setting.partition("=") for setting in options.set_):
-        if case.settable[name]["path"] == "engine.name":
-            chosen = value
-    return case.engines[chosen]
-
-
-def can_resume(options: RunOptions, case: Case) -> bool:
-    """Whether the case, with the engine chosen, writes checkpoints to resume from."""
-    resumes = engine_of(options, case).resume
-    return case.resume if resumes is None else resumes
-
-
-def _check_choices(options: RunOptions, case: Case, stack: Stack) -> None:
-    choices: dict[str, tuple[Any, tuple[str, ...]]] = {
-        "--preset": (options.preset, tuple(case.presets)),
-        "--precision": (options.precision, case.precisions),
-    }
-    for option, (value, allowed) in choices.items():
-        if value is not None and value not in allowed:
-            raise FlagbenchError(
-                f"{option}: {case.name} has no {value!r}", remedy=f"choose one of: {', '.join(allowed)}"
-            )
-    if options.precision == "tf32" and stack.device_kind == "cpu":
-        raise FlagbenchError(
-            "--precision: a processor has no TF32", remedy=f"use fp32 or bf16 on the {stack.name} stack"
-        )
-
-
-def read_setting(setting: str, case: Case) -> tuple[str, Scalar]:
-    """The name and the value of NAME=VALUE. Raises FlagbenchError (usage) for what the case does not allow."""
-    name, equals, raw = setting.partition("=")
-    if not equals:
-        raise FlagbenchError(f"--set {setting!r} has no value", remedy="write --set NAME=VALUE")
-    if name not in case.settable:
-        raise FlagbenchError(
-            f"--set: {name!r} is not a hyper-parameter of {case.name} that may be set",
-            remedy=f"{hint(name, case.settable)}settable are: {', '.join(sorted(case.settable))}",
-        )
-    spec = case.settable[name]
-    value = _typed(raw, spec["type"])
-    fault = setting_fault(spec, value) if value is not None else f"{raw!r} is not of type {spec['type']}"
-    fault = text_fault(raw) or fault
-    if fault or value is None:
-        raise FlagbenchError(f"--set {name}: {fault}", remedy="give a value that the case allows")
-    return name, value
-
-
-def _typed(raw: str, kind: str) -> Scalar | None:
-    """The value as the image will read it; None where it is not of that type, or not finite."""
-    if kind == "boolean":
-        return {"true": True, "false": False}.get(raw.lower())
-    if kind == "string":
-        return raw
-    try:
-        value: int | float = int(raw) if kind == "integer" else float(raw)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    `source`, `weights`, `resume`, `out`: what is known of the folders of the run, as core names it.
+    """
+    return config.Options(
+        nodes=options.nodes,
+        gpus=options.gpus,
+        preset=options.preset,
+        precision=options.precision,
+        seed=options.seed,
+        source=source,
+        weights=weights,
+        steps=options.steps,
+        max_samples=options.max_samples,
+        full=options.full,
+        settings=options.set_,
+        roofs=options.roofs,
+        resume=resume,
+        out=out,
+    )

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from flagbench.manifests.fields import Scalar
 from flagbench.manifests.model import Case
+from flagbench_core.config import stop_rule
 from flagbench_core.evidence.section import KINDS
 
 Config = Mapping[str, Any]
@@ -114,25 +115,6 @@ def _chosen(rule: Mapping[str, Any], config: Config) -> Value:
         return evaluate(rule["else"], config)
     others = (evaluate(value, config) for value in values.values())
     return Unknown(tuple(value for value in others if value is not None and not isinstance(value, Unknown)))
-
-
-def stop_rule(config: Config) -> str:
-    """When a run ends, in the wording of a claim. The image side has the same in shared/config.py.
-
-    Raises KeyError or TypeError for a configuration that does not say it.
-    """
-    length = schedule(config)
-    if length["window_steps"] is not None:
-        return f"window of {length['window_steps']:d} steps"
-    if "infer" in config:
-        return "the whole set once"
-    if "measure" in config:
-        return "the publisher's iterations"
-    limit = f"{length['max_epochs']:d} epochs"
-    if length.get("max_samples") is not None:
-        limit = f"{length['max_samples']:d} samples"
-    target = length["target_acc"]
-    return limit if target is None else f"acc >= {target:g} or {limit}"
 
 
 def _product(a: Any, b: Any) -> Any:

@@ -11,12 +11,12 @@ from typing import Any
 from flagbench.console.terminal import brief
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.model import Case
-from flagbench.manifests.settings import completed, preset_of
+from flagbench.manifests.settings import completed
 from flagbench.manifests.stack import Stack
-from flagbench.records.digest import config_digest
 from flagbench.records.model import DeviceTelemetry, Record
 from flagbench.verdict.derivation import UNKNOWN, count, evaluate, look_up
 from flagbench_core import __version__
+from flagbench_core.config import digest, preset_of
 from flagbench_core.evidence import Section
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.flops import batch_of, padded
@@ -51,7 +51,7 @@ class Subject:
     @property
     def config_digest(self) -> str | None:
         """The digest that the configuration has; None if there is none."""
-        return None if self.record.config is None else config_digest(self.record.config)
+        return None if self.record.config is None else digest(self.record.config)
 
     @property
     def not_compared(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ class Subject:
     def complete(self) -> Mapping[str, Any]:
         """The configuration, with what it lacks as its preset has it: no size may be hidden."""
         known = self.config and self.record.preset in self.case.presets
-        preset = preset_of(self.case, self.record.preset) if known else {}
+        preset = preset_of(self.case.presets, self.record.preset) if known else {}
         return completed(self.config, preset)
 
     @property

@@ -129,7 +129,7 @@ def check_ranks(arguments: argparse.Namespace, stack: Dict[str, Any]) -> None:
 
 def roofs_beside(resolved: Dict[str, Any]) -> Dict[str, Any]:
     """The configuration of the roofs that are measured before the steps of another case, in its precision."""
-    found = config.preset_of(manifests.load_case("roofs"), resolved["preset"])
+    found = config.preset_of(manifests.load_case("roofs")["presets"], resolved["preset"])
     found.update(case="roofs", **{name: resolved[name] for name in ("nodes", "gpus", "precision")})
     found["measure"]["seconds"] /= ROOFS_SHARE
     return found

@@ -105,7 +105,7 @@ class Rank:
         install(folder)
         dist.destroy_process_group()
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world)
-        config = preset_of(load_case(case), "reference")
+        config = preset_of(load_case(case)["presets"], "reference")
         del config["data"]["default"]
         if "layout" in config:
             changes["layout"] = {"tp": layout.tp, "pp": layout.pp}

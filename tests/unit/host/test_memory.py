@@ -9,9 +9,9 @@ import pytest
 from catalogs import CATALOG
 from flagbench.expect.memory import lacking, measured_memory
 from flagbench.manifests.model import Case, MeasuredMemory
-from flagbench.manifests.settings import preset_of, with_settings
 from flagbench.records.read import read_record
 from flagbench.verdict.derivation import derived_conditions
+from flagbench_core.config import preset_of, with_settings
 
 from .conftest import ROOT
 
@@ -41,7 +41,7 @@ def test_a_number_is_that_of_its_source(case: Case, memory: MeasuredMemory) -> N
     assert (memory.device, memory.precision) == (conditions["device_model"], conditions["precision"])
     assert layout == conditions.get("layout")
     # The work is that of the reference preset: all that it gives and the source states.
-    reference = derived_conditions(case, {**preset_of(case, "reference"), "precision": memory.precision})
+    reference = derived_conditions(case, {**preset_of(case.presets, "reference"), "precision": memory.precision})
     for name in ("model", "layers", "sequence_length", "batch_size", "recompute"):
         if name in reference and conditions[name] != "not published":
             assert conditions[name] == reference[name], name
@@ -80,13 +80,13 @@ def test_what_was_measured_of_a_run(
     case: str, settings: dict[str, Any], precision: str, ranks: int | None, gib: float | None
 ) -> None:
     of = CATALOG.cases[case]
-    found = measured_memory(of, with_settings(of, "reference", settings), precision, ranks)
+    found = measured_memory(of, with_settings(of.raw, "reference", settings), precision, ranks)
     assert (found and found.gib) == gib
 
 
 def test_nothing_was_measured_of_a_tiny_preset() -> None:
     case = CATALOG.cases["distilbert"]
-    assert measured_memory(case, preset_of(case, "tiny"), "tf32", 1) is None
+    assert measured_memory(case, preset_of(case.presets, "tiny"), "tf32", 1) is None
 
 
 @pytest.mark.parametrize(

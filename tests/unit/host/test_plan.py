@@ -18,12 +18,19 @@ from flagbench.plan.layouts import Planned, layouts, planned, rows
 from flagbench.plan.memory import StageMemory, forward_memory, fullest_stage, stage_memory
 from flagbench.plan.model import CPU, GPU, MemoryTraits, Model, ParallelLayout, Step, memory_traits_of
 from flagbench.plan.page import PREDICTION_ERROR
+from flagbench.runs.request import RunOptions
 
 from .conftest import ROOT
 
-LLAMA = planned(CATALOG.cases["llama2-70b"], "reference", None, ())
-LLAMA3 = planned(CATALOG.cases["llama3-8b"], "reference", None, ())
-AQUILA = planned(CATALOG.cases["aquila-33b"], "reference", None, ())
+
+def configured(case: str, *settings: str, **options: Any) -> Planned:
+    """A case with settings, on a stack with accelerators."""
+    return planned(CATALOG.cases[case], CATALOG.stacks["cuda13"], RunOptions(set_=settings, **options))
+
+
+LLAMA = configured("llama2-70b")
+LLAMA3 = configured("llama3-8b")
+AQUILA = configured("aquila-33b")
 GIB = 2**30
 
 
@@ -60,16 +67,16 @@ def test_layouts_are_those_that_the_image_accepts_inside_nodes(plan: Planned, de
 
 
 def test_a_fixed_axis_stays() -> None:
-    plan = planned(LLAMA.case, "reference", None, ("tp=4", "recompute=none"))
+    plan = configured("llama2-70b", "tp=4", "recompute=none")
     assert {layout.tp for layout in layouts(plan, 32, 8)} == {4}
     assert plan.recomputes == ("none",)
     assert LLAMA.recomputes == ("none", "full"), "selective repeats nothing with attention in one kernel"
-    unfused = planned(LLAMA.case, "reference", None, ("flash_attention=false",))
+    unfused = configured("llama2-70b", "flash_attention=false")
     assert unfused.recomputes == ("none", "selective", "full")
-    fused = planned(LLAMA.case, "reference", None, ("recompute=selective",))
+    fused = configured("llama2-70b", "recompute=selective")
     assert fused.recomputes == ("none",)
     with pytest.raises(FlagbenchError) as refused:
-        layouts(planned(LLAMA.case, "reference", None, ("tp=3",)), 24, 6)
+        layouts(configured("llama2-70b", "tp=3"), 24, 6)
     assert "model.heads = 64" in refused.value.remedy
 
 
@@ -177,12 +184,8 @@ C500_RECOMPUTED = 6
 
 def predicted(claim: Claim) -> StageMemory:
     values = {name: str(value).lower() for name, value in claim.run.set.items()}
-    plan = planned(
-        CATALOG.cases[claim.case],
-        claim.run.preset,
-        claim.run.precision,
-        [f"{name}={value}" for name, value in values.items()],
-    )
+    settings = [f"{name}={value}" for name, value in values.items()]
+    plan = configured(claim.case, *settings, preset=claim.run.preset, precision=claim.run.precision)
     ranks = claim.run.nodes * claim.run.gpus
     if not plan.training:
         return forward_memory(plan.model, plan.step("none"), ParallelLayout(ranks, 1, 1))
@@ -293,7 +296,7 @@ def test_the_memory_traits_of_a_stack() -> None:
 def test_the_memory_of_an_h100_is_predicted() -> None:
     """A slice of Llama-3 8B, whose record is in docs/measured."""
     raw = json.loads((ROOT / "docs" / "measured" / "h100-llama3-8b-8-layers.json").read_text(encoding="utf-8"))
-    step = planned(LLAMA3.case, "reference", None, ("batch_size=4",)).step("none")
+    step = configured("llama3-8b", "batch_size=4").step("none")
     needed = fullest_stage(Model.of(raw["config"]["model"]), step, ParallelLayout(1, 1, 1)).in_use / GIB
     (measured,) = (metric["value"] for metric in raw["metrics"] if metric["name"] == "mem_peak")
     assert needed == pytest.approx(measured, rel=0.03)

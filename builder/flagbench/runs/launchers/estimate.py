@@ -10,11 +10,11 @@ from typing import Any
 from flagbench.errors import FlagbenchError
 from flagbench.machine.devices import this_machine
 from flagbench.manifests.rows import Claim
-from flagbench.manifests.settings import schedule
 from flagbench.manifests.stack import Stack
 from flagbench.records.digest import unseeded
 from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import Described
+from flagbench_core.config import schedule
 
 LOOKED_AT = 50
 """How many of the newest records of the case and stack are looked at."""

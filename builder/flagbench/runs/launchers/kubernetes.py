@@ -18,27 +18,28 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from typer import Option
 
 from flagbench.errors import FlagbenchError
-from flagbench.expect.memory import lacking
+from flagbench.expect.memory import lacking, measured_memory
 from flagbench.image_reference import find_reference, image_of
 from flagbench.images.bucket import is_in_bucket
 from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.model import Case, MeasuredMemory
+from flagbench.manifests.settings import config_errors
 from flagbench.manifests.stack import Stack
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
 from flagbench.runs.launchers.folders import SYNTHETIC
-from flagbench.runs.memory import memory_of_run
 from flagbench.runs.request import (
     ENV,
     RunOptions,
-    can_resume,
     check_options,
+    config_options,
     new_run_id,
     read_env,
     refuse_secret,
 )
 from flagbench.schema import shipped_manifests
 from flagbench_core import __version__
+from flagbench_core.config import resolve
 from flagbench_core.environment import GIVEN
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact
@@ -164,11 +165,11 @@ class JobRequest:
     job: JobOptions = field(default_factory=JobOptions)
 
     def __post_init__(self) -> None:
-        check_options(self.run, self.case, self.stack)
+        check_options(self.run)
         check_ranges(self.job)
         check_store(self.job)
         # Parsed for their errors.
-        _ = self.rdma, self.environment, self.node_labels
+        _ = self.config, self.rdma, self.environment, self.node_labels
         for word in self.command():
             option = word.partition("=")[0]
             if fault := text_fault(word):
@@ -178,11 +179,6 @@ class JobRequest:
         self._check_name()
         check_data(self.run, self.job)
         self._check_image()
-        if self.job.resume_pvc is not None and not can_resume(self.run, self.case):
-            raise FlagbenchError(
-                f"--resume-pvc: {self.case.name} writes no checkpoints with this engine",
-                remedy="leave out --resume-pvc",
-            )
 
     @cached_property
     def run_id(self) -> str:
@@ -223,6 +219,19 @@ class JobRequest:
         return volumes_of(self.job)
 
     @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The resolved configuration; what is on the volumes is not known."""
+        asked = config_options(
+            self.run,
+            source="files" if self.job.data_pvc is not None else self.run.data,
+            weights=self.job.weights_pvc is not None,
+            resume=self.job.resume_pvc is not None,
+            out=self.job.out_pvc is not None,
+        )
+        with config_errors():
+            return resolve(self.case.raw, self.stack.raw, asked)
+
+    @cached_property
     def rdma(self) -> Mapping[str, str]:
         """Network devices of one pod, by resource."""
         found = _pairs("--rdma-resource", self.job.rdma_resource)
@@ -240,7 +249,7 @@ class JobRequest:
     @cached_property
     def memory(self) -> MeasuredMemory | None:
         """What such a run was measured to take of each device."""
-        return memory_of_run(self.run, self.case)
+        return measured_memory(self.case, self.config, self.config["precision"], self.run.ranks)
 
     @property
     def fitting_devices(self) -> tuple[DeviceModel, ...]:

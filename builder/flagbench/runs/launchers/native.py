@@ -10,9 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
+import flagbench_core
 from flagbench.errors import FlagbenchError
 from flagbench.machine.diagnosis import Diagnosis, Level
+from flagbench.manifests.compile import compiled_files, find_stale
 from flagbench.manifests.stack import Stack
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.launchers.container_exit import Ended, exit_code, record_in, record_of_killed
@@ -41,6 +44,17 @@ def require_modules(names: Iterable[str], doing: str) -> None:
         )
 
 
+def check_manifests(request: RunRequest) -> None:
+    """Raise FlagbenchError (usage) where a run in this Python would read other manifests than those of `request`."""
+    package = Path(flagbench_core.__file__).parents[1] / "flagbench_cases"
+    stale = find_stale(package, compiled_files([request.case], [request.stack]), ())
+    if stale:
+        raise FlagbenchError(
+            f"this Python would run other manifests than are here: {', '.join(stale)} of {package} differ from them",
+            remedy="run `flagbench manifests compile` in its checkout, or use --via docker with a new image",
+        )
+
+
 def check_ranks(request: RunRequest) -> None:
     """Raise FlagbenchError (usage) for more ranks than this machine's processors take."""
     if request.stack.device_kind != "cpu":
@@ -64,11 +78,13 @@ class NativeLauncher:
     def command(self, request: RunRequest) -> str:
         """The line that starts the entrypoint.
 
-        Raises FlagbenchError (usage) where what it imports is missing, or the processors are too few for the ranks.
+        Raises FlagbenchError (usage) where what it imports is missing or of other manifests, or the processors are
+        too few for the ranks.
         """
         check_ranks(request)
         names = (*NEEDED, *request.case.imports)
         require_modules(names, f"a native run of {request.case.name}")
+        check_manifests(request)
         given = [f"{name}={value}" for name, value in request.environment.items()]
         return shlex.join([f"FLAGBENCH_STACK={request.stack.name}", *given, *_PYTHON, *request.arguments()])
 

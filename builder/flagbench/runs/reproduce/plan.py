@@ -13,12 +13,12 @@ from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
 from flagbench.manifests.lookup import resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim
-from flagbench.manifests.settings import preset_of, schedule
 from flagbench.manifests.stack import Stack
 from flagbench.options import Text
 from flagbench.records.series_document import check_series_name
 from flagbench.runs.request import LocalOptions, Roofs, RunRequest
 from flagbench.verdict.conditions import SEED, claim_conditions, shown
+from flagbench_core.config import preset_of, schedule
 from flagbench_core.exit_codes import ExitCode
 
 _LAYOUT = "layout."
@@ -113,7 +113,7 @@ def plan_of(claim: Claim, catalog: Catalog, on: str | None, options: PlanOptions
         differs.append(f"stack: {stack.name}, the row's is {claim.stack or 'none'}")
     seed = claim.conditions.get(SEED)
     precision = _precision(claim, stack)
-    preset = preset_of(case, options.preset)
+    preset = preset_of(case.presets, options.preset)
     asked = LocalOptions(
         nodes=nodes,
         gpus=count,

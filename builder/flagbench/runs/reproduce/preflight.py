@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket
@@ -16,7 +15,7 @@ from flagbench.machine.look import MachineFacts
 from flagbench.machine.vendors import older_drivers
 from flagbench.manifests.model import Catalog
 from flagbench.runs.doctor import disks
-from flagbench.runs.launchers.describe import Described, check_folders, describe
+from flagbench.runs.launchers.describe import Described, describe
 from flagbench.runs.reproduce.nearest import machine_conditions, nearest_lines
 from flagbench.runs.reproduce.plan import ReproductionPlan
 from flagbench.runs.target import Target
@@ -88,17 +87,13 @@ def look_at_image(target: Target, catalog: Catalog) -> Iterator[Diagnosis]:
         yield Diagnosis("lock", Level.WARN, f"an image cannot be built yet: {error.message}", error.remedy)
 
 
-def describe_layout(plan: ReproductionPlan, *, container: bool) -> Described | Diagnosis | None:
-    """The configuration of the runs, None without the image side; or what keeps the devices from being divided.
+def describe_layout(plan: ReproductionPlan, *, container: bool) -> Described | Diagnosis:
+    """The configuration of the runs, or what keeps the devices from being divided.
 
-    Raises FlagbenchError (data) where a folder is missing, and as `check_folders`.
+    Raises FlagbenchError (data) where a folder is missing.
     """
-    check_folders(plan.request.options)
-    request = plan.request
-    if request.options.nodes > 1:  # as node 0 of several: which node this is does not decide the layout
-        request = replace(request, options=replace(request.options, node_rank=0, master="localhost:29400"))
     try:
-        return describe(request, container=container)
+        return describe(plan.request, container=container)
     except FlagbenchError as error:
         if error.code is not ExitCode.USAGE:
             raise

@@ -8,7 +8,6 @@ from typing import Any
 
 from flagbench.console.terminal import brief
 from flagbench.manifests.fields import NOT_PUBLISHED
-from flagbench.manifests.settings import preset_of
 from flagbench.verdict import checks
 from flagbench.verdict.conditions import DEVICE_MODEL, alike
 from flagbench.verdict.derivation import Unknown, count, derived_conditions, leaves, number, paths, same
@@ -16,6 +15,7 @@ from flagbench.verdict.rules.table import Needs, rule
 from flagbench.verdict.subject import Subject, differ, text
 from flagbench_core import __version__
 from flagbench_core.checks import PRECISION_ERRORS, runs_in
+from flagbench_core.config import preset_of
 from flagbench_core.evidence import Section
 from flagbench_core.evidence.columns import MICRO, block_sizes
 from flagbench_core.evidence.metrics import OWN
@@ -143,7 +143,7 @@ def _preset(subject: Subject) -> Iterator[str]:
     """Of `reference` every value, but those that --set can set, which conditions follow from; of `tiny`, and of a
     record of another version, those that conditions follow from, and those of model, layout and engine."""
     record, case = subject.record, subject.case
-    here, there = dict(leaves(subject.config)), dict(leaves(preset_of(case, record.preset)))
+    here, there = dict(leaves(subject.config)), dict(leaves(preset_of(case.presets, record.preset)))
     free = _CHANGED_BY_RESOLVING | {setting["path"] for setting in case.settable.values()}
     loose, derived = subject.made_elsewhere or record.preset != "reference", set(paths(case.conditions))
     note = f" of flagbench {__version__}; the record was made by {record.flagbench.version}"

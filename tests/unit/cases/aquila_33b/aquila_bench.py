@@ -27,7 +27,7 @@ WHOLE = InferPlan(warmup_steps=0, window_steps=None)
 
 def configured(**changes: Any) -> dict[str, Any]:
     """The configuration of the tiny preset in fp32 on its shipped set; `changes` replace keys section by section."""
-    config = preset_of(load_case("aquila-33b"), "tiny")
+    config = preset_of(load_case("aquila-33b")["presets"], "tiny")
     config["data"]["source"] = config["data"].pop("default")
     return merge(dict(config, precision="fp32", weights="random", seed=1234), changes)
 

@@ -21,7 +21,7 @@ WINDOW = Plan(1, warmup_steps=0, window_steps=3, target_acc=None, initial_evalua
 
 def configured(case: str = "llama2-70b", **changes: Any) -> dict[str, Any]:
     """The configuration of the tiny preset in fp32 on its shipped set; `changes` replace keys section by section."""
-    config = preset_of(load_case(case), "tiny")
+    config = preset_of(load_case(case)["presets"], "tiny")
     config["data"]["source"] = config["data"].pop("default")
     return merge(dict(config, case=case, precision="fp32", weights="random", seed=1234), changes)
 

@@ -113,14 +113,15 @@ def test_a_misplaced_secret_is_not_shown(arguments: tuple[str, ...]) -> None:
     ("settings", "code", "words"),
     [
         ((), ExitCode.DATA, "/nonexistent has no checkpoint"),
-        (("--set", "engine=deepspeed"), ExitCode.USAGE, "the deepspeed engine cannot resume from a checkpoint"),
+        (("--set", "engine=deepspeed"), ExitCode.USAGE, "--resume: the deepspeed engine"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_used(settings: tuple[str, ...], code: ExitCode, words: str) -> None:
     done = run("llama2-7b-lora", "--preset", "tiny", "--resume", "/nonexistent", *settings)
     assert done.returncode == code
     status = json.loads(done.stdout)["status"]
-    assert (status["phase"], status["reason"]) == ("usage", words)
+    assert status["phase"] == "usage"
+    assert words in status["reason"]
 
 
 @pytest.mark.parametrize(

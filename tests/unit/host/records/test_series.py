@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from flagbench.records.blobs import ListingDenied, StoreError
-from flagbench.records.digest import config_digest
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.model import Builder
 from flagbench.records.runs_and_series import SeriesSummary
@@ -28,6 +27,7 @@ from flagbench.records.series_document import (
     series_id_of,
 )
 from flagbench.records.store import Store
+from flagbench_core.config import digest as config_digest
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import RECORD, Flagbench
 

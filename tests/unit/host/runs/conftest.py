@@ -53,7 +53,6 @@ def fake(store: Store, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     for kind in (NativeLauncher, DockerLauncher):
         monkeypatch.setattr(kind, "launch", lambda self, request: runs.launch(self, request))
     monkeypatch.setattr(NativeLauncher, "command", lambda self, request: "")
-    monkeypatch.setattr("flagbench.cli.run.describe", lambda request, container: None)
     for module in ("runs.launchers.launch_time", "runs.series"):
         monkeypatch.setattr(f"flagbench.{module}.utc_now", runs.now)
     for module in ("runs.launchers.launch_time", "runs.series"):

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from flagbench.errors import FlagbenchError
-from flagbench.records.digest import config_digest
 from flagbench.runs.launchers import LaunchResult
 from flagbench.runs.request import RunRequest
+from flagbench_core.config import digest as config_digest
 from flagbench_core.exit_codes import ExitCode
 from make_replays import replayed
 

@@ -96,17 +96,15 @@ def test_an_unusable_price_is_found_before_a_command_begins(
 @pytest.mark.parametrize(
     ("named", "options"),
     [
-        ("--nodes", LocalOptions(preset="tiny", nodes=2)),
-        # Another node than node 0 prints no record: what it says on stderr is read.
-        ("--master", LocalOptions(preset="tiny", nodes=2, node_rank=1, master="no port:x")),
+        ("--resume", LocalOptions(preset="tiny", resume=".")),
+        ("--precision", LocalOptions(preset="tiny", precision="fp16")),
     ],
 )
-def test_what_the_image_side_refuses(make_request: MakeRequest, named: str, options: LocalOptions) -> None:
+def test_what_the_case_does_not_support(make_request: MakeRequest, named: str, options: LocalOptions) -> None:
     with pytest.raises(FlagbenchError) as caught:
         describe(replace(make_request(), options=options), container=False)
     assert caught.value.code is ExitCode.USAGE
     assert named in caught.value.message
-    assert "flagbench_cases" not in caught.value.remedy
 
 
 def test_a_container_does_not_see_this_machines_data(flagbench: Flagbench) -> None:
@@ -207,7 +205,6 @@ def test_a_run_is_tried_in_less_memory(
 def test_the_published_size_on_a_processor_is_confirmed(
     flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Path
 ) -> None:
-    monkeypatch.setattr("flagbench.cli.run.describe", lambda request, container: None)
     refused = flagbench("run distilbert:cpu")
     assert (refused.code, "--yes" in refused.err) == (2, True)
     monkeypatch.setattr(NativeLauncher, "launch", lambda self, request: LaunchResult(b"", 6))
@@ -220,7 +217,6 @@ def test_a_request_that_an_image_refuses_is_not_kept(
     flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch, store: Path
 ) -> None:
     """An image of another version may know other options."""
-    monkeypatch.setattr("flagbench.cli.run.describe", lambda request, container: None)
     record = json.dumps({"schema": "record/v1", "status": {"phase": "usage", "exit_code": 2}}).encode()
     monkeypatch.setattr(DockerLauncher, "launch", lambda self, request: LaunchResult(record, 2))
     assert flagbench("run distilbert:cpu --via docker --preset tiny").code == 2
@@ -232,7 +228,6 @@ def test_a_run_on_the_wrong_hardware_is_not_kept_and_is_not_last(
 ) -> None:
     status = {"state": "failed", "phase": "preflight", "reason": "no device", "remedy": None, "exit_code": 13}
     wrong = make_record(record_id="of-wrong-hardware", created_at="2026-01-02T00:00:00Z", status=status)
-    monkeypatch.setattr("flagbench.cli.run.describe", lambda request, container: None)
     monkeypatch.setattr(DockerLauncher, "launch", lambda self, request: LaunchResult(wrong, 13))
     assert flagbench("run distilbert:cpu --via docker --preset tiny").code == ExitCode.WRONG_HARDWARE
     assert not [*Store(FolderBlobs(store)).list()]

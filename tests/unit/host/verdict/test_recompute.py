@@ -288,7 +288,7 @@ def test_the_host_computes_what_the_image_side_made(
 
     with mock.patch.object(measured, "MAX_RANK_STEPS", most):
         case = manifests.load_case(CLAIMS[claim].case)
-        least = configs.schedule(configs.preset_of(case, "reference"))["warmup_steps"] + 1
+        least = configs.schedule(configs.preset_of(case["presets"], "reference"))["warmup_steps"] + 1
         raw = honest_record(
             CLAIMS[claim], steps=least + count if window else None, count=count, change=change, status=OK
         )

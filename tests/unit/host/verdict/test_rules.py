@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
-from flagbench.records.digest import config_digest
 from flagbench.records.model import Record
 from flagbench.records.read import read_record
 from flagbench.verdict import Verdict
@@ -20,6 +19,7 @@ from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import RULES, Consequence, invalid
 from flagbench.verdict.subject import Subject
 from flagbench_core import __version__
+from flagbench_core.config import digest as config_digest
 from forging import column, consistent, each, losses, scale, sealed
 
 from .conftest import MEASURED, REPLAYS, ROWS, Raw, held, made, read, verified
@@ -133,6 +133,8 @@ EDITED: list[tuple[str, str, dict[str, Any]]] = [
     ("config-digest", A100, {"config_digest": None}),
     # Conditions
     ("condition-config", CPU, {"config.data.source": "files"}),
+    # %d would take it for 200
+    ("condition-config", A100, {"config.train.window_steps": 200.7, "conditions.stop_rule": "window of 200 steps"}),
     ("condition-config", PRETRAINING, {**FUSED, "conditions.attention": "none"}),
     ("condition-device", A100, {"system.devices.3.name": "NVIDIA H200"}),
     ("condition-software", LORA, {"conditions.peft": "0.4.0"}),

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.records.digest import config_digest
 from flagbench.records.model import Check, Quality, Record, Status, Work
 from flagbench.verdict import Verdict, VerifyResult, verify_baseline, verify_claim
 from flagbench.verdict.judge import Terms
 from flagbench.verdict.stats.between import Prior
+from flagbench_core.config import digest as config_digest
 from flagbench_core.exit_codes import ExitCode
 from honest import honest_record
 

@@ -29,8 +29,6 @@ from flagbench.records.model import Record
 from flagbench.records.series import Series, load_series
 from flagbench.records.series_document import seed_of
 from flagbench.records.store import Store
-from flagbench.runs.launchers.describe import describe
-from flagbench.runs.reproduce import preflight
 from flagbench.runs.reproduce import repeat as reproduce_runs
 from flagbench.runs.reproduce.budget import ReproductionClock
 from flagbench.verdict import Verdict, VerifyResult
@@ -63,7 +61,6 @@ def has(monkeypatch: pytest.MonkeyPatch, here: Machine, usage: Usage = IDLE, loa
 def runs(fake: FakeRuns, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRuns:
     """No run is started, no accelerator is asked for, and bundles are written to a folder of the test."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(preflight, "describe", lambda request, container: None)
     has(monkeypatch, Machine((), 0))
     monkeypatch.setattr(
         reproduce_runs, "ReproductionClock", lambda limits: ReproductionClock(limits, lambda: fake.seconds)
@@ -333,8 +330,6 @@ def test_what_cannot_be_reproduced_starts_nothing(
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     Path("taken.tar.gz").touch()
-    if "--data" in words:
-        monkeypatch.setattr(preflight, "describe", describe)
     ended = flagbench(words)
     assert (ended.code, runs.requests) == (code, [])
     assert "fix: " in ended.err or "Error: " in ended.err
@@ -420,7 +415,6 @@ def test_a_plan_names_every_obstacle_at_once(
     runs: FakeRuns, flagbench: Flagbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has(monkeypatch, machine("NVIDIA H100 80GB HBM3", 8, 79.6))
-    monkeypatch.setattr(preflight, "describe", describe)
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
     ended = flagbench("reproduce llama2-70b/h800-4x8-amp-tp8-pp4 --on h100 --gpus 8 --dry-run --json")
     plan = json.loads(ended.out)

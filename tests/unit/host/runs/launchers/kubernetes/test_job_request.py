@@ -24,7 +24,7 @@ ALONE: dict[str, list[Any]] = {
     "data": ["/etc", "s3://bucket/sst2", "https://host/x"],
     "store": ["/data/store", "file:///out", "s3://b", "s3://bench?profile=minio"],
     "store_secret": ["bucket"],
-    "set_": [("batch_size=1\n",), ("dropout=inf",)],
+    "set_": [("batch_size=1\n",), ("dropout=inf",), ("batch_size",), ("batchsize=1",)],
 }
 TOGETHER: list[tuple[str, dict[str, Any]]] = [
     *(("distilbert:cpu", {option: value}) for option, values in ALONE.items() for value in values),
@@ -32,6 +32,8 @@ TOGETHER: list[tuple[str, dict[str, Any]]] = [
     ("distilbert:cpu", {"data_pvc": "d", "data": "synthetic"}),
     ("llama2-7b-lora:a100", {"resume_pvc": "results", "set_": ("engine=deepspeed",)}),
     ("llama2-7b-lora:a100", {"nodes": 2, "set_": ("engine=deepspeed",)}),
+    ("glm:cpu", {"precision": "fp16"}),
+    ("roofs:a100", {"roofs": True}),
     ("distilbert:a100", {"rdma_resource": ("nvidia.com/gpu=1",)}),
     ("distilbert:c500", {"env": ("CUDA_VISIBLE_DEVICES=0",)}),
 ]
@@ -41,8 +43,19 @@ TOGETHER: list[tuple[str, dict[str, Any]]] = [
 def test_refused_by_the_name_of_the_option(image: str, options: dict[str, Any]) -> None:
     with pytest.raises(FlagbenchError) as caught:
         request_of(image, **options)
-    assert any("--" + name.rstrip("_").replace("_", "-") in caught.value.message for name in options)
+    # Core, which knows no volumes, names an option as the image does.
+    names = ["--" + name.rstrip("_").removesuffix("_pvc").replace("_", "-") for name in options]
+    assert any(name in caught.value.message for name in names)
     assert caught.value.code == ExitCode.USAGE
+
+
+def test_checkpoints_of_a_job_need_a_volume() -> None:
+    split: dict[str, Any] = {"nodes": 4, "gpus": 8, "set_": ("checkpoint_every_steps=5",)}
+    with pytest.raises(FlagbenchError) as caught:
+        request_of("llama2-70b:a100", **split)
+    assert caught.value.code == ExitCode.USAGE
+    job = request_of("llama2-70b:a100", out_pvc="results", **split)
+    assert (job.config["train"]["checkpoint_every_steps"], job.config["layout"]["tp"]) == (5, 8)
 
 
 KEY = "hf_" + "aB3" * 10
