@@ -17,6 +17,7 @@ from flagbench.machine.limits import MEMORY_BEFORE
 from flagbench.machine.vendors import older_drivers
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.model import Metric, Record
+from flagbench.system.queries import Ending
 from flagbench.verdict import rules, verify_baseline, verify_claim
 from flagbench.verdict.conditions import DEVICE_MODEL, Agreement, agreement, gate_spec
 from flagbench.verdict.disturbance import others_on_devices, others_on_processors, throttled
@@ -52,6 +53,8 @@ HELD = {
 processor in a virtual machine had 31 to 61 GB/s in four idle runs."""
 WRONG = ("precision", "same_results", "loss_finite", "parameters_finite", "ranks_in_step")
 """Checks of a run that fail where a device computes wrongly."""
+_NOT_LISTED = (Ending.FAILED.value, Ending.NO_ANSWER.value)
+"""How a question to a vendor's tool ends where nothing is known of the devices."""
 PARTS, BY_PARTS = 5, "the slowest and the fastest fifth"
 """The `ci_method` of a number that was not steady."""
 
@@ -124,20 +127,16 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[AcceptanceCheck]:
     if facts["device_kind"] == "cpu":
         return
     visible, names = machine["visible"], sorted({each["name"] for each in machine["devices"]})
-    hidden = visible < gpus <= len(machine["devices"])
-    why = (
-        f"CUDA_VISIBLE_DEVICES hides {gpus - visible}"
-        if hidden
-        else f"{gpus - visible} of {gpus} devices are missing"
-    )
+    outcome, why = _devices_found(machine, gpus)
     yield AcceptanceCheck(
         name="devices",
         part="preflight",
         measured=f"{visible} of {', '.join(names)}" if names else "none",
         against="what was asked for" if facts["asked"]["gpus"] else "what the driver shows",
         limit=f"{gpus}",
-        **_decided(None if hidden else 0 < visible >= gpus, machine["problem"] or why),
-        ranks=tuple(range(visible, gpus)),
+        outcome=outcome,
+        reason=why,
+        ranks=() if machine.get("lost") else tuple(range(visible, gpus)),
     )
     floor, drivers = facts["driver_floor"], machine["drivers"]
     if floor is not None and drivers:
@@ -159,6 +158,21 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[AcceptanceCheck]:
             limit="no other process, whole devices, full power",
             **_decided(None if busy else True, "what else is on the devices, or limits them, may slow them"),
         )
+
+
+def _devices_found(machine: Mapping[str, Any], gpus: int) -> tuple[Outcome, str]:
+    """Whether `gpus` devices can be used, and why not."""
+    visible = machine["visible"]
+    if machine.get("lost"):
+        return Outcome.FAIL, "; ".join(machine["lost"])
+    if machine["problem"]:
+        outcome = Outcome.INCONCLUSIVE if machine.get("tool") in _NOT_LISTED else Outcome.FAIL
+        return outcome, machine["problem"]
+    if visible < gpus <= len(machine["devices"]):
+        return Outcome.INCONCLUSIVE, f"CUDA_VISIBLE_DEVICES hides {gpus - visible}"
+    if visible < gpus:
+        return Outcome.FAIL, f"{gpus - visible} of {gpus} devices are missing"
+    return Outcome.PASS, ""
 
 
 def _of_part(

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct, field
 from flagbench.accept.checks import AcceptanceCheck, Outcome
 from flagbench.records.model import SlowestDevice
 from flagbench.records.scalars import Amount, Count, Name, RecordId, Time
+from flagbench.system.queries import Ending
 from flagbench.verdict.efficiency import Efficiency
 
 MOST_DEVICES = 1024
@@ -86,6 +87,10 @@ class CertificateMachine(Struct, frozen=True):
     foreign: LimitedTexts
     partitions: LimitedTexts
     capped: LimitedTexts
+    tool: Ending = Ending.ANSWERED
+    """How the question to the vendor's tool ended; earlier versions did not state it, nor `lost`."""
+    lost: LimitedTexts = ()
+    """Devices that do not answer, each as a sentence with its place."""
 
 
 class Spread(Struct, frozen=True):

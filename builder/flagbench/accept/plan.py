@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, cast
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import cited_rows, wanted_conditions
 from flagbench.image_reference import case_and_stack
-from flagbench.machine.catalog import cards_here, stacks_here
-from flagbench.machine.devices import this_machine
+from flagbench.machine.catalog import cards_here, stack_of_vendor, stacks_here
+from flagbench.machine.devices import Machine, this_machine
 from flagbench.manifests.lookup import catalog_get, resolve_image
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim, PublishedRow
@@ -84,6 +84,7 @@ class AcceptancePlan:
     stack: Stack
     gpus: int
     parts: tuple[Part, ...]
+    """None where the vendor's tool does not list the devices: nothing is measured on these."""
     without_case: str | None = None
 
 
@@ -96,13 +97,15 @@ def plan_of(
     if stack_name:
         _, stack = resolve_image(f"{ROOFS}:{stack_name}", catalog)
     else:
-        stacks = stacks_here(machine, catalog, catalog.cases[ROOFS])
-        if not stacks or machine.problem:
-            why = machine.problem or f"no stack is for {machine.described}"
-            raise FlagbenchError(why, remedy="name a stack: --case distilbert:cpu or --case distilbert:cuda13")
-        stack = stacks[0]
+        stack = _stack_here(machine, catalog)
     processor = stack.device_kind == "cpu"
-    count = gpus or (2 if processor else max(1, machine.visible))
+    count = gpus or (2 if processor else max(1, machine.visible + len(machine.lost)))
+    if name is not None:
+        catalog_get(catalog.cases, name, kind="case")
+        if name not in stack.runs or catalog.cases[name].kind == MEASURE:
+            raise FlagbenchError(f"{name} is no case of a model that {stack.name} runs", remedy="name another --case")
+    if machine.problem and not processor:
+        return AcceptancePlan(stack, count, ())
     # Not more ranks than processors, as another run may have: a rank that waits for its processor looks slow.
     if processor and count > (here := usable_processors()):
         why = f"--gpus {count}: the stack is cpu, and there are {here} processors for as many ranks"
@@ -116,10 +119,6 @@ def plan_of(
     roofs = target_of(RunRequest(catalog.cases[ROOFS], stack, options), chosen, DockerOptions())
     parts = [Part(roofs, seconds + start, "what the devices reach without a model")]
     left = 60 * minutes - RESERVE_SECONDS - parts[0].seconds
-    if name is not None:
-        catalog_get(catalog.cases, name, kind="case")
-        if name not in stack.runs or catalog.cases[name].kind == MEASURE:
-            raise FlagbenchError(f"{name} is no case of a model that {stack.name} runs", remedy="name another --case")
     tried: list[Part] = []
     for part in _candidates(catalog, stack, count, chosen, name, store):
         tried.append(part)
@@ -135,6 +134,26 @@ def plan_of(
         takes = f"the shortest takes about {shortest.seconds:.0f} s after the roofs"
         why = f"no case fits into {minutes:g} minutes; {takes}"
     return AcceptancePlan(stack, count, tuple(parts), why)
+
+
+def _stack_here(machine: Machine, catalog: Catalog) -> Stack:
+    """The stack for this machine's devices, or for those of their vendor where its tool fails.
+
+    Raises FlagbenchError (usage) where none is, and where a tool fails on a machine without its vendor's devices.
+    """
+    roofs = catalog.cases[ROOFS]
+    if machine.problem:
+        why = machine.problem
+        stack = stack_of_vendor(machine.vendor, catalog, roofs) if machine.vendor else None
+    else:
+        why = f"no stack is for {machine.described}"
+        stack = next(iter(stacks_here(machine, catalog, roofs)), None)
+    if stack is None:
+        remedy = "name a stack: --case distilbert:cpu or --case distilbert:cuda13"
+        if machine.remedy:
+            remedy = f"{machine.remedy}; or {remedy}"
+        raise FlagbenchError(why, remedy=remedy)
+    return stack
 
 
 def _candidates(

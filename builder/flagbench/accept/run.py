@@ -78,7 +78,12 @@ def _facts(plan: AcceptancePlan, asked: dict[str, Any]) -> dict[str, Any]:
     """What is known before anything runs."""
     facts = look_at_machine()
     machine = facts.accelerators
-    floor = plan.stack.device.driver_floor if plan.parts[0].target.via == "docker" else None  # what its image needs
+    floor = None
+    if plan.parts and plan.parts[0].target.via == "docker":
+        floor = plan.stack.device.driver_floor  # what its image needs
+    problem = machine.problem
+    if problem and machine.remedy:
+        problem = f"{problem}; {machine.remedy}"
     return {
         "asked": asked,
         "gpus": plan.gpus,
@@ -88,7 +93,9 @@ def _facts(plan: AcceptancePlan, asked: dict[str, Any]) -> dict[str, Any]:
         "machine": {
             "host": os.uname().nodename,
             "visible": machine.visible,
-            "problem": machine.problem,
+            "problem": problem,
+            "tool": machine.tool.value,
+            "lost": machine.lost,
             "devices": [
                 {"index": index, "name": each.name, "uuid": each.uuid} for index, each in enumerate(machine.devices)
             ],

@@ -17,7 +17,7 @@ from threading import Thread
 from typing import TextIO
 
 from flagbench.images.docker_errors import EngineError
-from flagbench.system.queries import ask
+from flagbench.system.queries import Ending, ask
 from flagbench.system.signals import raising_interrupt
 from flagbench_core.redaction import redact
 
@@ -52,7 +52,7 @@ def find_docker(*, builds: bool = False) -> str:
 
 def _has_buildkit(docker: str) -> bool:
     """Whether it builds with BuildKit: by itself before 23.0, and with its buildx plugin since."""
-    return ask([docker, "build", "--help"], DOCKER_BUILDKIT="1")[0] is not None
+    return ask([docker, "build", "--help"], DOCKER_BUILDKIT="1").ending is Ending.ANSWERED
 
 
 def run_docker(

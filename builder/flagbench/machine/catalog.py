@@ -52,6 +52,15 @@ def stacks_here(machine: Machine, catalog: Catalog, case: Case) -> tuple[Stack, 
     return tuple(sorted(fitting, key=lambda stack: order.get(stack.name, len(published))))
 
 
+def stack_of_vendor(vendor: str, catalog: Catalog, case: Case) -> Stack | None:
+    """The stack for most devices of a vendor that runs a case: for a device whose model is not known."""
+    fitting = []
+    for stack in catalog.stacks.values():
+        if case.name in stack.runs and any(device.vendor == vendor for device in stack.accelerators):
+            fitting.append(stack)
+    return max(fitting, key=lambda stack: len(stack.accelerators), default=None)
+
+
 def summary(machine: Machine, catalog: Catalog) -> str:
     """One line: what was found here, and how many published rows are for this device."""
     if machine.problem:
@@ -81,10 +90,15 @@ def with_stack(image_name: str, catalog: Catalog) -> str:
     fitting = () if machine.problem else stacks_here(machine, catalog, case)
     if not fitting:
         why = machine.problem or f"no stack of {case.name} is for {brief(machine.described) or 'a processor'}"
-        raise UnknownNameError(f"'{image_name}' names no stack, and {why}", remedy=f"write one: {', '.join(able)}")
+        remedy = f"write one: {', '.join(able)}"
+        if machine.remedy:
+            remedy = f"{machine.remedy}; or {remedy}"
+        raise UnknownNameError(f"'{image_name}' names no stack, and {why}", remedy=remedy)
     chosen = f"{case.name}:{fitting[0].name}"
     here = brief(machine.described) or "no accelerator"
     print_note(f"flagbench: this machine has {here}, so {image_name} is {chosen}")
+    for words in machine.lost:
+        print_note(f"flagbench: {brief(words)}")
     if machine.devices and not cards_here(machine, catalog, partitions=True):
         print_note("flagbench: no manifest has this device: without its peak, the record has no mfu")
     rows = [claim for claim in claims_here(machine, catalog) if claim.case == case.name]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
-from flagbench.machine.vendors import LocalDevice, Usage, vendors
+from flagbench.machine.pci import accelerators_in_sysfs, sees_whole_machine
+from flagbench.machine.vendors import LOST_REMEDY, Listing, LocalDevice, Usage, Vendor, vendors
+from flagbench.system.queries import Ending
 
+PCI_DEVICES = Path("/sys/bus/pci/devices")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -20,7 +24,15 @@ class Machine:
     visible: int
     """How many of them a run would see, by CUDA_VISIBLE_DEVICES."""
     problem: str | None = None
-    """Why an installed tool gave no answer; None if it answered or is not installed."""
+    """Why an installed tool listed no device, in its words; None if it did, or is not installed."""
+    remedy: str | None = None
+    """What to do about the problem."""
+    lost: tuple[str, ...] = ()
+    """Devices that are here and do not answer, each as a sentence with its place."""
+    tool: Ending = Ending.MISSING
+    """How the question to the vendor's tool ended."""
+    vendor: str | None = None
+    """Whose accelerators are here, by the tool or by sysfs, as the manifests of devices write it."""
 
     @property
     def memory_gib(self) -> float | None:
@@ -38,9 +50,17 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The accelerators here. Asks each vendor's tool once in a process, for a few seconds at most; never raises."""
-    devices, problem = _found(os.environ.get("PATH", os.defpath))
-    return Machine(devices, len(_visible([device.uuid for device in devices])), problem)
+    """The accelerators here. Asks each vendor's tool once in a process, for TOOL_SECONDS at most; never raises."""
+    listing, vendor = _found(os.environ.get("PATH", os.defpath), PCI_DEVICES)
+    return Machine(
+        devices=listing.devices,
+        visible=len(_visible([device.uuid for device in listing.devices])),
+        problem=listing.problem,
+        remedy=listing.remedy,
+        lost=listing.lost,
+        tool=listing.ending,
+        vendor=vendor,
+    )
 
 
 def usage_now() -> Usage:
@@ -88,11 +108,37 @@ def _visible(uuids: Sequence[str]) -> list[str]:
 
 
 @cache
-def _found(path: str) -> tuple[tuple[LocalDevice, ...], str | None]:
-    problem = None
+def _found(path: str, pci: Path) -> tuple[Listing, str | None]:
+    """What the first tool that knows a device says, else the first that failed, and whose devices are here."""
+    failed, whose = Listing(Ending.MISSING), None
     for vendor in vendors():
-        devices, why = vendor.find(path)
-        if devices:
-            return devices, None
-        problem = problem or why
-    return (), problem
+        listing = vendor.find(path)
+        lost = listing.lost
+        if listing.ending is Ending.ANSWERED:
+            lost += _unlisted(listing, vendor, pci)
+        if listing.devices:
+            return replace(listing, lost=lost), vendor.NAME
+        if lost:
+            return replace(listing, lost=lost, problem="; ".join(lost), remedy=LOST_REMEDY), vendor.NAME
+        if listing.problem is None:
+            continue
+        present = accelerators_in_sysfs(vendor.PCI_VENDOR, vendor.PCI_CLASSES, pci)
+        if present and whose is None:
+            failed, whose = listing, vendor.NAME
+        elif failed.problem is None:
+            failed = listing
+    return failed, whose
+
+
+def _unlisted(listing: Listing, vendor: Vendor, pci: Path) -> tuple[str, ...]:
+    """The accelerators that sysfs shows and the vendor's tool does not list, as sentences."""
+    if not sees_whole_machine() or any(device.partition for device in listing.devices):
+        return ()
+    present = accelerators_in_sysfs(vendor.PCI_VENDOR, vendor.PCI_CLASSES, pci, for_display=False)
+    known = len(listing.devices) + len(listing.lost)
+    if len(present) <= known:
+        return ()
+    missing = [address for address in present if address not in listing.addresses]
+    if len(missing) > len(present) - known:  # the tool does not name the address of each device
+        return (f"sysfs has {len(present)} accelerators, and {vendor.TOOL} lists {known}",)
+    return tuple(f"{address} is in sysfs, and {vendor.TOOL} does not list it" for address in missing)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flagbench.machine.limits import FREE_DISK, LOAD
 from flagbench.machine.look import MachineFacts
+from flagbench.machine.vendors import LOST_REMEDY
 
 GIB = 2**30
 DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
@@ -47,6 +48,12 @@ def disturbances(facts: MachineFacts) -> Iterator[Diagnosis]:
             f"on the devices: {', '.join(facts.programs)}",
             "end them, or the measurement shares the device with them",
         )
+
+
+def lost_devices(facts: MachineFacts) -> Iterator[Diagnosis]:
+    """Devices that are here and do not answer."""
+    if facts.accelerators.lost:
+        yield Diagnosis("lost devices", Level.WARN, "; ".join(facts.accelerators.lost), LOST_REMEDY)
 
 
 def high_load(facts: MachineFacts) -> Iterator[Diagnosis]:

@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 
 from flagbench.machine.devices import Machine, this_machine, usage_now
-from flagbench.machine.vendors import DeviceState
+from flagbench.machine.vendors import DeviceState, Usage
+from flagbench.system.queries import Ending
 
 MOST_PROGRAMS = 5
 """Programs on the devices that are named."""
@@ -45,15 +46,17 @@ class MachineFacts:
 
 
 def look_at_machine(gpus: int | None = None) -> MachineFacts:
-    """Look once. Asks the vendors' tools for some seconds at most; never raises.
+    """Look once. Asks the vendors' tools, each for TOOL_SECONDS at most; never raises.
 
     Args:
         gpus: how many of the visible devices a run would use; all by default.
     """
-    usage = usage_now()
+    accelerators = this_machine()
+    # A tool that hung once would hang for each further question.
+    usage = Usage() if accelerators.tool is Ending.NO_ANSWER else usage_now()
     processors = len(os.sched_getaffinity(0))
     return MachineFacts(
-        accelerators=this_machine(),
+        accelerators=accelerators,
         states=usage.devices[:gpus],
         programs=tuple(name for _, name in usage.processes[:MOST_PROGRAMS]),
         processors=processors,

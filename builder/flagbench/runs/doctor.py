@@ -14,7 +14,7 @@ from pathlib import Path
 from flagbench.errors import FlagbenchError
 from flagbench.images.docker import open_engine
 from flagbench.machine.devices import this_machine
-from flagbench.machine.diagnosis import DISK_REMEDY, Diagnosis, Level, disk, disturbances, memory
+from flagbench.machine.diagnosis import DISK_REMEDY, Diagnosis, Level, disk, disturbances, lost_devices, memory
 from flagbench.machine.look import MachineFacts, look_at_machine
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
@@ -28,6 +28,7 @@ from flagbench_core import __version__, scratch
 
 _NATIVE_REMEDY = "for runs without a container, in the checkout: pip install -e '.[cases]'"
 _TORCH_REMEDY = "for native runs on the accelerator, install the build that pytorch.org names, with --force-reinstall"
+_DRIVER_REMEDY = "images of the cpu stack run here; for others install the accelerator's driver"
 _MOST_LEFTOVERS = 4
 _DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
 """What brings a module, where its name is another."""
@@ -50,6 +51,7 @@ def examine(store_url: str | None = None) -> list[Diagnosis]:
         leftovers(),
         unsent(),
         *disturbances(facts),
+        *lost_devices(facts),
         accelerator(facts),
         NativeLauncher().health(),
         *(scheduler.health() for scheduler in SCHEDULERS.values()),
@@ -149,8 +151,9 @@ def accelerator(facts: MachineFacts) -> Diagnosis:
     machine = facts.accelerators
     if machine.devices:
         return Diagnosis("accelerator", Level.OK, ", driver ".join([machine.described, *facts.drivers]))
-    remedy = "images of the cpu stack run here; for others install the accelerator's driver"
-    return Diagnosis("accelerator", Level.WARN, machine.problem or "none was found", remedy)
+    if machine.problem:
+        return Diagnosis("accelerator", Level.WARN, machine.problem, machine.remedy or _DRIVER_REMEDY)
+    return Diagnosis("accelerator", Level.WARN, "none was found", _DRIVER_REMEDY)
 
 
 def docker(catalog: Catalog | None) -> Diagnosis:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flagbench.system.queries import ask
+from flagbench.system.queries import Ending, ask
 
 # builder/flagbench/system/checkout.py: the checkout is four folders up.
 TOP = Path(__file__).resolve().parents[3]
@@ -35,5 +35,5 @@ def _git(*arguments: str) -> str | None:
     if not (TOP / ".git").exists():
         return None
     # Without optional locks `git status` writes nothing: a commit may be in progress.
-    text, _ = ask(["git", "--no-optional-locks", "-C", str(TOP), *arguments])
-    return None if text is None else text.strip()
+    answer = ask(["git", "--no-optional-locks", "-C", str(TOP), *arguments])
+    return answer.text.strip() if answer.ending is Ending.ANSWERED else None

@@ -7,44 +7,68 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import IO
 
 PATIENCE_S = 10.0
-"""Seconds that an answer may take; a vendor's tool hangs where a driver does."""
+"""Seconds that an answer may take by default."""
 _MOST_BYTES = 1 << 20
 
 
-def ask(command: Sequence[str], **variables: str) -> tuple[str | None, str | None]:
-    """What a command prints on stdout, or None and why. A process that hangs in the kernel is not waited for.
+class Ending(str, Enum):
+    """How a question to a program ended."""
 
-    `variables`: of its environment, beside those of this process.
+    MISSING = "missing"
+    """The program is not installed."""
+    ANSWERED = "answered"
+    FAILED = "failed"
+    """It ended with an error, or could not be started."""
+    NO_ANSWER = "no answer"
+    """It did not end in time."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program answered."""
+
+    ending: Ending
+    text: str = ""
+    """What it printed on stdout, also before it failed."""
+    problem: str | None = None
+    """Why it failed, to follow its name, with its own first words; None if it answered."""
+    code: int | None = None
+    """Its exit code; None if it did not end by itself."""
+
+
+def ask(command: Sequence[str], seconds: float | None = None, **variables: str) -> Answer:
+    """Run a command to its end. A process that hangs in the kernel is not waited for.
+
+    Args:
+        command: the program and its arguments.
+        seconds: that it may take; PATIENCE_S by default.
+        variables: of its environment, beside those of this process.
     """
-    import select
     import subprocess  # most commands ask nothing
 
-    deadline = time.monotonic() + PATIENCE_S
+    patience = PATIENCE_S if seconds is None else seconds
+    deadline = time.monotonic() + patience
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             start_new_session=True,
             env={**os.environ, "LC_ALL": "C", **variables},
         )
     except OSError as error:
-        return None, f"cannot be started: {error.strerror or error}"
-    output = bytearray()
+        return Answer(Ending.FAILED, problem=f"cannot be started: {error.strerror or error}")
     assert process.stdout is not None
-    with process.stdout as stream:
-        waiting = select.poll()
-        waiting.register(stream, select.POLLIN)
-        while (left := deadline - time.monotonic()) > 0 and len(output) <= _MOST_BYTES:
-            if waiting.poll(left * 1000):
-                block = os.read(stream.fileno(), 1 << 16)
-                if not block:
-                    break
-                output += block
-    too_much = len(output) > _MOST_BYTES
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        output, errors = _read(process.stdout, process.stderr, deadline)
+    too_much = len(output) + len(errors) > _MOST_BYTES
     code: int | None = None
     with contextlib.suppress(subprocess.TimeoutExpired):
         code = process.wait(0 if too_much else max(0.0, deadline - time.monotonic()))
@@ -54,9 +78,49 @@ def ask(command: Sequence[str], **variables: str) -> tuple[str | None, str | Non
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.5)
     if too_much:
-        return None, "printed too much"
+        return Answer(Ending.FAILED, problem="printed too much")
     if code is None:
-        return None, f"did not answer within {PATIENCE_S:g} s"
+        return Answer(Ending.NO_ANSWER, problem=f"did not answer within {patience:g} s")
+    text = output.decode("utf-8", "replace")
     if code:
-        return None, f"failed with exit code {code}"
-    return output.decode("utf-8", "replace"), None
+        return Answer(Ending.FAILED, text, _reason(code, text, errors.decode("utf-8", "replace")), code)
+    return Answer(Ending.ANSWERED, text, code=code)
+
+
+def _read(stdout: IO[bytes], stderr: IO[bytes], deadline: float) -> tuple[bytearray, bytearray]:
+    """What is printed on both until stdout is closed, the deadline, or more than _MOST_BYTES together."""
+    import select
+
+    output, errors = bytearray(), bytearray()
+    open_streams = {stdout.fileno(): output, stderr.fileno(): errors}
+    waiting = select.poll()
+    for number in open_streams:
+        waiting.register(number, select.POLLIN)
+    while (left := deadline - time.monotonic()) > 0 and len(output) + len(errors) <= _MOST_BYTES:
+        # Something that the program started may keep stderr open: it is read as far as it goes.
+        ready = waiting.poll(left * 1000 if stdout.fileno() in open_streams else 0)
+        if not ready:
+            break
+        for number, _ in ready:
+            block = os.read(number, 1 << 16)
+            if block:
+                open_streams[number] += block
+            else:
+                waiting.unregister(number)
+                del open_streams[number]
+    return output, errors
+
+
+def _reason(code: int, output: str, errors: str) -> str:
+    """The exit code with the first line on stdout, else the last one on stderr: a traceback ends with its error."""
+    reason = f"failed with exit code {code}"
+    if output.strip():
+        return f"{reason}: {first_line(output)}"
+    if errors.strip():
+        return f"{reason}: {errors.strip().splitlines()[-1].strip()}"
+    return reason
+
+
+def first_line(text: str) -> str:
+    """The first line of a text that is not empty."""
+    return text.strip().partition("\n")[0].strip()

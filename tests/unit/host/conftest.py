@@ -17,6 +17,8 @@ import pytest
 from hypothesis import settings
 
 from flagbench.cli import main
+from flagbench.machine import devices
+from flagbench.machine import pci as machine_pci
 from flagbench.manifests import load
 from flagbench.manifests.documents import Document
 from flagbench.records.folder_blobs import FolderBlobs
@@ -33,7 +35,8 @@ MANIFESTS = ROOT / "manifests"
 Flagbench = Callable[..., Any]
 MakeRecord = Callable[..., bytes]
 Edit = Callable[[Path, str, str], None]
-"""What the fixtures `flagbench`, `make_record` and `edit` are."""
+Pci = Callable[..., None]
+"""What the fixtures `flagbench`, `make_record`, `edit` and `pci` are."""
 
 RECORD: dict[str, Any] = {
     "schema": "record/v1",
@@ -95,6 +98,29 @@ def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=120
     )
+
+
+@pytest.fixture
+def pci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pci:
+    """`pci("0000:ba:00.0")` adds an H100 to what sysfs shows of this machine, at first nothing; no container limits
+    what a vendor's tool shows."""
+    root = tmp_path / "pci"
+    monkeypatch.setattr(devices, "PCI_DEVICES", root)
+    monkeypatch.setattr(machine_pci, "CONTAINER_MARKS", ())
+    for name in machine_pci.PART_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+    def add(*addresses: str, vendor: str = "0x10de", kind: str = "0x030200", driver: str | None = "nvidia") -> None:
+        for address in addresses:
+            device = root / address
+            device.mkdir(parents=True)
+            (device / "vendor").write_text(f"{vendor}\n")
+            (device / "class").write_text(f"{kind}\n")
+            if driver is not None:
+                (tmp_path / "drivers" / driver).mkdir(parents=True, exist_ok=True)
+                (device / "driver").symlink_to(tmp_path / "drivers" / driver)
+
+    return add
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,11 +5,28 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from flagbench.machine.limits import is_capped
+from flagbench.system.queries import Answer, Ending, ask, first_line
+
+TOOL_SECONDS = 60.0
+"""That a vendor's tool may take: up to 30 without persistence mode, where the driver starts for each query."""
+_REMEDIES = (
+    (r"version mismatch", "reboot, or reload the driver's modules: its library was updated while it was loaded"),
+    (r"couldn't communicate|not loaded", "load the driver, or install it again for this kernel, and reboot"),
+    (
+        r"(?i)permission|not permitted",
+        "run as a user who may open the devices, as the groups video and render may",
+    ),
+    (r"Unknown Error", "in a container, start that again, as it lost its devices; else reload the driver or reboot"),
+    (r"did not answer", "turn on persistence mode (nvidia-smi -pm 1) and try again; if the tool still hangs, reboot"),
+)
+"""What to do, by what a tool says or by what is said of it."""
+LOST_REMEDY = "reset the device (nvidia-smi --gpu-reset) or reboot; if it is lost again, have it replaced"
+_OTHERWISE = "run the tool by hand; if it fails there too, reload the driver or reboot"
 
 
 @dataclass(frozen=True)
@@ -22,6 +39,22 @@ class LocalDevice:
     uuid: str
     partition: bool = False
     """Whether only a part of it can be used (MIG): no published row is for that."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a vendor's tool answers when it is asked for its devices."""
+
+    ending: Ending
+    devices: tuple[LocalDevice, ...] = ()
+    lost: tuple[str, ...] = ()
+    """Devices that do not answer, each as a sentence with its place."""
+    problem: str | None = None
+    """Why the tool lists no device, in its words; None if it does, or is not installed, and where all are lost."""
+    remedy: str | None = None
+    """What to do about the problem."""
+    addresses: frozenset[str] = frozenset()
+    """PCI addresses that the tool names, as sysfs writes them: 0000:ba:00.0."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +88,50 @@ class Usage:
 class Vendor(Protocol):
     """A vendor's tool. Nothing raises where it is missing, hangs or prints something else."""
 
-    def find(self, path: str) -> tuple[tuple[LocalDevice, ...], str | None]:
-        """Its devices, or why there are none; None if the tool is not installed. `path`: as the variable PATH."""
+    NAME: str
+    """As the manifests of devices write it."""
+    TOOL: str
+    PCI_VENDOR: str
+    PCI_CLASSES: tuple[str, ...]
+    """How the PCI classes of its accelerators start."""
+
+    def find(self, path: str) -> Listing:
+        """Its devices, or why there are none. `path`: as the variable PATH."""
 
     def usage(self, path: str) -> Usage:
         """What is known of its devices."""
 
     def architecture(self, path: str) -> str | None:
         """What the compiler calls its first device, such as sm_90; None if its tool does not say."""
+
+
+def ask_tool(tool: str, *arguments: str) -> Answer:
+    """Ask a vendor's tool, for TOOL_SECONDS at most."""
+    return ask([tool, *arguments], seconds=TOOL_SECONDS)
+
+
+def listing_of(tool: str, answer: Answer, devices: Sequence[LocalDevice], lost: Sequence[str] = ()) -> Listing:
+    """What an answer in which `devices` were found says, or why there are none, with what to do."""
+    if devices:
+        return Listing(Ending.ANSWERED, tuple(devices), tuple(lost), addresses=addresses_in(answer.text))
+    if lost:
+        return Listing(Ending.FAILED, lost=tuple(lost))
+    if answer.problem is None and not answer.text.strip():
+        return Listing(Ending.ANSWERED)
+    problem = answer.problem or f"printed no device in a known form: {first_line(answer.text)}"
+    remedy = _OTHERWISE
+    for pattern, action in _REMEDIES:
+        if re.search(pattern, problem):
+            remedy = action
+            break
+    ending = Ending.NO_ANSWER if answer.ending is Ending.NO_ANSWER else Ending.FAILED
+    return Listing(ending, problem=f"{tool} {problem}", remedy=remedy)
+
+
+def addresses_in(text: str) -> frozenset[str]:
+    """The PCI addresses in a text, as sysfs writes them."""
+    found = re.findall(r"\b(?:[0-9a-f]{4})?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\b", text.lower())
+    return frozenset(found)
 
 
 def older_drivers(drivers: Iterable[str], floor: str) -> list[str]:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Any
 
-from flagbench.machine.vendors import LocalDevice, Usage
-from flagbench.system.queries import ask
+from flagbench.machine.vendors import Listing, LocalDevice, Usage, ask_tool, listing_of
+from flagbench.system.queries import Answer, Ending
 from flagbench_core import amd_smi
 
+NAME, TOOL, PCI_VENDOR = "amd", "amd-smi", "0x1002"
+PCI_CLASSES = ("0x0302", "0x0380", "0x12")
+"""Not 0x0300: the graphics of a processor are no accelerator."""
 PLACES = ("/opt/rocm/bin",)
 """Where the tool is installed, often without being on PATH."""
 
 
-def find(path: str) -> tuple[tuple[LocalDevice, ...], str | None]:
+def find(path: str) -> Listing:
     """The devices that `amd-smi static` lists."""
-    listed, problem = _static(path)
+    answer = _static(path)
+    if answer.ending is Ending.MISSING:
+        return Listing(Ending.MISSING)
     found = []
-    for entry in listed:
+    for entry in amd_smi.parse(answer.text):
         memory = entry.get("memory_total_bytes")
         uuid = entry.get("uuid", str(entry["index"]))
         found.append(LocalDevice(entry.get("name", "AMD"), None if memory is None else memory / 2**30, uuid))
-    return tuple(found), problem
+    return listing_of(TOOL, answer, found)
 
 
 def usage(path: str) -> Usage:
@@ -32,15 +36,14 @@ def usage(path: str) -> Usage:
 
 def architecture(path: str) -> str | None:
     """As LLVM calls it, such as gfx942."""
-    return next((entry["architecture"] for entry in _static(path)[0] if "architecture" in entry), None)
+    for entry in amd_smi.parse(_static(path).text):
+        if "architecture" in entry:
+            return str(entry["architecture"])
+    return None
 
 
-def _static(path: str) -> tuple[list[dict[str, Any]], str | None]:
-    tool = shutil.which("amd-smi", path=os.pathsep.join((path, *PLACES)))
+def _static(path: str) -> Answer:
+    tool = shutil.which(TOOL, path=os.pathsep.join((path, *PLACES)))
     if tool is None:
-        return [], None
-    text, problem = ask([tool, "static", "--asic", "--vram", "--json"])
-    if text is None:
-        return [], f"amd-smi {problem}"
-    listed = amd_smi.parse(text)
-    return listed, "amd-smi printed no device in a known form" if text.strip() and not listed else None
+        return Answer(Ending.MISSING)
+    return ask_tool(tool, "static", "--asic", "--vram", "--json")

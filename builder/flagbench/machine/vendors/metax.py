@@ -6,9 +6,11 @@ import os
 import re
 import shutil
 
-from flagbench.machine.vendors import LocalDevice, Usage
-from flagbench.system.queries import ask
+from flagbench.machine.vendors import Listing, LocalDevice, Usage, ask_tool, listing_of
+from flagbench.system.queries import Ending
 
+NAME, TOOL, PCI_VENDOR = "metax", "mx-smi", "0x9999"
+PCI_CLASSES = ("0x03", "0x12")
 PLACES = ("/opt/mxdriver/bin", "/opt/maca/bin")
 """Where the tool is installed, often without being on PATH."""
 _LISTED = (
@@ -18,18 +20,15 @@ _LISTED = (
 )
 
 
-def find(path: str) -> tuple[tuple[LocalDevice, ...], str | None]:
+def find(path: str) -> Listing:
     """The devices that `mx-smi -L` lists, in the forms of its versions 2.1.12 and 2.2.9."""
-    tool = shutil.which("mx-smi", path=os.pathsep.join((path, *PLACES)))
+    tool = shutil.which(TOOL, path=os.pathsep.join((path, *PLACES)))
     if tool is None:
-        return (), None
-    text, problem = ask([tool, "-L"])
-    if text is None:
-        return (), f"mx-smi {problem}"
-    found = tuple(
-        LocalDevice(match["name"], None, match["uuid"]) for match in re.finditer(_LISTED, text, re.MULTILINE)
-    )
-    return found, "mx-smi printed no device in a known form" if text.strip() and not found else None
+        return Listing(Ending.MISSING)
+    answer = ask_tool(tool, "-L")
+    matches = re.finditer(_LISTED, answer.text, re.MULTILINE)
+    found = [LocalDevice(match["name"], None, match["uuid"]) for match in matches]
+    return listing_of(TOOL, answer, found)
 
 
 def usage(path: str) -> Usage:

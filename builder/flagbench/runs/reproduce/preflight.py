@@ -125,7 +125,7 @@ def _devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts) -> I
         what, remedy = "no accelerator was found", "install its driver, or use --on cpu --preset tiny"
         if machine.problem:
             what = f"the accelerators are not known: {machine.problem}"
-            remedy = "run that tool by hand; a persistence daemon keeps a driver loaded that takes seconds to start"
+            remedy = machine.remedy or remedy
         yield Diagnosis(DEVICE, Level.FAIL, what, remedy)
         return
     other = Level.WARN if plan.elsewhere else Level.FAIL

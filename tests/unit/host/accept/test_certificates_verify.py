@@ -35,7 +35,7 @@ from flagbench.verdict.recompute import recompute
 from flagbench_core.exit_codes import ExitCode
 from honest import Pace, honest_record
 from make_replays import REPLAYS
-from unit.host.conftest import Ended, Flagbench
+from unit.host.conftest import Ended, Flagbench, Pci
 from unit.host.verdict.conftest import MEASURED, ROWS
 
 Raw = dict[str, Any]
@@ -120,7 +120,7 @@ def runs(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recor
 
 
 @pytest.fixture
-def h100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def h100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pci: Pci) -> None:
     """A machine with an H100, as its vendor's tool says."""
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
@@ -199,6 +199,57 @@ def test_where_a_check_fails(accept: Callable[[str], Raw], runs: RecordedRuns) -
 def test_where_a_device_is_missing(accept: Callable[[str], Raw], runs: RecordedRuns) -> None:
     assert accept("--case distilbert --gpus 8 --via docker --price 24")["outcome"] == "FAIL"
     assert runs.count == 0
+
+
+LOST = "Unable to determine the device handle for GPU0000:BA:00.0: Unknown Error"
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
+
+
+@pytest.mark.parametrize("options", ["", "--case distilbert:cuda13"])
+@pytest.mark.parametrize(
+    ("script", "outcome", "words"),
+    [
+        (f"echo '{LOST}'; exit 255", "FAIL", LOST),
+        (f"echo '{MISMATCH}'; exit 18", "INCONCLUSIVE", MISMATCH),
+        ("exec /bin/sleep 1000", "INCONCLUSIVE", "nvidia-smi -pm 1"),
+        ("echo No devices were found", "FAIL", "0000:ba:00.0"),
+    ],
+    ids=["lost", "mismatch", "hangs", "none"],
+)
+@pytest.mark.usefixtures("h100")
+def test_where_the_vendors_tool_fails(
+    accept: Callable[[str], Raw],
+    runs: RecordedRuns,
+    pci: Pci,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    outcome: str,
+    words: str,
+    options: str,
+) -> None:
+    monkeypatch.setattr("flagbench.machine.vendors.TOOL_SECONDS", 0.2 if "sleep" in script else 5.0)
+    pci("0000:ba:00.0")
+    (tmp_path / "bin" / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    certificate = accept(options)
+    assert (certificate["outcome"], certificate["facts"]["stack"], runs.count) == (outcome, "cuda13", 0)
+    assert [(check["name"], check["outcome"]) for check in certificate["checks"]] == [("devices", outcome)]
+    assert words in certificate["reason"]
+
+
+@pytest.mark.usefixtures("h100")
+def test_where_one_device_of_two_is_lost(accept: Callable[[str], Raw], runs: RecordedRuns, pci: Pci) -> None:
+    pci("0000:18:00.0", "0000:ba:00.0")
+    certificate = accept("--via docker")
+    assert (certificate["outcome"], certificate["facts"]["gpus"], runs.count) == ("FAIL", 2, 0)
+    assert (certificate["action"]["do"], certificate["action"]["ranks"]) == ("drain", [])
+
+
+@pytest.mark.usefixtures("h100")
+def test_where_a_tool_fails_without_its_devices(flagbench: Flagbench, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "nvidia-smi").write_text(f"#!/bin/sh\necho '{MISMATCH}'\nexit 18\n")
+    ended = flagbench("accept --dry-run")
+    assert (ended.code, MISMATCH in ended.err) == (ExitCode.USAGE, True)
 
 
 @pytest.mark.parametrize("ending", ["interrupted", "not started", "no record"])

@@ -15,6 +15,7 @@ from flagbench.accept.run import run_plan
 from flagbench.errors import FlagbenchError
 from flagbench.records.store import open_store
 from flagbench_core.exit_codes import ExitCode
+from unit.host.conftest import Pci
 
 SMI = """#!/bin/sh
 case "$*" in
@@ -29,7 +30,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="a native ru
 
 
 @pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AcceptancePlan]:
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pci: Pci) -> Callable[..., AcceptancePlan]:
     def plan(
         device: tuple[str, int] | None,
         count: int,

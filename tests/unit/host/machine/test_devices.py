@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from catalogs import CATALOG
-from flagbench.machine import devices
+from flagbench.machine import devices, vendors
 from flagbench.machine.catalog import cards_here, claims_here, stacks_here
 from flagbench.machine.devices import Machine, this_machine, usage_now
 from flagbench.machine.vendors import DeviceState, Usage, metax, nvidia
-from flagbench.system import queries
+from flagbench.system.queries import Ending
 from flagbench_core.exit_codes import ExitCode
-from unit.host.conftest import Flagbench
+from unit.host.conftest import Flagbench, Pci
 
 MXSMI = Path(__file__).parents[2] / "cases" / "telemetry" / "mxsmi"
 HEADER = "name, memory.total [MiB], uuid"
@@ -30,7 +30,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="a native ru
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tool]:
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pci: Pci) -> Iterator[Tool]:
     """`tool("nvidia-smi", *lines)` puts a tool on PATH that prints them for every question, or that is `script`."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -104,7 +104,7 @@ def test_what_amd_smi_prints(tool: Tool, flagbench: Flagbench) -> None:
     [
         ("#!/bin/sh\nexit 9\n", "exit code 9"),
         ("#!/bin/sh\n/bin/sleep 600 &\n/bin/sleep 600\n", "did not answer"),
-        ("#!/bin/sh\necho No devices were found\n", "no device"),
+        ("#!/bin/sh\necho No devices were found\n", "No devices were found"),
         ("#!/bin/sh\nexec /bin/cat /dev/zero\n", "too much"),
         ("#!/no/such/interpreter\n", "cannot be started"),
         ("#!/bin/sh\n", None),
@@ -114,7 +114,7 @@ def test_what_amd_smi_prints(tool: Tool, flagbench: Flagbench) -> None:
 def test_a_tool_that_does_not_answer_fails_no_command(
     tool: Tool, monkeypatch: pytest.MonkeyPatch, script: str, problem: str | None, flagbench: Flagbench
 ) -> None:
-    monkeypatch.setattr(queries, "PATIENCE_S", 0.1 if "sleep" in script else 5.0)
+    monkeypatch.setattr(vendors, "TOOL_SECONDS", 0.1 if "sleep" in script else 5.0)
     tool("nvidia-smi", script=script)
     machine = this_machine()
     assert machine.devices == ()
@@ -122,6 +122,112 @@ def test_a_tool_that_does_not_answer_fails_no_command(
     ended = flagbench("list claims")
     assert (ended.code, len(ended.err.splitlines())) == (ExitCode.OK, 1)
     assert "THIS MACHINE" not in ended.out
+
+
+MISMATCH = "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"
+NO_DRIVER = 'echo; echo "NVIDIA-SMI has failed because it couldn\'t communicate with the NVIDIA driver."; exit 9'
+NOT_ALLOWED = "echo 'Failed to initialize NVML: Insufficient Permissions' >&2; exit 4"
+
+
+@pytest.mark.parametrize(
+    ("script", "ending", "words"),
+    [
+        (MISMATCH, Ending.FAILED, "Driver/library version mismatch"),
+        (NO_DRIVER, Ending.FAILED, "couldn't communicate"),
+        (NOT_ALLOWED, Ending.FAILED, "Insufficient Permissions"),
+        ("exec /bin/sleep 1000", Ending.NO_ANSWER, "did not answer within 0.2 s"),
+    ],
+    ids=["mismatch", "no driver", "not allowed", "hangs"],
+)
+def test_a_tool_that_fails_is_not_missing(
+    tool: Tool,
+    pci: Pci,
+    monkeypatch: pytest.MonkeyPatch,
+    flagbench: Flagbench,
+    script: str,
+    ending: Ending,
+    words: str,
+) -> None:
+    monkeypatch.setattr(vendors, "TOOL_SECONDS", 0.2 if ending is Ending.NO_ANSWER else 5.0)
+    pci("0000:ba:00.0")
+    tool("nvidia-smi", script=f"#!/bin/sh\n{script}\n")
+    machine = this_machine()
+    assert (machine.devices, machine.lost, machine.tool, machine.vendor) == ((), (), ending, "nvidia")
+    assert words in (machine.problem or "")
+    assert words in flagbench("run distilbert --dry-run").err
+    findings = {finding["name"]: finding for finding in flagbench("doctor --json").json["findings"]}
+    assert (findings["accelerator"]["level"], findings["accelerator"]["detail"]) == ("warn", machine.problem)
+    assert findings["accelerator"]["remedy"] == machine.remedy
+
+
+def test_a_row_that_cannot_be_read_is_one_lost_device(tool: Tool, flagbench: Flagbench) -> None:
+    rows = [f"{A100}, 0, 00000000:18:00.0", f"{A100.replace('5bb4', '6cc5')}, 2, 00000000:5D:00.0"]
+    unknown = "[Unknown Error], [Unknown Error], [Unknown Error], 1, 00000000:3A:00.0"
+    tool("nvidia-smi", f"{HEADER}, index, pci.bus_id", rows[0], unknown, rows[1])
+    machine = this_machine()
+    assert (len(machine.devices), machine.visible, machine.problem) == (2, 2, None)
+    assert machine.lost == ("GPU 1 at 0000:3a:00.0 does not answer: [Unknown Error]",)
+    findings = {finding["name"]: finding["level"] for finding in flagbench("doctor --json").json["findings"]}
+    assert (findings["lost devices"], findings["accelerator"]) == ("warn", "ok")
+
+
+@pytest.mark.parametrize("row", ["ERR!, ERR!, ERR!", "NVIDIA A100-SXM4-40GB, [GPU requires reset], GPU-6cc5"])
+def test_the_place_of_a_lost_device_in_an_older_list(row: str) -> None:
+    text = "\n".join([HEADER, A100, row, A100])
+    assert len(nvidia.parse_devices(text)) == 2
+    assert [words[: len("GPU 1 ")] for words in nvidia.parse_lost(text)] == ["GPU 1 "]
+
+
+@pytest.mark.parametrize("words", ["Unable to determine the device handle for GPU0000:BA:00.0: Unknown Error", ""])
+def test_a_tool_that_lists_none_for_a_lost_device(tool: Tool, words: str) -> None:
+    tool("nvidia-smi", script=f"#!/bin/sh\necho '{words}'\nexit 15\n")
+    machine = this_machine()
+    assert (machine.devices, len(machine.lost), machine.vendor) == ((), 1, "nvidia")
+    assert words in machine.lost[0]
+
+
+FIRST, SECOND = "0000:18:00.0", "0000:3a:00.0"
+
+
+@pytest.mark.parametrize(
+    ("rows", "lost"),
+    [
+        ([f"{A100}, 0, 00000000:18:00.0"], 1),
+        ([A100], 1),
+        ([A100, A100.replace("5bb4", "6cc5")], 0),
+        ([A100.replace("A100-SXM4-40GB", "A100-SXM4-40GB MIG 1g.5gb")], 0),
+        (["No devices were found"], 2),
+    ],
+)
+def test_sysfs_shows_what_the_tool_does_not_list(tool: Tool, pci: Pci, rows: list[str], lost: int) -> None:
+    pci(FIRST, SECOND)
+    pci("0000:5d:00.0", driver="vfio-pci")  # a virtual machine's
+    pci("0000:00:1f.0", kind="0x030000", driver=None)  # an old card for a screen
+    pci("0000:c0:00.0", kind="0x068000")  # a switch
+    pci("0000:04:00.0", vendor="0x1a03")  # another vendor's
+    tool("nvidia-smi", *rows)
+    machine = this_machine()
+    assert (len(machine.lost), machine.vendor) == (lost, "nvidia")
+    if "18:00.0" in rows[0]:
+        assert SECOND in machine.lost[0]
+
+
+def test_a_job_may_have_a_part_of_the_devices(tool: Tool, pci: Pci, monkeypatch: pytest.MonkeyPatch) -> None:
+    pci(FIRST, SECOND)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    tool("nvidia-smi", A100)
+    assert this_machine().lost == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "vendor", "kind"), [("amd-smi", "0x1002", "0x120000"), ("mx-smi", "0x9999", "0x030200")]
+)
+def test_the_devices_of_each_vendor_are_known_in_sysfs(
+    tool: Tool, pci: Pci, name: str, vendor: str, kind: str
+) -> None:
+    pci(FIRST, vendor=vendor, kind=kind)
+    tool(name, script="#!/bin/sh\nexit 1\n")
+    assert (this_machine().tool, this_machine().vendor) == (Ending.FAILED, {"a": "amd", "m": "metax"}[name[0]])
 
 
 def test_a_second_tool_is_asked_if_the_first_fails(tool: Tool) -> None:

@@ -204,7 +204,7 @@ def test_more_descriptors_than_select_takes(run: Run) -> None:
         while not opened or opened[-1] < 1100:
             opened.append(os.open(os.devnull, os.O_RDONLY))
         assert run("print(json.dumps({'schema': 'record/v1'}))").record == b'{"schema": "record/v1"}\n'
-        assert queries.ask(["echo", "yes"]) == ("yes\n", None)
+        assert queries.ask(["echo", "yes"]).text == "yes\n"
     finally:
         for descriptor in opened:
             os.close(descriptor)
