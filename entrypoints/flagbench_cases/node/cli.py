@@ -74,7 +74,7 @@ def build_parser() -> Parser:
         allow_abbrev=False,
     )
     parser.add_case()
-    parser.add_argument("--version", action="version", version="%%(prog)s %s" % __version__)
+    parser.add_argument("--version", action="version", version="flagbench %s" % __version__)
     job = parser.add_argument_group("job")
     job.add_argument("--nodes", type=_count, default=1, metavar="N", help="number of nodes (default 1)")
     job.add_argument(

@@ -112,8 +112,12 @@ def render(progress: Heartbeat, facts: str = "", sensors: str = "", columns: Opt
     if progress.total:
         tail = " %d/%d" % (progress.done, progress.total)
     if math.isfinite(progress.loss):
-        # Once the steps are over this is beside the record's loss, the mean of the last ones.
-        tail += "  %s %.4f" % ("loss" if progress.phase in STEPPING else "loss of the last step", progress.loss)
+        if progress.phase in STEPPING:
+            tail += "  loss %.4f" % progress.loss
+        elif not progress.total:
+            # Once the steps are over this is beside the record's loss, the mean of the last ones. An evaluation's bar
+            # needs the space.
+            tail += "  loss of the last step %.4f" % progress.loss
     for more in (facts, sensors):
         tail += "  " + more if more else ""
     width = WIDTH

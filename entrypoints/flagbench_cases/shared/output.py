@@ -8,6 +8,7 @@ import tempfile
 from typing import Optional
 
 from flagbench_cases.shared.errors import CaseError, UsageError
+from flagbench_cases.shared.system import in_image
 from flagbench_core.exit_codes import ExitCode
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -101,7 +102,16 @@ def check_folder(what: str, folder: str) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         words = "%s cannot be written: %s (%s)" % (what, folder, os.strerror(error.errno or 0))
-        raise UsageError(words, "use a folder in which this user may create files") from None
+        raise UsageError(words, _folder_remedy()) from None
+
+
+def _folder_remedy() -> str:
+    if in_image():
+        return (
+            "use a folder in which uid %d may create files, or run the container as the folder's owner: "
+            '`docker run --user "$(id -u):$(id -g)" ...`' % os.getuid()
+        )
+    return "use a folder in which this user may create files"
 
 
 def _link_or_claim(part: str, path: str) -> None:

@@ -95,7 +95,7 @@ def test_help_and_version_end_well(capsys: pytest.CaptureFixture[str]) -> None:
         assert caught.value.code == 0
     printed = capsys.readouterr().out
     assert "distilbert" in printed
-    assert printed.splitlines()[-1] == "python -m flagbench_cases %s" % __version__
+    assert printed.splitlines()[-1] == "flagbench %s" % __version__
 
 
 def test_an_image_names_its_own_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +109,7 @@ def test_an_image_names_its_own_command(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "glm" not in printed
     with pytest.raises(SystemExit):
         cli.parse(["distilbert", "--version"])
-    assert capsys.readouterr().out == "docker run IMAGE %s\n" % __version__
+    assert capsys.readouterr().out == "flagbench %s\n" % __version__
     with refuses(UsageError) as caught:
         cli.parse(["distilbert", "--no-such"])
     assert caught.value.remedy == "see docker run IMAGE --help"

@@ -35,6 +35,7 @@ def at(phase: str = "train", done: int = 0, total: int = 0, loss: float = NAN) -
         (at("measure", 0, 4), "measure [" + "." * 28 + "] 0/4"),
         (at("train", 2, 4, 0.43214), "train  [" + "#" * 14 + "." * 14 + "] 2/4  loss 0.4321"),
         (at("done", 0, 0, 0.43214), "done   loss of the last step 0.4321"),
+        (at("eval", 2, 4, 0.43214), "eval   [" + "#" * 14 + "." * 14 + "] 2/4"),
         (at("eval", 9, 4), "eval   [" + "#" * 28 + "] 9/4"),
         (at("train", 1, 0, float("inf")), "train  "),
     ],

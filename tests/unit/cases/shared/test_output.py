@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flagbench_cases.shared import output
-from flagbench_cases.shared.errors import CaseError
+from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_core.exit_codes import ExitCode
 from unit.cases.refusal import refuses
 
@@ -69,6 +69,18 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
         with refuses(CaseError, folder, code=ExitCode.NOT_STORED) as caught:
             output.write_file(folder, "r.json", "line")
         assert "stdout" in caught.value.remedy
+
+
+def test_in_an_image_the_remedy_is_the_user_of_docker_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("x")
+    with refuses(UsageError) as native:
+        output.check_folder("--out", str(tmp_path / "file"))
+    assert "--user" not in native.value.remedy
+    monkeypatch.setenv("FLAGBENCH_CONTEXT_DIGEST", "sha256:" + "c" * 64)
+    with refuses(UsageError) as in_image:
+        output.check_folder("--out", str(tmp_path / "file"))
+    assert "uid %d" % os.getuid() in in_image.value.remedy
+    assert "docker run --user" in in_image.value.remedy
 
 
 def test_a_full_disk_leaves_nothing_behind(tiny_disk: Path) -> None:
