@@ -47,8 +47,8 @@ def require_locked(stack: Stack, lock: Lock, options: BuildOptions) -> None:
     if open_ends and not options.allow_unlocked:
         raise FlagbenchError(
             f"the lock of {stack.name} leaves unresolved: {', '.join(open_ends)}",
-            remedy=f"resolve it with `flagbench lock {stack.name}` where a network is{name_it}, "
-            "or build what is not pinned with --allow-unlocked",
+            remedy=f"resolve it with `flagbench lock {stack.name}` on a machine with network access{name_it}, "
+            "or build without these pins: --allow-unlocked",
         )
 
 

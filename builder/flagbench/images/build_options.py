@@ -81,8 +81,8 @@ def _require_url(url: str, option: str) -> None:
         valid = False
     if not (valid and url.isascii() and url.isprintable()) or _UNSAFE.search(url):
         raise FlagbenchError(
-            f"{option} is not a URL of http or https",
-            remedy="write it like https://mirror.example/simple; percent-encode what a URL cannot hold",
+            f"{option} is not an http or https URL",
+            remedy="write it like https://mirror.example/simple; percent-encode special characters",
         )
 
 

@@ -24,7 +24,10 @@ VERSION_SECONDS = 10.0
 # Saving or committing an image of tens of GB keeps the engine silent for minutes.
 _REQUEST_SECONDS = 3600
 
-_CHECK = "start Docker (`systemctl start docker`), look into its log, or name another engine with DOCKER_HOST"
+_CHECK = (
+    "start Docker (`systemctl start docker`), check its log (`journalctl -u docker`), or name another engine with "
+    "DOCKER_HOST"
+)
 _JOIN = "join its group (`sudo usermod -aG docker $USER`, then log in again), or name another engine with DOCKER_HOST"
 
 

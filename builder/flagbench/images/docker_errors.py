@@ -18,7 +18,10 @@ _DENIED = (
     r"(?i)unauthorized|authentication required|access denied|access forbidden|no basic auth|insufficient_scope"
     r"|authorization failed|status(?: code)?:? 40[13]|toomanyrequests"
 )
-_OTHER_BASE = "name another with --base, or load the vendor's archive with `docker load` and name that image"
+_OTHER_BASE = (
+    "check its name and the engine's network and proxy, or load the image from a file (`docker load`) and name it "
+    "with --base"
+)
 _HINTS = ("View build details", "See 'docker")
 """How lines begin that may follow docker's reason."""
 

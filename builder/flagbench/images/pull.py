@@ -76,7 +76,13 @@ def find_in_bucket(image: str, bucket: str | None) -> BucketImage:
         )
     case, stack = resolve_image(image, load_catalog(claims=False))
     require_base(stack)
-    name, _, tag = image_of(case.name, stack.name).partition(":")
+    local_name = image_of(case.name, stack.name)
+    if not is_in_bucket(bucket):
+        raise FlagbenchError(
+            f"--from {brief(bucket)} is not a bucket",
+            remedy=f"write s3://BUCKET; from a registry, use `docker pull HOST[/PATH]/{local_name}`",
+        )
+    name, _, tag = local_name.partition(":")
     return BucketImage(parse_image_bucket(bucket), name, tag, None)
 
 

@@ -137,7 +137,13 @@ def push_to_bucket(source: LocalImage, bucket: ImageBucket, engine: DockerEngine
     blobs: list[PushedBlob] = []
 
     def put(blob: Descriptor, path: Path) -> None:
-        blobs.append(PushedBlob(blob.digest, blob.size, bucket.put_blob(blob, path, progress)))
+        how = bucket.put_blob(blob, path, progress)
+        blobs.append(PushedBlob(blob.digest, blob.size, how))
+        short = blob.digest.removeprefix("sha256:")[:12]
+        if how == "present":
+            progress.note(f"{short} is in the bucket already")
+        elif how == "copied":
+            progress.note(f"{short} was copied from another image of the bucket")
 
     with blob_folder() as folder:
         manifest = msgspec.json.encode(read_archive(engine.save(source.info.id), folder, put))

@@ -73,6 +73,6 @@ def engine_refusal(text: str) -> FlagbenchError:
 def missing_image(image: str, built_by: str | None) -> FlagbenchError:
     """The engine has no such image; `built_by` is what to build it from, where flagbench can."""
     remedy = (
-        f"build it: flagbench build {built_by}" if built_by else "pull, load or build it first; nothing is pulled"
+        f"build it: `flagbench build {built_by}`" if built_by else "pull, load or build it first; nothing is pulled"
     )
     return FlagbenchError(f"there is no image {image} here", remedy=remedy)

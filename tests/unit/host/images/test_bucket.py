@@ -95,6 +95,7 @@ def test_only_what_nobody_uses_is_removed(tmp_path: Path, monkeypatch: pytest.Mo
     [
         ("distilbert:cpu", None),
         ("distilbert:cpu", "s3://lab/prefix"),
+        ("distilbert:cpu", "registry.example:5000/team"),
         ("nothing:cpu", "s3://lab"),
         ("s3://lab/flagbench/distilbert:cpu", "s3://lab"),
     ],
@@ -103,6 +104,13 @@ def test_what_cannot_be_pulled(image: str, bucket: str | None) -> None:
     with pytest.raises(FlagbenchError) as caught:
         find_in_bucket(image, bucket)
     assert caught.value.code is ExitCode.USAGE
+
+
+def test_from_a_registry_docker_pulls() -> None:
+    with pytest.raises(FlagbenchError) as caught:
+        find_in_bucket("distilbert:cpu", "registry.example:5000/team")
+    assert "docker pull" in caught.value.remedy
+    assert "flagbench/distilbert:cpu" in caught.value.remedy
 
 
 def test_an_image_is_named_by_its_bucket() -> None:

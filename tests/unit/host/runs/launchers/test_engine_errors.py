@@ -49,5 +49,5 @@ def test_a_refusal_says_what_to_do(code: ExitCode) -> None:
 
 def test_a_missing_image_says_what_to_type() -> None:
     ours = missing_image("flagbench/distilbert:cpu", "distilbert:cpu")
-    assert (ours.code, ours.remedy) == (ExitCode.USAGE, "build it: flagbench build distilbert:cpu")
+    assert (ours.code, ours.remedy) == (ExitCode.USAGE, "build it: `flagbench build distilbert:cpu`")
     assert "flagbench build" not in missing_image("other:1", None).remedy
