@@ -39,7 +39,7 @@ GROUPS = {
         "job": "Print a Kubernetes job that runs a case, for `kubectl apply -f -`.",
     },
     "For those who publish": {
-        "render": "Show how images are made.",
+        "render": "Print an image's Dockerfiles, or write its build directories.",
         "lock": "Lock the packages and the base of stacks, by hash.",
         "push": "Push an image with its fixed tag and the moving ones.",
         "manifests": "Generate the image side's copies of the manifests, in a checkout.",

@@ -22,7 +22,7 @@ def command(
     images: Annotated[
         list[str],
         typer.Argument(
-            metavar="CASE:STACK|STACK...",
+            metavar="CASE:STACK|STACK",
             autocompletion=complete.images,
             help="For example distilbert:cpu; a stack alone is what its cases are built on.",
         ),

@@ -91,12 +91,26 @@ def _row(entry: Case | Stack | DeviceModel | Claim, catalog: Catalog) -> tuple[s
         return *texts, entry.gate, entry.formula or "none"
     if isinstance(entry, Stack):
         aliases = ", ".join(alias for alias in entry.aliases if alias != entry.name)
-        return entry.name, aliases, ", ".join(entry.runs), entry.base_image or "none"
+        return entry.name, aliases, _cases_text(entry, catalog), _base_text(entry)
     if isinstance(entry, DeviceModel):
         peaks = (f"{entry.flops[name] / 1e12:g} TFLOP/s" if name in entry.flops else "" for name in ("bf16", "fp8"))
         stacks = ", ".join(stack.name for stack in catalog.stacks.values() if entry in stack.accelerators)
         return entry.id, entry.name, f"{entry.memory_gib:g} GiB", *peaks, stacks
     return entry.id, entry.title, entry.stack or "none", _gate_value(entry, catalog.cases[entry.case])
+
+
+def _cases_text(stack: Stack, catalog: Catalog) -> str:
+    """The cases that a stack runs."""
+    if set(stack.runs) == set(catalog.cases):
+        return f"all {len(catalog.cases)} cases"
+    return ", ".join(stack.runs)
+
+
+def _base_text(stack: Stack) -> str:
+    """The base of a stack's images, or how it runs without a public one."""
+    if stack.base is None:
+        return "no image: runs natively"
+    return stack.base.image or "not public: build with --base"
 
 
 def _gate_value(claim: Claim, case: Case) -> str:

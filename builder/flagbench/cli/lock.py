@@ -28,7 +28,7 @@ _progress = partial(typer.echo, err=True)
 def command(
     stacks: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[STACK]...", autocompletion=complete.stacks, help="Stacks, by name or alias."),
+        typer.Argument(metavar="STACK", autocompletion=complete.stacks, help="Stacks, by name or alias."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every stack of the catalog.")] = False,
     check: Annotated[
@@ -37,15 +37,15 @@ def command(
     upgrade: Annotated[
         bool,
         typer.Option(
-            "--upgrade", help="Take the newest versions, and ask for the base again, instead of keeping the lock's."
+            "--upgrade", help="Take the newest versions and the base's current digest instead of keeping the lock's."
         ),
     ] = False,
     base_digest: Annotated[
         str | None,
         typer.Option(
             metavar="sha256:...",
-            help="The base's digest, where its registry cannot be asked from here; the image's id where the stack "
-            "has no public base.",
+            help="The base's digest, if its registry cannot be reached from here; the image's id if the stack has "
+            "no public base.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -53,7 +53,7 @@ def command(
     """Lock the packages and the base of stacks, by hash.
 
     Packages are resolved by uv, with its own settings (UV_DEFAULT_INDEX, UV_INDEX, SSL_CERT_FILE), the base by
-    `docker manifest inspect`, with the accounts of `docker login`. What cannot be asked from here is written as
+    `docker manifest inspect`, with the accounts of `docker login`. What cannot be looked up is written as
     unresolved, with the reason, and the command exits 15; `flagbench build` refuses such a lock without
     --allow-unlocked. --check exits 2 where a lock is missing, malformed or stale.
 

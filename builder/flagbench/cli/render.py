@@ -35,7 +35,7 @@ def command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how images are made.
+    """Print an image's Dockerfiles, or write its build directories.
 
     Prints the Dockerfile of a stack; for a case on a stack, that of the stack and then its own. With -o it writes
     DIR/stack and DIR/CASE, complete build directories, which must not exist. --all refreshes the committed

@@ -27,7 +27,7 @@ def command(
     record: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RECORD|SERIES]",
+            metavar="RECORD|SERIES",
             autocompletion=complete.runs,
             help=f"Make the page of this one alone. {RECORD_HELP} {SERIES_HELP}",
         ),

@@ -130,7 +130,7 @@ def export_records(
 @app.command("show")
 def show_record(
     record: Annotated[
-        str, typer.Argument(metavar="[RECORD]", autocompletion=complete.records, help=RECORD_HELP)
+        str, typer.Argument(metavar="RECORD", autocompletion=complete.records, help=RECORD_HELP)
     ] = "last",
     store: StoreOption = None,
     wide: WideOption = False,
@@ -159,7 +159,7 @@ def push_records(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[OUT|FILE...]",
+            metavar="OUT|FILE",
             help="Folders of --out, or records; by default what runs of this user could not store.",
         ),
     ] = None,
@@ -199,7 +199,7 @@ def push_records(
 def list_series(
     series: Annotated[
         str | None,
-        typer.Argument(metavar="[SERIES]", autocompletion=complete.series, help="Print this one, as JSON."),
+        typer.Argument(metavar="SERIES", autocompletion=complete.series, help="Print this one, as JSON."),
     ] = None,
     store: StoreOption = None,
     wide: WideOption = False,

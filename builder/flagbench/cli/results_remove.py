@@ -23,7 +23,7 @@ def command(
     records: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RECORD...]",
+            metavar="RECORD",
             autocompletion=complete.records,
             help="Ids, their beginnings or last 8 digits, last or last~1.",
         ),

@@ -37,7 +37,7 @@ def command(
     records: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RECORD|SERIES]...",
+            metavar="RECORD|SERIES",
             autocompletion=complete.runs,
             help=f"{RECORD_HELP} {SERIES_HELP} Default: last. Five runs or more give an interval between runs.",
         ),

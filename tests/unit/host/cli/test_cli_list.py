@@ -27,6 +27,14 @@ def test_tables_are_aligned_where_there_is_no_terminal(flagbench: Flagbench) -> 
     assert k100[:column].split()[-1] == "none"
 
 
+def test_stacks_say_what_they_run_and_how_they_get_a_base(flagbench: Flagbench) -> None:
+    rows = {line.split()[0]: line for line in flagbench("list stacks").out.splitlines()}
+    assert rows["cpu"].endswith("debian:bookworm-slim")
+    assert "all 10 cases" in rows["cpu"]
+    assert "--base" in rows["c500-maca2.18"]
+    assert rows["rocm"].endswith("no image: runs natively")
+
+
 def test_json_has_the_kinds_asked_for(flagbench: Flagbench) -> None:
     everything = flagbench("list --json").json
     assert list(everything) == ["cases", "stacks", "devices", "claims"]
