@@ -24,7 +24,7 @@ import torch.distributed as dist
 from flagbench_cases.contract import Context
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 from warmup import warm
 

@@ -25,7 +25,7 @@ import torch
 import torch.distributed
 
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 
 INFER = "infer"

@@ -24,7 +24,7 @@ from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.shared import manifests
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 from flagbench_core import config as configuration
 

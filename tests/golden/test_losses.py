@@ -28,8 +28,8 @@ import pytest
 import torch
 
 from flagbench_cases.rank.train_loop import Plan
-from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.manifests import load_case
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step
 from flagbench_core.config import merge
 from running import need_imports

@@ -29,7 +29,7 @@ import time
 import traceback
 from typing import Any, Callable, Dict, Optional
 
-from flagbench_cases.shared import output, tf32
+from flagbench_cases.shared import output, tf32_environment
 from flagbench_cases.shared.manifests import package_of
 
 STEPS = 10_000  # more than anyone asks for
@@ -115,7 +115,7 @@ def ours(config: Dict[str, Any], folder: str, device: Any, turns: Turns) -> None
     from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
     from flagbench_cases.rank.probe import CollectiveProbe
     from flagbench_cases.rank.train_loop import Plan, TrainLoop
-    from flagbench_cases.shared.layout import Layout
+    from flagbench_cases.shared.parallel_layout import Layout
     from flagbench_cases.shared.spool import RankSpool
 
     spool, probe = RankSpool(folder, 0), CollectiveProbe(device.clock)
@@ -182,7 +182,7 @@ def main(side: str, folder: str, core: int) -> int:
     """
     stdout = output.keep_stdout()  # libraries print there too
     config = read_config(folder)
-    tf32.prepare_environment(os.environ, config["precision"])  # before torch is imported
+    tf32_environment.prepare_environment(os.environ, config["precision"])  # before torch is imported
     importlib.import_module(
         "flagbench_cases.cases.%s.workload" % package_of(config["case"])
         if side == "ours"
@@ -214,11 +214,11 @@ def run(side: str, config: Dict[str, Any], folder: str, stdout: int) -> None:
     try:
         import torch
 
-        from flagbench_cases.engines import precision
+        from flagbench_cases.engines import precision_switches
         from flagbench_cases.rank.device import open_device
         from flagbench_cases.shared.manifests import load_stack
 
-        precision.set_switches(config["precision"])
+        precision_switches.set_switches(config["precision"])
         device = open_device(load_stack(config["stack"]), 0)
         if device.kind == "cpu":
             torch.set_num_threads(1)

@@ -26,9 +26,9 @@ from flagbench.records.scalars import SHORT_ID
 from flagbench.records.store_keys import Place, check_record_id, parse_key, prefix
 from flagbench.system.user_folders import data_folder
 from flagbench_core.exit_codes import ExitCode
-from flagbench_core.layout import AddressError, folder_of
 from flagbench_core.redaction import redact
 from flagbench_core.s3 import parse_address
+from flagbench_core.store_layout import AddressError, folder_of
 
 STORE_VARIABLE = "FLAGBENCH_STORE"
 Item = TypeVar("Item")

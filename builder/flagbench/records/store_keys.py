@@ -1,4 +1,4 @@
-"""The keys of a store, made and read by the templates of flagbench_core.layout."""
+"""The keys of a store, made and read by the templates of flagbench_core.store_layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flagbench.console.terminal import brief
 from flagbench.records.blobs import StoreError
 from flagbench.records.read import date_fault
 from flagbench.records.scalars import RECORD_ID, RUN_ID
-from flagbench_core import layout
+from flagbench_core import store_layout
 from flagbench_core.exit_codes import ExitCode
 
 _RECORD_ID = re.compile(RECORD_ID)
@@ -39,7 +39,7 @@ class Place:
     @property
     def key(self) -> str:
         """The path of the record below the store."""
-        return layout.RECORD.format(**vars(self))
+        return store_layout.RECORD.format(**vars(self))
 
     @property
     def problem(self) -> str | None:
@@ -62,30 +62,30 @@ class BundlePlace:
     @property
     def key(self) -> str:
         """The path of the bundle below the store."""
-        return layout.BUNDLE.format(**vars(self))
+        return store_layout.BUNDLE.format(**vars(self))
 
 
 def parse_key(key: str) -> Place | None:
     """The parts of a key; None for one that is not of the layout. What is wrong with one of them is its `problem`."""
-    match = _pattern(layout.RECORD, record_id=_ANY).fullmatch(key)
+    match = _pattern(store_layout.RECORD, record_id=_ANY).fullmatch(key)
     return None if match is None else Place(**match.groupdict())
 
 
 def parse_bundle_key(key: str) -> BundlePlace | None:
     """The parts of a bundle's key; None for one that is not of the layout."""
-    match = _pattern(layout.BUNDLE).fullmatch(key)
+    match = _pattern(store_layout.BUNDLE).fullmatch(key)
     return None if match is None else BundlePlace(match["record_id"], int(match["node"]), match["sha256"])
 
 
 def bundles_prefix(record_id: str | None = None) -> str:
     """The folder, ending in a slash, of the bundles of a record, or of all."""
-    return _folder(layout.BUNDLE, record_id=record_id)
+    return _folder(store_layout.BUNDLE, record_id=record_id)
 
 
 def prefix(**known: str | None) -> str:
     """The folder, ending in a slash, of all records of `case`, or of `case` and `stack`; None is any."""
     parts = []
-    for part in layout.RECORD.split("/"):
+    for part in store_layout.RECORD.split("/"):
         names = re.findall(r"{(\w+)}", part)
         if any(known.get(name) is None for name in names):
             break
@@ -95,29 +95,29 @@ def prefix(**known: str | None) -> str:
 
 def checksum_name(name: str) -> str:
     """The name of the checksum beside the file `name`."""
-    return layout.CHECKSUM.format(name=name)
+    return store_layout.CHECKSUM.format(name=name)
 
 
 def checksum_text(content: bytes, name: str) -> bytes:
     """The content of that checksum, as `sha256sum -c` reads it."""
-    return layout.CHECKSUM_TEXT.format(sha256=hashlib.sha256(content).hexdigest(), name=name).encode()
+    return store_layout.CHECKSUM_TEXT.format(sha256=hashlib.sha256(content).hexdigest(), name=name).encode()
 
 
 def series_key(series_id: str, part: str | None = None) -> str:
     """The path below the store of a series, or of a part of one that has not ended."""
     if part is None:
-        return layout.SERIES.format(series_id=series_id)
-    return layout.SERIES_PART.format(series_id=series_id, part=part)
+        return store_layout.SERIES.format(series_id=series_id)
+    return store_layout.SERIES_PART.format(series_id=series_id, part=part)
 
 
 def series_prefix(series_id: str | None = None) -> str:
     """The folder, ending in a slash, of all series, or of the parts of one that has not ended."""
-    return _folder(layout.SERIES_PART, series_id=series_id)
+    return _folder(store_layout.SERIES_PART, series_id=series_id)
 
 
 def parse_series_key(key: str) -> str | None:
     """The id of the series that a key belongs to, ended or not; None for a key outside the layout."""
-    match = _pattern(layout.SERIES).fullmatch(key) or _pattern(layout.SERIES_PART).fullmatch(key)
+    match = _pattern(store_layout.SERIES).fullmatch(key) or _pattern(store_layout.SERIES_PART).fullmatch(key)
     return None if match is None else match["series_id"]
 
 

@@ -19,8 +19,8 @@ from flagbench.records.store_keys import BundlePlace, bundles_prefix, parse_bund
 from flagbench.system.files import read_file, reason, write_atomically
 from flagbench.system.user_folders import data_folder
 from flagbench_core.exit_codes import ExitCode
-from flagbench_core.layout import ADDRESS_SUFFIX
 from flagbench_core.scratch import scratch
+from flagbench_core.store_layout import ADDRESS_SUFFIX
 
 _RUN = ".run-"
 """Begins the name of the folder of a run that has not ended."""

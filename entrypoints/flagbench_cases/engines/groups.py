@@ -5,7 +5,7 @@ from typing import Any, Dict
 
 import torch.distributed as dist
 
-from flagbench_cases.shared.layout import AXES, Layout
+from flagbench_cases.shared.parallel_layout import AXES, Layout
 
 
 def make_groups(layout: Layout, rank: int, limit: datetime.timedelta) -> Dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, Sequence
 import torch
 
 from flagbench_cases.contract import Isolated
-from flagbench_cases.engines.precision import FP8, scaled_product, set_switches
+from flagbench_cases.engines.precision_switches import FP8, scaled_product, set_switches
 
 DTYPES = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 SEED = 20260101

@@ -4,7 +4,7 @@ import signal
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from flagbench_cases.record.evidence import OK, Outcome
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.processes import describe_exit
 from flagbench_core.exit_codes import ExitCode
 

@@ -22,12 +22,12 @@ from flagbench_cases.node.outcome import may_be_secondary, outcome_of
 from flagbench_cases.node.placement import Placement
 from flagbench_cases.node.progress import Bar
 from flagbench_cases.record.evidence import OK, Evidence, Outcome, read_spool
-from flagbench_cases.shared import processes, tf32, user_home
+from flagbench_cases.shared import processes, tf32_environment, user_home
 from flagbench_cases.shared.errors import CaseError, system_error
 from flagbench_cases.shared.interpreter import child_environment
 from flagbench_cases.shared.interruption import Interruption
-from flagbench_cases.shared.layout import layout_of
 from flagbench_cases.shared.manifests import load_case
+from flagbench_cases.shared.parallel_layout import layout_of
 from flagbench_cases.telemetry.energy import Stretch
 from flagbench_cases.telemetry.latest import sensors_text
 from flagbench_cases.telemetry.summary import read_start, summarise
@@ -187,7 +187,7 @@ class Run:
         # The platform's RANK or WORLD_SIZE would conflict with those of the launcher.
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
             env.pop(name, None)
-        tf32.prepare_environment(env, self.config["precision"])
+        tf32_environment.prepare_environment(env, self.config["precision"])
         if self.stack["device"]["kind"] != "cpu":
             for name, value in load_case(self.config["case"]).get("environment", {}).items():
                 env.setdefault(name, value)

@@ -1,4 +1,4 @@
-"""A conversion or a check in a process of its own: see job.py.
+"""A conversion or a check in a process of its own: see child_main.py.
 
 The parent stays able to report whatever happens to it: a crash in a file format's library, an out-of-memory kill, an
 interruption, upon which the child is killed.
@@ -81,7 +81,7 @@ def _follow(folder: str, interruption: Interruption) -> int:
     user_home.prepare(env, os.path.join(folder, "home"))
     # A new session: Ctrl-C is handled by this process. Output of libraries goes to stderr.
     child = subprocess.Popen(
-        [sys.executable, *python_module.options("flagbench_cases.prepare.job"), folder],
+        [sys.executable, *python_module.options("flagbench_cases.prepare.child_main"), folder],
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=2,

@@ -20,7 +20,7 @@ from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.checkpoint_facts import GENERATORS, NOT_SHARED, REMEDY, TENSORS
 from flagbench_cases.shared.errors import CaseError, DataError, UsageError
 from flagbench_cases.shared.files import open_file, pieces
-from flagbench_cases.shared.layout import layout_of
+from flagbench_cases.shared.parallel_layout import layout_of
 
 
 class Checkpoint(NamedTuple):

@@ -9,14 +9,20 @@ from typing import Any, Callable, Dict, Optional
 import torch
 
 from flagbench_cases.contract import Context, InferWorkload, MeasureWorkload, TrainWorkload
-from flagbench_cases.engines import apex, precision
+from flagbench_cases.engines import apex, precision_switches
 from flagbench_cases.engines.groups import make_groups
 from flagbench_cases.rank import checkpoint, matmul_peak
 from flagbench_cases.rank.device import open_device
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
-from flagbench_cases.rank.job import Job, check_same_configuration, collect_spools, keep_nccl_log, nccl_networks
 from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan, RoofsLoop
 from flagbench_cases.rank.probe import CollectiveProbe
+from flagbench_cases.rank.rank_group import (
+    Job,
+    check_same_configuration,
+    collect_spools,
+    keep_nccl_log,
+    nccl_networks,
+)
 from flagbench_cases.rank.repeats import Repeater
 from flagbench_cases.rank.software import software
 from flagbench_cases.rank.stopwatch import now
@@ -24,8 +30,8 @@ from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.rank.waiting import ProcessorTime
 from flagbench_cases.shared import interpreter
 from flagbench_cases.shared.errors import UsageError
-from flagbench_cases.shared.layout import layout_of
 from flagbench_cases.shared.manifests import package_of
+from flagbench_cases.shared.parallel_layout import layout_of
 from flagbench_cases.shared.spool import RankSpool
 from flagbench_cases.shared.system import host_name
 from flagbench_cases.telemetry.summary import read_start
@@ -42,7 +48,7 @@ class RankRun:
         self.spool = spool
         self.started = started
         self.local_rank = int(os.environ["LOCAL_RANK"])
-        precision.set_switches(self.config["precision"])
+        precision_switches.set_switches(self.config["precision"])
         unusable = apex.hide_if_unusable()
         self.unused = {"apex": unusable} if unusable else {}
         self.device = open_device(plan["stack"], self.local_rank)
@@ -91,7 +97,7 @@ class RankRun:
             device=dict(device.describe(self.local_rank), **uuid_of(monitored, self.local_rank)),
             driver=monitored.get("driver_version"),
         )
-        spool.fact("precision", **precision.prove(device.torch, self.config["precision"]))
+        spool.fact("precision", **precision_switches.prove(device.torch, self.config["precision"]))
         if self.job.rank == 0:
             spool.fact("software", **software(device.kind, self.config["precision"]), **self.unused)
 

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step, repeat
 from flagbench_core.evidence import roofs
 from flagbench_core.evidence.columns import (

@@ -4,7 +4,7 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from flagbench_cases.record.time_of_day import ClockReading
-from flagbench_cases.shared.layout import Layout, layout_of
+from flagbench_cases.shared.parallel_layout import Layout, layout_of
 from flagbench_core.config import digest
 from flagbench_core.evidence.section import kind_of
 

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Protocol
 from flagbench_cases.shared import files, output
 from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_cases.shared.redaction import redact
-from flagbench_core import layout
+from flagbench_core import store_layout
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.s3 import Bucket, S3Error, parse_address, put_file
 
@@ -66,8 +66,8 @@ class FolderStore:
         """
         folder, name = os.path.split(os.path.join(self.root, record_key(record)))
         sha256 = hashlib.sha256((line + "\n").encode("utf-8")).hexdigest()
-        checksum = layout.CHECKSUM_TEXT.format(sha256=sha256, name=name)
-        output.write_file(folder, layout.CHECKSUM.format(name=name), checksum.rstrip("\n"))
+        checksum = store_layout.CHECKSUM_TEXT.format(sha256=sha256, name=name)
+        output.write_file(folder, store_layout.CHECKSUM.format(name=name), checksum.rstrip("\n"))
         return output.write_file(folder, name, line)
 
     def put_bundle(self, record_id: str, bundle: Bundle) -> str:
@@ -127,20 +127,20 @@ def open_store(url: Optional[str]) -> Optional[Store]:
     if url.lower().startswith("s3:"):
         return BucketStore(url)
     try:
-        return FolderStore(os.path.abspath(layout.folder_of(url)))
-    except layout.AddressError as error:
+        return FolderStore(os.path.abspath(store_layout.folder_of(url)))
+    except store_layout.AddressError as error:
         raise UsageError("--store %s cannot be used: %s" % (redact(url), error), redact(error.remedy)) from None
 
 
 def record_key(record: Dict[str, Any]) -> str:
     """The key of a record."""
     names = {name: record[name] for name in ("case", "stack", "record_id")}
-    return layout.RECORD.format(day=record["created_at"][:10], **names)
+    return store_layout.RECORD.format(day=record["created_at"][:10], **names)
 
 
 def bundle_key(record_id: str, bundle: Bundle) -> str:
     """The key of a node's bundle. It names the content, because the end of an upload in parts may overwrite."""
-    return layout.BUNDLE.format(record_id=record_id, node=bundle.node, sha256=bundle.sha256)
+    return store_layout.BUNDLE.format(record_id=record_id, node=bundle.node, sha256=bundle.sha256)
 
 
 def copy_bundle(bundle: Bundle, path: str) -> str:

@@ -14,8 +14,8 @@ from flagbench_cases.record.stores import Bundle, bundle_key, copy_bundle
 from flagbench_cases.shared import output
 from flagbench_cases.shared.errors import CaseError
 from flagbench_core.exit_codes import ExitCode
-from flagbench_core.layout import ADDRESS_SUFFIX
 from flagbench_core.scratch import user_folder
+from flagbench_core.store_layout import ADDRESS_SUFFIX
 
 
 class Unsent:

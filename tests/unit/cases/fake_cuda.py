@@ -29,8 +29,8 @@ from flagbench_cases.contract import INFER, Context
 from flagbench_cases.engines.megatron import open_engine
 from flagbench_cases.rank.device import CudaDevice
 from flagbench_cases.rank.probe import CollectiveProbe
-from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.manifests import load_case, package_of
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 from flagbench_core.config import merge, preset_of
 from running import need

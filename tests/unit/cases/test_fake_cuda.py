@@ -17,7 +17,7 @@ import torch
 if not hasattr(torch.amp, "custom_fwd"):
     pytest.skip("FakeTensorMode as it is used here needs torch 2.4", allow_module_level=True)
 
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_core import flops
 from running import need_imports, need_megatron
 from unit.cases.fake_cuda import DEVICE, Rank

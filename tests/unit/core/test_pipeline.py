@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence import pipeline
 from unit.cases.record.runs import NAN, WARMUP, WINDOW, WINDOW_OF_30, bubbles_of, evidence, record_of, step

@@ -15,7 +15,7 @@ from flagbench_cases.cases.distilbert import data as sst2
 from flagbench_cases.cases.distilbert.model import DistilBertClassifier, config_from
 from flagbench_cases.contract import Context, Evaluation, TrainWorkload, Work, require_full_batch
 from flagbench_cases.engines.data_parallel import data_parallel
-from flagbench_cases.engines.precision import autocast
+from flagbench_cases.engines.precision_switches import autocast
 from flagbench_cases.prepare import weights as checkpoints
 from flagbench_cases.shared.errors import DataError
 from flagbench_core import flops

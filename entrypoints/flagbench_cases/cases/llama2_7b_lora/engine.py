@@ -21,7 +21,7 @@ from flagbench_cases.cases.llama2_7b_lora.optimizer import (
 )
 from flagbench_cases.contract import Context
 from flagbench_cases.engines.data_parallel import data_parallel
-from flagbench_cases.engines.precision import autocast
+from flagbench_cases.engines.precision_switches import autocast
 from flagbench_cases.shared.errors import DataError, UsageError
 
 ACCUMULATED = 1  # batches before an update: the published loss is divided by it

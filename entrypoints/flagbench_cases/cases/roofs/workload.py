@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from flagbench_cases.contract import Context, Measurement, MeasureWorkload, Operation
-from flagbench_cases.engines import precision as precisions
+from flagbench_cases.engines import precision_switches as precisions
 from flagbench_cases.engines.products import fixed_results, mamf_product, product
 from flagbench_cases.shared import system
 from flagbench_cases.shared.errors import DataError

@@ -11,7 +11,7 @@ import torch
 
 from flagbench_cases.engines.megatron.shape import LEARNED, Shape
 from flagbench_cases.prepare.llama import weights_format
-from flagbench_cases.shared.layout import Coordinates, Layout
+from flagbench_cases.shared.parallel_layout import Coordinates, Layout
 
 Range = Tuple[int, int]
 

@@ -16,8 +16,8 @@ from flagbench_cases.contract import INFER
 from flagbench_cases.engines.groups import make_groups
 from flagbench_cases.prepare.llama import load
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
-from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.manifests import load_case
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import SpoolReader
 from flagbench_core.config import merge, preset_of
 from unit.cases.engines.megatron_bench import context_of, transformers_model

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flagbench_cases.engines.megatron.shape import shape_of
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step
 from flagbench_core.flops import batch_of, llama_forward
 from running import need_megatron

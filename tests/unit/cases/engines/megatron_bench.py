@@ -15,7 +15,7 @@ from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.prepare.llama import convert, weights_format
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.probe import CollectiveProbe
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import RankSpool
 
 SMALL = {

@@ -14,7 +14,7 @@ from flagbench_cases.engines.megatron import parts
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.stopwatch import HostClock
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from running import need_megatron
 from unit.cases.engines.megatron_bench import SMALL, context_of, weights_of
 from workloads import on_ranks

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from flagbench_cases.contract import INFER
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from running import need_megatron
 from unit.cases.aquila_33b import aquila_bench
 from unit.cases.llama2_70b import llama70_bench

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from flagbench_cases.engines.megatron.shape import shape_of
-from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.manifests import load_case
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_core.flops import batch_of, llama_forward
 from running import need_megatron
 from unit.cases.engines.megatron_bench import (

@@ -12,7 +12,7 @@ from flagbench_cases.engines.megatron.parts import Piece, fill, parts_of, random
 from flagbench_cases.engines.megatron.shape import Shape, shape_of
 from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.prepare.llama.weights_format import PADDING
-from flagbench_cases.shared.layout import Coordinates, Layout
+from flagbench_cases.shared.parallel_layout import Coordinates, Layout
 from unit.cases.engines.megatron_bench import SMALL, weights_of
 
 pytestmark = pytest.mark.image

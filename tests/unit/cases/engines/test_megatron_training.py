@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from flagbench_cases.engines.megatron import parts
 from flagbench_cases.engines.megatron.shape import shape_of
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import SpoolReader
 from halves import needs_half
 from running import need_megatron

@@ -11,8 +11,8 @@ import numpy
 import pytest
 import torch
 
-from flagbench_cases.engines import precision
-from flagbench_cases.shared import tf32
+from flagbench_cases.engines import precision_switches
+from flagbench_cases.shared import tf32_environment
 
 pytestmark = pytest.mark.image
 
@@ -53,35 +53,35 @@ def relative_error(seed: int, rounding, size: int = 256) -> float:
 @pytest.mark.parametrize("size", [64, 256])
 def test_an_emulated_product_is_told_by_its_error(name: str, rounding, size: int) -> None:
     errors = [relative_error(seed, rounding, size) for seed in range(20)]
-    assert [precision.classify(error) for error in errors] == [name] * 20
+    assert [precision_switches.classify(error) for error in errors] == [name] * 20
     # Not by a hair: each error stays a factor of 1.5 away from every border.
-    assert {precision.classify(1.5 * max(errors)), precision.classify(min(errors) / 1.5)} == {name}
+    assert {precision_switches.classify(1.5 * max(errors)), precision_switches.classify(min(errors) / 1.5)} == {name}
 
 
 @pytest.mark.parametrize("error", [float("nan"), float("inf"), 0.5, 1.0, 1e9])
 def test_a_product_that_is_no_rounding_is_wrong(error: float) -> None:
-    assert precision.classify(error) == "wrong"
+    assert precision_switches.classify(error) == "wrong"
 
 
 @pytest.mark.parametrize(("asked", "executed"), [("fp32", "fp32"), ("bf16", "bf16"), ("tf32", "fp32")])
 def test_executed_precision_on_a_processor(asked: str, executed: str) -> None:
-    proof = precision.prove(torch.device("cpu"), asked)
+    proof = precision_switches.prove(torch.device("cpu"), asked)
     assert proof["requested"] == asked
     assert proof["executed"] == executed  # no processor has TF32: the record must say so, whatever was asked
-    assert precision.classify(proof["relative_error"]) == executed
+    assert precision_switches.classify(proof["relative_error"]) == executed
 
 
 def test_a_device_that_multiplies_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     real = torch.matmul
     monkeypatch.setattr(torch, "matmul", lambda a, b: real(a, b) * float("nan"))
     for asked in ("fp32", "bf16"):
-        assert precision.prove(torch.device("cpu"), asked)["executed"] == "wrong"
+        assert precision_switches.prove(torch.device("cpu"), asked)["executed"] == "wrong"
 
 
 CHILD = """
 import sys, torch
-from flagbench_cases.engines import precision
-precision.set_switches(sys.argv[1])
+from flagbench_cases.engines import precision_switches
+precision_switches.set_switches(sys.argv[1])
 print(torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
 """
 
@@ -92,10 +92,10 @@ print(torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
 )
 def test_environment_and_code_agree_in_a_fresh_process(asked: str, inherited: str | None, switches: str) -> None:
     env = dict(os.environ)
-    env.pop(tf32.OVERRIDE, None)
+    env.pop(tf32_environment.OVERRIDE, None)
     if inherited is not None:
-        env[tf32.OVERRIDE] = inherited
-    tf32.prepare_environment(env, asked)
+        env[tf32_environment.OVERRIDE] = inherited
+    tf32_environment.prepare_environment(env, asked)
     done = subprocess.run([sys.executable, "-c", CHILD, asked], env=env, stdout=subprocess.PIPE, check=True)
     assert done.stdout.decode().strip() == switches
 
@@ -107,5 +107,5 @@ def test_a_torch_older_than_1_12_has_another_switch(asked: str, monkeypatch: pyt
     matmul = SimpleNamespace(allow_tf32=asked != "tf32")
     monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", asked != "tf32")
-    precision.set_switches(asked)
+    precision_switches.set_switches(asked)
     assert (matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (asked == "tf32", asked == "tf32")

@@ -10,8 +10,8 @@ from typing import Any
 from flagbench_cases.cases.llama2_70b.workload import PretrainingWorkload
 from flagbench_cases.engines.groups import make_groups
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
-from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.manifests import load_case
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import SpoolReader
 from flagbench_core.config import merge, preset_of
 from unit.cases.engines.megatron_bench import context_of

@@ -12,8 +12,8 @@ from flagbench_cases.engines.megatron import parts
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.prepare.llama import weights_format
 from flagbench_cases.shared.errors import UsageError
-from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.manifests import load_case
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step
 from running import need_megatron
 from unit.cases.engines.megatron_bench import transformers_model

@@ -14,7 +14,7 @@ from flagbench_cases.rank import checkpoint, checkpoint_writer
 from flagbench_cases.rank.train_loop import TrainLoop
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.errors import DataError
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import SpoolReader
 from halves import HALF, needs_half
 from running import need_megatron

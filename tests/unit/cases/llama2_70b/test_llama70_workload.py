@@ -14,8 +14,8 @@ from flagbench_cases.engines.megatron import attention
 from flagbench_cases.engines.megatron.shape import shape_of
 from flagbench_cases.rank.train_loop import Plan
 from flagbench_cases.shared.errors import DataError, UsageError
-from flagbench_cases.shared.layout import Layout
 from flagbench_cases.shared.manifests import load_case
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step
 from flagbench_core.flops import batch_of, llama
 from halves import needs_half

@@ -3,7 +3,7 @@
 import pytest
 
 from flagbench_cases.node.outcome import EARLY_REMEDY, SIGNAL_REMEDY, RankEnd, outcome_of
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_core.exit_codes import ExitCode
 
 pytestmark = pytest.mark.image

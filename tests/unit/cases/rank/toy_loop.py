@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from flagbench_cases.contract import Evaluation, TrainWorkload, Work
-from flagbench_cases.rank.job import Job
+from flagbench_cases.rank.rank_group import Job
 from flagbench_cases.rank.stopwatch import HostClock
 from flagbench_cases.rank.train_loop import Plan, TrainLoop
 from flagbench_cases.shared.spool import RankSpool, SpoolReader

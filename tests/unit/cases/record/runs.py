@@ -14,7 +14,7 @@ from flagbench_cases.record import assemble
 from flagbench_cases.record.evidence import OK, Evidence, Outcome
 from flagbench_cases.record.measured import Border, span_of
 from flagbench_cases.shared import manifests
-from flagbench_cases.shared.layout import Layout
+from flagbench_cases.shared.parallel_layout import Layout
 from flagbench_cases.shared.spool import Step
 from flagbench_core import config
 from flagbench_core.evidence import Facts, Section, Stretch, derive, pipeline

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from flagbench_cases.shared.layout import AXES, Layout, layout_of
+from flagbench_cases.shared.parallel_layout import AXES, Layout, layout_of
 
 LAYOUTS = [Layout(*sizes) for sizes in itertools.product((1, 2), repeat=3)]
 pytestmark = pytest.mark.image

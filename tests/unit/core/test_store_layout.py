@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flagbench_core.layout import AddressError, folder_of
+from flagbench_core.store_layout import AddressError, folder_of
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flagbench_cases.rank.job import keep_nccl_log, nccl_networks
+from flagbench_cases.rank.rank_group import keep_nccl_log, nccl_networks
 from flagbench_cases.shared.spool import RankSpool, path_of
 
 pytestmark = pytest.mark.image

@@ -1,4 +1,4 @@
-"""What the process of child.py does, `python -m flagbench_cases.prepare.job FOLDER`: prepare or check."""
+"""What the process of child.py does, `python -m flagbench_cases.prepare.child_main FOLDER`: prepare or check."""
 
 import importlib
 import importlib.util
