@@ -23,7 +23,7 @@ from collections import Counter
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from faults import slow_loader, slow_rank
-from flagbench.machine.limits import OTHER_PROCESSORS
+from flagbench.machine.disturbance_limits import OTHER_PROCESSORS
 from flagbench.manifests.load import load_catalog
 from flagbench.records.read import read_record
 from flagbench.verdict import choose_claim, verify_baseline, verify_claim

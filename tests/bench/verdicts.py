@@ -14,10 +14,10 @@ import numpy as np
 
 from flagbench.records.model import Metric
 from flagbench.verdict import Verdict
+from flagbench.verdict.claim_limits import classify
 from flagbench.verdict.interval import Estimate, estimate, ratio
-from flagbench.verdict.limits import classify
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, history_prior
-from flagbench.verdict.stats.compare import SessionRuns, compare_sides, side_outcome
+from flagbench.verdict.stats.faster_or_slower import SessionRuns, compare_sides, side_outcome
 from flagbench.verdict.stats.looks import look_levels
 from flagbench_core.stats.within import within_run
 

@@ -13,16 +13,16 @@ from msgspec import Struct
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import rows_beside
-from flagbench.machine.limits import MEMORY_BEFORE
+from flagbench.machine.disturbance_limits import MEMORY_BEFORE
 from flagbench.machine.vendors import older_drivers
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.model import Metric, Record
 from flagbench.system.queries import Ending
 from flagbench.verdict import rules, verify_baseline, verify_claim
+from flagbench.verdict.claim_limits import LOW
 from flagbench.verdict.conditions import DEVICE_MODEL, Agreement, agreement, gate_spec
 from flagbench.verdict.disturbance import others_on_devices, others_on_processors, throttled
 from flagbench.verdict.interval import Terms, estimate, quotient
-from flagbench.verdict.limits import LOW
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Estimate, MetricResult, Ratio, four_digits
 from flagbench.verdict.stats.between import Prior, SessionSpread

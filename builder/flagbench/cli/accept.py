@@ -34,7 +34,7 @@ from flagbench.report.certificate_page import certificate_blocks
 from flagbench.runs.keep import open_usable_store
 from flagbench.runs.target import ViaOption
 from flagbench.system.clock import utc_now
-from flagbench.verdict.limits import LOW
+from flagbench.verdict.claim_limits import LOW
 from flagbench_core.exit_codes import ExitCode
 
 _LEAST, _MOST = 0.5, 24 * 60

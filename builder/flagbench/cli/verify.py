@@ -28,7 +28,7 @@ from flagbench.verdict.explain import Explanation, explain
 from flagbench.verdict.interval import Terms
 from flagbench.verdict.result import Against
 from flagbench.verdict.series import dated, look_level, with_series
-from flagbench.verdict.stats.compare import WITHIN
+from flagbench.verdict.stats.faster_or_slower import WITHIN
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.exit_codes import ExitCode
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from flagbench.machine.limits import FREE_DISK, LOAD
+from flagbench.machine.disturbance_limits import FREE_DISK, LOAD
 from flagbench.machine.look import MachineFacts
 from flagbench.machine.vendors import LOST_REMEDY
 

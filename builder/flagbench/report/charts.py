@@ -17,11 +17,11 @@ from flagbench.manifests.device import DeviceModel
 from flagbench.records.model import Measurement, Record, SlowestDevice
 from flagbench.report.verdict_page import STYLES, with_slowest
 from flagbench.verdict import Verdict, VerifyResult
+from flagbench.verdict.claim_limits import HIGH, LOW
 from flagbench.verdict.disturbance import throttled
-from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.losses import LossCurve
 from flagbench.verdict.result import Ratio, number_text
-from flagbench_core.evidence.roofs import slowest_device
+from flagbench_core.evidence.slow_devices import slowest_device
 
 WIDTH, HEIGHT, ROW = 480, 250, 44
 """Of the picture, of one with two axes, and of a row."""

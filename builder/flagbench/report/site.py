@@ -41,9 +41,9 @@ from flagbench.report.html import Link, Sections, page
 from flagbench.report.record_page import record_page
 from flagbench.report.verdict_page import explanation_blocks, verdict_blocks
 from flagbench.verdict import Verdict, choose_claim, compare_records
+from flagbench.verdict.claim_limits import HIGH, LOW
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.explain import explain
-from flagbench.verdict.limits import HIGH, LOW
 from flagbench.verdict.losses import loss_curve
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Ratio, number_text

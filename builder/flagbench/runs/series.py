@@ -34,7 +34,7 @@ from flagbench.records.series_document import (
 )
 from flagbench.records.store import Store
 from flagbench.runs.keep import Finished
-from flagbench.runs.launchers.docker_command import is_another_node
+from flagbench.runs.launchers.container_environment import is_another_node
 from flagbench.runs.request import LocalOptions
 from flagbench.runs.target import Target
 from flagbench.system.checkout import commit

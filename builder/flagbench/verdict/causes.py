@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from flagbench.console.terminal import brief
-from flagbench.machine.limits import is_capped
+from flagbench.machine.disturbance_limits import is_capped
 from flagbench.manifests.model import Case
 from flagbench.records.model import CpuTelemetry, DeviceTelemetry, Rank, Record
 from flagbench.verdict.conditions import ConditionResult

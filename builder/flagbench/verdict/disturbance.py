@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flagbench.machine.limits import (
+from flagbench.machine.disturbance_limits import (
     MEMORY_BEFORE,
     NOT_THROTTLED,
     OTHER_PROCESSORS,

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from flagbench.manifests.model import Case, MetricSpec
 from flagbench.manifests.rows import Claim
 from flagbench.records.model import Metric, Record
+from flagbench.verdict.claim_limits import is_speed
 from flagbench.verdict.conditions import Agreement, ConditionResult, depends_on, describe
-from flagbench.verdict.limits import is_speed
 from flagbench.verdict.result import Against, Compared, Estimate, MetricResult, Ratio, slowest_device
 from flagbench.verdict.samples import session_share, sessions_of_sides
 from flagbench.verdict.stats.between import DEFAULT, LEVEL, RUNS_FOR_STUDENT, Prior, over_runs
-from flagbench.verdict.stats.compare import WITHIN, SessionRuns, compare_sides
+from flagbench.verdict.stats.faster_or_slower import WITHIN, SessionRuns, compare_sides
 
 MOST_CREDIT = 1.01
 """Largest ratio of credited to trained samples: SST-2's 67,349 sentences are credited as 67,584."""

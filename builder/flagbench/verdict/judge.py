@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from flagbench.console.terminal import brief
 from flagbench.records.model import Metric, Record
+from flagbench.verdict.claim_limits import HIGH, LOW, classify, is_speed
 from flagbench.verdict.conditions import gate_spec
 from flagbench.verdict.early_end import EarlyEnd, early_end
 from flagbench.verdict.interval import Terms, candidates, differing_conditions, half_widths, rates, without_interval
-from flagbench.verdict.limits import HIGH, LOW, classify, is_speed
 from flagbench.verdict.result import (
     CitedRow,
     Compared,
@@ -25,7 +25,7 @@ from flagbench.verdict.result import (
     VerifyResult,
 )
 from flagbench.verdict.stats.between import MOST_RUNS, RUNS_FOR_STUDENT, further_runs
-from flagbench.verdict.stats.compare import SideOutcome, further_each, side_outcome
+from flagbench.verdict.stats.faster_or_slower import SideOutcome, further_each, side_outcome
 from flagbench.verdict.subject import Subject
 
 _DECIDED_BY = {

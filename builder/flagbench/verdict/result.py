@@ -14,7 +14,7 @@ from flagbench.records.model import Metric, SlowestDevice
 from flagbench.records.runs_and_series import SeriesSummary
 from flagbench.verdict.conditions import ConditionResult
 from flagbench.verdict.early_end import EarlyEnd
-from flagbench.verdict.stats.compare import SessionRuns
+from flagbench.verdict.stats.faster_or_slower import SessionRuns
 from flagbench.verdict.subject import Subject
 from flagbench_core.exit_codes import ExitCode
 

@@ -9,6 +9,7 @@ from flagbench_core.evidence import pipeline, roofs
 from flagbench_core.evidence.columns import FLOPS, MICRO, block_sizes
 from flagbench_core.evidence.metrics import DEVICE, OWN, Facts, Run, Window, metrics, window_of
 from flagbench_core.evidence.section import INFER, TRAIN, WARMUP, WINDOW, Section, Stretch
+from flagbench_core.evidence.slow_devices import slow_overall
 from flagbench_core.stats import summary
 
 STEP_POINTS = 2000
@@ -55,7 +56,7 @@ def derive(section: Section, facts: Facts) -> Derived:
         ranks=ranks,
         pipeline=pipeline.facts(bubbles, facts.stages),
         measurements=[roofs.listed(each) for each in found],
-        slow_devices=roofs.slow_overall(found),
+        slow_devices=slow_overall(found),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Dict, NamedTuple, Optional
 from flagbench_core.evidence import roofs
 from flagbench_core.evidence.columns import MICRO, add
 from flagbench_core.evidence.section import INFER, MEASURE, TRAIN, WINDOW, Section, Stretch
+from flagbench_core.evidence.slow_devices import slowest_device
 from flagbench_core.stats import summary
 from flagbench_core.stats.within import METHOD, MIN_STEPS, within_run
 
@@ -369,7 +370,7 @@ def published_rates(run: Run) -> Iterator[Entry]:
         micro = add([stretch.time(DEVICE, rank) for rank in range(world)])
         slowest = None
         if kind not in roofs.COLLECTIVES:
-            slowest = roofs.slowest_device([size * rate for rate in _operations_per_second(stretch)])
+            slowest = slowest_device([size * rate for rate in _operations_per_second(stretch)])
         if kind == roofs.ALL_REDUCE:
             size *= 2 * roofs.bus_factor(kind, world) if nodes == 1 else roofs.bus_factor(kind, world // nodes)
         if not size:
@@ -412,7 +413,7 @@ def _measured(name: str, each: Mapping[str, Any], factor: float, scope: str, not
         ci95=[bound * factor / scale for bound in each["ci95"]] if each["ci95"] else None,
         ci_method=roofs.INTERVAL if each["ci95"] else None,
         ci_reason=None if each["ci95"] else reason,
-        slowest_device=roofs.slowest_device(rates),
+        slowest_device=slowest_device(rates),
         note=note,
     )
 

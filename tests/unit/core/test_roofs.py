@@ -17,11 +17,10 @@ from flagbench_core.evidence.roofs import (
     interval,
     is_steady,
     measurements,
-    slow_overall,
-    slowest_device,
     spread,
 )
 from flagbench_core.evidence.section import MEASURE, WINDOW, Section, Span, read_section
+from flagbench_core.evidence.slow_devices import slow_overall, slowest_device
 
 PRODUCT = {"operation": "matmul", "precision": "bf16", "shape": [8192, 4096, 2048]}
 

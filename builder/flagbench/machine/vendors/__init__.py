@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from flagbench.machine.limits import is_capped
+from flagbench.machine.disturbance_limits import is_capped
 from flagbench.system.queries import Answer, Ending, ask, first_line
 
 TOOL_SECONDS = 60.0

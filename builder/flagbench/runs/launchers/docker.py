@@ -14,8 +14,9 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket, parse_bucket_image
 from flagbench.machine.diagnosis import Diagnosis, Level
 from flagbench.runs.launchers import LaunchResult
+from flagbench.runs.launchers.container_environment import is_another_node
 from flagbench.runs.launchers.container_exit import exit_code, explain, record_in, record_of_killed
-from flagbench.runs.launchers.docker_command import Container, DockerOptions, is_another_node, plan, this_host
+from flagbench.runs.launchers.docker_command import Container, DockerOptions, plan, this_host
 from flagbench.runs.request import RunRequest
 from flagbench_core.environment import LAUNCHER
 from flagbench_core.exit_codes import ExitCode

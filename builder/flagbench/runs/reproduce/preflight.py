@@ -10,7 +10,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.bucket import is_in_bucket
 from flagbench.machine.catalog import cards_here
 from flagbench.machine.diagnosis import Diagnosis, Level, disturbances, high_load, memory
-from flagbench.machine.limits import WHOLE_MEMORY
+from flagbench.machine.disturbance_limits import WHOLE_MEMORY
 from flagbench.machine.look import MachineFacts
 from flagbench.machine.vendors import older_drivers
 from flagbench.manifests.model import Catalog

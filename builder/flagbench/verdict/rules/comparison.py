@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from flagbench.console.terminal import brief
-from flagbench.machine.limits import MEMORY_BEFORE, SAMPLE_SECONDS
+from flagbench.machine.disturbance_limits import MEMORY_BEFORE, SAMPLE_SECONDS
 from flagbench.manifests.device import Limits
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Range
 from flagbench.records.model import DeviceTelemetry, Timing
+from flagbench.verdict.claim_limits import classify
 from flagbench.verdict.conditions import Agreement, depends_on, gate_conditions
 from flagbench.verdict.derivation import count, number, schedule
 from flagbench.verdict.disturbance import others_on_devices, throttled
-from flagbench.verdict.limits import classify
 from flagbench.verdict.result import Compared, MetricResult, Ratio, Verification
 from flagbench.verdict.rules.table import Consequence, Find, Needs, rule
 from flagbench.verdict.samples import same_time, start_of

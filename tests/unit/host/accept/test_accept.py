@@ -18,7 +18,7 @@ from flagbench.accept import certificate
 from flagbench.accept.checks import Outcome, checks_of, conclude, plain_prior
 from flagbench.accept.run import Accepted, held_against
 from flagbench.console.page import render
-from flagbench.machine.limits import OTHER_PROCESSORS, STOLEN
+from flagbench.machine.disturbance_limits import OTHER_PROCESSORS, STOLEN
 from flagbench.records.bundle_archive import unpacked
 from flagbench.records.bundle_documents import write_bundle
 from flagbench.records.read import read_record

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from flagbench.machine.limits import MEMORY_BEFORE
+from flagbench.machine.disturbance_limits import MEMORY_BEFORE
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Range
 from flagbench.manifests.rows import Claim

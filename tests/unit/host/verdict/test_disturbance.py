@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flagbench.machine.limits import MEMORY_BEFORE, OTHER_PROCESSORS, SAMPLE_SECONDS, STOLEN
+from flagbench.machine.disturbance_limits import MEMORY_BEFORE, OTHER_PROCESSORS, SAMPLE_SECONDS, STOLEN
 from flagbench.records.model import CpuTelemetry, DeviceTelemetry
 from flagbench.verdict.disturbance import others_on_devices, others_on_processors, throttled
 

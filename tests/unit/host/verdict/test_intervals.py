@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from flagbench.records.model import Metric
 from flagbench.verdict import Verdict, verify_claim
+from flagbench.verdict.claim_limits import HIGH, LOW, classify
 from flagbench.verdict.interval import Estimate, Ratio, Terms, estimate, quotient
-from flagbench.verdict.limits import HIGH, LOW, classify
 from flagbench.verdict.samples import session_share, sessions_of_sides
 from flagbench.verdict.stats.between import Prior, SessionSpread
 

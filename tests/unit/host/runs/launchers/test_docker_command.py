@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 from catalogs import CATALOG
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.stack import DockerNeeds, MultiNodeNeeds
+from flagbench.runs.launchers.container_environment import is_another_node, passed_on
 from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench.runs.launchers.docker_command import (
     Container,
     DockerOptions,
     Host,
-    is_another_node,
-    passed_on,
     plan,
     this_host,
 )

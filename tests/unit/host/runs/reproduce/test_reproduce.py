@@ -20,7 +20,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.lockfile import load_lock, lock_path
 from flagbench.images.render.templates import shipped_images
 from flagbench.machine.devices import Machine
-from flagbench.machine.limits import LOAD
+from flagbench.machine.disturbance_limits import LOAD
 from flagbench.machine.look import MachineFacts
 from flagbench.machine.vendors import DeviceState, LocalDevice, Usage
 from flagbench.records import bundle_archive as archive

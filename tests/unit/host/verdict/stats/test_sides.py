@@ -19,7 +19,7 @@ from flagbench.verdict.stats.between import (
     history_prior,
     over_runs,
 )
-from flagbench.verdict.stats.compare import (
+from flagbench.verdict.stats.faster_or_slower import (
     Further,
     SessionRuns,
     SideOutcome,

@@ -1,0 +1,40 @@
+"""Why a rank failed, by its exception and by the words of torch and drivers: out of memory, a lost peer, others."""
+
+import os
+import re
+from typing import Any, Dict
+
+from flagbench_cases.shared.errors import CaseError, PeerError, shared_memory_error, system_error
+from flagbench_core.exit_codes import ExitCode
+
+PEER_LOST = re.compile(
+    r"connection (was )?(closed|reset|refused)|broken pipe|socket timeout|timed out|remote process exited"
+    r"|unhandled system error",
+    re.IGNORECASE,
+)
+OUT_OF_MEMORY = re.compile(
+    r"out of (shared )?memory|can't allocate memory|not enough memory|cannot allocate|status_alloc_failed|bus error",
+    re.IGNORECASE,
+)
+
+
+def classify(error: BaseException) -> Dict[str, Any]:
+    """A failure as facts: exit code, message, remedy, and whether it is secondary to the failure of another rank."""
+    text = str(error).strip()
+    first = text.split("\n")[0] if text else type(error).__name__
+    if isinstance(error, CaseError):
+        secondary = isinstance(error, PeerError)
+        return {"code": int(error.code), "message": error.message, "remedy": error.remedy, "secondary": secondary}
+    known = shared_memory_error(error, os.environ.get("TMPDIR", "/tmp"))
+    if known is None and (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text)):
+        remedy = "use a smaller --set batch_size, or a device with more memory"
+        return {"code": int(ExitCode.OUT_OF_MEMORY), "message": first, "remedy": remedy, "secondary": False}
+    known = known or system_error(error, os.environ.get("TMPDIR", "/tmp"))
+    if known is not None:
+        return {"code": int(known.code), "message": known.message, "remedy": known.remedy, "secondary": False}
+    secondary = isinstance(error, RuntimeError) and PEER_LOST.search(text) is not None
+    message = "%s: %s" % (type(error).__name__, first)
+    if secondary:
+        message = "the connection to another rank broke: %s" % first
+    remedy = "see the log above for the traceback of the rank that failed first"
+    return {"code": int(ExitCode.RANK_FAILED), "message": message, "remedy": remedy, "secondary": secondary}
