@@ -17,7 +17,7 @@ from typing import Any
 from flagbench.console.page import Block, Table, render
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import verify_nearest
-from flagbench.machine import disturbance_limits
+from flagbench.machine import disturbance_limits as limits
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.stack import Stack
 from flagbench.records.model import Record
@@ -63,20 +63,20 @@ _MEANINGS = {
 _DISTURBANCES = (
     (
         "other processes on the processors",
-        f"{disturbance_limits.OTHER_PROCESSORS:g} processors",
+        f"{limits.OTHER_PROCESSORS:g} processors",
         "`accept`, `--explain`",
     ),
-    ("other virtual machines", f"{disturbance_limits.STOLEN:.0%} of the processors", "`accept`, `--explain`"),
-    ("load of the last minute, before a run", f"{disturbance_limits.LOAD:g} per processor", "`reproduce`"),
+    ("other virtual machines", f"{limits.STOLEN:.0%} of the processors", "`accept`, `--explain`"),
+    ("load of the last minute, before a run", f"{limits.LOAD:g} per processor", "`reproduce`"),
     ("other processes on a device", "one", "`doctor`, `reproduce`, `accept`, `verify`"),
     (
         "memory of a device in use before a run",
-        f"{disturbance_limits.MEMORY_BEFORE / 2**30:g} GiB",
+        f"{limits.MEMORY_BEFORE / 2**30:g} GiB",
         "`accept`, `verify`",
     ),
     ("a power limit below the device's own", "any", "`doctor`, `reproduce`, `accept`, `verify`"),
-    ("throttling", f"{disturbance_limits.SAMPLE_SECONDS:g} s, one sample", "`accept`, `verify`"),
-    ("a part of a device", f"{disturbance_limits.WHOLE_MEMORY:.0%} of its memory, or MIG", "`reproduce`, `accept`"),
+    ("throttling", f"{limits.SAMPLE_SECONDS:g} s, one sample", "`accept`, `verify`"),
+    ("a part of a device", f"{limits.WHOLE_MEMORY:.0%} of its memory, or MIG", "`reproduce`, `accept`"),
 )
 """What disturbs a run, from when on, and which commands look for it."""
 MEASURED, RUN_BY_CI, NEVER_RUN = "\N{CHECK MARK}", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}"
