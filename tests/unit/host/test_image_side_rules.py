@@ -28,7 +28,7 @@ OF_ONE_CASE = {name for name in SETTABLE if SETTABLE.count(name) == 1}
 OWN_OPTIONS = OF_ONE_CASE - OF_THE_LOOP
 """The hyper-parameters that only one case has, and that are its own."""
 # What every case may import of `engines`; the rest is an engine of that name.
-FOR_ALL = {"data_parallel", "groups", "precision", "products"}
+FOR_ALL = {"data_parallel", "groups", "precision_switches", "products"}
 
 
 def imported(node: ast.AST) -> Iterator[str]:
