@@ -10,9 +10,9 @@ from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 from flagbench.runs.request import LocalOptions
+from flagbench_core.data_folders import SYNTHETIC
 from flagbench_core.exit_codes import ExitCode
 
-SYNTHETIC = "synthetic"
 BUNDLE = "/bundle"
 """Where a container leaves its bundle."""
 

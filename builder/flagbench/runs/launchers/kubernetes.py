@@ -27,7 +27,6 @@ from flagbench.manifests.model import Case, MeasuredMemory
 from flagbench.manifests.settings import config_errors
 from flagbench.manifests.stack import Stack
 from flagbench.options import Text, Texts, check_ranges, text_fault, words
-from flagbench.runs.launchers.folders import SYNTHETIC
 from flagbench.runs.request import (
     ENV,
     RunOptions,
@@ -40,6 +39,7 @@ from flagbench.runs.request import (
 from flagbench.schema import shipped_manifests
 from flagbench_core import __version__
 from flagbench_core.config import resolve
+from flagbench_core.data_folders import SYNTHETIC
 from flagbench_core.environment import GIVEN
 from flagbench_core.exit_codes import ExitCode
 from flagbench_core.redaction import redact

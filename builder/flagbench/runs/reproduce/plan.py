@@ -18,7 +18,7 @@ from flagbench.options import Text
 from flagbench.records.series_document import check_series_name
 from flagbench.runs.request import LocalOptions, Roofs, RunRequest
 from flagbench.verdict.conditions import SEED, claim_conditions, shown
-from flagbench_core.config import preset_of, schedule
+from flagbench_core.config import NOT_ON_CPU, preset_of, schedule
 from flagbench_core.exit_codes import ExitCode
 
 _LAYOUT = "layout."
@@ -175,4 +175,4 @@ def _settings(claim: Claim, case: Case, preset: str, *, same_count: bool) -> tup
 
 def _precision(claim: Claim, stack: Stack) -> Any:
     """The row's, or None, for the case's own, where a processor does not support it."""
-    return None if stack.device_kind == "cpu" and claim.run.precision != "fp32" else claim.run.precision
+    return None if stack.device_kind == "cpu" and claim.run.precision in NOT_ON_CPU else claim.run.precision

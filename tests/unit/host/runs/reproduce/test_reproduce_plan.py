@@ -43,6 +43,17 @@ def test_the_case_chooses_the_layout_for_other_devices() -> None:
     assert {"tp", "pp"} <= {text.partition(":")[0] for text in plan.differs}
 
 
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("llama2-70b/h800-4x8-amp-tp8-pp4", "bf16"), ("distilbert/a100-1x8-fp32", None)],
+)
+def test_a_processor_runs_the_precision_of_a_row_that_it_has(name: str, precision: str | None) -> None:
+    """The fp32 row of distilbert ran in TF32, for which a processor takes the case's own."""
+    plan = plan_of(CATALOG.claims[name], CATALOG, "cpu", PlanOptions(preset="tiny"))
+    assert plan.request.options.precision == precision
+    assert any(text.startswith("precision") for text in plan.differs) == (precision is None)
+
+
 def test_the_nearest_row_is_by_device_then_by_their_number() -> None:
     rows = [claim for claim in CATALOG.claims.values() if claim.case == "distilbert"]
     here = {"device_model": "NVIDIA A100-SXM4-40GB", "devices": 2, "nodes": 1}
