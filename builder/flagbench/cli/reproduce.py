@@ -109,7 +109,8 @@ def command(
     if dry_run:
         findings += look_at_image(target, catalog)
     asked = Reproduction(plan, limits, target, line, findings)
-    page.announce(asked, dry_run=dry_run)
+    if not dry_run:
+        page.announce(asked)
     if asked.forbidden and not dry_run:
         raise refuse(plan, catalog, facts, asked.forbidden)
     expected = estimate(described, plan.request.stack, records, catalog.claims.values())

@@ -102,7 +102,7 @@ def _lines(block: Block, width: int | None, *, colour: bool) -> list[str]:
         return _table_lines(block, width, colour=colour)
     lines: list[str] = []
     for line in block.lines:
-        lines += _wrapped(visible(line), width)
+        lines += wrapped(visible(line), width)
     return [_styled(line, block.style, colour=colour) for line in lines]
 
 
@@ -203,7 +203,7 @@ def _row_lines(layout: _Layout, row: Mapping[str, str], table: Table, *, colour:
         cell = row[name]
         style = table.styles.get(cell, "")
         texts = []
-        for text in _wrapped(cell, space) if name in layout.wrapped else [cell]:
+        for text in wrapped(cell, space) if name in layout.wrapped else [cell]:
             padding = " " * (space - _cells(text))
             text = _styled(text, style, colour=colour)
             texts.append(padding + text if name in table.right else text + padding)
@@ -224,10 +224,10 @@ def _lines_below(layout: _Layout, row: Mapping[str, str], width: int | None) -> 
     texts = [f"{name.lower()}: {row[name]}" for name in layout.below if row[name] not in _PLACEHOLDERS]
     if not texts or width is None:
         return []
-    return [_GAP + line for line in _wrapped("; ".join(texts), width - len(_GAP))]
+    return [_GAP + line for line in wrapped("; ".join(texts), width - len(_GAP))]
 
 
-def _wrapped(text: str, width: int | None) -> list[str]:
+def wrapped(text: str, width: int | None) -> list[str]:
     """A text in lines of at most `width` characters, but for a longer word."""
     if width is None or _cells(text) <= width:
         return [text]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import typer
 
 from flagbench.console.output import echo_json, print_note
+from flagbench.console.page import wrapped
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
 from flagbench.runs.launchers.describe import Described
@@ -112,10 +114,16 @@ def problem_of(target: Target) -> str | None:
 
 
 def print_rows(rows: Mapping[str, str]) -> None:
-    """Print one value a line, below each other."""
-    width = max(map(len, rows))
+    """Print one value a line, below each other. On a terminal, long values wrap beside their names."""
+    widest = max(map(len, rows))
+    width = None
+    if sys.stdout.isatty():
+        width = max(20, shutil.get_terminal_size().columns - widest - 2)
     for name, value in rows.items():
-        print(visible(f"{name:<{width}}  {value}"))
+        shown = name
+        for line in wrapped(visible(value), width):
+            print(f"{shown:<{widest}}  {line}")
+            shown = ""
 
 
 def time_of_run(expected: DurationEstimate | None) -> str:

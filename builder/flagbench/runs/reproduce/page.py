@@ -65,6 +65,9 @@ def dry_run(asked: Reproduction, expected: DurationEstimate | None, *, as_json: 
         "expected_seconds": None if expected is None else expected.seconds,
         "expected_basis": None if expected is None else expected.basis,
     }
+    if not as_json:
+        print(visible(_answer(asked)), flush=True)
+    announce(asked, dry_run=True)
     if as_json:
         echo_json(facts)
         return
@@ -72,13 +75,23 @@ def dry_run(asked: Reproduction, expected: DurationEstimate | None, *, as_json: 
         "row": _row(plan.claim),
         "runs": f"{target.name}, {target.via}",
         "arguments": " ".join(plan.request.options.words()),
-        "verdict": f"{_listed(asked.possible)}{'; see what differs' if plan.differs else ''}",
         "looks": f"after {', '.join(map(str, limits.looks))} runs",
         "limit": "none" if limits.minutes is None else f"{limits.minutes:.4g} min",
         "a run takes": time_of_run(expected),
         **{finding.name: _line(finding) for finding in asked.findings},
     }
     print_rows(rows)
+
+
+def _answer(asked: Reproduction) -> str:
+    """Whether this machine can run the row, and with which verdicts."""
+    name = asked.plan.claim.id
+    if asked.forbidden:
+        problems = "; ".join(f"{finding.name}: {finding.detail}" for finding in asked.forbidden)
+        return f"this machine cannot reproduce {name}: {problems}"
+    if len(asked.possible) == 1:
+        return f"{name}: the verdict can only be {asked.possible[0].value}"
+    return f"{name}: possible verdicts: {_listed(asked.possible)}"
 
 
 def _row(claim: Claim) -> str:

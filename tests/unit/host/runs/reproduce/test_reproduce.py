@@ -374,6 +374,10 @@ def test_preflight_names_what_is_wrong_with_a_remedy(
     found = [f for f in json.loads(ended.out)["preflight"] if f["level"] != "ok" and f["name"] not in others]
     assert {f["name"] for f in found} == ({named} if named else set())
     assert all(f["remedy"] for f in found)
+    answer = flagbench(f"reproduce {CLAIM} --dry-run").out.splitlines()[0]
+    forbidding = [f["detail"] for f in found if f["level"] == "fail"]
+    assert all(detail in answer for detail in forbidding)
+    assert ("REPRODUCED" in answer) is not forbidden
     if named == "driver":  # a torch of its own may do with an older one
         native = json.loads(flagbench(f"reproduce {CLAIM} --dry-run --json --via native").out)["preflight"]
         assert {f["level"] for f in native if f["name"] == named} == {"ok"}
