@@ -6,7 +6,7 @@ import typer
 
 from flagbench.cli.options import JsonOption, StoreOption
 from flagbench.console.output import echo_json, print_page
-from flagbench.console.page import Table
+from flagbench.console.page import Lines, Table
 from flagbench.records.store import open_store
 from flagbench.records.store_doctor import WRITE, probe
 from flagbench_core.exit_codes import ExitCode
@@ -33,12 +33,12 @@ def doctor(store: StoreOption = None, json: JsonOption = False) -> None:
         echo_json({"store": place.url, "safe": not failed, "checks": [vars(check) for check in checks]})
     else:
         rows = [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in checks]
-        print_page(Table(("CHECK", "RESULT", "DETAIL"), rows, wrap=("DETAIL",)))
         if not failed:
-            print(f"{place.url}: records are safe here")
+            answer = f"records are safe in {place.url}"
         elif WRITE in failed:
-            print(f"{place.url}: records are NOT safe here: it cannot be written to")
+            answer = f"records are NOT safe in {place.url}: it cannot be written to"
         else:
-            print(f"{place.url}: records are NOT safe here: a record could be lost or replaced")
+            answer = f"records are NOT safe in {place.url}: a record could be lost or replaced"
+        print_page(Lines((answer,)), Table(("CHECK", "RESULT", "DETAIL"), rows, wrap=("DETAIL",)))
     if failed:
         raise typer.Exit(int(ExitCode.USAGE))

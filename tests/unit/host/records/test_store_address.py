@@ -154,4 +154,5 @@ def test_the_doctor_says_so(flagbench: Callable[..., Any], tmp_path: Any) -> Non
     assert ended.json["safe"] is True
     assert [*(tmp_path / "store").iterdir()] == []
     (tmp_path / "file").write_text("")
-    assert flagbench("store doctor --store", str(tmp_path / "file")).code == ExitCode.USAGE
+    refused = flagbench("store doctor --store", str(tmp_path / "file"))
+    assert (refused.code, "NOT" in refused.out.splitlines()[0]) == (ExitCode.USAGE, True)
