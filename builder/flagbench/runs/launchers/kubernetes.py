@@ -289,7 +289,7 @@ class JobRequest:
         found = []
         reference = find_reference(self.image)
         if reference is not None and not reference.host:
-            found.append(f"clusters look for {self.image} at docker.io; name the registry by --registry or --image")
+            found.append(f"clusters pull {self.image} from docker.io; name your registry with --registry or --image")
         devices = () if self.job.node_label else self.stack.accelerators
         if self.memory is not None and devices and not self.fitting_devices:
             most = max(device.memory_gib for device in devices)
@@ -299,8 +299,8 @@ class JobRequest:
         stored = self.job.store is not None or self.job.out_pvc is not None
         if self.run.nodes > 1 and not stored:
             found.append(
-                "where one node fails, the others are deleted with their logs, node 0's record among them; "
-                "--out-pvc CLAIM keeps it, and so does --store"
+                "if a node fails, the other pods and their logs are deleted, so the record may be lost; "
+                "keep it with --out-pvc CLAIM or --store"
             )
         return found
 
@@ -311,7 +311,7 @@ class JobRequest:
             return
         most = _LONGEST_NAME - len(number)
         raise FlagbenchError(
-            f"--name {self.job_name!r} cannot name a job of Kubernetes",
+            f"--name {self.job_name!r} cannot name a Kubernetes job",
             remedy=f"use at most {most} of a to z, 0 to 9 and '-', a letter or digit first and last",
         )
 
