@@ -156,7 +156,7 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
     except FlagbenchError as error:
         raise BundleError(error.message) from error
     changed = [name for name, content in pages.items() if name not in files or files[name].read_bytes() != content]
-    changed = [f"its {name} does not show its {CERTIFICATE}" for name in changed]
+    changed = [f"its {name} differs from the one that its {CERTIFICATE} gives" for name in changed]
     first, second = (json.loads(to_json(each), parse_float=_nine_digits) for each in (stated, again))
     notes: list[str] = []
     if stated["flagbench"] == this_flagbench():

@@ -128,11 +128,16 @@ def _preflight(facts: Mapping[str, Any]) -> Iterator[AcceptanceCheck]:
         return
     visible, names = machine["visible"], sorted({each["name"] for each in machine["devices"]})
     outcome, why = _devices_found(machine, gpus)
+    against = f"the stack {facts['stack']}"
+    if facts["asked"]["gpus"]:
+        against = "what was asked for"
+    elif names:
+        against = "what the driver shows"
     yield AcceptanceCheck(
         name="devices",
         part="preflight",
         measured=f"{visible} of {', '.join(names)}" if names else "none",
-        against="what was asked for" if facts["asked"]["gpus"] else "what the driver shows",
+        against=against,
         limit=f"{gpus}",
         outcome=outcome,
         reason=why,
@@ -170,6 +175,8 @@ def _devices_found(machine: Mapping[str, Any], gpus: int) -> tuple[Outcome, str]
         return outcome, machine["problem"]
     if visible < gpus <= len(machine["devices"]):
         return Outcome.INCONCLUSIVE, f"CUDA_VISIBLE_DEVICES hides {gpus - visible}"
+    if not machine["devices"]:
+        return Outcome.FAIL, "no device was found"
     if visible < gpus:
         return Outcome.FAIL, f"{gpus - visible} of {gpus} devices are missing"
     return Outcome.PASS, ""

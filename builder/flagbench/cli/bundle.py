@@ -67,7 +67,7 @@ def verify(
         if found.problems:
             first = Lines((f"INVALID: the {stated} does not follow from the records in this bundle",), "bold red")
         else:
-            text = f"VALID: all {count} files match the checksums, and the {stated} follows from the records"
+            text = f"VALID: all files match their checksums, and the {stated} follows from the records"
             first = Lines((text,), "bold green")
         notes = (f"note: {note}" for note in found.notes)
         print_page(first, *blocks, Lines((f"sha256 of the bundle {sha256}", *notes)), wide=wide)

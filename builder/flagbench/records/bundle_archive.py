@@ -135,7 +135,7 @@ def _unpack(path: Path, folder: Path) -> dict[str, Path]:
         except Exception as error:  # tarfile raises errors of every kind for a header that is hostile
             if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
                 raise
-            raise BundleError(f"it is not a sound .tar.gz: {brief(str(error))}") from error
+            raise BundleError(f"it is not a valid .tar.gz: {brief(str(error))}") from error
     return files
 
 
@@ -179,7 +179,7 @@ def _check_sums(files: Mapping[str, Path]) -> None:
         if name not in named or name not in files:
             raise BundleError(f"{brief(name)!r} is {'not in it' if name in named else f'not named by its {SUMS}'}")
         if sha256_of(files[name]) != named[name]:
-            raise BundleError(f"{brief(name)!r} in it has changed: its sha256 is another than {SUMS} says")
+            raise BundleError(f"{brief(name)!r} in it has changed: its sha256 differs from {SUMS}")
 
 
 Document = TypeVar("Document")
