@@ -205,14 +205,14 @@ def _of_part(
             measured=disturbed or "nothing else",
             against="a device of its own",
             limit=f"no other process, at most {MEMORY_BEFORE / 2**30:g} GiB in use before",
-            **_decided(None if disturbed else True, "somebody else uses a device"),
+            **_decided(None if disturbed else True, "another process uses a device"),
         )
         slowed = throttled(record.telemetry.devices)
         if any(each.throttle_seconds or each.power_limit_default_w for each in record.telemetry.devices):  # by NVML
             yield AcceptanceCheck(
                 name="throttled",
                 part=name,
-                measured=", ".join(f"{reason} {seconds:.0f} s" for reason, seconds in slowed.items()) or "not",
+                measured=", ".join(f"{reason} {seconds:.0f} s" for reason, seconds in slowed.items()) or "no",
                 against="its own clocks",
                 limit="by nothing but its own power limit",
                 **_decided(None if slowed else True, "a device was slowed by heat or by its supply"),

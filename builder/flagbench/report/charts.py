@@ -399,7 +399,7 @@ def rate_charts(record: Record, device: DeviceModel | None) -> list[Chart | None
             rows.append(ChartRow(measurement.name, rate, f"{number_text(rate)} {unit}"))
             cells.append((measurement.name, number_text(rate)))
             devices.append(slowest_of(record, measurement))
-        told = f"{unit} of a device, of what the datasheet has no peak for."
+        told = f"{unit} of one device; the datasheet has no peak for these."
         if unit == "GB/s":
             told += " A collective's rate is that on the bus."
         table = Table(("measured", unit), cells, frozenset({unit}))

@@ -210,7 +210,7 @@ def _device_page(
         run_chart(_speeds(runs), f"All runs of {runs[0].case}:{runs[0].stack}", _gate(runs), id=f"runs-{number}")
         for number, runs in enumerate([*configurations.values()][:_CONFIGURATIONS], 1)
     ]
-    lead = "A chart of runs has those of one configuration, with any seed, on all machines with this device."
+    lead = "Each chart of runs shows one configuration, with any seed, on all machines with this device."
     peaks = [] if known is None else _peaks(known)
     sections: Sections = {"Records": [_listing(entries, pages)], "As published": peaks}
     return page(device, lead, charts, sections, home=INDEX_PAGE)
@@ -318,7 +318,7 @@ def _index(
     series: Sequence[SeriesDocument],
     pages: set[str],
 ) -> str:
-    verdicts = Counter(outcome_of(entry) or "no verdict" for entry in found if entry.summary is not None)
+    verdicts = Counter(outcome_of(entry) or "without a verdict" for entry in found if entry.summary is not None)
     counted = [f"{count:,} {verdict}" for verdict, count in sorted(verdicts.items())]
     unreadable = sum(entry.summary is None for entry in found)
     counted += [f"{unreadable:,} that cannot be read" if unreadable else ""]
@@ -332,7 +332,8 @@ def _index(
         for each in sorted(series, key=lambda each: (each.started_at, each.series_id), reverse=True)
     ]
     newest = [entry for entry in found if entry.record_id in pages]
-    lead = f"{len(found):,} records in {store.url}: {', '.join(filter(None, counted))}. All are listed by device."
+    lead = f"{len(found):,} records in {store.url}: {', '.join(filter(None, counted))}."
+    lead += " The page of each device lists all of its records."
     sections: Sections = {
         "Published rows": [_groups("claim", claims)],
         "Devices": [_groups("device", devices)],

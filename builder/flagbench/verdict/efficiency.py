@@ -35,19 +35,21 @@ class Efficiency(Struct, frozen=True):
     """Whether some of the tokens are padding; None where the record does not say."""
 
     def text(self) -> str:
-        """`45,390 J (energy counter, window, within 3.1 %), price 0.0024 per million tokens, padding included`.
+        """`45,390 J per million tokens (energy counter, window, within 3.1%), padding included`, and the price.
 
         Empty where neither joules nor price are known.
         """
+        per = f"per million {self.unit}"
         parts = []
         if self.joules_per_million is not None:
-            parts.append(f"{number_text(self.joules_per_million)} J ({self._joules_text()})")
+            parts.append(f"{number_text(self.joules_per_million)} J {per} ({self._joules_text()})")
         if self.price_per_million is not None:
-            parts.append(f"price {number_text(self.price_per_million)}")
+            parts.append(f"price {number_text(self.price_per_million)} {per}")
         if not parts:
             return ""
-        padding = ", padding included" if self.padding_included else ""
-        return f"{', '.join(parts)} per million {self.unit}{padding}"
+        if self.padding_included:
+            parts.append("padding included")
+        return ", ".join(parts)
 
     def _joules_text(self) -> str:
         """What the joules are of, and where they come from."""

@@ -296,6 +296,12 @@ def test_a_terminal_shows_what_decided_each_check(monkeypatch: pytest.MonkeyPatc
             assert check[column] in words
 
 
+def test_joules_and_price_have_their_unit() -> None:
+    text = Efficiency("distilbert", "tokens", 100.0, 1717.0, 0.25, padding_included=True).text()
+    assert text.startswith("1,717 J per million tokens")
+    assert "price 0.25 per million tokens" in text
+
+
 def test_the_page_in_text_says_the_price() -> None:
     document = certificate.certificate_of(accepted(), CATALOG, 50.0)
     document["efficiency"] = [to_builtins(Efficiency("distilbert", "tokens", 100.0, None, 0.25))]
