@@ -170,8 +170,8 @@ def _gate(
         return refusal, 0.0
     if (states := _states(values, resolution)) is not None and states.changes < MIN_CHANGES:
         text = (
-            f"its rate moves between two levels {states.apart:.1%} apart, and the {states.changes} changes are too "
-            f"few to weigh them: at least {MIN_CHANGES} are needed"
+            f"its rate switches between two levels {states.apart:.1%} apart, too few times for an interval "
+            f"({states.changes}; at least {MIN_CHANGES} are needed)"
         )
         return Refusal("states", text, _further(steps, MIN_CHANGES / states.changes)), 0.0
     if effective < MIN_EFFECTIVE:
