@@ -97,7 +97,7 @@ def pull(source: BucketImage, engine: DockerEngine, progress: Progress) -> Pulle
     if content is None:
         raise FlagbenchError(
             f"there is no image {source.url}",
-            remedy=f"push it: flagbench push CASE:STACK --to {source.bucket.url}",
+            remedy=f"check its name, or push it: `flagbench push CASE:STACK --to {source.bucket.url}`",
         )
     manifest = decode(content, ImageManifest, f"the manifest of {source.url}")
     with blob_folder() as folder:

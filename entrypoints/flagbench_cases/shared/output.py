@@ -102,11 +102,11 @@ def check_folder(what: str, folder: str) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         words = "%s cannot be written: %s (%s)" % (what, folder, os.strerror(error.errno or 0))
-        raise UsageError(words, _folder_remedy()) from None
+        raise UsageError(words, _folder_remedy(error)) from None
 
 
-def _folder_remedy() -> str:
-    if in_image():
+def _folder_remedy(error: OSError) -> str:
+    if in_image() and isinstance(error, PermissionError):
         return (
             "use a folder in which uid %d may create files, or run the container as the folder's owner: "
             '`docker run --user "$(id -u):$(id -g)" ...`' % os.getuid()

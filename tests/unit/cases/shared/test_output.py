@@ -72,13 +72,16 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 
 
 def test_in_an_image_the_remedy_is_the_user_of_docker_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("x")
+    def deny(*arguments: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(output.os, "makedirs", deny)  # root, as which the tests may run, is denied nothing
     with refuses(UsageError) as native:
-        output.check_folder("--out", str(tmp_path / "file"))
+        output.check_folder("--out", str(tmp_path / "out"))
     assert "--user" not in native.value.remedy
     monkeypatch.setenv("FLAGBENCH_CONTEXT_DIGEST", "sha256:" + "c" * 64)
     with refuses(UsageError) as in_image:
-        output.check_folder("--out", str(tmp_path / "file"))
+        output.check_folder("--out", str(tmp_path / "out"))
     assert "uid %d" % os.getuid() in in_image.value.remedy
     assert "docker run --user" in in_image.value.remedy
 
