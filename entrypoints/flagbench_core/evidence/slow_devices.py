@@ -16,8 +16,9 @@ ERRORS = 3.0
 
 
 def share_of_others(rates: Sequence[float], rank: int) -> float:
-    """The rate of one of several devices over the median rate of the others."""
-    return rates[rank] / summary.median([*rates[:rank], *rates[rank + 1 :]])
+    """The rate of one of several devices over the median rate of the others; 1 where that is 0."""
+    others = summary.median([*rates[:rank], *rates[rank + 1 :]])
+    return rates[rank] / others if others else 1.0
 
 
 def slowest_device(rates: Sequence[float]) -> dict[str, Any] | None:

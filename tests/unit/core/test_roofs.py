@@ -81,6 +81,7 @@ def test_the_slowest_of_eight_devices_is_not_the_middle_one() -> None:
     assert slowest_device([2000.0, 2000.0]) == {"rank": 0, "value": 2000.0, "share": 1.0}
     assert slowest_device([2000.0]) is None
     assert slowest_device([]) is None
+    assert slowest_device([0.0, 0.0]) == {"rank": 0, "value": 0.0, "share": 1.0}
 
 
 def span_of(name: str, first: int, times: list[list[int]], operations: int, measured: dict[str, Any]) -> Span:
