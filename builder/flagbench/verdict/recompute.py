@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from flagbench.manifests.model import Case
-from flagbench.records.model import Measurement, Metric, Record, SlowDevice, SlowestDevice
+from flagbench.records.model import Metric, Record, SlowDevice, SlowestDevice
 from flagbench.verdict import checks
 from flagbench.verdict.derivation import count
 from flagbench.verdict.subject import Subject
@@ -136,8 +136,7 @@ def _differences(record: Record, found: Derived, section: Section) -> Iterator[s
     if [device.rank for device in record.slow_devices] != [device.rank for device in slow]:
         yield f"slow_devices has {len(record.slow_devices)} entries, and its evidence gives {slow}"
     for measurement, entry in zip(record.measurements, found.measurements, strict=False):
-        theirs = msgspec.structs.asdict(msgspec.convert(entry, Measurement))
-        yield from _fields(f"measurement {measurement.name}", measurement, theirs)
+        yield from _fields(f"measurement {measurement.name}", measurement, entry)
     for rank in record.ranks:
         yield from _fields(f"rank {rank.rank}", rank, {**found.ranks[rank.rank], "steps": section.steps})
     training = record.quality.training if record.quality is not None else None

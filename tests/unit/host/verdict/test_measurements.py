@@ -69,6 +69,7 @@ def test_what_only_earlier_versions_measured_changes_no_verdict() -> None:
         lambda raw: raw["metrics"][0].update(value=2 * raw["metrics"][0]["value"]),
         lambda raw: raw.update(slow_devices=[{"rank": 1, "share": 0.8}]),
         lambda raw: raw["metrics"][0].update(slowest_device={"rank": 1, "value": 0.017, "share": 0.99}),
+        lambda raw: raw["evidence"]["spans"][0]["measured"].update(transposed="no"),
     ],
 )
 def test_an_edited_number_is_invalid(change: Callable[[Raw], Any]) -> None:
