@@ -89,7 +89,8 @@ def _basis(case: str) -> str:
     """What a verdict on a record of this case depends on besides it: the rules, and a digest of its manifests."""
     digest, root = hashlib.sha256(), manifests_root()
     files = [root / folder / f"{case}.yaml" for folder in ("cases", "claims")]
-    files += sorted((root / "stacks").glob("*.yaml"))  # a stack says what its devices can do
+    for folder in ("stacks", "devices"):  # they say what a device can do
+        files += sorted((root / folder).glob("*.yaml"))
     if not files[1].exists():
         files += sorted((root / CATALOGUE).glob("*"))  # a case without claims is put beside rows that are only cited
     for file in files:

@@ -122,7 +122,8 @@ def test_verdicts_follow_changed_claims_and_rules(
     assert listed() == ("BELOW", 2)
     edit(claims, "value: 9942.6", "value: 1942.6")
     assert listed() == ("REPRODUCED", 2)
-    (manifests / "stacks" / "cpu.yaml").open("a").write("# changed\n")
-    assert listed() == ("REPRODUCED", 2)
+    for changed in ("stacks/cpu.yaml", "devices/h100-sxm.yaml"):
+        (manifests / changed).open("a").write("# changed\n")
+        assert listed() == ("REPRODUCED", 2)
     monkeypatch.setattr(verdicts, "CACHED_AS", verdicts.CACHED_AS + 1)
     assert listed() == ("REPRODUCED", 2)
