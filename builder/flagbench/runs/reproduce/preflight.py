@@ -147,8 +147,9 @@ def _devices(plan: ReproductionPlan, catalog: Catalog, facts: MachineFacts) -> I
             "use a larger machine or unset CUDA_VISIBLE_DEVICES; or ask for fewer with --on and --gpus",
         )
     for card in here:
-        if machine.memory_gib is not None and machine.memory_gib < WHOLE_MEMORY * card.memory_gib:
-            what = f"{machine.memory_gib:.1f} GiB, a whole {card.name} has {card.memory_gib:g}"
+        sizes = [device.memory_gib for device in machine.devices if device.memory_gib and card.has_name(device.name)]
+        if sizes and min(sizes) < WHOLE_MEMORY * card.memory_gib:
+            what = f"{min(sizes):.1f} GiB, a whole {card.name} has {card.memory_gib:g}"
             yield Diagnosis("memory of the device", other, what, "use a whole device")
     if facts.partitions:
         remedy = "use whole devices, or ask the machine's administrator to disable MIG"

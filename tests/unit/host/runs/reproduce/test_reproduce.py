@@ -352,6 +352,7 @@ SOUND = Usage((STATE,))
         (machine(), Usage((STATE,), (("GPU-0", "python (pid 7)"),)), "foreign processes", False),
         (machine(), Usage((DeviceState("GPU-0", partitioned=True),)), "MIG", True),
         (machine(memory=9.5), SOUND, "memory of the device", True),
+        (Machine((*machine().devices, LocalDevice("NVIDIA L4", 24.0, "GPU-8")), 8), SOUND, "", False),
         (machine(partition=True), SOUND, "MIG", True),
         (machine("NVIDIA H200", memory=141.0), SOUND, "device", True),
         (machine(count=0), Usage(), "device", True),
