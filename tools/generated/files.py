@@ -76,7 +76,7 @@ _DISTURBANCES = (
     ),
     ("a power limit below the device's own", "any", "`doctor`, `reproduce`, `accept`, `verify`"),
     ("throttling", f"{limits.SAMPLE_SECONDS:g} s, one sample", "`accept`, `verify`"),
-    ("a part of a device", f"{limits.WHOLE_MEMORY:.0%} of its memory, or MIG", "`reproduce`, `accept`"),
+    ("a part of a device", f"{limits.WHOLE_MEMORY:.0%} of its memory, or MIG", "`reproduce`, `accept`, `verify`"),
 )
 """What disturbs a run, from when on, and which commands look for it."""
 MEASURED, RUN_BY_CI, NEVER_RUN = "\N{CHECK MARK}", "\N{BLACK CIRCLE}", "\N{WHITE CIRCLE}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flagbench.console.terminal import brief
+from flagbench.machine.limits import WHOLE_MEMORY
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.verdict import checks
 from flagbench.verdict.conditions import DEVICE_MODEL, alike
@@ -354,12 +355,12 @@ def _ceiling_above_peak(subject: Subject) -> Iterator[str]:
     "device-memory",
     Needs.RUN,
     "A part of a device, or another variant of it, reports the name of the whole.",
-    "90 % of the model's memory: an A100 of 40 GiB reports 39.4",
+    f"{100 * WHOLE_MEMORY:g} % of the model's memory: an A100 of 40 GiB reports 39.4",
 )
 def _device_memory(subject: Subject) -> Iterator[str]:
     known = subject.device
     for size in dict.fromkeys(device.memory_bytes for device in subject.record.system.devices):
-        if known is not None and size is not None and not 0.9 <= size / (known.memory_gib * GIB) <= ROUNDING:
+        if known is not None and size is not None and not WHOLE_MEMORY <= size / (known.memory_gib * GIB) <= ROUNDING:
             yield f"a device has {size / GIB:.4g} GiB by system.devices, but {known.name} has {known.memory_gib:g}"
 
 
