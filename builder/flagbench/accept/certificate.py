@@ -66,8 +66,12 @@ def certificate_of(
         "checks": [msgspec.to_builtins(check) for check in checks],
         "numbers": [
             {
-                **{"part": record.case, "name": each.name, "value": each.value, "unit": each.unit},
-                **{"scope": each.scope, "slowest_device": msgspec.to_builtins(each.slowest_device)},
+                "part": record.case,
+                "name": each.name,
+                "value": each.value,
+                "unit": each.unit,
+                "scope": each.scope,
+                "slowest_device": msgspec.to_builtins(each.slowest_device),
             }
             for record in own
             for each in record.metrics

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from flagbench.console.page import Block, Lines, Table
 from flagbench.records.model import SlowestDevice
 from flagbench.report.charts import TONES, Chart, ChartRow, ratio_row, row_chart
@@ -112,10 +114,8 @@ def render(certificate: Mapping[str, Any]) -> bytes:
         (each["part"], each["name"], f"{number_text(each['value'])} {each['unit']}", each["scope"])
         for each in certificate["numbers"]
     ]
-    slowest = []
-    for each in certificate["numbers"]:
-        device = each.get("slowest_device")  # which an earlier version does not say
-        slowest.append(None if device is None else SlowestDevice(**device))
+    # A certificate of an earlier version does not have them.
+    slowest = [msgspec.convert(each.get("slowest_device"), SlowestDevice | None) for each in certificate["numbers"]]
     author = certificate["flagbench"]
     devices = [(f"device {each['index']}", f"{each['name']} {each['uuid']}") for each in facts["machine"]["devices"]]
     software = [

@@ -18,11 +18,6 @@ from flagbench_cases.shared import interpreter, processes, spool
 from flagbench_cases.shared.errors import CaseError, system_error
 
 
-def write_report(folder: str, report: Dict[str, Any]) -> None:
-    """Write `agent.json` to the spool atomically."""
-    spool.write_json(os.path.join(folder, "agent.json"), report)
-
-
 def launch(folder: str, plan: Dict[str, Any]) -> Dict[str, Any]:
     """Run the ranks until they end, and report how each failed one ended. Raises CaseError if preflight fails."""
     preflight.check(plan)
@@ -83,7 +78,7 @@ def main(folder: str) -> int:
         known = system_error(error, os.path.dirname(folder))
         if known is not None:
             report.update(message=known.message, remedy=known.remedy, code=int(known.code))
-    write_report(folder, report)
+    spool.write_json(os.path.join(folder, "agent.json"), report)
     return 0 if report["ok"] else 1
 
 
