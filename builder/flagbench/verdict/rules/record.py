@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flagbench.console.terminal import brief
-from flagbench.machine.limits import WHOLE_MEMORY
+from flagbench.machine.disturbance_limits import WHOLE_MEMORY
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.verdict import checks
 from flagbench.verdict.conditions import DEVICE_MODEL, alike
