@@ -486,7 +486,7 @@ def _compared(
 def conclude(
     checks: Sequence[AcceptanceCheck], facts: Mapping[str, Any], records: Mapping[str, Record]
 ) -> dict[str, Any]:
-    """The outcome of the whole, why, and what to do: `use`, `run again` for so many minutes, or `drain`."""
+    """The outcome of the whole, why, and what to do: `use`, `run again` with so many minutes, or `drain`."""
     failed = [check for check in checks if check.outcome is Outcome.FAIL]
     open_ = [check for check in checks if check.outcome is Outcome.INCONCLUSIVE]
     outcome, minutes = Outcome.INCONCLUSIVE, facts["asked"]["minutes"]
@@ -502,12 +502,15 @@ def conclude(
     elif facts["ending"] == "interrupted":
         reason = "interrupted"
     elif open_:
-        named = [f"{check.part}: {check.name}: {check.reason}" for check in open_[:3]]
+        named = []
+        for check in open_[:3]:
+            where = check.part if check.name == "ran" else f"{check.part}, {check.name}"
+            named.append(f"{where}: {check.reason}")
         reason = "; ".join(named) + (f"; and {len(open_) - 3} more" if len(open_) > 3 else "")
         if any(check.name == "ran" or check.ratio is not None for check in open_):
             action["minutes"] = 2 * minutes
     elif not any(check.ratio is not None or check.name == "devices alike" for check in checks):
-        reason = "nothing to compare its speed with: no published row is of it, and no earlier run is in the store"
+        reason = "no published row of this device and no earlier run in the store to compare its speed with"
     else:
         outcome, reason = Outcome.PASS, f"all {len(checks)} checks passed"
         action.update(do="use", minutes=None)

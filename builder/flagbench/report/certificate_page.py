@@ -24,7 +24,7 @@ def action_text(certificate: Mapping[str, Any]) -> str:
     if action["do"] == "use":
         return "Use this machine."
     if action["do"] == "run again":
-        return f"Run it again for {action['minutes']:g} min."
+        return f"Run it again with --minutes {action['minutes']:g}."
     named = ", ".join(map(str, action["ranks"]))
     devices = f": {', '.join(action['devices'])}" if action["devices"] else ""
     return f"Drain this machine; the evidence is against rank {named}{devices}." if named else "Drain this machine."

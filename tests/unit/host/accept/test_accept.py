@@ -23,7 +23,7 @@ from flagbench.records.bundle_archive import unpacked
 from flagbench.records.bundle_documents import write_bundle
 from flagbench.records.read import read_record
 from flagbench.records.store import Store
-from flagbench.report.certificate_page import certificate_blocks, machine_text
+from flagbench.report.certificate_page import action_text, certificate_blocks, machine_text
 from flagbench.report.certificate_page import render as certificate_html
 from flagbench.verdict.efficiency import Efficiency
 from flagbench.verdict.stats.between import SESSION_SPREAD, Prior
@@ -134,6 +134,12 @@ def test_what_is_not_decided_is_run_again(change: Callable[[Raw, Raw], Any]) -> 
     found, _ = concluded(change)
     assert (found["outcome"], found["action"]["do"]) == ("INCONCLUSIVE", "run again")
     assert found["action"]["minutes"] >= 1
+
+
+def test_what_is_run_again_is_said_with_the_option_to_type() -> None:
+    found, _ = concluded(lambda facts, raw: facts["parts"][0].update(record_id=None, state="not run"))
+    assert found["reason"].startswith("roofs: ")
+    assert f"--minutes {found['action']['minutes']:g}" in action_text(found)
 
 
 def test_what_was_not_measured_is_beside_nothing() -> None:
