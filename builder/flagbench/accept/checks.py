@@ -14,7 +14,7 @@ from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.expect.rows import rows_beside
 from flagbench.machine.disturbance_limits import MEMORY_BEFORE
-from flagbench.machine.vendors import older_drivers
+from flagbench.machine.vendors import LOST_REMEDY, older_drivers
 from flagbench.manifests.model import Case, Catalog
 from flagbench.records.model import Metric, Record
 from flagbench.system.queries import Ending
@@ -169,7 +169,7 @@ def _devices_found(machine: Mapping[str, Any], gpus: int) -> tuple[Outcome, str]
     """Whether `gpus` devices can be used, and why not."""
     visible = machine["visible"]
     if machine.get("lost"):
-        return Outcome.FAIL, "; ".join(machine["lost"])
+        return Outcome.FAIL, "; ".join((*machine["lost"], LOST_REMEDY))
     if machine["problem"]:
         outcome = Outcome.INCONCLUSIVE if machine.get("tool") in _NOT_LISTED else Outcome.FAIL
         return outcome, machine["problem"]

@@ -25,7 +25,9 @@ _REMEDIES = (
     (r"did not answer", "turn on persistence mode (nvidia-smi -pm 1) and try again; if the tool still hangs, reboot"),
 )
 """What to do, by what a tool says or by what is said of it."""
-LOST_REMEDY = "reset the device (nvidia-smi --gpu-reset) or reboot; if it is lost again, have it replaced"
+LOST_REMEDY = (
+    "reset the device, such as with nvidia-smi --gpu-reset, or reboot; if it is lost again, have it replaced"
+)
 _OTHERWISE = "run the tool by hand; if it fails there too, reload the driver or reboot"
 
 

@@ -44,7 +44,7 @@ def find(path: str) -> Listing:
     answer = ask_tool(tool, "--query-gpu=name,memory.total,uuid,index,pci.bus_id", "--format=csv")
     found, lost = parse_devices(answer.text), parse_lost(answer.text)
     if answer.code == _LOST_CODE and not lost:
-        lost = (f"{TOOL} {answer.problem}",)
+        lost = (f"{TOOL} ended with exit code {_LOST_CODE}: a device has fallen off the bus or is not accessible",)
     if _NO_DEVICE in answer.text and not found and not lost:
         return Listing(Ending.ANSWERED, problem=f"{TOOL}: {_NO_DEVICE}")
     if not found:

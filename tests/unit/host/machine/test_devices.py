@@ -178,11 +178,19 @@ def test_the_place_of_a_lost_device_in_an_older_list(row: str) -> None:
     assert [words[: len("GPU 1 ")] for words in nvidia.parse_lost(text)] == ["GPU 1 "]
 
 
-@pytest.mark.parametrize("words", ["Unable to determine the device handle for GPU0000:BA:00.0: Unknown Error", ""])
-def test_a_tool_that_lists_none_for_a_lost_device(tool: Tool, words: str) -> None:
-    tool("nvidia-smi", script=f"#!/bin/sh\necho '{words}'\nexit 15\n")
+@pytest.mark.parametrize(
+    ("line", "count", "words"),
+    [
+        ("Unable to determine the device handle for GPU0000:BA:00.0: Unknown Error", 0, "GPU0000:BA:00.0"),
+        ("GPU 00000000:BA:00.0: GPU is lost. Reboot the system to recover this GPU", 0, "GPU is lost"),
+        ("", 0, "exit code 15"),
+        (A100, 1, "exit code 15"),
+    ],
+)
+def test_a_tool_that_says_that_a_device_is_lost(tool: Tool, line: str, count: int, words: str) -> None:
+    tool("nvidia-smi", script=f"#!/bin/sh\necho '{line}'\nexit 15\n")
     machine = this_machine()
-    assert (machine.devices, len(machine.lost), machine.vendor) == ((), 1, "nvidia")
+    assert (len(machine.devices), len(machine.lost), machine.vendor) == (count, 1, "nvidia")
     assert words in machine.lost[0]
 
 
