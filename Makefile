@@ -63,7 +63,7 @@ bench: $(VENV)/.dev $(VENV)/.publishers
 
 # The longest first; OPTIONS are those of one of them.
 OPTIONS :=
-SINGLE := adapter trainer startup harness verdicts
+SINGLE := adapter trainer startup harness accept_simulation verdicts
 .PHONY: $(SINGLE:%=bench-%)
 bench-verdicts: OPTIONS = $(VERDICTS)
 $(SINGLE:%=bench-%): bench-%:
