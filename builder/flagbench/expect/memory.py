@@ -22,7 +22,7 @@ def measured_memory(
     replicas than were measured a run takes no less, since the distributed optimizer is divided among them.
 
     Args:
-        config: a preset of the case, with the settings of the run.
+        config: a preset of the case, with the settings of the run; without `gpus` all ranks are of one node.
         ranks: of the whole job; None: any number.
     """
     if not _is_reference_work(case, config, precision):
@@ -51,8 +51,10 @@ def _has_layout(memory: MeasuredMemory, config: Mapping[str, Any], ranks: int | 
     if memory.layout is None:
         return True
     pp, tp = config["layout"]["pp"], config["layout"]["tp"]
-    if tp == 0:  # as many as there are
-        tp = memory.layout["tp"] if ranks is None else ranks
+    if tp == 0 and ranks is None:
+        tp = memory.layout["tp"]
+    elif tp == 0:  # the ranks of a node share every layer, as far as the stages allow
+        tp = min(config.get("gpus", ranks), ranks // pp)
     if (tp, pp) != (memory.layout["tp"], memory.layout["pp"]):
         return False
     return ranks is None or ranks <= tp * pp * memory.layout["dp"]

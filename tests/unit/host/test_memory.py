@@ -69,6 +69,7 @@ def test_a_number_is_that_of_its_source(case: Case, memory: MeasuredMemory) -> N
         ("llama3-8b", {"tp": 4}, "bf16", 8, None),
         ("llama3-8b", {"tp": 1, "layers": 8}, "bf16", 1, None),
         ("llama2-70b", {}, "bf16", 32, 62),
+        ("llama2-70b", {"tp": 0}, "bf16", 32, 62),  # four stages, each of the eight ranks of a node
         ("aquila-33b", {}, "bf16", 1, 75.4),
         ("aquila-33b", {}, "bf16", 8, 12.3),
         ("aquila-33b", {}, "bf16", 4, None),
@@ -82,6 +83,13 @@ def test_what_was_measured_of_a_run(
     of = CATALOG.cases[case]
     found = measured_memory(of, with_settings(of.raw, "reference", settings), precision, ranks)
     assert (found and found.gib) == gib
+
+
+def test_the_ranks_of_each_node_share_the_layers() -> None:
+    case = CATALOG.cases["aquila-33b"]
+    reference = preset_of(case.presets, "reference")
+    assert measured_memory(case, {**reference, "nodes": 1, "gpus": 8}, "bf16", 8) is not None
+    assert measured_memory(case, {**reference, "nodes": 2, "gpus": 4}, "bf16", 8) is None
 
 
 def test_nothing_was_measured_of_a_tiny_preset() -> None:
