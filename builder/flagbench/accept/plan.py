@@ -84,7 +84,7 @@ class AcceptancePlan:
     stack: Stack
     gpus: int
     parts: tuple[Part, ...]
-    """None where the vendor's tool does not list the devices: nothing is measured on these."""
+    """Empty where the vendor's tool does not list the devices: nothing is measured on these."""
     without_case: str | None = None
 
 

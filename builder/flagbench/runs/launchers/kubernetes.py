@@ -252,7 +252,7 @@ class JobRequest:
         return measured_memory(self.case, self.config, self.config["precision"], self.run.ranks)
 
     @property
-    def fitting_devices(self) -> tuple[DeviceModel, ...]:
+    def devices_with_memory(self) -> tuple[DeviceModel, ...]:
         """The stack's devices that have as much memory as was measured."""
         least = 0 if self.memory is None else self.memory.gib
         return tuple(device for device in self.stack.accelerators if device.memory_gib >= least)
@@ -264,7 +264,7 @@ class JobRequest:
         if given:
             return {key: tuple(text.split(",")) for key, text in given.items()}
         # As NVIDIA's GPU feature discovery writes the driver's name of a device.
-        devices = self.fitting_devices or self.stack.accelerators
+        devices = self.devices_with_memory or self.stack.accelerators
         products = tuple(device.name.replace(" ", "-") for device in devices)
         own = self.stack.kubernetes.node_labels
         return {key: values or products for key, values in own.items() if values or products}
@@ -291,7 +291,7 @@ class JobRequest:
         if reference is not None and not reference.host:
             found.append(f"clusters pull {self.image} from docker.io; name your registry with --registry or --image")
         devices = () if self.job.node_label else self.stack.accelerators
-        if self.memory is not None and devices and not self.fitting_devices:
+        if self.memory is not None and devices and not self.devices_with_memory:
             most = max(device.memory_gib for device in devices)
             found.append(lacking(self.case, self.memory, most, self.run.ranks))
         if self.job.store is not None and self.job.store_secret is None:
