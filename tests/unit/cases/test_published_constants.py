@@ -141,7 +141,7 @@ def test_every_norm_has_the_published_epsilon(tmp_path: Path, case: str) -> None
     assert all(halved(norm, epsilon) for norm in norms), source
 
 
-@pytest.mark.parametrize("name", ["Norm", "PassesNorm"])
+@pytest.mark.parametrize("name", ["TorchNorm", "PassesNorm"])
 def test_the_norms_of_split_models_use_their_epsilon(name: str) -> None:
     pytest.importorskip("megatron.core")
     from types import SimpleNamespace

@@ -20,7 +20,7 @@ from flagbench.machine.vendors import LocalDevice
 from flagbench.records.folder_blobs import FolderBlobs
 from flagbench.records.store import Store
 from flagbench.runs import memory
-from flagbench.runs.launchers import LaunchResult, docker_command
+from flagbench.runs.launchers import LaunchResult, container_environment
 from flagbench.runs.launchers import estimate as estimates
 from flagbench.runs.launchers.describe import Described, describe
 from flagbench.runs.launchers.docker import DockerLauncher
@@ -44,7 +44,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(DockerLauncher, "launch", launch)
     monkeypatch.setattr("flagbench.runs.launchers.native.find_spec", lambda name: object())
     monkeypatch.setenv("FLAGBENCH_STORE", str(tmp_path / "store"))
-    for name in docker_command._RANKS:
+    for name in container_environment._RANKS:
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "store"
 

@@ -73,7 +73,10 @@ def test_arguments_are_handed_on_and_the_record_is_read(run: Run, request_for_cp
 
 
 @pytest.mark.parametrize("name", ["case", "stack"])
-def test_a_changed_manifest_is_compiled_first(request_for_cpu: RunRequest, name: str) -> None:
+def test_a_changed_manifest_is_compiled_first(
+    request_for_cpu: RunRequest, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("flagbench.runs.launchers.native.find_spec", lambda name: object())  # torch is installed
     entry = getattr(request_for_cpu, name)
     changed = replace(request_for_cpu, **{name: replace(entry, raw={**entry.raw, "default_seed": 7})})
     describe(changed, container=True)  # an image may have been built of them
