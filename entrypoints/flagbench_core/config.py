@@ -319,7 +319,9 @@ def _check_checkpoints(case: Mapping[str, Any], config: Mapping[str, Any], optio
                 message = "%s: the %s engine has no checkpoints" % (option, name)
                 raise ConfigError(message, _instead(case, name, "omit %s" % option, or_else=True))
     if writes and not options.out:
-        raise ConfigError("there is no folder for checkpoints", "set --out DIR; of a job, --out-pvc CLAIM")
+        raise ConfigError(
+            "checkpoints are written to --out, and it is not set", "set --out DIR; for a job, --out-pvc CLAIM"
+        )
 
 
 def _instead(case: Mapping[str, Any], engine: str, remedy: str, or_else: bool = False) -> str:
