@@ -296,7 +296,7 @@ def test_checkpoints_without_support_are_refused() -> None:
         resolve(CPU, CHOICE, resume=True, settings=("engine=other",))
     with refuses(config.ConfigError, "other"):
         resolve(CPU, CHOICE, settings=("engine=other", every), out=True)
-    with refuses(config.ConfigError, "folder"):
+    with refuses(config.ConfigError, "--out"):
         resolve(CPU, CHOICE, settings=(every,))
     with refuses(config.ConfigError, "toy"):
         resolve(resume=True)
