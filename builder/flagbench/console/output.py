@@ -34,7 +34,7 @@ def print_error(message: str, remedy: str) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a line on stderr, where it is no part of the result. Control characters are shown as numbers."""
+    """Print a line on stderr, so that stdout holds the result alone. Control characters are shown as numbers."""
     print(visible(text), file=sys.stderr)
 
 

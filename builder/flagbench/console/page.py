@@ -228,7 +228,7 @@ def _lines_below(layout: _Layout, row: Mapping[str, str], width: int | None) -> 
 
 
 def wrapped(text: str, width: int | None) -> list[str]:
-    """A text in lines of at most `width` characters, but for a longer word."""
+    """A text in lines of at most `width` characters. A longer word has a line of its own."""
     if width is None or _cells(text) <= width:
         return [text]
     lines: list[str] = []

@@ -102,7 +102,7 @@ class Answer:
         if self.task is None:
             below = ("TASK", *below)
         else:
-            drop = (*drop, "TASK")  # all rows are of one task, but for those that say so under DIFFERS
+            drop = (*drop, "TASK")  # rows of another task say so under DIFFERS
         return [
             Lines((self.sentence,)),
             Table(_COLUMNS, cells, right=frozenset(("GPUS",)), drop=drop, below=below),

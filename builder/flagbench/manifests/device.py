@@ -96,7 +96,7 @@ class DeviceModel(Manifest):
         return {precision: float(peak.flops) for precision, peak in self.peaks.items()}
 
     def peak(self, label: str | None) -> float | None:
-        """Its peak, FLOP/s, in the precision that a row states, such as `fp8-cs`; None where it is not published."""
+        """The peak in the precision of a row, such as `fp8-cs`, FLOP/s; None if it is not published."""
         precision = (label or "").partition("-")[0]
         peak = self.peaks.get({"mxfp8": "fp8", "nvfp4": "fp4"}.get(precision, precision))
         return None if peak is None else float(peak.flops)

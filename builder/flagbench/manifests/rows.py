@@ -160,7 +160,7 @@ class PublishedRow:
     device_id: str | None = None
     """Of manifests/devices; None where the publisher's word for the device fits several, or none."""
     may_be: tuple[str, ...] = ()
-    """Ids of the devices that this word fits, where it is not said which of them."""
+    """Ids of the devices that match, if the row does not say which of them it is."""
     conditions: Mapping[str, Scalar]
     """By name, in the publisher's words; absent or `not published` where the publisher is silent."""
     metrics: tuple[PublishedValue, ...]

@@ -24,7 +24,7 @@ _REMEDIES = (
     (r"Unknown Error", "in a container, start that again, as it lost its devices; else reload the driver or reboot"),
     (r"did not answer", "turn on persistence mode (nvidia-smi -pm 1) and try again; if the tool still hangs, reboot"),
 )
-"""What to do, by what a tool says or by what is said of it."""
+"""What to do, by a pattern that the error of a tool matches."""
 LOST_REMEDY = (
     "reset the device, such as with nvidia-smi --gpu-reset, or reboot; if it is lost again, have it replaced"
 )
@@ -88,7 +88,7 @@ class Usage:
 
 
 class Vendor(Protocol):
-    """A vendor's tool. Nothing raises where it is missing, hangs or prints something else."""
+    """A vendor's tool. No function raises if the tool is missing, hangs or prints something unexpected."""
 
     NAME: str
     """As the manifests of devices write it."""
