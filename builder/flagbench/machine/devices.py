@@ -54,7 +54,7 @@ def this_machine() -> Machine:
     listing, vendor = _found(os.environ.get("PATH", os.defpath), PCI_DEVICES)
     return Machine(
         devices=listing.devices,
-        visible=len(_visible([device.uuid for device in listing.devices])),
+        visible=len(visible_uuids([device.uuid for device in listing.devices])),
         problem=listing.problem,
         remedy=listing.remedy,
         lost=listing.lost,
@@ -68,7 +68,7 @@ def usage_now() -> Usage:
     for vendor in vendors():
         usage = vendor.usage(os.environ.get("PATH", os.defpath))
         seen = {state.uuid: state for state in usage.devices}
-        if shown := [uuid for uuid in _visible([*seen]) if uuid in seen]:
+        if shown := [uuid for uuid in visible_uuids([*seen]) if uuid in seen]:
             processes = tuple(entry for entry in usage.processes if entry[0] in shown)
             return Usage(tuple(seen[uuid] for uuid in shown), processes)
     return Usage()
@@ -83,7 +83,7 @@ def architecture_here() -> str | None:
     return None
 
 
-def _visible(uuids: Sequence[str]) -> list[str]:
+def visible_uuids(uuids: Sequence[str]) -> list[str]:
     """Which devices CUDA_VISIBLE_DEVICES leaves: its entries up to the first invalid one, and none where one of them
     comes twice (CUDA C++ Programming Guide, environment variables), those for parts of a device as they are written.
     """

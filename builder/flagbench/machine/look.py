@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from flagbench.machine.devices import Machine, this_machine, usage_now
+from flagbench.machine.health import MachineHealth, look_at_health
 from flagbench.machine.vendors import DeviceState, Usage
 from flagbench.system.queries import Ending
 
@@ -26,6 +27,8 @@ class MachineFacts:
     """That this process may use."""
     load: float
     """Of the last minute, per processor."""
+    health: MachineHealth | None = None
+    """Of the devices that a run would use; None where it was not asked for."""
 
     @property
     def drivers(self) -> list[str]:
@@ -45,11 +48,12 @@ class MachineFacts:
         return [state.power_cap for state in self.states if state.power_cap]
 
 
-def look_at_machine(gpus: int | None = None) -> MachineFacts:
+def look_at_machine(gpus: int | None = None, *, health: bool = False) -> MachineFacts:
     """Look once. Asks the vendors' tools, each for TOOL_SECONDS at most; never raises.
 
     Args:
         gpus: how many of the visible devices a run would use; all by default.
+        health: whether to read the health of the devices, too.
     """
     accelerators = this_machine()
     # A tool that hung once would hang for each further question.
@@ -61,4 +65,5 @@ def look_at_machine(gpus: int | None = None) -> MachineFacts:
         programs=tuple(name for _, name in usage.processes[:MOST_PROGRAMS]),
         processors=processors,
         load=os.getloadavg()[0] / processors,
+        health=look_at_health(accelerators, gpus) if health else None,
     )

@@ -96,6 +96,10 @@ class Vendor(Protocol):
     PCI_VENDOR: str
     PCI_CLASSES: tuple[str, ...]
     """How the PCI classes of its accelerators start."""
+    MONITOR: str
+    """By which flagbench_core.health reads its devices."""
+    WRITES_XIDS: bool
+    """Whether its driver writes Xid lines into the kernel log."""
 
     def find(self, path: str) -> Listing:
         """Its devices, or why there are none. `path`: as the variable PATH."""
@@ -143,6 +147,14 @@ def older_drivers(drivers: Iterable[str], floor: str) -> list[str]:
         return [int(digits) for digits in re.findall(r"\d+", version)]
 
     return [driver for driver in drivers if numbers(driver) < numbers(floor)]
+
+
+def vendor_of(name: str | None) -> Vendor | None:
+    """The module of a vendor by its name; None without one."""
+    for vendor in vendors():
+        if name == vendor.NAME:
+            return vendor
+    return None
 
 
 def vendors() -> Iterator[Vendor]:

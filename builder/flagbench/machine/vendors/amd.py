@@ -10,6 +10,7 @@ from flagbench.system.queries import Answer, Ending
 from flagbench_core import amd_smi
 
 NAME, TOOL, PCI_VENDOR = "amd", "amd-smi", "0x1002"
+MONITOR, WRITES_XIDS = "amd-smi", False
 PCI_CLASSES = ("0x0302", "0x0380", "0x12")
 """Not 0x0300: the graphics of a processor are no accelerator."""
 PLACES = ("/opt/rocm/bin",)

@@ -10,6 +10,7 @@ from flagbench.machine.vendors import Listing, LocalDevice, Usage, ask_tool, lis
 from flagbench.system.queries import Ending
 
 NAME, TOOL, PCI_VENDOR = "metax", "mx-smi", "0x9999"
+MONITOR, WRITES_XIDS = "mx-smi", False
 PCI_CLASSES = ("0x03", "0x12")
 PLACES = ("/opt/mxdriver/bin", "/opt/maca/bin")
 """Where the tool is installed, often without being on PATH."""

@@ -21,6 +21,7 @@ from flagbench.machine.vendors import (
 from flagbench.system.queries import Ending
 
 NAME, TOOL, PCI_VENDOR = "nvidia", "nvidia-smi", "0x10de"
+MONITOR, WRITES_XIDS = "nvml", True
 PCI_CLASSES = ("0x03", "0x12")
 _LOST = r"GPU is lost|Unable to determine the device handle|fallen off the bus"
 """Of a line that names a device which the driver cannot reach."""

@@ -1,0 +1,55 @@
+"""The difference of two readings of one device: counters by how much they rose, states as last read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, Tuple
+
+from flagbench_core.health.reading import COUNTERS, READ, STATES, DeviceHealth
+
+_LIFETIME = {"ecc_corrected": "ecc_corrected_aggregate", "ecc_uncorrected": "ecc_uncorrected_aggregate"}
+"""Which counter goes on where the first was reset, as by loading the driver again."""
+
+
+@dataclass(frozen=True)
+class HealthChange:
+    """What changed between two readings of a device."""
+
+    rises: Dict[str, int]
+    """By how much each counter rose. Absent: one that was not read twice, or that was reset in between."""
+    states: Dict[str, Any]
+    """Each state that was read in the second reading."""
+    refused: Tuple[str, ...]
+    """Fields that were known before and are not known after."""
+    nvlinks_lost: Tuple[int, ...]
+    """Links that were up before and are not up after."""
+
+
+def health_change(before: DeviceHealth, after: DeviceHealth) -> HealthChange:
+    """Compare two readings of one device, of which the second was later."""
+    rises = {}
+    for name in COUNTERS:
+        rise = _rise(before, after, name)
+        if rise is not None:
+            rises[name] = rise
+    states = {name: getattr(after, name) for name in STATES if getattr(after, name) is not None}
+    refused = []
+    for name in READ:
+        if getattr(before, name) is not None and getattr(after, name) is None:
+            refused.append(name)
+    lost: Tuple[int, ...] = ()
+    if before.nvlinks_up is not None and after.nvlinks_up is not None:
+        lost = tuple(link for link in before.nvlinks_up if link not in after.nvlinks_up)
+    return HealthChange(rises, states, tuple(refused), lost)
+
+
+def _rise(before: DeviceHealth, after: DeviceHealth, name: str) -> Any:
+    """By how much a counter rose; None if that is not known."""
+    first, last = getattr(before, name), getattr(after, name)
+    if first is None or last is None:
+        return None
+    if last >= first:
+        return last - first
+    if name in _LIFETIME:
+        return _rise(before, after, _LIFETIME[name])
+    return None

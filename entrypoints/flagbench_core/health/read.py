@@ -1,0 +1,125 @@
+"""Reads the health of devices in a child process, which a driver that hangs can stall without stalling the caller."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from flagbench_core import python_module
+from flagbench_core.health.reading import NO_ANSWER, DeviceHealth, HealthReading, device_health
+
+READ_SECONDS = 60.0
+"""That a reading may take: a sick device stalled one for 45 s (DCGM issue 313)."""
+_END_SECONDS = 0.5
+"""How long a child that was killed is waited for: one that is blocked in a driver call cannot end."""
+
+
+class PendingReading:
+    """A reading that was started; `collect` ends it."""
+
+    def __init__(
+        self, monitor: str, uuids: Optional[Sequence[str]], seconds: float, env: Optional[Mapping[str, str]]
+    ):
+        self._uuids = uuids
+        self._problem: Optional[str] = None
+        self._began = time.monotonic()
+        self._process: "Optional[subprocess.Popen[bytes]]" = None
+        command = [sys.executable, *python_module.options("flagbench_core.health"), monitor, "%g" % seconds]
+        try:
+            self._process = subprocess.Popen(
+                [*command, *(uuids or ())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=None if env is None else dict(env),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._problem = "a process to read health cannot be started (%s)" % (error.strerror or error)
+
+    def collect(self, seconds: float) -> HealthReading:
+        """What was read, waiting for at most `seconds` more. Devices that did not answer until then say so."""
+        if self._process is None:
+            return _reading([], self._uuids, self._problem or "")
+        assert self._process.stdout is not None
+        with self._process.stdout:
+            text = _read_until_end(self._process.stdout.fileno(), time.monotonic() + seconds)
+        self._end()
+        lines = []
+        for line in text.split(b"\n"):
+            with contextlib.suppress(ValueError):  # the last line may be incomplete
+                lines.append(json.loads(line.decode("utf-8")))
+        waited = time.monotonic() - self._began
+        return _reading(lines, self._uuids, "%s in %.0f s" % (NO_ANSWER, waited))
+
+    def _end(self) -> None:
+        """End the child and what it started. One that is blocked in the kernel is left behind."""
+        assert self._process is not None
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+
+
+def start_reading(
+    monitor: str,
+    uuids: Optional[Sequence[str]] = None,
+    seconds: float = READ_SECONDS,
+    env: Optional[Mapping[str, str]] = None,
+) -> PendingReading:
+    """Start a reading in the background.
+
+    Args:
+        monitor: as a stack names it: `nvml` (NVML, else nvidia-smi), `amd-smi`, `mx-smi`.
+        uuids: of the devices to read, in the order of the result; all by default.
+        seconds: after which the child ends itself.
+        env: its environment; by default that of this process.
+    """
+    return PendingReading(monitor, uuids, seconds, env)
+
+
+def read_health(monitor: str, uuids: Optional[Sequence[str]] = None, seconds: float = READ_SECONDS) -> HealthReading:
+    """Read the health of the devices once, for at most `seconds`. Never raises; see `start_reading`."""
+    return start_reading(monitor, uuids, seconds).collect(seconds)
+
+
+def _read_until_end(descriptor: int, deadline: float) -> bytes:
+    text = b""
+    while True:
+        left = deadline - time.monotonic()
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, left))
+        if not ready:
+            return text
+        block = os.read(descriptor, 1 << 16)
+        if not block:
+            return text
+        text += block
+
+
+def _reading(lines: List[Dict[str, Any]], uuids: Optional[Sequence[str]], silence: str) -> HealthReading:
+    """The lines of the child put together. `silence`: why what is missing did not come."""
+    problem: Optional[str] = silence
+    source = None
+    devices: List[DeviceHealth] = []
+    for line in lines:
+        if "problem" in line:
+            problem = line["problem"]
+        elif "devices" in line:
+            problem, source = None, line["source"]
+            devices = [device_health(values) for values in line["devices"]]
+            devices = [replace(device, unanswered=device.unanswered or silence) for device in devices]
+        else:
+            devices[line["place"]] = device_health(line["device"])
+    if uuids is not None and problem is not None:
+        devices = [DeviceHealth(uuid=uuid, unanswered=problem) for uuid in uuids]
+    if uuids is not None:
+        devices = [replace(device, index=place) for place, device in enumerate(devices)]
+    return HealthReading(tuple(devices), source, problem)
