@@ -37,6 +37,12 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 SHORT = ["--nodes", "1", "--gpus", "1", "--preset", "tiny", "--data", "synthetic", "--steps", "5"]
 SPLIT = ["--nodes", "1", "--gpus", "2", *SHORT[4:]]
+WITHOUT_RECORD = """
+import json, yaml
+from importlib import metadata
+versions = [found.version for found in metadata.distributions(name="pyyaml")]
+print(json.dumps([yaml.__version__, versions]))
+"""
 TORCH_OF = "import json, torch; print(json.dumps([torch.__version__, torch.__file__]))"
 
 
@@ -129,6 +135,12 @@ def test_a_vendor_s_image_is_built_on_its_stand_in_and_runs(stack, builds, base,
         )
         assert of_base == of_image
         assert record["software"]["torch"] == json.loads(of_base)[0]
+        imported, versions = json.loads(
+            in_container(docker_client, "flagbench/stack:%s" % name, interpreter, "-c", WITHOUT_RECORD)
+        )
+        assert (imported, versions[0]) == (locked["pyyaml"], locked["pyyaml"])
+        # What the distribution installed stays behind it; in pip's own folder there is one version alone.
+        assert versions[1:] == (["6.0.1"] if stack == "cuda13" else [])
 
 
 def runs(case, stack):

@@ -23,7 +23,8 @@ LABEL = "dev.flagbench.standin"
 
 # What `import torch` needs (Requires-Dist of the wheels for processors), and numpy, which every vendor's base has.
 TORCH_1 = ("torch", "numpy", "typing_extensions")
-TORCH_2 = (*TORCH_1, "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "setuptools", "sympy")
+# pip too: Debian's own never uninstalls what its distribution installed, as the vendors' upstream pip tries to.
+TORCH_2 = (*TORCH_1, "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "pip", "setuptools", "sympy")
 
 # Of no use at run time, and a large part of the files.
 LEFT_OUT = ("/test/", "/tests/", "/torch/include/", "/share/", "/__pycache__/", "/idlelib/", "/turtledemo/")

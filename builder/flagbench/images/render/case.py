@@ -14,7 +14,15 @@ from flagbench.images.lockfile import Lock
 from flagbench.images.render.directory import Rendered, rendered
 from flagbench.images.render.quoting import apt_name, index_url, plain_name, variable_name
 from flagbench.images.render.stack import HOME, TINI, interpreter
-from flagbench.images.render.steps import COMPILE, PipStep, case_steps, needed_to_compile, step_files, wheel_key
+from flagbench.images.render.steps import (
+    COMPILE,
+    PipStep,
+    case_steps,
+    install_programs,
+    needed_to_compile,
+    step_files,
+    wheel_key,
+)
 from flagbench.images.render.templates import Templates
 from flagbench.manifests.model import Case
 from flagbench.manifests.stack import Compiled, Stack
@@ -69,10 +77,10 @@ def render_case(
     steps = case_steps(case, stack.build, lock)
     if any(steps.values()):
         files["inputs/README"] = templates.file("inputs.txt")
-        install = templates.file("install.sh")
-        files.update(step_files(steps, install))
+        programs = install_programs(stack.build, templates)
+        files.update(step_files(steps, programs))
         if values["compiled"]:
-            files["steps/wheels/install.sh"] = install
+            files |= {f"steps/wheels/{name}": content for name, content in programs.items()}
     files["stack.digest"] = f"{stack_rendered.name} {stack_rendered.digest}\n".encode()
     return rendered(f"{case.name}/{stack.name}", dockerfile, files)
 

@@ -10,7 +10,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.images.lockfile import Lock
 from flagbench.images.render import quoting
 from flagbench.images.render.directory import Rendered, rendered
-from flagbench.images.render.steps import stack_steps, step_files
+from flagbench.images.render.steps import install_programs, stack_steps, step_files
 from flagbench.images.render.templates import Templates
 from flagbench.manifests.stack import Stack
 
@@ -44,14 +44,14 @@ def render_stack(stack: Stack, lock: Lock, templates: Templates) -> Rendered:
     values = stack_values(stack, lock)
     dockerfile = templates.render("stack", stack.name, values)
     steps = {name: values[name] for name in ("torch", "packages")}
-    install = templates.file("install.sh")
+    programs = install_programs(stack.build, templates)
     files = {
         "inputs/README": templates.file("inputs.txt"),
         "steps/base/check_base.sh": templates.file("check_base.sh"),
-        "steps/apt/install.sh": install,
+        "steps/apt/install.sh": programs["install.sh"],
         "steps/check/check_stack.py": templates.file("check_stack.py"),
         "steps/check/stack.json": _expectations(stack, bool(steps["torch"])).encode(),
-        **step_files(steps, install),
+        **step_files(steps, programs),
     }
     return rendered(f"stack/{stack.name}", dockerfile, files)
 

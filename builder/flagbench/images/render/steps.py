@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from flagbench.errors import FlagbenchError
 from flagbench.images.lockfile import Lock, canonical, select_packages
 from flagbench.images.render.quoting import plain_name, python_version
+from flagbench.images.render.templates import Templates
 from flagbench.manifests.model import Case
 from flagbench.manifests.stack import Compiled, Stack, StackBuild
 
@@ -33,12 +34,6 @@ class PipStep:
     unlocked: str
     python: str | None = None
     """Minor version of another Python whose wheels are installed; None: the stack's."""
-
-    @property
-    def names(self) -> list[str]:
-        """The packages."""
-        lines = f"{self.locked}{self.unlocked}".splitlines()
-        return [line.partition("==")[0] for line in lines if "==" in line]
 
     def __bool__(self) -> bool:
         return bool(self.locked or self.unlocked)
@@ -106,14 +101,29 @@ def wheel_key(package: Compiled, stack: Stack, lock: Lock) -> str:
     return f"{package.name}-{summed[:12]}"
 
 
-def step_files(steps: Mapping[str, PipStep], install: bytes) -> dict[str, bytes]:
-    """For each step what it needs and no more, so that nothing else repeats it."""
+def install_programs(build: StackBuild, templates: Templates) -> dict[str, bytes]:
+    """The scripts of a step that installs packages, by file name."""
+    names = ["install.sh"]
+    if build.interpreter:
+        names.append("uninstall.py")
+    return {name: templates.file(name) for name in names}
+
+
+def step_files(steps: Mapping[str, PipStep], programs: Mapping[str, bytes]) -> dict[str, bytes]:
+    """For each step what it needs and no more, so that nothing else repeats it.
+
+    Args:
+        programs: as `install_programs` gives them.
+    """
     files: dict[str, bytes] = {}
     for name, step in steps.items():
         texts = {"requirements.lock": step.locked, "requirements.unlocked": step.unlocked}
         files |= {f"steps/{name}/{file}": text.encode() for file, text in texts.items() if text}
-        if step:
-            files[f"steps/{name}/install.sh"] = install
+        if not step:
+            continue
+        files[f"steps/{name}/install.sh"] = programs["install.sh"]
+        if "uninstall.py" in programs and not name.startswith(COMPILE):
+            files[f"steps/{name}/uninstall.py"] = programs["uninstall.py"]
     return files
 
 

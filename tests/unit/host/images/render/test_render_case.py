@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -164,9 +165,28 @@ def test_wheel_for_another_python_is_installed_beside_ours(full: Stack, render_n
     assert words[words.index("--python-version") + 1] == "3.10"
     assert {"--no-deps", "--require-hashes", "--only-binary"} <= set(words)
     assert "site.getsitepackages()" in words[words.index("--target") + 1]
-    assert words[words.index("uninstall") : words.index("uninstall") + 4] == ["uninstall", "-y", "plain", "&&"]
     assert "--upgrade" in words, "a folder of the base with the same name would stay as it is"
     assert not any("python-3.10" in path for path in render_needs("megatron-core", stack=stack).files)
+
+
+@pytest.mark.parametrize("interpreter", [None, "/opt/conda/bin/python3"])
+def test_what_a_base_s_python_has_is_replaced(full: Stack, render_needs: Render, interpreter: str | None) -> None:
+    """Uninstalled before, where pip can; a virtual environment of ours has nothing."""
+    other = OtherPython("plain", "0.4.0", "3.10", "its Python code runs with this Python, too")
+    stack = replace(full, build=replace(full.build, interpreter=interpreter, other_python=(other,)))
+    rendered = render_needs("plain", "megatron-core", "flash-attn", stack=stack)
+    installs = {}
+    for run in instructions(rendered, "RUN"):
+        step = re.search(r"source=steps/([^,]+)", run.text)
+        if step and " pip " in run.text and " install " in run.text:
+            installs[step[1]] = shlex.split(run.text)
+    assert installs.keys() == {"wheels", "optional", "python-3.10"}
+    over_base = interpreter is not None
+    for step, words in installs.items():
+        assert ("--ignore-installed" in words) is over_base
+        assert ("/media/uninstall.py" in words) is over_base
+        assert (f"steps/{step}/uninstall.py" in rendered.files) is over_base
+    assert "steps/compile-flash-attn/uninstall.py" not in rendered.files
 
 
 def pins(rendered: Rendered, step: str) -> list[str]:

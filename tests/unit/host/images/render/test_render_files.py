@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pip
 import pytest
 
 from flagbench.images.render.templates import shipped_images
@@ -86,6 +87,48 @@ def test_a_library_of_the_base_is_kept(loaded: str, asked: list[str], tmp_path: 
     )
     words = (tmp_path / "asked").read_text(encoding="utf-8").split()
     assert words[words.index("--") + 1 :] == asked
+
+
+@pytest.fixture
+def base_python(tmp_path: Path) -> tuple[Path, Path]:
+    """An interpreter of its own with this Python's pip, as a base has one, and the folder that pip installs into."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "base")], check=True)
+    packages = tmp_path / "base" / "lib" / f"python{VERSION}" / "site-packages"
+    (packages / "pip.pth").write_text(f"{Path(pip.__file__).parents[1]}\n", encoding="utf-8")
+    return tmp_path / "base" / "bin" / "python", packages
+
+
+def add_package(folder: Path, name: str, metadata: str, record: bool) -> None:
+    """A package as something has installed it: a module, and its metadata with a list of its files or without."""
+    files = {f"{name}.py": "", f"{metadata}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
+    if record:
+        files[f"{metadata}/RECORD"] = f"{name}.py,,\n{metadata}/METADATA,,\n{metadata}/RECORD,,\n"
+    for path, text in files.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+
+
+def test_what_a_build_installs_is_uninstalled_from_a_base(base_python: tuple[Path, Path], tmp_path: Path) -> None:
+    """What pip cannot uninstall stays to be overwritten, without its metadata."""
+    python, packages = base_python
+    add_package(packages, "listed", "listed-1.0.dist-info", record=True)
+    add_package(packages, "un_listed", "Un_Listed-1.0.dist-info", record=False)
+    add_package(packages, "kept", "kept-1.0.dist-info", record=False)
+    (packages / "distutils_made-1.0.egg-info").write_text("Name: distutils-made\nVersion: 1.0\n", encoding="utf-8")
+    add_package(packages, "compiled", "compiled-1.0.dist-info", record=True)
+    step = tmp_path / "step"
+    step.mkdir()
+    (step / "uninstall.py").write_bytes((FILES / "uninstall.py").read_bytes())
+    (step / "requirements.lock").write_text("listed==2.0 \\\n    --hash=sha256:0\nun-listed==2.0\n", encoding="utf-8")
+    (step / "requirements.unlocked").write_text("Distutils.Made==2.0\n", encoding="utf-8")
+
+    def uninstall(*wheels: str) -> set[str]:
+        subprocess.run([python, "-B", step / "uninstall.py", *wheels], check=True)
+        return {path.name for path in packages.iterdir()} - {"pip.pth", "__pycache__"}
+
+    kept = {"un_listed.py", "kept.py", "kept-1.0.dist-info"}
+    assert uninstall() == kept | {"compiled.py", "compiled-1.0.dist-info"}
+    assert uninstall("/srv/compiled-2.0-py3-none-any.whl") == kept
 
 
 @pytest.fixture
