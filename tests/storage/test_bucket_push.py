@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ from flagbench.images.pull import pull
 from flagbench.images.push import Pushed, find_local_image, push_to_bucket
 from flagbench.images.tags import TAG_VERSION
 from flagbench_core.exit_codes import ExitCode
-from oci_images import MANIFEST
+from oci_images import MANIFEST, sha256
 from registries import Bench, own_stack
 from running import wait_until
 from storage.policies import become_guest, write_only_policy
@@ -76,12 +77,43 @@ def test_an_image_goes_through_a_bucket(bench: Bench, push: Push, server: Any, b
     assert f"{root}/blobs/{here.id}" in blobs, "the configuration is the engine's"
     assert {server.head_object(Bucket=bucket, Key=key)["ContentType"] for key in manifests} == {MANIFEST}
 
-    again = push(image)
-    assert (again.digest, again.bytes_sent, hows(again)) == (pushed.digest, 0, {"present"})
-
     bench.remove(here.id)
     pulled = pull(parse_bucket_image(f"s3://{bucket}/{bench.name}/case:1"), bench.engine, QUIET)
     assert (pulled.image.id, pulled.image.layers, pulled.manifest) == (here.id, here.layers, pushed.digest)
+
+
+def test_an_image_that_the_bucket_has_is_not_read_again(
+    bench: Bench, push: Push, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = build(bench, "case:1", b"own")
+    pushed = push(image)
+    with monkeypatch.context() as patch:
+        patch.delattr(type(bench.engine), "save")
+        again = push(image)
+    assert (again.digest, again.bytes_sent, hows(again)) == (pushed.digest, 0, {"present"})
+    assert {blob.digest for blob in again.blobs or ()} == {blob.digest for blob in pushed.blobs or ()}
+
+
+def test_layers_that_the_bucket_has_are_not_compressed_again(
+    bench: Bench, push: Push, server: Any, bucket: str
+) -> None:
+    """An image that was built again: the manifest names the layer as it is there, however that was compressed."""
+    first = push(build(bench, "case:1", b"own"))
+    root = f"v2/{bench.name}/case"
+    manifest = json.loads(server.get_object(Bucket=bucket, Key=f"{root}/manifests/1")["Body"].read())
+    shared = manifest["layers"][0]
+    content = gzip.decompress(server.get_object(Bucket=bucket, Key=f"{root}/blobs/{shared['digest']}")["Body"].read())
+    other = gzip.compress(content, 9, mtime=0)
+    shared.update(digest=sha256(other), size=len(other))
+    server.put_object(Bucket=bucket, Key=f"{root}/blobs/{shared['digest']}", Body=other)
+    server.put_object(Bucket=bucket, Key=f"{root}/manifests/1", Body=json.dumps(manifest).encode())
+
+    second = push(build(bench, "case:1", b"own, changed"))
+    assert second.digest != first.digest
+    assert [blob.digest for blob in second.blobs or () if blob.how == "present"] == [shared["digest"]]
+    assert [blob.how for blob in second.blobs or ()].count("uploaded") == 2  # its own layer and the configuration
+    pulled = pull(parse_bucket_image(f"s3://{bucket}/{bench.name}/case:1"), bench.engine, QUIET)
+    assert pulled.manifest == second.digest
 
 
 def test_a_second_case_sends_its_own_layer(bench: Bench, push: Push, server: Any, bucket: str) -> None:

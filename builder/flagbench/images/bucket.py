@@ -9,7 +9,7 @@ manifests.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,16 @@ from flagbench.console.progress import Progress
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import DIGEST, find_reference
-from flagbench.images.docker_archive import MANIFEST_TYPE, Descriptor, damaged_image, digest_of
+from flagbench.images.docker_archive import (
+    MANIFEST_TYPE,
+    Config,
+    Descriptor,
+    ImageManifest,
+    Layer,
+    damaged_image,
+    decode,
+    digest_of,
+)
 from flagbench.system.files import reason
 from flagbench.system.user_folders import cache_folder
 from flagbench_core.exit_codes import ExitCode
@@ -73,6 +82,17 @@ class BucketImage:
         digest = f"@{self.digest}" if self.digest else ""
         address, question, options = self.bucket.url.partition("?")
         return f"{address}/{self.name}{tag}{digest}{question}{options}"
+
+
+@dataclass(frozen=True)
+class HeldImage:
+    """An image of a repository, and which of its blobs are there."""
+
+    manifest: ImageManifest
+    layers: Mapping[str, Layer]
+    """Those that are there, by diff id."""
+    complete: bool
+    """Whether every blob is there."""
 
 
 def is_in_bucket(image: str) -> bool:
@@ -177,6 +197,28 @@ class ImageBucket:
         if reference.startswith("sha256:") and digest_of(content) != reference:
             raise damaged_image(f"the manifest {reference} of {self.url} does not match its digest")
         return content
+
+    def held_image(self, tag: str, folder: Path) -> HeldImage | None:
+        """What the repository has of the image under a tag.
+
+        None where there is no such image, where it is damaged, or where this key may not read it: then
+        it is put as if it were new.
+        """
+        path = folder / "config.json"
+        try:
+            manifest = decode(self.read_manifest(tag) or b"", ImageManifest, f"the manifest of {self.url}:{tag}")
+            self.get_blob(manifest.config, path, lambda count: None)
+            diff_ids = decode(path.read_bytes(), Config, f"the configuration of {self.url}:{tag}").rootfs.diff_ids
+        except FlagbenchError:
+            return None
+        if len(diff_ids) != len(manifest.layers):
+            return None
+        with s3_errors():
+            layers = {
+                diff_id: layer for diff_id, layer in zip(diff_ids, manifest.layers, strict=True) if self._holds(layer)
+            }
+            complete = len(layers) == len(set(diff_ids)) and self._holds(manifest.config)
+        return HeldImage(manifest, layers, complete)
 
     def get_blob(self, blob: Descriptor, path: Path, show: Callable[[int], None]) -> None:
         """Download a blob and verify it. Raises OSError, too."""

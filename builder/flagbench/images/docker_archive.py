@@ -13,7 +13,7 @@ import json
 import posixpath
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from io import BufferedReader
 from pathlib import Path
@@ -105,12 +105,14 @@ def damaged_image(what: str) -> FlagbenchError:
     return FlagbenchError(what, remedy="remove it there and push the image again", code=ExitCode.DATA)
 
 
-def read_archive(archive: Iterable[bytes], folder: Path, put: Callable[[Descriptor, Path], None]) -> ImageManifest:
+def read_archive(
+    archive: Iterable[bytes], folder: Path, put: Callable[[Descriptor, Path], None], held: Mapping[str, Layer]
+) -> ImageManifest:
     """Read the chunks of an archive with one image; returns the image's manifest.
 
     Every layer, in the archive's order, then the configuration is given to `put`, in a file in `folder` that the next
-    one replaces. Raises FlagbenchError (data) where the archive is damaged, OSError where the folder cannot be
-    written, and what `put` raises.
+    one replaces. Layers of `held`, by diff id, are left out. Raises FlagbenchError (data) where the archive is
+    damaged, OSError where the folder cannot be written, and what `put` raises.
     """
     path = folder / "blob"
     documents: dict[str, bytes] = {}
@@ -126,8 +128,10 @@ def read_archive(archive: Iterable[bytes], folder: Path, put: Callable[[Descript
                 content = cast(BufferedReader, tar.extractfile(member))
                 is_json = content.peek(1)[:1] in (b"{", b"[") and member.size <= _JSON_BYTES
                 if member.name.endswith("/layer.tar") or (member.name.startswith("blobs/") and not is_json):
-                    layers[member.name] = _compress(content, path)
-                    put(layers[member.name][1], path)
+                    diff_id, layer = _read_layer(content, path, held)
+                    layers[member.name] = diff_id, layer
+                    if diff_id not in held:
+                        put(layer, path)
                 elif is_json:
                     documents[member.name] = content.read()
     except (tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError) as error:
@@ -146,10 +150,28 @@ def read_archive(archive: Iterable[bytes], folder: Path, put: Callable[[Descript
     return ImageManifest(config=described, layers=[layer for _, layer in found])
 
 
-def _compress(content: BufferedReader, path: Path) -> tuple[str, Layer]:
-    """Compress a layer into a file; returns its diff id and what a manifest says of it."""
+def _read_layer(content: BufferedReader, path: Path, held: Mapping[str, Layer]) -> tuple[str, Layer]:
+    """Compress a layer into a file unless it is one of `held`; returns its diff id and what a manifest says of it."""
     if content.peek(2)[:2] == _GZIP:  # as the containerd image store has layers
         content = BufferedReader(cast(Any, gzip.GzipFile(fileobj=content)), _CHUNK)
+    if not held:
+        return _compress(content, path)
+    # Which layer it is, only its bytes say: not every engine names it by its diff id in an archive.
+    uncompressed = path.with_name("layer.tar")
+    sha = sha256()
+    with uncompressed.open("wb") as file:
+        while chunk := content.read(_CHUNK):
+            sha.update(chunk)
+            file.write(chunk)
+    diff_id = f"sha256:{sha.hexdigest()}"
+    if diff_id in held:
+        return diff_id, held[diff_id]
+    with uncompressed.open("rb") as file:
+        return _compress(file, path)
+
+
+def _compress(content: BufferedReader, path: Path) -> tuple[str, Layer]:
+    """Compress a layer into a file; returns its diff id and what a manifest says of it."""
     diff_id = sha256()
     # Nothing but the layer decides the bytes: the header has no name and no time.
     with path.open("wb") as file, gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as out:

@@ -129,11 +129,12 @@ def push_to_registry(source: LocalImage, repository: str, engine: DockerEngine, 
 def push_to_bucket(source: LocalImage, bucket: ImageBucket, engine: DockerEngine, progress: Progress) -> Pushed:
     """Put what the bucket lacks of an image, then its manifest.
 
+    What it has of the image under the fixed tag is neither compressed again nor sent.
+
     Raises FlagbenchError: data (3) where the engine's archive cannot be read, engine (15) for the engine, the network
     or a full disk.
     """
     bucket.begin()
-    progress.note(f"reading {source.name} from the engine")
     blobs: list[PushedBlob] = []
 
     def put(blob: Descriptor, path: Path) -> None:
@@ -146,6 +147,18 @@ def push_to_bucket(source: LocalImage, bucket: ImageBucket, engine: DockerEngine
             progress.note(f"{short} was copied from another image of the bucket")
 
     with blob_folder() as folder:
-        manifest = msgspec.json.encode(read_archive(engine.save(source.info.id), folder, put))
-    bucket.put_manifest(manifest, source.tags)
-    return Pushed(bucket.url, source.tags, digest_of(manifest), source.info.id, tuple(blobs))
+        held = bucket.held_image(source.tags[0], folder)
+        if held is not None and held.complete and held.manifest.config.digest == source.info.id:
+            progress.note(f"{source.name} is in the bucket already")
+            manifest = held.manifest
+        else:
+            progress.note(f"reading {source.name} from the engine")
+            layers = {} if held is None else held.layers
+            manifest = read_archive(engine.save(source.info.id), folder, put, layers)
+    was_put = {blob.digest for blob in blobs}
+    for blob in dict.fromkeys((*manifest.layers, manifest.config)):
+        if blob.digest not in was_put:
+            blobs.append(PushedBlob(blob.digest, blob.size, "present"))
+    content = msgspec.json.encode(manifest)
+    bucket.put_manifest(content, source.tags)
+    return Pushed(bucket.url, source.tags, digest_of(content), source.info.id, tuple(blobs))

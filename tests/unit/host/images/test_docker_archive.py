@@ -6,14 +6,15 @@ import gzip
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import pytest
 
 from flagbench.errors import FlagbenchError
-from flagbench.images.docker_archive import Config, ImageManifest, decode, read_archive
+from flagbench.images.docker_archive import Config, ImageManifest, Layer, decode, read_archive
 from flagbench_core.exit_codes import ExitCode
 from oci_images import make_image, sha256, tar
 
@@ -57,10 +58,12 @@ def new_archive(*layers: dict[str, bytes], compressed: bool = False) -> Iterator
     return archive({**members, "oci-layout": b"{}"}, names, f"blobs/{sha256(config).replace(':', '/')}")
 
 
-def saved(chunks: Iterator[bytes], folder: Path) -> tuple[ImageManifest, dict[str, bytes]]:
-    """The manifest, and every blob by its digest."""
+def saved(
+    chunks: Iterator[bytes], folder: Path, held: Mapping[str, Layer] = MappingProxyType({})
+) -> tuple[ImageManifest, dict[str, bytes]]:
+    """The manifest, and every blob that was put by its digest."""
     blobs: dict[str, bytes] = {}
-    manifest = read_archive(chunks, folder, lambda blob, path: blobs.update({blob.digest: path.read_bytes()}))
+    manifest = read_archive(chunks, folder, lambda blob, path: blobs.update({blob.digest: path.read_bytes()}), held)
     assert all(sha256(content) == digest for digest, content in blobs.items())
     return manifest, blobs
 
@@ -79,6 +82,15 @@ def test_a_shared_layer_is_one_blob(tmp_path: Path) -> None:
     second, _ = saved(new_archive(ONE, {"three": b"3"}), tmp_path)
     assert first.layers[0] == second.layers[0]
     assert first.layers[1] != second.layers[1]
+
+
+@pytest.mark.parametrize("make", [old_archive, new_archive, lambda *layers: new_archive(*layers, compressed=True)])
+def test_a_layer_that_is_held_is_not_compressed_again(make: type, tmp_path: Path) -> None:
+    """As its holder describes it, whatever another compression would make of it."""
+    held = {sha256(tar(ONE)): Layer(size=7, digest=sha256(b"as another zlib compresses it"))}
+    manifest, blobs = saved(make(ONE, TWO), tmp_path, held)
+    assert manifest.layers[0] == held[sha256(tar(ONE))]
+    assert blobs.keys() == {manifest.layers[1].digest, manifest.config.digest}
 
 
 @pytest.mark.parametrize(
