@@ -7,6 +7,7 @@ record's metrics from it, and `flagbench verify` computes them again.
   section.py    spans of steps and what was measured once; read from a record, and written into one
   pipeline.py   bubbles of a pipeline of stages
   roofs.py      matrix products, copies and collectives, repeated; which device is slow
+  drift.py      how rates changed between the laps of a soak
   metrics.py    the metrics, a function each
   derive.py     all that a record says of its steps
 """
