@@ -25,10 +25,10 @@ class Finder(importlib.abc.MetaPathFinder):
             load(module)
             phase, step = module.RankSpool.phase, module.RankSpool.step
 
-            def entered(self, name, *total):
+            def entered(self, name, *total, **more):
                 if AT == "before " + name:
                     exec(ACTION, {**globals(), **locals()})
-                phase(self, name, *total)
+                phase(self, name, *total, **more)
 
             def taken(self, values):
                 step(self, values)

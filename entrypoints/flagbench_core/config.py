@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import operator
+import re
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
@@ -22,8 +23,10 @@ TYPES: Mapping[str, Tuple[Any, str]] = {
     "number": ((int, float), "a finite number"),
     "string": (str, "a string"),
     "boolean": (bool, "true or false"),
+    "shape": (list, "the rows, columns and inner size of a product, as in 2048x2048x13312"),
 }
 """The types that a setting can have: those of Python, and in words."""
+_SHAPE = re.compile("[1-9][0-9]{0,6}x[1-9][0-9]{0,6}x[1-9][0-9]{0,6}")
 BOUNDS: Tuple[Tuple[str, Callable[[Any, Any], bool], str], ...] = (
     ("minimum", operator.ge, "at least"),
     ("exclusive_minimum", operator.gt, "more than"),
@@ -145,13 +148,19 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> Dict[str, Any
 
 
 def with_settings(case: Mapping[str, Any], preset: str, settings: Mapping[str, Any]) -> Dict[str, Any]:
-    """A preset with the values of `settings`, which are by the names in the case's `settable`."""
+    """A preset with the values of `settings`, which are by the names in the case's `settable`.
+
+    What a setting's `default` says is left out, so that it changes no digest.
+    """
     config = preset_of(case["presets"], preset)
     for name, value in settings.items():
-        *path, key = case["settable"][name]["path"].split(".")
+        rule = case["settable"][name]
+        if "default" in rule and value == rule["default"]:
+            continue
+        *path, key = rule["path"].split(".")
         section = config
         for part in path:
-            section = section[part]
+            section = section.setdefault(part, {})
         section[key] = value
     return config
 
@@ -185,6 +194,8 @@ def _typed(raw: str, kind: str) -> Any:
             return float(raw)
     except ValueError:
         pass
+    if kind == "shape" and _SHAPE.fullmatch(raw):
+        return [int(size) for size in raw.split("x")]
     return raw
 
 
@@ -193,6 +204,8 @@ def setting_fault(rule: Mapping[str, Any], value: Any) -> Optional[str]:
 
     Numbers are finite: another would pass a one-sided range, and canonical JSON cannot represent it.
     """
+    if "default" in rule and value == rule["default"]:
+        return None
     kind, expected = TYPES[rule["type"]]
     typed = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
     if not typed or (isinstance(value, float) and not math.isfinite(value)):
@@ -346,6 +359,8 @@ def schedule(config: Mapping[str, Any]) -> Dict[str, Any]:
 def _choose_length(config: Dict[str, Any], options: Options) -> None:
     """Set `window_steps`: as requested, else None unless the data are synthetic, which keep the preset's window."""
     section = schedule(config)
+    if options.full and section.get("laps"):
+        raise ConfigError("--full: laps do not make the publisher's iterations", "omit --full, or --set laps")
     if options.steps is not None:
         section["window_steps"] = options.steps
     elif options.max_samples is not None:
@@ -355,6 +370,13 @@ def _choose_length(config: Dict[str, Any], options: Options) -> None:
         section["window_steps"] = max(1, -(-options.max_samples // batch))
     elif options.full or config["data"]["source"] != "synthetic":
         section["window_steps"] = None
+
+
+def measuring_seconds(section: Mapping[str, Any]) -> float:
+    """Seconds that a run measures at most, by its `measure` section: its laps, or all measurements once, and the
+    products that heat the device before."""
+    seconds: float = section["seconds"] * section.get("laps", 1) + section.get("heat_seconds", 0)
+    return seconds
 
 
 def stop_rule(config: Mapping[str, Any]) -> str:

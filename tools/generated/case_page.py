@@ -75,7 +75,7 @@ def _settings(case: Case) -> Iterator[str]:
     preset = preset_of(case.presets, "reference")
     rows = []
     for name, setting in case.settable.items():
-        value = _value_at(preset, setting["path"])
+        value = str(setting["default"]) if "default" in setting else _value_at(preset, setting["path"])
         if "choices" in setting:
             value += f" (of {', '.join(str(choice) for choice in setting['choices'])})"
         rows.append((f"`{name}`", value))

@@ -144,6 +144,8 @@ def _check_settable(doc: Document) -> None:
     engines = doc.data["engines"]
     for name, spec in doc.data["settable"].items():
         where: FieldPath = ("settable", name)
+        if "default" in spec:
+            continue
         value: Any = doc.data["presets"]["reference"]
         for key in spec["path"].split("."):
             if not isinstance(value, dict) or key not in value:

@@ -66,8 +66,8 @@ class Engine:
 
 
 class _Setting(TypedDict):
-    path: Annotated[str, Meta(pattern=r"^[a-z_]+(\.[a-z_]+)+\Z")]
-    type: Literal["integer", "number", "string", "boolean"]
+    path: Annotated[str, Meta(pattern=r"^[a-z_0-9]+(\.[a-z_0-9]+)+\Z")]
+    type: Literal["integer", "number", "string", "boolean", "shape"]
 
 
 class Setting(_Setting, total=False):
@@ -78,6 +78,8 @@ class Setting(_Setting, total=False):
     maximum: Number
     exclusive_maximum: Number
     choices: tuple[Any, ...]
+    default: Scalar
+    """What a run without the setting does; then no preset has its path, and no configuration the default."""
 
 
 _Else = TypedDict("_Else", {"else": "Derivation"}, total=False)

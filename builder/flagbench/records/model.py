@@ -328,6 +328,9 @@ class Measurement(Struct, frozen=True):
     """Shapes of which this one was the fastest."""
     cleared_bytes: PositiveCount | None = None
     """Of a buffer that is zeroed before each product, so that its operands are not in a cache."""
+    heated_seconds: Amount | None = None
+    """Of products that heated the device before, once in the run; None where none did. Then the repeats before the
+    kept ones and these took at least 1 s."""
     bytes: PositiveCount | None = None
     pinned: bool | None = None
     """Whether the memory of the host is pinned."""
@@ -343,6 +346,26 @@ class Result(Struct, frozen=True):
     """Ranks whose two results differ."""
     apart: tuple[Count, ...] = ()
     """Ranks whose result is not that of most devices of their model and driver, or all where none is."""
+
+
+class OtherBits(Struct, frozen=True):
+    """A fixed operation whose result on a rank is not that of before the laps, or of the devices alike."""
+
+    name: str
+    rank: Count
+
+
+class Lap(Struct, frozen=True):
+    """One lap of a soak, in which all devices are measured at the same time."""
+
+    lap: PositiveCount
+    """From 1 on."""
+    seconds: Amount
+    rates: dict[str, tuple[Amount, ...]] = {}
+    """By measurement, the median of each rank in FLOP/s or B/s; of a collective one, its algorithm bandwidth. Without
+    those that are the fastest of several shapes. Empty for more than 64 ranks."""
+    other_bits: tuple[OtherBits, ...] = ()
+    """Computed after the lap. If there are any, it was the last one."""
 
 
 class Rank(Struct, frozen=True):
@@ -523,6 +546,8 @@ class Record(Struct, frozen=True):
     """In all measurements together: the median share of the others' rate."""
     results: tuple[Result, ...] = ()
     """Of fixed operations on these devices."""
+    laps: tuple[Lap, ...] = ()
+    """Those that a soak finished; `measurements` is of the first."""
     rank_columns: RankColumns | None = None
     """Of more than some hundred ranks; `ranks` has an entry for each all the same."""
     evidence: Evidence | None = None

@@ -18,7 +18,7 @@ from flagbench.runs.launchers.estimate import DurationEstimate
 from flagbench.runs.memory import MemoryHere
 from flagbench.runs.request import RunRequest
 from flagbench.runs.target import Target
-from flagbench_core.config import schedule
+from flagbench_core.config import measuring_seconds, schedule
 from flagbench_core.evidence.section import MEASURE
 
 
@@ -177,7 +177,11 @@ def _with_folder(part: Mapping[str, Any]) -> str:
 
 def _length(train: Mapping[str, Any]) -> str:
     if "seconds" in train:
-        return "the publisher's iterations" if train["window_steps"] is None else f"at most {train['seconds']} s"
+        if train["window_steps"] is None:
+            return "the publisher's iterations"
+        if "laps" in train:
+            return f"{train['laps']} laps of {train['seconds']} s"
+        return f"at most {measuring_seconds(train)} s"
     if train["window_steps"] is not None:
         return f"{train['window_steps']} steps after {train['warmup_steps']} of warm-up"
     target = "" if train.get("target_acc") is None else f"until acc >= {train['target_acc']:g}, "

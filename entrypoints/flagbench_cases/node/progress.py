@@ -28,19 +28,22 @@ class Bar:
         stream: Optional[TextIO] = None,
         sensors: Optional[Callable[[], str]] = None,
         at_most: bool = False,
+        unit: str = "step",
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         """`sensors` returns the devices' power and temperature as text; `at_most`: the run may end before its
-        total."""
+        total; `unit`: that of its progress, `step` or `lap`."""
         self.stream = stream if stream is not None else sys.stderr
         self._environment = environment
         self.live = self._is_live()
         self._sensors = sensors
         self._at_most = at_most
+        self._unit = unit
         self._began = time.monotonic()
         self._drawn = ""
         self._phase = ""
         self._last = float("-inf")
+        self._done = 0
         self._read_at, self._sensed = float("-inf"), ""
         self._seen: Deque[Tuple[float, int]] = deque()
 
@@ -57,10 +60,10 @@ class Bar:
             progress = progress._replace(done=progress.steps)
         clock = time.monotonic()
         rate = self._rate(progress, clock)
-        if not self.live and progress.phase == self._phase and clock - self._last < QUIET_SECONDS:
+        if not self.live and progress.phase == self._phase and not self._is_due(progress, clock):
             return
-        self._phase, self._last = progress.phase, clock
-        facts = timing(progress, clock - self._began, rate, self._at_most)
+        self._phase, self._last, self._done = progress.phase, clock, progress.done
+        facts = timing(progress, clock - self._began, rate, self._at_most, self._unit)
         text = render(progress, facts, self._sensor_text(clock), self._columns() if self.live else None)
         if not self.live:
             self._write("flagbench: %s\n" % text)
@@ -73,6 +76,12 @@ class Bar:
         if self._drawn:
             self._write("\r%s\r" % (" " * len(self._drawn)))
             self._drawn = ""
+
+    def _is_due(self, progress: Heartbeat, clock: float) -> bool:
+        """Whether a line is due within a phase: after each lap, else every QUIET_SECONDS."""
+        if self._unit == "lap":
+            return progress.done != self._done
+        return clock - self._last >= QUIET_SECONDS
 
     def _rate(self, progress: Heartbeat, clock: float) -> Optional[float]:
         """Units per second over the last RATE_SECONDS of this phase; None until two values are known."""
@@ -131,11 +140,13 @@ def render(progress: Heartbeat, facts: str = "", sensors: str = "", columns: Opt
     return text if columns is None else text[: max(columns - 1, 0)]
 
 
-def timing(progress: Heartbeat, elapsed: float, rate: Optional[float], at_most: bool) -> str:
+def timing(
+    progress: Heartbeat, elapsed: float, rate: Optional[float], at_most: bool = False, unit: str = "step"
+) -> str:
     """`0:12  9.8 steps/s  ETA 0:19`, as far as known."""
     words = [clock_text(elapsed)]
     if rate is not None:
-        words.append("%.3g steps/s" % rate if rate >= 1 else "%.3g s/step" % (1 / rate))
+        words.append("%.3g %ss/s" % (rate, unit) if rate >= 1 else "%.3g s/%s" % (1 / rate, unit))
         if progress.total > progress.done:
             left = clock_text((progress.total - progress.done) / rate)
             words.append("ETA %s%s" % ("< " if at_most else "", left))

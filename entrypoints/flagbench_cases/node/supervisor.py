@@ -104,7 +104,8 @@ class Run:
         self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
         length = schedule(config)
         at_most = length["window_steps"] is None and length.get("target_acc") is not None
-        self.bar = Bar(sensors=lambda: sensors_text(self._telemetry), at_most=at_most)
+        unit = "lap" if length.get("laps") else "step"
+        self.bar = Bar(sensors=lambda: sensors_text(self._telemetry), at_most=at_most, unit=unit)
 
     # -- the run ---------------------------------------------------------------------------------------------
 

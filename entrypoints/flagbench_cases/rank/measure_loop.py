@@ -8,7 +8,7 @@ from flagbench_cases.contract import Isolated, Measurement, MeasureWorkload, Ope
 from flagbench_cases.rank.repeats import Repeater, Times
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.shared.spool import RankSpool, repeat
-from flagbench_core.evidence.roofs import MAMF_REPEATS, MAMF_WARMUP, amount
+from flagbench_core.evidence.roofs import HEATED_SECONDS, MAMF_REPEATS, MAMF_WARMUP, amount
 from flagbench_core.stats.summary import median
 
 FULL_REPEATS = 100
@@ -27,6 +27,11 @@ class MeasurePlan(NamedTuple):
     """Operations of measurements, by name, that are made in full, in FULL_REPEATS repeats, however long they take."""
     names: Sequence[str] = ()
     """Of the measurements to make; none: all."""
+    heat_seconds: float = 0.0
+    """Of products before the first one that is isolated. Then each isolated one takes at least HEATED_SECONDS. Both
+    are beside `seconds`."""
+    whole: bool = False
+    """Whether a measurement takes all of its share of the seconds, even if its repeats are steady before."""
 
 
 class Ready(NamedTuple):
@@ -46,6 +51,8 @@ class MeasureLoop:
         self.spool = spool
         self.repeater = repeater
         self.steps = 0
+        self.heated: Optional[float] = None
+        """Seconds of products that heated the device; None before."""
 
     @property
     def capacity(self) -> int:
@@ -54,52 +61,90 @@ class MeasureLoop:
 
     def run(self) -> Dict[str, Any]:
         """Measure everything. Returns the duration, seconds."""
-        self.spool.phase("measure", self.capacity)
-        start, count = now(), len(self.measurements)
-        end = start + self.plan.seconds
+        self.spool.phase("measure", self.capacity, of_steps=False)
+        start = now()
         with torch.no_grad():
-            for index, each in enumerate(self.measurements):
-                begun = now()
-                # The same on all ranks, since they decide by it how many repeats they make.
-                share = max(self.repeater.all_gather(max(end - begun, 0.1) / (count - index)))
-                reason = self._measure(each, share)
-                if reason is not None and self.spool.rank == 0:
-                    self.spool.fact("absent", name=each.name, reason=reason)
-                self.spool.progress((index + 1) * self.capacity // count, self.capacity)
-                if each.name in self.plan.iterations:
-                    end += now() - begun
+            self._measure_all(self.measurements)
         return {"measure": now() - start}
 
-    def _measure(self, each: Measurement, seconds: float) -> Optional[str]:
-        """Measure one operation in about so many seconds. Returns why it could not be measured, if it could not."""
+    def _measure_all(self, measurements: Sequence[Measurement]) -> None:
+        """Measure in about as many seconds as the plan says."""
+        count = len(measurements)
+        end = now() + self.plan.seconds
+        for index, each in enumerate(measurements):
+            begun = now()
+            # The same on all ranks, since they decide by it how many repeats they make.
+            share = max(self.repeater.all_gather(max(end - begun, 0.1) / (count - index)))
+            reason, beside = self._measure(each, share)
+            if reason is not None:
+                self._note_absent(each.name, reason)
+            self._show_progress(index + 1, count)
+            end += beside
+
+    def _note_absent(self, name: str, reason: str) -> None:
+        """Write why a measurement could not be made."""
+        if self.spool.rank == 0:
+            self.spool.fact("absent", name=name, reason=reason)
+
+    def _show_progress(self, done: int, count: int) -> None:
+        """Write how many of the measurements are done."""
+        self.spool.progress(done * self.capacity // count, self.capacity)
+
+    def _measure(self, each: Measurement, seconds: float) -> Tuple[Optional[str], float]:
+        """Measure one operation in about so many seconds.
+
+        Returns why it could not be measured, if it could not, and the seconds that it took beside its own.
+        """
         start = now()
         finalists, tried, reason = self._finalists(each, seconds)
         if not finalists:
-            return reason
+            return reason, 0.0
         first = finalists[0]
         if isinstance(first.start, Isolated):
-            expected = first.seconds * (MAMF_WARMUP + MAMF_REPEATS)
-            if expected > seconds:
-                return TOO_LONG % expected
-            times = self.repeater.isolated(first.start, MAMF_WARMUP, MAMF_REPEATS)
-            self._write(each.name, times, 1, first.operation.measured)
-            return None
+            return self._measure_isolated(each.name, first, first.start, seconds)
         iterations = self.plan.iterations.get(each.name)
         if iterations is not None:
             operations = max(1, iterations // FULL_REPEATS)
             times = self.repeater.all_of(first.start, operations, FULL_REPEATS)
             self._write(each.name, times, operations, first.operation.measured)
-            return None
+            return None, now() - start
         limit, keep = max(seconds - (now() - start), seconds * (1 - SEARCH_SHARE)), self.plan.repeats
         measured = []
         for ready in finalists:
-            times = self.repeater.until_steady(ready.start, ready.seconds, limit, keep, warmup=keep)
+            times = self.repeater.until_steady(
+                ready.start, ready.seconds, limit, keep, warmup=keep, whole=self.plan.whole
+            )
             taken = median([one.device for one in times]) / self.repeater.operations(ready.seconds)
             measured.append((_speed(ready.operation, max(self.repeater.all_gather(taken))), ready, times))
         _, best, times = max(measured, key=lambda one: one[0])
         what = dict(best.operation.measured, **({"tried": tried} if len(each.candidates) > 1 else {}))
         self._write(each.name, times, self.repeater.operations(best.seconds), what)
-        return None
+        return None, 0.0
+
+    def _measure_isolated(
+        self, name: str, ready: Ready, operation: Isolated, seconds: float
+    ) -> Tuple[Optional[str], float]:
+        """Measure an isolated operation in its share of seconds, on a heated device if the plan says so.
+
+        Returns what `_measure` does.
+        """
+        expected = ready.seconds * (MAMF_WARMUP + MAMF_REPEATS)
+        if expected > seconds:
+            return TOO_LONG % expected, 0.0
+        measured = dict(ready.operation.measured)
+        least = seconds if self.plan.whole else 0.0
+        beside = 0.0
+        if self.plan.heat_seconds:
+            if self.heated is None:
+                self.heated = self.repeater.heat(operation.run, ready.seconds, self.plan.heat_seconds)
+                beside += self.heated
+            measured["heated_seconds"] = round(self.heated, 3)
+            if least < HEATED_SECONDS:
+                beside += HEATED_SECONDS - least
+                least = HEATED_SECONDS
+        times = self.repeater.isolated(operation, MAMF_WARMUP, MAMF_REPEATS, least)
+        self._write(name, times, 1, measured)
+        return None, beside
 
     def _finalists(self, each: Measurement, seconds: float) -> Tuple[List[Ready], int, Optional[str]]:
         """The first candidate and the fastest other one, how many were tried, and why the last one that failed did.

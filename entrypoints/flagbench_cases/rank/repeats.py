@@ -66,21 +66,22 @@ class Repeater:
         limit: float,
         keep: int = REPEATS,
         warmup: int = 0,
+        whole: bool = False,
     ) -> List[Times]:
         """The last repeats, at most `keep`, once they are steady on all ranks or the limit of seconds is over.
 
         `seconds`: what one operation takes, the same on all ranks, as all of them make as many repeats. `warmup`:
-        repeats before those that may be kept, if there is time for them.
+        repeats before those that may be kept, if there is time for them. `whole`: until the limit, even if steady.
         """
         operations = self.operations(seconds)
         kept: Deque[Times] = deque(maxlen=keep)
-        count = max(1, min(keep, int(ROUND_SECONDS / max(seconds * operations, 1e-9))))
+        count = self._repeats_of_round(seconds, keep)
         made, end = 0, now() + limit
         while True:
             kept.extend(self._timed(operation, operations, count))
             made += count
             self.beat()
-            steady = made >= warmup + keep and is_steady([times.device for times in kept])
+            steady = not whole and made >= warmup + keep and is_steady([times.device for times in kept])
             if all(self.all_gather(steady or now() >= end)):
                 return list(kept)
 
@@ -92,11 +93,29 @@ class Repeater:
             self.beat()
         return found[1:]
 
-    def isolated(self, operation: Isolated, warmup: int, count: int) -> List[Times]:
-        """So many repeats of one operation each, after others that warm up."""
+    def isolated(self, operation: Isolated, warmup: int, count: int, least: float = 0.0) -> List[Times]:
+        """The last `count` repeats of one operation each, after others that warm up, of at least `least` seconds."""
+        begun = now()
         found = self._timed(operation.run, 1, warmup + count, operation.clear)
         self.beat()
-        return found[warmup:]
+        while now() - begun < least:
+            found = self._timed(operation.run, 1, count, operation.clear)
+            self.beat()
+        return found[-count:]
+
+    def heat(self, operation: Callable[[], Any], seconds: float, limit: float) -> float:
+        """Repeat an operation, which takes so many seconds, until the limit of seconds is over. Returns how long it
+        took."""
+        begun = now()
+        operations, count = self.operations(seconds), self._repeats_of_round(seconds, REPEATS)
+        while now() - begun < limit:
+            self._timed(operation, operations, count)
+            self.beat()
+        return now() - begun
+
+    def _repeats_of_round(self, seconds: float, most: int) -> int:
+        """The repeats of a round of about ROUND_SECONDS, if an operation takes so long."""
+        return max(1, min(most, int(ROUND_SECONDS / max(seconds * self.operations(seconds), 1e-9))))
 
     def _timed(
         self, operation: Callable[[], Any], operations: int, count: int, before: Callable[[], Any] = lambda: None

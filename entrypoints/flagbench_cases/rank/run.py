@@ -4,7 +4,7 @@ import functools
 import gc
 import importlib
 import os
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
@@ -14,6 +14,7 @@ from flagbench_cases.engines.groups import make_groups
 from flagbench_cases.rank import checkpoint, matmul_peak
 from flagbench_cases.rank.device import open_device
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
+from flagbench_cases.rank.laps import LapLoop
 from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan, RoofsLoop
 from flagbench_cases.rank.probe import CollectiveProbe
 from flagbench_cases.rank.rank_group import (
@@ -170,17 +171,30 @@ class RankRun:
         section = self.config["measure"]
         repeater = Repeater(self.device, self.job.all_gather, self.spool.beat)
         full = section["window_steps"] is None
+        laps = section.get("laps", 0)
         plan = MeasurePlan(
-            section["window_steps"] or REPEATS, section["seconds"], section["iterations"] if full else {}
+            section["window_steps"] or REPEATS,
+            section["seconds"],
+            section["iterations"] if full else {},
+            heat_seconds=section.get("heat_seconds", 0),
+            whole=laps > 0,
         )
-        loop = MeasureLoop(workload, plan, self.spool, repeater)
         cold = workload.results()  # before and after what is timed
+        loop = MeasureLoop(workload, plan, self.spool, repeater)
+        if laps:
+            loop = LapLoop(workload, plan, self.spool, repeater, laps, cold, self._alike())
         init = self._begin(loop.capacity, measurements=len(loop.measurements))
         processor = ProcessorTime()
         timing = loop.run()
         self.spool.fact("processor", **processor.used())
         self._end(None, timing, init)
-        self.spool.fact("results", first=cold, second=workload.results())
+        after = loop.last_results if isinstance(loop, LapLoop) else workload.results()
+        self.spool.fact("results", first=cold, second=after)
+
+    def _alike(self) -> Tuple[str, Optional[str]]:
+        """What devices that compute the same bits have in common: their model and their driver."""
+        monitored = read_start(self.plan["telemetry"]) or {}
+        return self.device.describe(self.local_rank)["name"], monitored.get("driver_version")
 
     def _begin(self, steps: int, **planned: int) -> float:
         """Reserve space for the steps; returns the seconds from the start of this process to the start of the

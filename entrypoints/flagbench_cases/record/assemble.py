@@ -80,6 +80,9 @@ def assemble(
         "bundle": bundle,
         "status": outcome.as_dict(),
     }
+    laps = measured.laps(evidence)
+    if laps:
+        record["laps"] = laps
     if request.config is None or not count:
         return _final(record, world, request.gpus)
     packed = measured.must_be_packed(world)

@@ -208,10 +208,16 @@ def _same_results(subject: Subject) -> Answer:
     found = measured.results(subject.evidence)
     if len(subject.evidence.all("results")) < subject.world:
         return None
-    wrong = [(one["name"], rank) for one in found for rank in dict.fromkeys((*one["changed"], *one["apart"]))]
-    words = ", ".join("%s on rank %d" % each for each in wrong[:8])
-    detail = "other bits: " + words if wrong else "%d operations, the same bits each time" % len(found)
-    return not wrong, detail, {"operations": len(found), "other": len(wrong)}
+    wrong = []
+    for result in found:
+        for rank in dict.fromkeys((*result["changed"], *result["apart"])):
+            wrong.append("%s on rank %d" % (result["name"], rank))
+    values: Dict[str, float] = {"operations": len(found), "other": len(wrong)}
+    if not wrong:
+        return True, "%d operations, the same bits each time" % len(found), values
+    laps = measured.laps(subject.evidence)
+    when = " in lap %d" % laps[-1]["lap"] if laps else ""
+    return False, "other bits%s: %s" % (when, ", ".join(wrong[:8])), values
 
 
 def _updated(subject: Subject) -> Answer:

@@ -30,6 +30,9 @@ MAX_COLLECTIVES = 1_000
 """Blocks of all ranks in which the times of collectives are kept: no verdict depends on them."""
 TIMED_PHASES = ("init", "train", "eval", "eval_initial", "checkpoint", "val", "infer", "measure", "e2e")
 
+LAP_FIELDS = ("lap", "seconds", "rates", "other_bits")
+"""What a record says of a lap."""
+
 _COLUMNS: Dict[str, Callable[[Step], int]] = {
     "host": lambda step: microseconds(step.host),
     "device": lambda step: microseconds(step.device),
@@ -277,6 +280,11 @@ def results(evidence: Evidence) -> List[Dict[str, Any]]:
     drivers = {fact["rank"]: (fact["device"]["name"], fact["driver"]) for fact in evidence.all("rank")}
     found = {fact["rank"]: dict(fact, alike=drivers.get(fact["rank"])) for fact in evidence.all("results")}
     return roofs.compare_results(found)
+
+
+def laps(evidence: Evidence) -> List[Dict[str, Any]]:
+    """The record's `laps`: those that a soak finished. Rank 0 wrote them for all ranks."""
+    return [{name: fact[name] for name in LAP_FIELDS} for fact in evidence.all("lap")]
 
 
 def losses(curve: List[float], first_step: int) -> Dict[str, Any]:

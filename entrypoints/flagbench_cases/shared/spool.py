@@ -73,6 +73,7 @@ class RankSpool:
         self.capacity = 0
         self._beats = 0
         self._steps = 0
+        self._of_steps = True
         self._facts = open(path_of(folder, rank, "facts"), "a", encoding="utf-8")
         self._file = open(path_of(folder, rank, "steps"), "w+b")
         self._map = self._reserved(HEADER_SIZE)
@@ -91,8 +92,9 @@ class RankSpool:
         self.capacity = capacity
         _COUNT.pack_into(self._map, _CAPACITY_AT, capacity)
 
-    def phase(self, name: str, total: int = 0) -> None:
-        """Enter a phase with `total` units of progress."""
+    def phase(self, name: str, total: int = 0, of_steps: bool = True) -> None:
+        """Enter a phase with `total` units of progress. `of_steps`: each step is one; otherwise `progress` counts."""
+        self._of_steps = of_steps
         _PROGRESS.pack_into(self._map, _PROGRESS_AT, PHASES.index(name), 0, total)
         self.beat()
         self.fact("phase", name=name)
@@ -114,7 +116,8 @@ class RankSpool:
         SLOT.pack_into(self._map, HEADER_SIZE + self._steps * SLOT.size, *step)
         self._steps += 1
         _COUNT.pack_into(self._map, _COUNT_AT, self._steps)
-        _COUNT.pack_into(self._map, _PROGRESS_AT + 8, self._steps)
+        if self._of_steps:
+            _COUNT.pack_into(self._map, _PROGRESS_AT + 8, self._steps)
         _NUMBER.pack_into(self._map, _LOSS_AT, step.loss)
         self.beat()
 

@@ -28,7 +28,12 @@ PUBLISHED_MEANS = frozenset(
 MAMF = "mamf"
 """Products as MAMF times them (mamf-finder.py of stas00/ml-engineering at 744d01e1): each by itself, with the caches
 cleared before it; the mean of MAMF_REPEATS after MAMF_WARMUP."""
+MAMF_PUBLISHED = "mamf_published"
+"""The same in the shape of MAMF's row of the device."""
 MAMF_WARMUP, MAMF_REPEATS = 50, 100
+HEATED_SECONDS = 1.0
+"""Of a product timed as MAMF times it on a device that was heated before, at least: an idle device is fast for a
+moment, until its power is limited."""
 REPEATS = summary.MIN_DRIFT_STEPS
 """The last repeats, of which a measurement is made."""
 DRIFT, SPREAD = 0.02, 0.05

@@ -46,6 +46,8 @@ CASE: dict[str, Any] = {
         "shuffle": {"path": "train.shuffle", "type": "boolean"},
         "checkpoint_every_steps": {"path": "train.checkpoint_every_steps", "type": "integer", "minimum": 0},
         "optimizer": {"path": "train.optimizer", "type": "string", "choices": ["adam", "sgd"]},
+        "clip": {"path": "train.clip", "type": "integer", "minimum": 1, "default": 0},
+        "product": {"path": "train.kernels.product", "type": "shape", "default": "none"},
     },
 }
 CPU = {"name": "cpu", "device": {"kind": "cpu"}, "does_not_run": {}}
@@ -66,6 +68,9 @@ def resolve(stack: dict[str, Any] = CPU, case: dict[str, Any] = CASE, **changes:
         ("target_acc=1", 1.0),
         ("shuffle=False", False),
         ("optimizer=sgd", "sgd"),
+        ("clip=0", 0),
+        ("product=64x128x32", [64, 128, 32]),
+        ("product=none", "none"),
     ],
 )
 def test_a_setting_within_its_rule_gives_a_typed_value(text: str, value: object) -> None:
@@ -86,6 +91,9 @@ def test_a_setting_within_its_rule_gives_a_typed_value(text: str, value: object)
         ("target_acc=1.01", "at most 1"),
         ("shuffle=yes", "true or false"),
         ("optimizer=lamb", "adam, sgd"),
+        ("clip=-1", "at least 1"),
+        ("product=64x128", "2048x2048x13312"),
+        ("product=64x0x32", "2048x2048x13312"),
         ("momentum=0.9", "choose one of: batch_size"),
         ("batch_size", "NAME=VALUE"),
         ("=3", "choose one of:"),
@@ -173,6 +181,13 @@ def test_the_precision_that_is_executed(stack: dict[str, Any], asked: str | None
 def test_what_a_case_does_not_offer_is_a_usage_error(changes: dict[str, Any], named: str) -> None:
     with refuses(config.ConfigError, named):
         resolve(**changes)
+
+
+def test_a_default_is_not_in_the_configuration() -> None:
+    assert resolve(settings=("clip=0", "product=none"), preset="tiny") == resolve(preset="tiny")
+    changed = resolve(settings=("clip=2", "product=64x128x32"), preset="tiny")
+    assert changed["train"]["clip"] == 2
+    assert changed["train"]["kernels"] == {"product": [64, 128, 32]}
 
 
 def test_the_digest_is_sha256_of_sorted_compact_utf8() -> None:

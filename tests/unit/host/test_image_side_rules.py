@@ -22,7 +22,10 @@ CLOCK_CALLS = {"os.times", "torch.cuda.Event", "torch.Event"}
 FRAMEWORKS = {"torch", "transformers", "safetensors", "peft", "accelerate", "deepspeed", "tokenizers"}
 FREE_OF_TORCH = ("node/", "record/", "shared/", "telemetry/")
 # What the shared loop and engines take from the configuration of whichever case has it.
-OF_THE_LOOP = {"engine", "tp", "pp", "layers", "checkpoint_every_steps", "evaluate_every_samples", "max_samples"}
+OF_THE_LOOP = {
+    *("engine", "tp", "pp", "layers", "checkpoint_every_steps", "evaluate_every_samples", "max_samples"),
+    *("heat_seconds", "laps"),
+}
 SETTABLE = [name for case in CASES.values() for name in case["settable"]]
 OF_ONE_CASE = {name for name in SETTABLE if SETTABLE.count(name) == 1}
 OWN_OPTIONS = OF_ONE_CASE - OF_THE_LOOP

@@ -14,7 +14,7 @@ from flagbench.manifests.stack import Stack
 from flagbench.records.digest import unseeded
 from flagbench.records.store import Store
 from flagbench.runs.launchers.describe import Described
-from flagbench_core.config import schedule
+from flagbench_core.config import measuring_seconds, schedule
 
 LOOKED_AT = 50
 """How many of the newest records of the case and stack are looked at."""
@@ -69,7 +69,8 @@ def _as_published(config: Mapping[str, Any], claims: Iterable[Claim]) -> Duratio
     """By the row's e2e_time for the whole published run, by its p_core for a window of steps; a measurement says."""
     train, devices = schedule(config), config["nodes"] * config["gpus"]
     if "seconds" in train and train["window_steps"] is not None:
-        return DurationEstimate(train["seconds"], "the time limit of its measurements, start-up left out")
+        seconds = measuring_seconds(train)
+        return DurationEstimate(seconds, "the time limit of its measurements, start-up left out")
     for claim in claims:
         whole, speed = claim.metric("e2e_time"), claim.metric("p_core")
         row = f"the published row {claim.id} on {claim.conditions['device_model']}"

@@ -11,7 +11,7 @@ from flagbench_cases.engines import precision_switches as precisions
 from flagbench_cases.engines.products import fixed_results, mamf_product, product
 from flagbench_cases.shared import system
 from flagbench_cases.shared.errors import DataError
-from flagbench_core.evidence.roofs import ALL_REDUCE, MAMF, PRODUCT
+from flagbench_core.evidence.roofs import ALL_REDUCE, MAMF, MAMF_PUBLISHED, PRODUCT
 
 MEMORY_SHARE = 8
 """No copy or all-reduce is larger than that part of the memory of a rank, of its device and of its host."""
@@ -54,6 +54,9 @@ class RoofsWorkload(MeasureWorkload):
             found.append(Measurement("matmul_%s_best" % name, [self._product(name, own, False), *shapes]))
             if name in PUBLISHED_BY_MAMF:
                 found.append(Measurement("%s_%s" % (MAMF, name), [self._mamf(name, own)]))
+            published = products.get("mamf_shapes", {}).get(name)
+            if published is not None:
+                found.append(Measurement("%s_%s" % (MAMF_PUBLISHED, name), [self._mamf(name, published)]))
         size = self.config["copies"]["bytes"]
         found.append(Measurement("memory_bandwidth", [self._copy("copy", size, pinned=False)]))
         found += [Measurement(way + "_pinned", [self._copy(way, size, pinned=True)]) for way in ("h2d", "d2h")]

@@ -167,3 +167,14 @@ def test_the_newest_sample_of_a_file_that_is_being_written(tmp_path: Path) -> No
     assert sensors_text(str(path)) == "601 W  64 C"
     path.write_text(json.dumps({"kind": "sample", "t": 1.0, "cpu": {"util": 0.5}, "devices": []}) + "\n")
     assert sensors_text(str(path)) == ""
+
+
+def test_laps_have_a_line_each(clock: list[float]) -> None:
+    stream = io.StringIO()
+    shown = Bar(stream, unit="lap", environment={})
+    for seconds, laps in ((0, 0), (40, 0), (60, 1), (61, 1), (120, 2)):
+        clock[0] = 100.0 + seconds
+        shown.show(at("measure", laps, 10))
+    lines = stream.getvalue().splitlines()
+    assert [line.split("] ")[1].split()[0] for line in lines] == ["0/10", "1/10", "2/10"]
+    assert lines[2].endswith("  2:00  60 s/lap  ETA 8:00")

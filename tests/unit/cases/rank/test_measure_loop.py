@@ -126,6 +126,30 @@ def test_isolated_operations_without_time_for_all_are_absent(tmp_path: Path, clo
     assert [fact["name"] for fact in facts_of(reader, "absent")] == ["mamf_bf16"]
 
 
+def heated(folder: Path, *wanted: Measurement, heat_seconds: float) -> tuple[dict[str, Any], SpoolReader]:
+    spool = RankSpool(str(folder), 0)
+    plan = MeasurePlan(20, 6.0, heat_seconds=heat_seconds)
+    loop = MeasureLoop(Toy(*wanted), plan, spool, Repeater(Device()))
+    spool.reserve(loop.capacity)
+    return loop.run(), SpoolReader(str(folder), 0)
+
+
+def test_products_heat_the_device_once_beside_the_time(tmp_path: Path, clock: Time) -> None:
+    first, second = isolated(clock, 0.0001, 0.001), isolated(clock, 0.0001, 0.001)._replace(name="mamf_fp8")
+    timing, reader = heated(tmp_path, first, second, heat_seconds=30.0)
+    seconds = [fact["measured"]["heated_seconds"] for fact in facts_of(reader, "pass")]
+    assert seconds == pytest.approx([30.0, 30.0], abs=0.2)
+    assert seconds[0] == seconds[1]
+    assert len(reader.steps()) == 200
+    assert 32.0 < timing["measure"] < 33.0  # 1 s each, although 150 products take 0.2 s
+
+
+def test_what_is_no_such_product_is_not_heated(tmp_path: Path, clock: Time) -> None:
+    timing, reader = heated(tmp_path, Measurement("copy", [operation(clock, 0.005)]), heat_seconds=30.0)
+    assert "heated_seconds" not in facts_of(reader, "pass")[0]["measured"]
+    assert timing["measure"] < 2
+
+
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError])
 def test_what_fails_or_takes_too_long_is_absent(tmp_path: Path, clock: Time, kind: type) -> None:
     lacking, slow = operation(clock, 1.0, error="no such kernel", kind=kind), operation(clock, 30.0)

@@ -1,0 +1,112 @@
+"""A soak: a device is measured in laps, and after each lap fixed operations are compared bit by bit."""
+
+from typing import Any, Dict, List
+
+import torch
+
+from flagbench_cases.contract import MeasureWorkload
+from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan
+from flagbench_cases.rank.repeats import Repeater, Times
+from flagbench_cases.rank.stopwatch import now
+from flagbench_cases.shared.spool import RankSpool
+from flagbench_core.evidence.roofs import COLLECTIVES, MOST_LISTED, amount, compare_results
+from flagbench_core.stats.summary import median
+
+
+class LapLoop(MeasureLoop):
+    """Measures in laps on one rank, in step with the others.
+
+    The first lap is a run without laps: its repeats are the steps of the spool. The others measure again what is one
+    operation, and not the fastest of several; of these, each lap keeps a median.
+    """
+
+    def __init__(
+        self,
+        workload: MeasureWorkload,
+        plan: MeasurePlan,
+        spool: RankSpool,
+        repeater: Repeater,
+        laps: int,
+        first_results: Dict[str, str],
+        alike: Any,
+    ) -> None:
+        """`first_results`: those of the workload before the laps. `alike`: equal for devices of one model with one
+        driver, which compute the same bits."""
+        super().__init__(workload, plan, spool, repeater)
+        self.workload = workload
+        self.laps = laps
+        self.first_results = first_results
+        self.last_results = first_results
+        """Those after the last lap."""
+        self.alike = alike
+        self.lap = 1
+        self.repeated = [each for each in self.measurements if len(each.candidates) == 1]
+        self._rates: Dict[str, float] = {}
+        self._collectives: List[str] = []
+
+    def run(self) -> Dict[str, Any]:
+        """Measure until the last lap, or until a device computes other bits. Returns the duration, seconds."""
+        self.spool.phase("measure", self.laps, of_steps=False)
+        start = now()
+        with torch.no_grad():
+            while self._measure_lap() and self.lap < self.laps:
+                self.lap += 1
+        return {"measure": now() - start}
+
+    def _measure_lap(self) -> bool:
+        """Measure once, and write the fact `lap`. Returns whether all devices still compute the same bits."""
+        start = now()
+        self._rates, self._collectives = {}, []
+        self._measure_all(self.measurements if self.lap == 1 else self.repeated)
+        self.last_results = self.workload.results()
+        seconds = now() - start
+        ranks = self.repeater.all_gather((self._rates, self.last_results, self.first_results, self.alike))
+        other_bits = self._other_bits(ranks)
+        if self.spool.rank == 0:
+            rates = self._rates_of_devices([rates for rates, _, _, _ in ranks])
+            self.spool.fact("lap", lap=self.lap, seconds=seconds, rates=rates, other_bits=other_bits)
+        self.spool.progress(self.lap, self.laps)
+        return not other_bits
+
+    def _other_bits(self, ranks: List[Any]) -> List[Dict[str, Any]]:
+        """Each fixed operation and rank whose bits are not those of before the laps, or of the devices alike."""
+        results = {}
+        for rank, (_, last, first, alike) in enumerate(ranks):
+            results[rank] = {"first": first, "second": last, "alike": alike}
+        wrong = []
+        for result in compare_results(results):
+            for rank in sorted({*result["changed"], *result["apart"]}):
+                wrong.append({"name": result["name"], "rank": rank})
+        return wrong
+
+    def _rates_of_devices(self, ranks: List[Dict[str, float]]) -> Dict[str, List[float]]:
+        """The rates of this lap by measurement: those of all ranks; of a collective that of the slowest alone.
+
+        Empty for more ranks than a record lists."""
+        if len(ranks) > MOST_LISTED:
+            return {}
+        rates = {}
+        for name in ranks[0]:
+            of_ranks = [rates_of_rank[name] for rates_of_rank in ranks]
+            rates[name] = [min(of_ranks)] if name in self._collectives else of_ranks
+        return rates
+
+    def _note_absent(self, name: str, reason: str) -> None:
+        """Write it once: in the first lap."""
+        if self.lap == 1:
+            super()._note_absent(name, reason)
+
+    def _show_progress(self, done: int, count: int) -> None:
+        """Progress is the laps that are done."""
+        self.spool.beat()
+
+    def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any]) -> None:
+        """Keep the median rate of what every lap measures; write the repeats of the first lap."""
+        if self.lap == 1:
+            super()._write(name, times, operations, measured)
+        if "tried" in measured:
+            return
+        seconds = median([repeat.device for repeat in times])
+        self._rates[name] = round(operations * amount(measured) / max(seconds, 1e-9))
+        if measured["operation"] in COLLECTIVES:
+            self._collectives.append(name)

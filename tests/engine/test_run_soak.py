@@ -1,0 +1,71 @@
+"""Soaks: laps of the case that measures devices, one in which a rank computes other bits, and one that is stopped."""
+
+import signal
+
+import pytest
+
+from faults import fault
+from flagbench_core.evidence.drift import lap_drifts
+from running import CaseRun, run_case, wait_until
+
+pytestmark = pytest.mark.image
+
+# Small operations, since one that takes too large a share of the time, as on a busy machine, is not measured.
+SMALL = ("m=64", "n=64", "k=64", "copy_bytes=65536", "measure_seconds=3")
+QUICK = ("--preset", "tiny", "--gpus", "2", *(word for setting in SMALL for word in ("--set", setting)))
+# Results are computed before the laps and after each of them.
+OTHER_BITS_IN_LAP_2 = """
+from flagbench_cases.cases.roofs import workload
+def results(self, right=workload.RoofsWorkload.results, calls=[]):
+    calls.append(1)
+    found = right(self)
+    return dict(found, sum="0123456789abcdef") if len(calls) == 3 else found
+workload.RoofsWorkload.results = results
+"""
+
+
+def test_a_soak_keeps_each_lap(tmp_path):
+    heat = ("--set", "heat_seconds=1", "--set", "mamf_shape_bf16=64x32x64")
+    record = run_case(tmp_path, *QUICK, *heat, "--set", "laps=3", case="roofs").ok("roofs")
+    assert [lap["lap"] for lap in record["laps"]] == [1, 2, 3]
+    for lap in record["laps"]:
+        assert lap["other_bits"] == []
+        assert lap["seconds"] > 2
+        assert {"matmul_fp32", "memory_bandwidth"} <= set(lap["rates"])
+        assert len(lap["rates"]["matmul_fp32"]) == 2
+        assert len(lap["rates"].get("all_reduce", [0])) == 1
+        assert not any(name.endswith("_best") for name in lap["rates"])
+    drifts = lap_drifts([lap["rates"] for lap in record["laps"]])
+    assert len(drifts["matmul_fp32"]) == 2
+    heated = {each["name"]: each["heated_seconds"] for each in record["measurements"] if "heated_seconds" in each}
+    assert set(heated) == {name for name in ("mamf_bf16", "mamf_published_bf16") if name in heated}
+    assert all(seconds >= 1 for seconds in heated.values())
+    assert len(record["measurements"]) + len(record["quality"]["absent"]) == 21
+
+
+def test_other_bits_end_a_soak_and_name_lap_and_rank(tmp_path):
+    wrong = fault(tmp_path, 1, "before data", OTHER_BITS_IN_LAP_2)
+    ended = run_case(tmp_path, *QUICK, "--set", "laps=5", case="roofs", env=wrong)
+    record = ended.failed(12, "report", "same_results", "lap 2", "rank 1")
+    assert [lap["other_bits"] for lap in record["laps"]] == [[], [{"name": "sum", "rank": 1}]]
+    assert [result["name"] for result in record["results"] if result["changed"]] == ["sum"]
+    assert record["metrics"]
+
+
+def test_a_soak_that_is_stopped_keeps_its_laps(tmp_path):
+    run = CaseRun(tmp_path, [*QUICK, "--set", "laps=20"], case="roofs")
+
+    def laps():
+        return [fact for reader in run.readers()[:1] for fact in reader.facts() if fact["kind"] == "lap"]
+
+    wait_until(lambda: laps() or run.process.poll() is not None, 120)
+    run.process.send_signal(signal.SIGINT)
+    record = run.wait().failed(7, "measure", "SIGINT")
+    assert [lap["lap"] for lap in record["laps"]][:1] == [1]
+    assert len(record["laps"]) < 20
+    assert record["measurements"]
+
+
+def test_a_soak_makes_no_published_iterations(tmp_path):
+    ended = run_case(tmp_path, *QUICK, "--set", "laps=3", "--full", case="roofs")
+    assert ended.failed(2, "usage", "--full")["config"] is None
