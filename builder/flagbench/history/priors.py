@@ -7,7 +7,7 @@ from itertools import islice
 
 from flagbench.history.verdicts import with_verdicts
 from flagbench.manifests.load import load_catalog
-from flagbench.records.digest import machine_digest, unseeded_digest
+from flagbench.records.digest import history_digest, machine_digest
 from flagbench.records.index import Summary, summary_of
 from flagbench.records.model import Record
 from flagbench.records.named import is_path
@@ -33,9 +33,9 @@ def named_priors(
 def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record]) -> dict[str, Prior]:
     """What is known of the spread between runs of each metric; none where the store has no earlier runs.
 
-    Earlier runs are those of the same case, stack and configuration, with any seed, whose records pass the checks of
-    `verify`; records without evidence do not count. Runs of other machines count for the spread within sessions, and
-    not for that between them.
+    Earlier runs are those of the same case, stack and configuration (`history_digest`) whose records pass the checks
+    of `verify`; records without evidence do not count. Runs of other machines count for the spread within sessions,
+    and not for that between them.
 
     Args:
         known: the records that are verified or compared with: they are no earlier runs.
@@ -69,17 +69,17 @@ def _values(runs: Sequence[Summary], name: str) -> list[float]:
 
 
 def earlier_runs(store: Store, record: Record, known: Sequence[Record]) -> Iterator[StoredRecord]:
-    """Other runs of the record's configuration that ended well, each once, newest first.
+    """Other runs of the record's configuration (`history_digest`) that ended well, each once, newest first.
 
     Times are measured in microseconds: records with an equal rate are copies of a run, whatever their ids.
     """
-    digest, summaries = unseeded_digest(record), map(summary_of, known)
+    digest, summaries = history_digest(record), map(summary_of, known)
     seen: set[object] = {key for summary in summaries for key in _identities(summary)}
     stacks = load_catalog(claims=False).stacks.values()
     names = next((stack.names for stack in stacks if record.stack in stack.names), (record.stack,))
     for entry in store.list(record.case, *names):
         summary = entry.summary
-        if summary is None or summary.state != "ok" or summary.unseeded_digest != digest:
+        if summary is None or summary.state != "ok" or summary.history_digest != digest:
             continue
         identities = _identities(summary)
         if seen.isdisjoint(identities):

@@ -1,7 +1,8 @@
-"""The digest of a configuration without its seed, and of the machine that a record is of."""
+"""Digests of a configuration without its seed, or as its earlier runs have it, and of the machine of a record."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,28 @@ def unseeded(config: Mapping[str, Any]) -> str:
 def unseeded_digest(record: Record) -> str | None:
     """The same of a record's configuration; that which the record states if it has none."""
     return record.config_digest if record.config is None else unseeded(record.config)
+
+
+NOT_OF_HISTORY = ("seed", "measure.seconds", "measure.heat_seconds", "products.mamf_shapes")
+"""Paths of a configuration that earlier runs may differ in: the seed, and what an acceptance chooses for its roofs by
+its minutes and its device. A measurement says how long the device was heated before, and the shape of a product.
+`laps` is not among them: the history of a soak is soaks of as many laps."""
+
+
+def history_digest(record: Record) -> str | None:
+    """The digest of a record's configuration by which its earlier runs are found; that which the record states if it
+    has no configuration."""
+    if record.config is None:
+        return record.config_digest
+    config = copy.deepcopy(record.config)
+    for path in NOT_OF_HISTORY:
+        *sections, name = path.split(".")
+        section: Any = config
+        for key in sections:
+            section = section.get(key) if isinstance(section, dict) else None
+        if isinstance(section, dict):
+            section.pop(name, None)
+    return digest(config)
 
 
 def machine_digest(record: Record) -> str | None:

@@ -18,7 +18,7 @@ from contextlib import suppress
 import msgspec
 
 from flagbench.records.blobs import Blobs
-from flagbench.records.digest import machine_digest, unseeded_digest
+from flagbench.records.digest import history_digest, machine_digest, unseeded_digest
 from flagbench.records.model import Record
 
 
@@ -34,6 +34,8 @@ class Summary(msgspec.Struct, frozen=True):
     """Seconds."""
     unseeded_digest: str | None
     """Of the configuration without its seed."""
+    history_digest: str | None
+    """Of the configuration as earlier runs have it."""
     metrics: dict[str, float]
     exit_code: int | None = None
     reason: str | None = None
@@ -74,6 +76,7 @@ def summary_of(record: Record) -> Summary:
         state=record.status.state,
         duration=record.duration,
         unseeded_digest=unseeded_digest(record),
+        history_digest=history_digest(record),
         metrics={metric.name: float(metric.value) for metric in record.metrics},
         exit_code=record.status.exit_code,
         reason=record.status.reason,

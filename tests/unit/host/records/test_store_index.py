@@ -16,7 +16,7 @@ from flagbench.records.index import Index, Summary
 from flagbench.records.store import Store, StoredRecord
 
 MakeRecord = Callable[..., bytes]
-SUMMARY = Summary("2026-01-01T12:00:00Z", "run-1", "tiny", "faithful", "ok", 12.5, None, {"p_core": 321.5}, 0)
+SUMMARY = Summary("2026-01-01T12:00:00Z", "run-1", "tiny", "faithful", "ok", 12.5, None, None, {"p_core": 321.5}, 0)
 
 
 INDEX = Path("results", "index-v1.json")
