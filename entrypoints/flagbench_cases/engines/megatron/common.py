@@ -61,7 +61,8 @@ def config_arguments(context: Context, shape: Shape, dtype: torch.dtype, of_2023
         "gated_linear_unit": True,
         "activation_func": F.silu,
         "apply_query_key_layer_scaling": of_2023,
-        "attention_softmax_in_fp32": of_2023,  # with the scaling it has to be; the default depends on the release
+        # The scaling needs it; FlagPerf passes it for llama3_8B, not for llama2_70B. Fused attention ignores it.
+        "attention_softmax_in_fp32": of_2023 or not shape.legacy_layers,
         "masked_softmax_fusion": False,  # its kernels are Apex's
         "params_dtype": dtype,
         "pipeline_dtype": dtype,

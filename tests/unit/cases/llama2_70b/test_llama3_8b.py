@@ -78,6 +78,19 @@ def test_rope_logits_are_those_of_transformers(tmp_path: Path) -> None:
     assert theirs.std() > 0.1
 
 
+@pytest.mark.parametrize(("case", "wide"), [(CASE, True), ("llama3-8b-rope", True), ("llama2-70b", False)])
+def test_a_softmax_of_its_own_is_in_fp32_as_the_script_says(tmp_path: Path, case: str, wide: bool) -> None:
+    """pretrain_llama3.sh:42 passes --attention-softmax-in-fp32; llama2_70B's megatron_main.sh does not."""
+    need_megatron()
+
+    def body(folder: Path, rank: int, world: int) -> list[bool]:
+        work = workload(folder, rank, Layout(), case=case, precision="bf16", train={"flash_attention": False})
+        layers = work.module.decoder.layers
+        return [layer.self_attention.core_attention.scale_mask_softmax.softmax_in_fp32 for layer in layers]
+
+    assert set(on_ranks(1, tmp_path, body)[0]) == {wide}
+
+
 def test_fp8_needs_transformer_engine(tmp_path: Path) -> None:
     need_megatron()
 
