@@ -17,11 +17,18 @@ from torch import nn
 from flagbench_cases.cases.distilbert import model as distilbert
 from flagbench_cases.cases.glm import model as glm
 from flagbench_cases.cases.glm import optimizer as glm_optimizer
+from flagbench_cases.cases.llama2_7b_lora import decoder
 from flagbench_cases.cases.llama2_7b_lora import forward as lora_forward
-from flagbench_cases.shared.manifests import load_case
+from flagbench_cases.cases.llama2_7b_lora.model import shape_from
+from flagbench_cases.cases.llama2_7b_lora.random_weights import RandomWorkload
+from flagbench_cases.cases.roofs.workload import CLEARED_BYTES
+from flagbench_cases.engines import products
+from flagbench_cases.shared.manifests import load_case, load_stack
+from flagbench_core.config import Options, resolve
 from unit.cases.distilbert import test_workload as distilbert_bench
 from unit.cases.glm import small_glm
 from unit.cases.llama2_7b_lora import lora_bench
+from workloads import set_up
 
 pytestmark = pytest.mark.image
 
@@ -33,6 +40,34 @@ MEGATRON = "llama2_70B/megatron/megatron_main.sh:%d"
 FLAGSCALE = "FlagScale 26cd6643, megatron/%s:%d"
 AQUILA = "inference/benchmarks/Aquila_33b/flagscale/%s:%d"
 LLAMA_2 = "config.json of Llama-2-7b-hf"
+LLAMA_3 = "llama3_8B/megatron/pretrain_llama3.sh:%d"
+MEGATRON_LM = "Megatron-LM cac60ce4, megatron/training/arguments.py:%d"
+META = "meta-llama/llama3 a0940f9, llama/model.py:%d"
+META_CONFIG = "config.json of Meta-Llama-3-8B"
+AUTOMODEL = "Automodel 507bfb75, examples/llm_finetune/%s:%d"
+LLAMA_LORA = "llama3_1/llama3_1_8b_peft_benchmark.yaml"
+QWEN_LORA = "qwen/qwen2_5_7b_peft_benchmark.yaml"
+AUTOMODEL_CASES = ("llama3.1-8b-lora", "qwen2.5-7b-lora")
+LLAMA_31, QWEN = "config.json of Llama-3.1-8B", "config.json of Qwen2.5-7B"
+A100 = "base/benchmarks/%s/nvidia/A100/case_config.yaml:%d"
+BENCHMARK = "base/benchmarks/%s/case_config.yaml:%d"
+MAMF = "ml-engineering 744d01e1, compute/accelerator/benchmarks/mamf-finder.py:%d"
+
+LLAMA_3_8B: dict[str, tuple[float, str]] = {
+    "model.norm_eps": (1e-5, LLAMA_3 % 40),
+    "model.initializer_range": (0.008, LLAMA_3 % 54),
+    "model.vocab_multiple": (128, MEGATRON_LM % 725),
+    "model.dropout": (0.1, MEGATRON_LM % 854),
+    "train.learning_rate": (1e-5, LLAMA_3 % 45),
+    "train.min_learning_rate": (1e-6, LLAMA_3 % 49),
+    "train.warmup_share": (0.0, MEGATRON_LM % 1128),
+    "train.schedule_samples": (300 * 512, "training/nvidia/llama3_8B-megatron/config/config_A100x1x8.py:3"),
+    "train.weight_decay": (0.1, LLAMA_3 % 50),
+    "train.beta1": (0.9, LLAMA_3 % 52),
+    "train.beta2": (0.95, LLAMA_3 % 53),
+    "train.epsilon": (1e-8, MEGATRON_LM % 875),
+    "train.clip": (1.0, LLAMA_3 % 51),
+}
 
 MANIFESTS: dict[str, dict[str, tuple[float, str]]] = {
     "distilbert": {
@@ -88,6 +123,61 @@ MANIFESTS: dict[str, dict[str, tuple[float, str]]] = {
         "model.norm_eps": (1e-5, AQUILA % ("main.sh", 45)),
         "model.norm_init": (0.3, AQUILA % ("main.sh", 46)),
         "model.rope_theta": (10000.0, AQUILA % ("megatron/core/models/common/rotary_pos_embedding.py", 15)),
+    },
+    "llama3-8b": LLAMA_3_8B,
+    "llama3-8b-rope": {
+        **LLAMA_3_8B,
+        "model.norm_eps": (1e-5, META % 28),
+        "model.rope_theta": (500000.0, META % 29),
+        "model.initializer_range": (0.02, META_CONFIG),
+        "model.dropout": (0.0, META_CONFIG),
+    },
+    "llama3.1-8b-lora": {
+        "model.norm_eps": (1e-5, LLAMA_31),
+        "model.rope_theta": (500000.0, LLAMA_31),
+        "model.rope_factor": (8.0, LLAMA_31),
+        "model.initializer_range": (0.02, LLAMA_31),
+        "model.lora.r": (16, AUTOMODEL % (LLAMA_LORA, 55)),
+        "model.lora.alpha": (32, AUTOMODEL % (LLAMA_LORA, 56)),
+        "model.lora.dropout": (0.1, AUTOMODEL % (LLAMA_LORA, 57)),
+        "data.token_ids": (100, AUTOMODEL % (LLAMA_LORA, 74)),
+        "data.sequence_length": (4096, AUTOMODEL % (LLAMA_LORA, 75)),
+        "train.batch_size": (32, AUTOMODEL % (LLAMA_LORA, 33)),
+        "train.micro_batch_size": (2, AUTOMODEL % (LLAMA_LORA, 34)),
+        "train.learning_rate": (1e-5, AUTOMODEL % (LLAMA_LORA, 97)),
+        "train.weight_decay": (0.01, AUTOMODEL % (LLAMA_LORA, 98)),
+        "train.warmup_steps": (5, AUTOMODEL % (LLAMA_LORA, 25)),
+    },
+    "qwen2.5-7b-lora": {
+        "model.norm_eps": (1e-6, QWEN),
+        "model.rope_theta": (1000000.0, QWEN),
+        "model.rope_factor": (1.0, QWEN),
+        "model.initializer_range": (0.02, QWEN),
+        "model.lora.r": (16, AUTOMODEL % (QWEN_LORA, 55)),
+        "model.lora.alpha": (32, AUTOMODEL % (QWEN_LORA, 56)),
+        "model.lora.dropout": (0.0, AUTOMODEL % (QWEN_LORA, 57)),
+        "data.token_ids": (100, AUTOMODEL % (QWEN_LORA, 74)),
+        "data.sequence_length": (4096, AUTOMODEL % (QWEN_LORA, 75)),
+        "train.batch_size": (32, AUTOMODEL % (QWEN_LORA, 32)),
+        "train.micro_batch_size": (2, AUTOMODEL % (QWEN_LORA, 33)),
+        "train.learning_rate": (1e-5, AUTOMODEL % (QWEN_LORA, 88)),
+        "train.weight_decay": (0.01, AUTOMODEL % (QWEN_LORA, 89)),
+        "train.warmup_steps": (5, AUTOMODEL % (QWEN_LORA, 24)),
+    },
+    "roofs": {
+        "products.m": (8192, A100 % ("computation-BF16", 1)),
+        "products.n": (8192, A100 % ("computation-BF16", 2)),
+        "products.k": (8192, A100 % ("computation-BF16", 3)),
+        "copies.bytes": (4 * 2**30, BENCHMARK % ("main_memory-bandwidth", 1)),
+        "collectives.largest": (4 * 2**30, BENCHMARK % ("interconnect-MPI_intraserver", 1)),
+        "measure.iterations.matmul_fp64": (10000, BENCHMARK % ("computation-FP64", 5)),
+        "measure.iterations.matmul_fp32": (10000, BENCHMARK % ("computation-FP32", 5)),
+        "measure.iterations.matmul_tf32": (100000, BENCHMARK % ("computation-TF32", 5)),
+        "measure.iterations.matmul_fp16": (50000, BENCHMARK % ("computation-FP16", 5)),
+        "measure.iterations.matmul_bf16": (50000, BENCHMARK % ("computation-BF16", 5)),
+        "measure.iterations.memory_bandwidth": (100000, BENCHMARK % ("main_memory-bandwidth", 3)),
+        "measure.iterations.h2d_pageable": (1000, BENCHMARK % ("interconnect-h2d", 3)),
+        "measure.iterations.all_reduce": (10000, BENCHMARK % ("interconnect-MPI_intraserver", 3)),
     },
 }
 
@@ -216,6 +306,8 @@ def test_glm_evaluates_with_padding_choices_of_minus_a_billion(tmp_path: Path) -
         ("distilbert", "distilbert/pytorch/optimizers/__init__.py:26: torch's defaults"),
         ("glm", BASE % ("glm", 58)),
         ("llama2-7b-lora", "llama2_7b_finetune/pytorch/optimizers/__init__.py:5: torch's defaults"),
+        ("llama3.1-8b-lora", AUTOMODEL % (LLAMA_LORA, 95)),
+        ("qwen2.5-7b-lora", AUTOMODEL % (QWEN_LORA, 86)),
     ],
 )
 def test_adamw_has_the_published_betas_and_epsilon(tmp_path: Path, case: str, source: str) -> None:
@@ -223,6 +315,9 @@ def test_adamw_has_the_published_betas_and_epsilon(tmp_path: Path, case: str, so
         groups = small_glm.workload(tmp_path).optimizer.adamw.param_groups
     elif case == "distilbert":
         groups = distilbert_bench.workload(tmp_path).optimizer.param_groups
+    elif case in AUTOMODEL_CASES:
+        config = resolve(load_case(case), load_stack("cpu"), Options(preset="tiny"))
+        groups = set_up(RandomWorkload, config, tmp_path).optimizer.param_groups
     else:
         pytest.importorskip("peft")
         groups = lora_bench.workload(tmp_path).engine.optimizer.param_groups
@@ -236,3 +331,94 @@ def test_glm_clips_with_the_published_epsilon() -> None:
     parameter.grad = torch.full((1,), 1e-6)
     glm_optimizer.clip([parameter], 1e-6)
     assert parameter.grad.item() == pytest.approx(0.5e-6)
+
+
+# Adapters and angles
+
+
+@pytest.mark.parametrize("case", AUTOMODEL_CASES)
+def test_adapters_begin_as_xavier_has_them(case: str) -> None:
+    """Automodel 507bfb75, nemo_automodel/components/_peft/lora.py:132-135: a gain of 1; B is zero."""
+    tiny = resolve(load_case(case), load_stack("cpu"), Options(preset="tiny"))["model"]
+    model = decoder.Decoder(shape_from({**tiny, "dim": 512, "ffn": 512}), False)
+    model.initialise(1)
+    adapters = {name: values for name, values in model.named_parameters() if values.requires_grad}
+    assert len(adapters) >= 8
+    for name, values in adapters.items():
+        if name.endswith("lora_b"):
+            assert not values.any(), name
+        else:
+            xavier = math.sqrt(2.0 / sum(values.shape))
+            assert values.std().item() == pytest.approx(xavier, rel=0.05), name
+
+
+def test_an_adapter_adds_its_product_twice_and_then_drops_some() -> None:
+    """Automodel 507bfb75, llama3_1_8b_peft_benchmark.yaml:55-57 and nemo_automodel/components/_peft/lora.py:44.
+
+    alpha / r is 2. The dropout of 0.1 follows the product and scales what is left by 1 / 0.9.
+    """
+    shape = shape_from(load_case("llama3.1-8b-lora")["presets"]["reference"]["model"])
+    adapted = decoder.Adapted(shape.lora, 16, 4096)
+    with torch.no_grad():
+        adapted.weight.zero_()
+        adapted.lora_a.fill_(0.25)
+        adapted.lora_b.fill_(0.5)
+        product = 16 * 0.25 * 16 * 0.5
+        torch.manual_seed(1)
+        assert adapted.eval()(torch.ones(1, 16)).unique().tolist() == [2 * product]
+        trained = adapted.train()(torch.ones(1, 16))
+    assert trained.unique().tolist() == pytest.approx([0.0, 2 * product / 0.9])
+    assert (trained == 0).float().mean().item() == pytest.approx(0.1, abs=0.02)
+
+
+def test_low_frequencies_are_stretched_as_llama3_has_them() -> None:
+    """transformers 4.57.3, modeling_rope_utils.py: factor 8, and low and high frequency factors 1 and 4 of 8192."""
+    shape = shape_from(load_case("llama3.1-8b-lora")["presets"]["reference"]["model"])
+    cosines, sines = decoder.rotary(shape, 2, torch.device("cpu"))
+    rates = torch.atan2(sines, cosines)[1, : shape.dim // shape.heads // 2].tolist()
+    expected = []
+    for index in range(64):
+        rate = 500000.0 ** (-index / 64)
+        turns = 8192 * rate / (2 * math.pi)
+        if turns > 4:
+            expected.append(rate)
+        elif turns < 1:
+            expected.append(rate / 8)
+        else:
+            kept = (turns - 1) / (4 - 1)
+            expected.append(kept * rate + (1 - kept) * rate / 8)
+    assert rates == pytest.approx(expected, rel=1e-4)
+
+
+# Roofs
+
+
+def operators(run: Any) -> list[tuple[str, list[list[int]]]]:
+    """The operators that a function calls, with the shapes of their tensors."""
+    with torch.profiler.profile(record_shapes=True) as profiled:
+        run()
+    return [(event.name, event.input_shapes) for event in profiled.events() if event.cpu_parent is None]
+
+
+def test_mamf_clears_the_caches_before_a_product() -> None:
+    """mamf-finder.py:299-306, 316-317: 256 MiB of int32 are zeroed, and the last result is overwritten."""
+    assert CLEARED_BYTES["cuda"] == 256 * 2**20, MAMF % 299
+    one = products.mamf_product(torch.device("cpu"), "fp32", 4, 6, 8, 64)
+    (zeroed, zeroed_shapes), (copied, copied_shapes) = operators(one.clear)
+    assert (zeroed, zeroed_shapes[0]) == ("aten::zero_", [16])
+    assert (copied, copied_shapes[:2]) == ("aten::copy_", [[4, 6], [4, 6]])
+    assert [name for name, _ in operators(one.run)] == ["aten::mm"]
+
+
+def test_mamf_transposes_the_second_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mamf-finder.py:352-357: stored as (n, k), and the result is written to a tensor that is there."""
+    calls = []
+    multiply = torch.mm
+
+    def mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        calls.append((a.shape, a.stride(), b.shape, b.stride()))
+        return multiply(a, b, out=out)
+
+    monkeypatch.setattr(torch, "mm", mm)
+    products.mamf_product(torch.device("cpu"), "fp32", 4, 6, 8, 64).run()
+    assert set(calls) == {((4, 8), (8, 1), (8, 6), (1, 8))}

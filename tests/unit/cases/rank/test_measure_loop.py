@@ -13,7 +13,7 @@ from flagbench_cases.contract import Isolated, Measurement, MeasureWorkload, Ope
 from flagbench_cases.rank import matmul_peak, measure_loop, repeats
 from flagbench_cases.rank.device import CpuDevice
 from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan, RoofsLoop
-from flagbench_cases.rank.repeats import Repeater
+from flagbench_cases.rank.repeats import Repeater, Times
 from flagbench_cases.shared.spool import RankSpool, SpoolReader
 from unit.cases.rank.toy_loop import Device, Time
 
@@ -119,6 +119,28 @@ def test_an_isolated_operation_is_timed_without_what_clears(tmp_path: Path, cloc
     # 140.4 microseconds each; whole ones are written.
     assert {round(step.device * 1e6, 3) for step in steps} == {140, 141}
     assert sum(step.device for step in steps) == pytest.approx(100 * 0.0001404, abs=1e-6)
+
+
+def test_mamf_leaves_out_the_first_fifty_of_its_products(tmp_path: Path, clock: Time) -> None:
+    """ml-engineering 744d01e1, compute/accelerator/benchmarks/mamf-finder.py:392-393: 100 iterations after 50."""
+    made: list[float] = []
+
+    def multiply() -> None:
+        made.append(0.002 if len(made) < 50 else 0.001)
+        clock.seconds += made[-1]
+
+    class Counting(Repeater):
+        def isolated(self, operation: Isolated, *numbers: Any) -> list[Times]:
+            made.clear()  # those by which the loop decided whether there is time
+            return super().isolated(operation, *numbers)
+
+    product = Operation({"operation": "copy", "bytes": 1000}, lambda: Isolated(lambda: None, multiply))
+    spool = RankSpool(str(tmp_path), 0)
+    loop = MeasureLoop(Toy(Measurement("mamf_bf16", [product])), MeasurePlan(20, 100.0), spool, Counting(Device()))
+    spool.reserve(loop.capacity)
+    loop.run()
+    assert len(made) == 150
+    assert [step.device for step in SpoolReader(str(tmp_path), 0).steps()] == pytest.approx([0.001] * 100)
 
 
 def test_isolated_operations_without_time_for_all_are_absent(tmp_path: Path, clock: Time) -> None:
