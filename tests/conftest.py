@@ -22,6 +22,7 @@ os.environ.pop("FLAGBENCH_STORE", None)
 
 import builds  # noqa: E402
 import leftovers  # noqa: E402
+import nvml_stubs  # noqa: E402
 import warmup  # noqa: E402
 
 # A shell starts what runs in its background with these ignored, and so would be every process that a test signals.
@@ -48,6 +49,12 @@ def record_schema():
     """manifests/schema/record-v1.json."""
     with open(os.path.join(ROOT, "manifests", "schema", "record-v1.json"), encoding="utf-8") as file:
         return json.load(file)
+
+
+@pytest.fixture(scope="session")
+def nvml_stub(tmp_path_factory):
+    """Builds a stand-in for NVML with the given macros; gives the environment in which a process finds it."""
+    return nvml_stubs.NvmlStubs(lambda: tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from flagbench.records.scalars import (
     Scalar,
     Time,
 )
+from flagbench_core.health.reading import DeviceHealth
 
 
 class SlowestDevice(Struct, frozen=True):
@@ -424,6 +425,15 @@ class WindowEnergy(Struct, frozen=True):
     """The most by which `joules` is wrong because the counter is interpolated between readings; None for power."""
 
 
+class RunHealth(Struct, frozen=True):
+    """What was read of a device's health, as `flagbench_core.health.reading` describes it; absent if it was not."""
+
+    before: DeviceHealth | None = None
+    """While the ranks imported, before they used the device."""
+    after: DeviceHealth | None = None
+    """After the last rank had ended."""
+
+
 class DeviceTelemetry(Struct, frozen=True):
     """Telemetry of one device."""
 
@@ -451,6 +461,8 @@ class DeviceTelemetry(Struct, frozen=True):
     """The limit in force; `power_limit_default_w` is the device's own."""
     power_limit_default_w: Amount | None = None
     util_mean: Number | None = None
+    health: RunHealth | None = None
+    """None in records of versions that did not read it, and where the monitor names no device."""
 
 
 class CpuTelemetry(Struct, frozen=True):

@@ -29,6 +29,7 @@ from flagbench_cases.shared.interruption import Interruption
 from flagbench_cases.shared.manifests import load_case
 from flagbench_cases.shared.parallel_layout import layout_of
 from flagbench_cases.telemetry.energy import Stretch
+from flagbench_cases.telemetry.health import HealthReadings
 from flagbench_cases.telemetry.latest import sensors_text
 from flagbench_cases.telemetry.summary import read_start, summarise
 from flagbench_core import python_module, scratch
@@ -102,6 +103,7 @@ class Run:
         self._silence: Optional[str] = None
         """Why the sampler had written nothing when the ranks started."""
         self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
+        self._health = HealthReadings(stack["monitor"], self._telemetry)
         length = schedule(config)
         at_most = length["window_steps"] is None and length.get("target_acc") is not None
         unit = "lap" if length.get("laps") else "step"
@@ -125,6 +127,7 @@ class Run:
             self._write_plan(config_digest, folders, run_id, roofs)
             self._start_sampler()
             agent = self._start_agent()
+            self._health.start_first(self.environment())
             outcome = self._watch(agent)
             if outcome is not None:
                 self.peers.report(outcome)
@@ -135,6 +138,8 @@ class Run:
             if incomplete is not None:
                 outcome = self._removed_outcome(incomplete)
             self.peers.report(outcome)
+            # Before the sampler ends: without a persistence daemon it keeps the driver loaded.
+            self._health.read_last(self.environment(), hurry=outcome.state == "interrupted")
             return outcome
         except KeyboardInterrupt:  # a second signal: end immediately
             processes.kill_all(os.getpid())
@@ -142,6 +147,7 @@ class Run:
         finally:
             self.bar.end()
             self._stop_sampler()
+            self._health.write()
             processes.end_all(os.getpid())
 
     def evidence(self) -> Evidence:

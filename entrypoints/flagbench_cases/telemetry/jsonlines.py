@@ -34,6 +34,16 @@ class JsonLinesWriter:
         os.close(self._fd)
 
 
+def append_lines(path: str, lines: Iterable[Dict[str, Any]]) -> None:
+    """Append lines to a file that no one writes any more. On an error, such as a full disk, they are lost."""
+    try:
+        with open(path, "ab") as file:
+            for line in lines:
+                file.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n")
+    except OSError:
+        pass
+
+
 def read_lines(path: str) -> Iterator[Dict[str, Any]]:
     """The objects of a file, one per line; incomplete and invalid lines are skipped. Raises OSError."""
     with open(path, "rb") as file:

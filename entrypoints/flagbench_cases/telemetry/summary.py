@@ -40,7 +40,7 @@ def summarise(
     summary: Dict[str, Any] = {
         "samples": len(inside),
         "cpu": _cpu([sample.get("cpu", {}) for sample in inside]),
-        "devices": _devices(start, samples, span, window or {}),
+        "devices": _devices(start, lines, span, window or {}),
         "errors": sum(line["kind"] == "error" and _within(line["t"], span) for line in lines),
     }
     spacing = _spacing(inside)
@@ -81,13 +81,13 @@ def read_start(path: str) -> Optional[Dict[str, Any]]:
 
 
 def _read(path: str) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
-    """The start line ({} if there is none), and the samples and errors."""
+    """The start line ({} if there is none), and the samples, errors and readings of health."""
     start: Dict[str, Any] = {}
     lines: List[Dict[str, Any]] = []
     for line in read_lines(path):
         if line.get("kind") == "start":
             start = line
-        elif line.get("kind") in ("sample", "error") and isinstance(line.get("t"), (int, float)):
+        elif line.get("kind") in ("sample", "error", "health") and isinstance(line.get("t"), (int, float)):
             lines.append(line)
     return start, lines
 
@@ -116,8 +116,9 @@ def _throttled(counts: Sequence[Sequence[int]]) -> Optional[float]:
 
 
 def _devices(
-    start: Dict[str, Any], samples: Sequence[Dict[str, Any]], span: energy.Times, window: _Stretches
+    start: Dict[str, Any], lines: Sequence[Dict[str, Any]], span: energy.Times, window: _Stretches
 ) -> List[Dict[str, Any]]:
+    samples = [line for line in lines if line["kind"] == "sample"]
     series: Dict[int, _Series] = {}
     powers: Dict[int, List[energy.Sample]] = {}
     for sample in samples:
@@ -134,9 +135,28 @@ def _devices(
     found = []
     for index in sorted(set(static) | set(series)):
         device = _device(index, static.get(index, {}), series.get(index, []), span, interval, run_pids)
+        health = _health(index, lines, [values for t, values in series.get(index, []) if _within(t, span)])
+        if health:
+            device["health"] = health
         device.update(_energy(powers.get(index, []), span, window.get(index, ()), _HOLE * interval))
         found.append(device)
     return found
+
+
+def _health(
+    index: int, lines: Sequence[Dict[str, Any]], samples: Sequence[Dict[str, Any]]
+) -> Dict[str, Dict[str, Any]]:
+    """What was read of a device's health `before` and `after`, with the best of its PCIe link while it was used."""
+    health = {}
+    for line in lines:
+        for device in line["devices"] if line["kind"] == "health" else ():
+            if device["index"] == index:
+                health[line["when"]] = dict(device)
+    for name in ("pcie_generation", "pcie_width"):
+        values = [sample[name] for sample in samples if name in sample]
+        if values and "after" in health:
+            health["after"][name + "_loaded"] = max(values)
+    return health
 
 
 def _energy(

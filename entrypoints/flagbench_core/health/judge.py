@@ -357,6 +357,9 @@ def _judge_slowed(change: HealthChange) -> Iterator[_Verdict]:
 
 def _judge_unknown(first: Optional[DeviceHealth], device: DeviceHealth) -> Iterator[_Verdict]:
     """What is not known of a device, by group."""
+    if first is None or not first.answered:
+        reason = "it was not read before, so that nothing is known of what its counters added"
+        yield "before-not-known", HealthOutcome.NOT_KNOWN, reason
     for group, names in _GROUPS.items():
         known_before = [name for name in names if first is not None and getattr(first, name) is not None]
         gone = [name for name in known_before if getattr(device, name) is None]

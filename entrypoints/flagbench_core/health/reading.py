@@ -26,13 +26,13 @@ class DeviceHealth:
     """One device at one time. A field is None where it was not read; `refusals` then has the reason by its name."""
 
     index: Optional[int] = None
-    """Its place: within the run in a record, else in its vendor's list."""
+    """Its place, in a record within the run, else in its vendor's list."""
     uuid: Optional[str] = None
     name: Optional[str] = None
     pci_address: Optional[str] = None
     """As sysfs writes it: 0000:9b:00.0."""
     unanswered: Optional[str] = None
-    """Why the device did not answer: LOST, RESET_REQUIRED, NOT_FOUND, UNKNOWN_ERROR, or NO_ANSWER; None if it did."""
+    """Why the device did not answer, such as `GPU is lost` or `no answer in 60 s`; None if it did."""
     time: Optional[float] = None
     """When it was read, Unix seconds."""
     seconds: Optional[float] = None

@@ -23,7 +23,8 @@ class MonitorSample(NamedTuple):
 
     A device is a dict with `index` (its number within the run) and, as far as the driver provides them, `power_w`,
     `energy_mj` (mJ, counted by the device), `temperature_c`, `sm_clock_mhz`, `mem_clock_mhz`, `util` (fraction),
-    `mem_used_bytes` and `throttle` (list of active reasons). An error is a dict with `device` (index) and `reason`.
+    `mem_used_bytes`, `pcie_generation`, `pcie_width` (lanes) and `throttle` (list of active reasons). An error is a
+    dict with `device` (index) and `reason`.
     """
 
     devices: List[Dict[str, Any]]

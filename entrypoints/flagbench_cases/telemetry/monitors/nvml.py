@@ -245,6 +245,9 @@ def _sampled_fields() -> List[_Field]:
             _get("nvmlDeviceGetCurrentClocksEventReasons", convert=throttle_reasons),
             _get("nvmlDeviceGetCurrentClocksThrottleReasons", convert=throttle_reasons),
         ),
+        # An idle device lowers them, so that the health of its link is what is read under load.
+        _Field("pcie_generation", _get("nvmlDeviceGetCurrPcieLinkGeneration")),
+        _Field("pcie_width", _get("nvmlDeviceGetCurrPcieLinkWidth")),
     ]
 
 

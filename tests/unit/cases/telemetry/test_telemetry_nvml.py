@@ -82,6 +82,8 @@ def test_a_current_driver(nvml_stub: Callable) -> None:
         "util": 0.87,
         "mem_used_bytes": 512 * MIB,
         "throttle": ["sw_power_cap", "hw_thermal_slowdown"],
+        "pcie_generation": 4,
+        "pcie_width": 16,
     }
     assert second["power_w"] == 210.0
     assert monitored.readings[0][0][0]["throttle"] == []

@@ -204,6 +204,13 @@ def test_a_device_that_was_not_read_again() -> None:
     assert {(outcome, uuid) for _, outcome, uuid in found} == {(NOT_KNOWN, "GPU-1")}
 
 
+@pytest.mark.parametrize("before", [[], [DeviceHealth(index=1, uuid="GPU-1", unanswered="no answer in 5 s")]])
+def test_a_device_that_was_not_read_before(before: list[DeviceHealth]) -> None:
+    failed = sound(1, row_remap_failed=True)
+    expected = [("row-remap-failed", FAIL, "GPU-1"), ("before-not-known", NOT_KNOWN, "GPU-1")]
+    assert findings_of(failed, before=before) == expected
+
+
 def test_a_device_without_ecc_and_a_machine_without_its_log() -> None:
     names = ("ecc_uncorrected", "row_remap_failed", "row_remap_pending")
     geforce = [sound(0, **dict.fromkeys(names), refusals=dict.fromkeys(names, ECC_OFF), nvlinks_up=None)]

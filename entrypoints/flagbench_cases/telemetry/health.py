@@ -1,0 +1,55 @@
+"""Readings of device health in a run: the first while its ranks import, the last after they have ended.
+
+Both are added to the sampler's file as lines `{"kind": "health", "when": "before", "devices": [...]}`, once the
+sampler has ended. A run waits for neither: the first is ready long before its ranks are, and the last has a limit.
+"""
+
+import time
+from typing import Any, Dict, List, Mapping, Optional
+
+from flagbench_cases.telemetry.jsonlines import append_lines
+from flagbench_cases.telemetry.summary import read_start
+from flagbench_core.health.read import READ_SECONDS, PendingReading, start_reading
+from flagbench_core.health.reading import HealthReading
+
+BEFORE, AFTER = "before", "after"
+HURRY_SECONDS = 5.0
+"""That the first reading may still take when the ranks have ended, and the last one after an interruption."""
+
+
+class HealthReadings:
+    """The readings of the devices that the sampler names, none for others; `path`: the sampler's file."""
+
+    def __init__(self, monitor: str, path: str) -> None:
+        self._monitor = monitor
+        self._path = path
+        self._first: Optional[PendingReading] = None
+        self._lines: List[Dict[str, Any]] = []
+
+    def start_first(self, env: Mapping[str, str]) -> None:
+        """Start the first reading in the background."""
+        uuids = self._uuids()
+        if uuids:
+            self._first = start_reading(self._monitor, uuids, READ_SECONDS, env)
+
+    def read_last(self, env: Mapping[str, str], hurry: bool) -> None:
+        """Take what the first reading gave, and read once more."""
+        if self._first is None:
+            return
+        self._add(BEFORE, self._first.collect(HURRY_SECONDS))
+        seconds = HURRY_SECONDS if hurry else READ_SECONDS
+        self._add(AFTER, start_reading(self._monitor, self._uuids(), seconds, env).collect(seconds))
+
+    def write(self) -> None:
+        """Add what was read to the file; on a full disk it is lost."""
+        append_lines(self._path, self._lines)
+
+    def _uuids(self) -> List[str]:
+        """The run's devices in its order; empty if one of them is not known."""
+        devices = (read_start(self._path) or {}).get("devices", [])
+        uuids = [device.get("uuid") for device in devices]
+        return [] if None in uuids else uuids
+
+    def _add(self, when: str, reading: HealthReading) -> None:
+        devices = [device.to_dict() for device in reading.devices]
+        self._lines.append({"kind": "health", "t": round(time.time(), 3), "when": when, "devices": devices})
