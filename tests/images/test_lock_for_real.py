@@ -4,10 +4,12 @@ import base64
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
 import uuid
+from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,13 +18,15 @@ import pytest
 import yaml
 
 from flagbench.cli import main
+from flagbench.images.docker import BuildRequest
 from flagbench.images.lock import BaseUnknown, find_digest
-from flagbench.images.lockfile import Unresolved, load_lock, lock_path
+from flagbench.images.lockfile import DigestOf, Unresolved, load_lock, lock_path, write_lock
+from flagbench.images.render.directory import context_tar, rendered
 from flagbench.manifests.load import load_catalog
 from packages import Index
 from running import need
 
-pytest_plugins = ["containers"]
+pytest_plugins = ["containers", "registries"]
 ROOT = Path(__file__).parents[2]
 DIGEST = "sha256:" + "d" * 64
 BASE = f"127.0.0.1:1/base:1@{DIGEST}"
@@ -75,7 +79,7 @@ def flagbench(tmp_path, index, uv_cache, monkeypatch, capsys):
         file = tmp_path / "manifests" / "stacks" / "cpu.yaml"
         raw = yaml.safe_load(file.read_text())
         # Nobody is asked for a base that has its digest.
-        raw["base"]["image"] = base
+        raw["base"].update(image=base, obtain=None if base else "a test of a base that is not public")
         raw["build"].update(packages=list(packages), indexes=list(indexes), from_base=list(from_base), optional=[])
         raw["build"]["left_out"]["megatron-core"] = "the index of this test does not have it"
         reason = "a test of what is compiled from its source"
@@ -115,7 +119,7 @@ def test_a_stack_is_locked(flagbench, index, tmp_path):
     flagbench.stack(["toy==1.0"], compiled=[("kernel", "3.0")])
     (result,) = json.loads(done(flagbench("lock", "cpu", "--json")).stdout)["locks"]
     assert (result["packages"], result["changed"], result["unresolved"]) == (3, True, [])
-    assert result["base"] == {"image": "127.0.0.1:1/base:1", "digest": DIGEST}
+    assert result["base"] == {"image": "127.0.0.1:1/base:1", "digest": DIGEST, "digest_of": None, "source": None}
     assert flagbench.hashes() == {"helper==1.5": (fits,), "kernel==3.0": (kernel,), "toy==1.0": (toy,)}
     assert not marker.exists()
     assert str(tmp_path) not in flagbench.file.read_text(), "no folder of this machine"
@@ -277,11 +281,80 @@ def test_the_base_digest_can_be_given(flagbench, index):
     assert flagbench.read().base_digest is None
     done(flagbench("lock", "cpu", "--base-digest", DIGEST))
     assert (flagbench.read().base_image, flagbench.read().base_digest) == ("127.0.0.1:1/base:1", DIGEST)
+    assert (flagbench.read().base_digest_of, flagbench.read().base_digest_source) == (None, "not known")
+    stated = f"{DIGEST}=https://example.com/digests?of=base"
+    (result,) = json.loads(
+        done(flagbench("lock", "cpu", "--base-digest", stated, "--base-digest-of", "index", "--json")).stdout
+    )["locks"]
+    source = "https://example.com/digests?of=base"
+    assert (result["base"]["digest_of"], result["base"]["source"]) == ("index", source)
+    digest = flagbench.read().digest
     assert flagbench("lock", "cpu", "--upgrade").returncode == 0, "what is known stays, if nobody can be asked"
-    assert flagbench.read().base_digest == DIGEST
+    lock = flagbench.read()
+    assert (lock.base_digest, lock.base_digest_of, lock.base_digest_source) == (DIGEST, DigestOf.INDEX, source)
+    done(flagbench("lock", "cpu", "--base-digest", DIGEST))
+    assert flagbench.read().digest == digest, "who states it is no part of what is locked"
 
 
-@pytest.mark.parametrize("arguments", [[], ["--all", "cpu"], ["nothing-like-it"], ["--all", "--base-digest", DIGEST]])
+TORCH = "https://127.0.0.1:1/whl/cpu/torch-9.9%2Bcpu-cp311-cp311-linux_x86_64.whl"
+
+
+def test_the_digest_of_a_wheel_can_be_given(flagbench, index):
+    """Of a package whose index is out of reach; later locks keep it."""
+    index.wheel("toy", "1.0")
+    index.wheel("helper", "1.5")
+    flagbench.stack(["toy==1.0", "torch==9.9+cpu"], indexes=["https://127.0.0.1:1/whl/cpu"], from_base=[])
+    source = "https://example.com/digests.md"
+    done(flagbench("lock", "cpu", "--wheel-digest", f"{TORCH}={DIGEST}={source}"))
+    assert flagbench.hashes()["torch==9.9+cpu"] == (DIGEST,)
+    assert "helper==1.5" in flagbench.hashes()
+    text = flagbench.file.read_text()
+    assert {TORCH, source} <= set(re.findall(r'"([^"]+)"', text))
+    assert ": unchanged" in done(flagbench("lock", "cpu")).stdout
+    done(flagbench("lock", "cpu", "--wheel-digest", f"{TORCH}={DIGEST}"))
+    assert 'hash-source = "not known"' in flagbench.file.read_text()
+
+
+@pytest.mark.parametrize(
+    "wheel",
+    [
+        TORCH,
+        f"{TORCH}=latest",
+        f"{TORCH}={DIGEST}=nowhere",
+        f"torch-9.9+cpu-cp311-cp311-linux_x86_64.whl={DIGEST}",
+        f"https://127.0.0.1:1/torch.tar.gz={DIGEST}",
+        f"{TORCH.replace('cp311', 'cp312')}={DIGEST}",
+        f"{TORCH.replace('x86_64', 'aarch64')}={DIGEST}",
+        f"{TORCH.replace('9.9', '9.8')}={DIGEST}",
+        f"https://127.0.0.1:1/toy-1.0-py3-none-any.whl={DIGEST}",
+    ],
+)
+def test_the_digest_of_another_wheel(wheel, flagbench, index):
+    index.wheel("toy", "1.0")
+    index.wheel("helper", "1.5")
+    flagbench.stack(["toy==1.0", "torch==9.9+cpu"], indexes=["https://127.0.0.1:1/whl/cpu"], from_base=[])
+    assert flagbench("lock", "cpu", "--wheel-digest", wheel).returncode == 2
+    assert not flagbench.file.exists()
+
+
+def test_a_base_that_is_not_public_is_not_missing(flagbench, index):
+    """It is said, and nobody can lock it."""
+    index.wheel("toy", "1.0")
+    flagbench.stack(["toy==1.0"], base=None)
+    assert "unresolved: the base" in done(flagbench("lock", "cpu")).stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--all", "cpu"],
+        ["nothing-like-it"],
+        ["--all", "--base-digest", DIGEST],
+        ["cpu", "--base-digest-of", "image"],
+        ["cpu", "--base-digest", f"{DIGEST}=nowhere"],
+    ],
+)
 def test_usage(flagbench, arguments):
     assert flagbench("lock", *arguments).returncode == 2
 
@@ -317,5 +390,47 @@ def test_the_registry_says_the_digest_of_a_base(docker_client, debian, tmp_path,
         find_digest(f"{name}:1", "linux/amd64")
 
 
+@pytest.mark.docker
+def test_an_index_has_the_platform_or_not(registry, docker_engine, debian, flagbench, index, tmp_path):
+    """Of an index its image for the platform is locked; without one `lock`, `lock --check` and `build` fail."""
+    name = f"{registry.host}/flagbench-test/index-{uuid.uuid4().hex[:12]}"
+    context = context_tar(rendered("arm", "FROM scratch\nCOPY file /file\n", {"file": b""}), {})
+    docker_engine.build(BuildRequest(context, tags=(f"{name}:arm64",), platform="linux/arm64"))
+    docker_engine.tag(debian, f"{name}:amd64")
+    for tag in ("arm64", "amd64"):
+        docker("push", "-q", f"{name}:{tag}")
+        docker("rmi", f"{name}:{tag}")
+    image = find_digest(f"{name}:amd64", "linux/amd64")
+    indexes = {}
+    for tag, images in {"one": ["arm64"], "both": ["arm64", "amd64"]}.items():
+        docker("manifest", "create", "--insecure", f"{name}:{tag}", *(f"{name}:{each}" for each in images))
+        indexes[tag] = docker("manifest", "push", "--insecure", f"{name}:{tag}").split()[-1]
+
+    index.wheel("toy", "1.0")
+    flagbench.stack(["toy==1.0"], base=f"{name}:both")
+    assert flagbench("lock", "cpu", "--base-digest", indexes["one"]).returncode == 2
+    assert not flagbench.file.exists()
+    stated = f"{indexes['both']}=https://example.com/"
+    done(flagbench("lock", "cpu", "--base-digest", stated, "--base-digest-of", "index"))
+    lock = flagbench.read()
+    assert (lock.base_digest, lock.base_digest_of, lock.base_digest_source) == (image, DigestOf.IMAGE, None)
+    done(flagbench("lock", "cpu", "--base-digest", f"{image}=https://example.com/"))
+    lock = flagbench.read()
+    assert (lock.base_digest_of, lock.base_digest_source) == (DigestOf.IMAGE, "https://example.com/")
+
+    # As they are locked where the registry cannot be reached.
+    write_lock(replace(lock, base_digest=indexes["both"], base_digest_of=DigestOf.INDEX), tmp_path / "images")
+    done(flagbench("lock", "cpu", "--check"))
+    for digest_of in (DigestOf.INDEX, None):
+        write_lock(replace(lock, base_digest=indexes["one"], base_digest_of=digest_of), tmp_path / "images")
+        checked = flagbench("lock", "cpu", "--check")
+        assert checked.returncode == 2
+        assert "linux/arm64" in checked.stderr
+    built = flagbench("build", "cpu")
+    assert built.returncode == 8
+    assert "--base-digest" in built.stderr
+
+
 def docker(*arguments):
-    subprocess.run(["docker", *arguments], check=True, stdout=subprocess.DEVNULL)
+    ended = subprocess.run(["docker", *arguments], check=True, stdout=subprocess.PIPE, text=True)
+    return ended.stdout

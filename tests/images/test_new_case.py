@@ -24,7 +24,7 @@ def built(tmp_path, cpu_image):
             (checkout.root / path).write_text(text, encoding="utf-8")
         elif FORMULAS in text:
             checkout.run(text)
-    told = json.loads(checkout.run("flagbench build circle:cpu --allow-unlocked --json"))["images"][0]
+    told = json.loads(checkout.run("flagbench build circle:cpu --json"))["images"][0]
     yield told
     for tag in told["tags"]:
         checkout.run("docker image rm %s" % tag)

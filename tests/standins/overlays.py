@@ -16,13 +16,13 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from flagbench.images.lockfile import canonical, lock_path, read_lock, requirements_file
+from flagbench.images.lockfile import canonical, lock_path, read_lock, requirements_file, write_lock
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.stack import Stack
 from flagbench_core.exit_codes import ExitCode
@@ -139,13 +139,18 @@ def flagbench(manifests: Path, *arguments: str, allowed: tuple[int, ...] = (0,))
 
 def lock_overlays() -> None:
     """Make every lock in locks/, from the indexes that this machine is configured with."""
-    names = [PREFIX + stack for stack, change in CHANGES.items() if change.own_lock]
+    stacks = [stack for stack, change in CHANGES.items() if change.own_lock]
     with tempfile.TemporaryDirectory() as scratch:
-        # The bases of overlays are in no registry: they stay unresolved.
-        flagbench(make_catalog(Path(scratch)), "lock", *names, allowed=(0, ExitCode.ENGINE))
+        manifests, images = make_catalog(Path(scratch)), Path(scratch, "images")
+        flagbench(manifests, "lock", *(PREFIX + stack for stack in stacks), allowed=(0, ExitCode.ENGINE))
+        catalog = load_catalog(manifests, claims=False)
         LOCKS.mkdir(exist_ok=True)
-        for name in names:
-            shutil.copy(lock_path(name, Path(scratch, "images")), LOCKS)
+        for stack in stacks:
+            real = read_lock(catalog.stacks[stack], images)
+            lock = read_lock(catalog.stacks[PREFIX + stack], images)
+            base = {name: getattr(real, name) for name in ("base_digest", "base_digest_of", "base_digest_source")}
+            write_lock(replace(lock, **base), images)
+            shutil.copy(lock_path(lock.stack, images), LOCKS)
 
 
 def fill_wheelhouse(folder: Path) -> None:

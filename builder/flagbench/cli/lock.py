@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,8 +13,8 @@ from flagbench import complete
 from flagbench.cli.options import JsonOption
 from flagbench.console.output import echo_json
 from flagbench.errors import FlagbenchError
-from flagbench.images.lock import update_lock
-from flagbench.images.lockfile import SHA256, Lock, lock_path, read_lock
+from flagbench.images.lock import Stated, StatedDigest, StatedWheel, require_platform, update_lock
+from flagbench.images.lockfile import SHA256, UNKNOWN_SOURCE, DigestOf, Lock, lock_path, read_lock
 from flagbench.images.render.templates import images_root
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import get_stack, require_base
@@ -21,6 +22,7 @@ from flagbench.manifests.model import Catalog
 from flagbench.manifests.stack import Stack
 from flagbench_core.exit_codes import ExitCode
 
+_URL = re.compile(r'https?://[^\s"\\]+')
 _progress = partial(typer.echo, err=True)
 """Prints a line on stderr: stdout is for what the command found."""
 
@@ -32,7 +34,12 @@ def command(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every stack of the catalog.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only check that the locks fit the manifests; no network, writes nothing.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Only check that the locks fit the manifests; writes nothing. A registry is asked only whether an "
+            "index has the stack's platform.",
+        ),
     ] = False,
     upgrade: Annotated[
         bool,
@@ -43,9 +50,23 @@ def command(
     base_digest: Annotated[
         str | None,
         typer.Option(
-            metavar="sha256:...",
-            help="The base's digest, if its registry cannot be reached from here; the image's id if the stack has "
-            "no public base.",
+            metavar="DIGEST[=URL]",
+            help="The base's digest, sha256:..., if its registry cannot be reached from here, and who states it; the "
+            "image's id if the stack has no public base.",
+        ),
+    ] = None,
+    base_digest_of: Annotated[
+        DigestOf | None,
+        typer.Option(
+            help="What --base-digest is of: the image for the stack's platform, or an index of several platforms. "
+            "Looked up if the registry can be reached.",
+        ),
+    ] = None,
+    wheel_digest: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHEEL=DIGEST[=URL]",
+            help="The digest of an unresolved package's wheel: its address, sha256:..., and who states it.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -55,38 +76,76 @@ def command(
     Packages are resolved by uv, with its own settings (UV_DEFAULT_INDEX, UV_INDEX, SSL_CERT_FILE), the base by
     `docker manifest inspect`, with the accounts of `docker login`. What cannot be looked up is written as
     unresolved, with the reason, and the command exits 15; `flagbench build` refuses such a lock without
-    --allow-unlocked. --check exits 2 where a lock is missing, malformed or stale.
+    --allow-unlocked. --check exits 2 where a lock is missing, malformed or stale, or where its base is an index
+    without the stack's platform.
 
-    --json prints {"locks": [{stack, path, digest, changed, packages, base {image, digest}, unresolved [{name,
-    version, reason}]}]}.
+    --json prints {"locks": [{stack, path, digest, changed, packages, base {image, digest, digest_of, source},
+    unresolved [{name, version, reason}]}]}.
     """
     catalog = load_catalog(claims=False)
     chosen = _chosen(catalog, stacks or [], every=every)
-    if base_digest and (len(chosen) > 1 or not SHA256.fullmatch(base_digest)):
-        raise FlagbenchError(
-            f"--base-digest {base_digest} is not the digest of one stack's base",
-            remedy="name one stack; write sha256: and 64 hexadecimal digits, as `docker images --digests` shows them",
-        )
+    stated = Stated(
+        None if base_digest is None else _digest(base_digest, "--base-digest"),
+        base_digest_of,
+        tuple(_wheel(text) for text in wheel_digest or ()),
+    )
+    if stated != Stated() and len(chosen) > 1:
+        raise FlagbenchError("digests are given for several stacks", remedy="name one stack")
+    if base_digest_of is not None and base_digest is None:
+        raise FlagbenchError("--base-digest-of is given without a digest", remedy="add --base-digest")
     images = images_root(catalog)
     results = []
     for stack in chosen:
         if check:
             lock, changed = read_lock(stack, images), False
+            require_platform(stack, lock)
         else:
-            lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, base_digest=base_digest)
+            lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, stated=stated)
         results.append(_as_json(lock, images, changed))
         if not as_json:
             _print_lock(results[-1], checked=check)
     if as_json:
         echo_json({"locks": results})
-    open_ends = [result["stack"] for result in results if result["unresolved"] or not result["base"]["digest"]]
+    open_ends = [result["stack"] for result in results if _is_open(result)]
     if open_ends and not check:
         raise FlagbenchError(
             f"something stays unresolved in the locks of {', '.join(open_ends)}",
-            remedy="lock them again where the indexes and registries named above can be reached, or give a base's "
-            "digest with --base-digest",
+            remedy="lock them again where the indexes and registries named above can be reached, or give digests "
+            "with --base-digest and --wheel-digest",
             code=ExitCode.ENGINE,
         )
+
+
+def _digest(text: str, option: str) -> StatedDigest:
+    """`DIGEST[=URL]`. Raises FlagbenchError (usage)."""
+    digest, _, source = text.partition("=")
+    if not SHA256.fullmatch(digest):
+        raise FlagbenchError(
+            f"{option}: {digest!r} is not a digest",
+            remedy="write sha256: and 64 hexadecimal digits, as `docker images --digests` and pip's hashes have them",
+        )
+    if source and not _URL.fullmatch(source):
+        raise FlagbenchError(
+            f"{option}: {source!r} is not an address", remedy="write who states the digest as https://..."
+        )
+    return StatedDigest(digest, source or UNKNOWN_SOURCE)
+
+
+def _wheel(text: str) -> StatedWheel:
+    """`WHEEL=DIGEST[=URL]`. Raises FlagbenchError (usage)."""
+    url, separator, rest = text.partition("=sha256:")
+    if not separator or not _URL.fullmatch(url):
+        raise FlagbenchError(
+            f"--wheel-digest: {text!r} is not a wheel with its digest",
+            remedy="write https://.../NAME.whl=sha256:..., and after another = who states it",
+        )
+    return StatedWheel(url, _digest(f"sha256:{rest}", "--wheel-digest"))
+
+
+def _is_open(result: dict[str, Any]) -> bool:
+    """Whether something that can be locked is not. A base that is not public never can."""
+    base_is_open = result["base"]["image"] is not None and result["base"]["digest"] is None
+    return bool(result["unresolved"]) or base_is_open
 
 
 def _chosen(catalog: Catalog, names: list[str], *, every: bool) -> list[Stack]:
@@ -111,7 +170,12 @@ def _as_json(lock: Lock, images: Path, changed: bool) -> dict[str, Any]:
         "digest": lock.digest,
         "changed": changed,
         "packages": len(lock.entries),
-        "base": {"image": lock.base_image, "digest": lock.base_digest},
+        "base": {
+            "image": lock.base_image,
+            "digest": lock.base_digest,
+            "digest_of": lock.base_digest_of,
+            "source": lock.base_digest_source,
+        },
         "unresolved": [{"name": e.name, "version": e.version, "reason": e.reason} for e in lock.unresolved],
     }
 

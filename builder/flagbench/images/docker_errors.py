@@ -59,6 +59,13 @@ _PRIVATE = ErrorPattern(
     "log in with `docker login`, or name another image with --base",
 )
 
+_OTHER_PLATFORM = ErrorPattern(
+    r"no match(?:ing manifest)? for (?:platform|\S+/\S+) in (?:the )?manifest",
+    "the base is an index of images without one for the stack's platform: {reason}",
+    "lock the digest of an image for that platform (`flagbench lock STACK --base-digest`), or name another base with "
+    "--base",
+)
+
 # In each list the first pattern that matches counts: a symptom that several causes share comes after all of them.
 BUILD = (
     _DISK,
@@ -89,6 +96,7 @@ BUILD = (
         "name a package index that is reachable and has it with --pip-source (or set HTTPS_PROXY), or a folder that "
         "has it with --wheelhouse",
     ),
+    _OTHER_PLATFORM,
     _PRIVATE,
     ErrorPattern(
         r"^ > \[[^\]]+\] (?:load metadata for|FROM) (?P<base>\S+):$",
@@ -99,7 +107,7 @@ BUILD = (
         "", "{reason}", "see the step's output; `flagbench render` writes the Dockerfile and all that it copies"
     ),
 )
-PULL = (_DISK, _PRIVATE, ErrorPattern("", "{reason}", _OTHER_BASE))
+PULL = (_DISK, _OTHER_PLATFORM, _PRIVATE, ErrorPattern("", "{reason}", _OTHER_BASE))
 PUSH = (
     ErrorPattern(
         _DENIED + "|denied|forbidden",

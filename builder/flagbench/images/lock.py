@@ -13,16 +13,20 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 import msgspec.toml
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import parse_reference
 from flagbench.images.lockfile import (
+    DigestOf,
     Lock,
     LockEntry,
     Unresolved,
@@ -42,7 +46,8 @@ if TYPE_CHECKING:
     from flagbench.manifests.stack import Stack
 
 
-_INSPECT_SECONDS = 120
+_INSPECT_SECONDS, _CHECK_SECONDS = 120, 20
+_OTHER_DIGEST = "give the digest of an image for the platform: `flagbench lock {} --base-digest sha256:...`"
 Report = Callable[[str], None]
 """Receives progress, a line at a time."""
 _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
@@ -56,15 +61,49 @@ class BaseUnknown(Exception):
     """Why the digest of a base could not be found out."""
 
 
-def find_digest(image: str, platform: str) -> str:
-    """`sha256:<64 hex>` of the manifest that a tag names for a platform such as linux/amd64. Raises BaseUnknown."""
+class PlatformMissing(BaseUnknown):
+    """The registry answered, and the base is for other platforms."""
+
+
+@dataclass(frozen=True)
+class StatedDigest:
+    """A digest that a person gives."""
+
+    digest: str
+    """`sha256:<64 hex>`."""
+    source: str
+    """The address of who states it, or UNKNOWN_SOURCE."""
+
+
+@dataclass(frozen=True)
+class StatedWheel:
+    """The digest of a package's wheel that a person gives."""
+
+    url: str
+    """Where the wheel is."""
+    digest: StatedDigest
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What a person gives because neither registry nor index can be asked."""
+
+    base: StatedDigest | None = None
+    base_of: DigestOf | None = None
+    """What the base's digest is of; None: not known."""
+    wheels: tuple[StatedWheel, ...] = ()
+
+
+def find_digest(image: str, platform: str, seconds: float = _INSPECT_SECONDS) -> str:
+    """`sha256:<64 hex>` of the manifest that a tag or digest names for a platform such as linux/amd64.
+
+    Raises BaseUnknown, and PlatformMissing where the image is for other platforms.
+    """
     command = [os.environ.get("FLAGBENCH_DOCKER") or "docker", "manifest", "inspect", "--verbose"]
     if parse_reference(image).host.partition(":")[0] in ("localhost", "127.0.0.1"):
         command.append("--insecure")  # without TLS, as an engine pulls from its own machine
     try:
-        ended = subprocess.run(
-            [*command, image], capture_output=True, text=True, timeout=_INSPECT_SECONDS, check=True
-        )
+        ended = subprocess.run([*command, image], capture_output=True, text=True, timeout=seconds, check=True)
         answer = json.loads(ended.stdout)
         # A list for a tag with several platforms. It does not include the list's own digest.
         descriptors = [each["Descriptor"] for each in (answer if isinstance(answer, list) else [answer])]
@@ -74,12 +113,29 @@ def find_digest(image: str, platform: str) -> str:
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
         raise BaseUnknown(f"`docker manifest inspect` failed: {error}") from None
     if platform not in offered:
-        raise BaseUnknown(f"{image} is not for {platform}, but for {', '.join(offered)}")
+        raise PlatformMissing(f"{image} is not for {platform}, but for {', '.join(offered)}")
     return offered[platform]
 
 
+def require_platform(stack: Stack, lock: Lock) -> None:
+    """Ask the base's registry whether the locked digest is for the stack's platform, if it may be that of an index.
+
+    Raises FlagbenchError (usage) where it is not. A registry that cannot be asked is no error.
+    """
+    if lock.base_image is None or lock.base_digest is None or lock.base_digest_of is DigestOf.IMAGE:
+        return
+    try:
+        find_digest(f"{parse_reference(lock.base_image).name}@{lock.base_digest}", stack.platform, _CHECK_SECONDS)
+    except PlatformMissing as error:
+        raise FlagbenchError(
+            f"the base in the lock of {stack.name} does not fit: {error}", remedy=_OTHER_DIGEST.format(stack.name)
+        ) from None
+    except BaseUnknown:
+        return
+
+
 def update_lock(
-    stack: Stack, images: Path, report: Report, *, upgrade: bool, base_digest: str | None
+    stack: Stack, images: Path, report: Report, *, upgrade: bool, stated: Stated = Stated()
 ) -> tuple[Lock, bool]:
     """Lock a stack again, and write its file; returns the lock, and whether the file changed.
 
@@ -88,10 +144,10 @@ def update_lock(
     Args:
         images: the folder with locks/; its uv.toml declares what packages need that uv would have to build.
         upgrade: take the newest versions, and ask for the base again.
-        base_digest: the base's digest set by hand.
+        stated: digests set by hand.
 
-    Raises FlagbenchError: uv is not installed, or the manifest's packages do not go together (usage); an index cannot
-    be asked (engine).
+    Raises FlagbenchError: uv is not installed, the manifest's packages do not go together, or what was stated does
+    not fit (usage); an index cannot be asked (engine).
     """
     try:
         previous = load_lock(stack, images)
@@ -102,12 +158,15 @@ def update_lock(
         previous = None
     report(f"{stack.name}: packages for Python {stack.python}")
     folder = lock_path(stack.name, images).parent
-    entries, unresolved = _PackageSearch(stack, folder, previous, report, upgrade).resolve()
+    entries, unresolved = _PackageSearch(stack, folder, previous, report, upgrade, stated.wheels).resolve()
+    base = _find_base(stack, previous, report, upgrade, stated)
     lock = Lock(
         stack=stack.name,
         python=stack.python,
         base_image=stated_base(stack)[0],
-        base_digest=base_digest or _base_digest(stack, previous, report, upgrade),
+        base_digest=base.digest,
+        base_digest_of=base.digest_of,
+        base_digest_source=base.source,
         inputs=inputs_digest(stack),
         entries=tuple(sorted(entries, key=attrgetter("name"))),
         unresolved=tuple(sorted(unresolved, key=attrgetter("name"))),
@@ -117,16 +176,55 @@ def update_lock(
     return lock, write_lock(lock, images)
 
 
-def _base_digest(stack: Stack, previous: Lock | None, report: Report, upgrade: bool) -> str | None:
-    image, stated = stated_base(stack)
-    known = previous.base_digest if previous and previous.base_image == image else None
-    if stated or image is None or (known and not upgrade):
-        return stated or known
+@dataclass(frozen=True)
+class _Base:
+    """The base's part of a lock."""
+
+    digest: str | None = None
+    digest_of: DigestOf | None = None
+    source: str | None = None
+
+
+def _find_base(stack: Stack, previous: Lock | None, report: Report, upgrade: bool, stated: Stated) -> _Base:
+    if stated.base is not None:
+        return _check_stated_base(stack, stated.base, stated.base_of, report)
+    image, digest = stated_base(stack)
+    if digest is not None:
+        return _Base(digest)
+    earlier = _Base()
+    if previous is not None and previous.base_image == image:
+        earlier = _Base(previous.base_digest, previous.base_digest_of, previous.base_digest_source)
+    if image is None or (earlier.digest is not None and not upgrade):
+        return earlier
     try:
-        return find_digest(image, stack.platform)
+        return _Base(find_digest(image, stack.platform), DigestOf.IMAGE)
     except BaseUnknown as error:
-        report(f"{stack.name}: the base stays {'as it was' if known else 'unresolved'}: {error}")
-        return known
+        state = "unresolved" if earlier.digest is None else "as it was"
+        report(f"{stack.name}: the base stays {state}: {error}")
+        return earlier
+
+
+def _check_stated_base(stack: Stack, stated: StatedDigest, digest_of: DigestOf | None, report: Report) -> _Base:
+    """The base by a digest that a person gave; of an index, where its registry can be asked, the platform's image.
+
+    Raises FlagbenchError (usage) where the registry says that it is for other platforms.
+    """
+    image, _ = stated_base(stack)
+    if image is None:
+        return _Base(stated.digest, None, stated.source)
+    try:
+        digest = find_digest(f"{parse_reference(image).name}@{stated.digest}", stack.platform)
+    except PlatformMissing as error:
+        raise FlagbenchError(
+            f"--base-digest does not fit {stack.name}: {error}", remedy=_OTHER_DIGEST.format(stack.name)
+        ) from None
+    except BaseUnknown as error:
+        report(f"{stack.name}: the base's digest is taken as it was given: {error}")
+        return _Base(stated.digest, digest_of, stated.source)
+    if digest == stated.digest:
+        return _Base(digest, DigestOf.IMAGE, stated.source)
+    report(f"{stack.name}: {stated.digest} is an index; its image for {stack.platform} is locked, {digest}")
+    return _Base(digest, DigestOf.IMAGE)
 
 
 class _UvFailed(Exception):
@@ -136,7 +234,15 @@ class _UvFailed(Exception):
 class _PackageSearch:
     """The search for a stack's packages, which continues without an index of the manifest that cannot be reached."""
 
-    def __init__(self, stack: Stack, folder: Path, previous: Lock | None, report: Report, upgrade: bool) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        folder: Path,
+        previous: Lock | None,
+        report: Report,
+        upgrade: bool,
+        wheels: Iterable[StatedWheel] = (),
+    ) -> None:
         self.stack = stack
         self.build = stack.build
         self.settings = folder / "uv.toml"
@@ -146,6 +252,7 @@ class _PackageSearch:
         self.compiled = {canonical(package.name): package.version for package in self.build.compiled}
         self.earlier = {entry.pin: entry for entry in previous.entries} if previous else {}
         self.kept = [] if upgrade else [e.pin for e in self.earlier.values() if e.name not in self.pins]
+        self.stated = {entry.pin: entry for entry in (_wheel_entry(wheel, stack) for wheel in wheels)}
         self.indexes = list(self.build.indexes)
         self.silent: list[str] = []
         """Indexes of the manifest that could not be reached."""
@@ -162,8 +269,14 @@ class _PackageSearch:
                 self._continue_without(str(error))
         entries = found if self.upgrade else [self.earlier.get(entry.pin, entry) for entry in found]
         lost = [Unresolved(name, self.pins[name], reason=reason) for name, reason in self.lost.items()]
-        entries += [self.earlier[entry.pin] for entry in lost if entry.pin in self.earlier]
-        return entries, [entry for entry in lost if entry.pin not in self.earlier]
+        if others := sorted(self.stated.keys() - {entry.pin for entry in lost}):
+            raise FlagbenchError(
+                f"--wheel-digest names {', '.join(others)}, which {self.stack.name} does not lack",
+                remedy="leave it out: an index lists the files of its packages, with their hashes",
+            )
+        kept = self.earlier | self.stated
+        entries += [kept[entry.pin] for entry in lost if entry.pin in kept]
+        return entries, [entry for entry in lost if entry.pin not in kept]
 
     def _requirements(self) -> list[str]:
         lines = [line for line in (*self.build.packages, *self.build.optional) if _name(line) not in self.lost]
@@ -247,6 +360,31 @@ class _PackageSearch:
             return parse_packages(_LOCAL.sub(r'path = "\1"', text))
         except ValueError as error:
             raise _UvFailed(f"its pylock.toml: {error}") from None
+
+
+def _wheel_entry(wheel: StatedWheel, stack: Stack) -> LockEntry:
+    """The entry of a wheel whose digest a person gave. Raises FlagbenchError (usage) where it does not fit."""
+    file = unquote(urlsplit(wheel.url).path).rpartition("/")[2]
+    try:
+        name, version, _, tags = parse_wheel_filename(file)
+    except InvalidWheelFilename as error:
+        raise FlagbenchError(f"--wheel-digest: {error}", remedy="write the address of a wheel") from None
+    python, machine = f"cp{stack.python.replace('.', '')}", _MACHINES[stack.platform]
+    pythons = [tag for tag in tags if tag.interpreter in (python, "py3") or tag.abi == "abi3"]
+    if not any(tag.platform.endswith((machine, "any")) for tag in pythons):
+        raise FlagbenchError(
+            f"--wheel-digest: {file} is not for Python {stack.python} on {stack.platform}",
+            remedy=f"name the wheel for {python} and {machine}",
+        )
+    hashes = f'hashes = {{ sha256 = "{wheel.digest.digest.removeprefix("sha256:")}" }}'
+    (entry,) = parse_packages(
+        "[[packages]]\n"
+        f"name = {json.dumps(name)}\n"
+        f"version = {json.dumps(str(version))}\n"
+        f"wheels = [{{ url = {json.dumps(wheel.url)}, {hashes} }}]\n"
+        f"tool = {{ flagbench = {{ hash-source = {json.dumps(wheel.digest.source)} }} }}\n"
+    )
+    return entry
 
 
 def _find_uv() -> str:

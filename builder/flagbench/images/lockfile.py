@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 NO_BASE = "none"
 """The name of the base in a stack without a public one."""
+UNKNOWN_SOURCE = "not known"
+"""The source of a digest that a person gave without saying where it is stated."""
 SHA256 = re.compile(DIGEST)
 _TABLE = re.compile(r"(?ms)^\[\[packages\]\]$.*?(?=^\[|\Z)")
 _Digest = Annotated[str, msgspec.Meta(pattern=rf"^{DIGEST}\Z")]
@@ -39,6 +42,15 @@ _Line = Annotated[str, msgspec.Meta(pattern=r"^[^\r\n]+\Z")]
 def canonical(name: str) -> str:
     """A package's name as indexes compare it (PEP 503)."""
     return canonicalize_name(name)
+
+
+class DigestOf(str, Enum):
+    """What the digest of a base is of."""
+
+    IMAGE = "image"
+    """The manifest of one image."""
+    INDEX = "index"
+    """A list of images, one for each platform."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +94,10 @@ class Lock:
     entries: tuple[LockEntry, ...]
     """Sorted by name; the packages to compile are among them, with the hash of their source."""
     unresolved: tuple[Unresolved, ...] = ()
+    base_digest_of: DigestOf | None = None
+    """None: not known, or no digest."""
+    base_digest_source: str | None = None
+    """The address of who states the base's digest, or UNKNOWN_SOURCE. None: its registry, or the stack's manifest."""
 
     @property
     def digest(self) -> str:
@@ -188,6 +204,8 @@ class _Own(msgspec.Struct, rename="kebab"):
     inputs: _Digest
     base: str | None = None
     base_digest: _Digest | None = None
+    base_digest_of: DigestOf | None = None
+    base_digest_source: _Line | None = None
     unresolved: list[_Unresolved] = []
 
 
@@ -247,6 +265,8 @@ def parse_lock(text: str, stack: Stack) -> Lock:
         inputs=own.inputs,
         entries=parse_packages(text),
         unresolved=tuple(Unresolved(each.name, each.version, reason=each.reason) for each in own.unresolved),
+        base_digest_of=own.base_digest_of,
+        base_digest_source=own.base_digest_source,
     )
 
 
@@ -316,7 +336,13 @@ def _dump(lock: Lock) -> str:
         'created-by = "uv"',
         f'requires-python = "=={lock.python}.*"',
     ]
-    own = {"inputs": lock.inputs, "base": lock.base_image, "base-digest": lock.base_digest}
+    own = {
+        "inputs": lock.inputs,
+        "base": lock.base_image,
+        "base-digest": lock.base_digest,
+        "base-digest-of": lock.base_digest_of,
+        "base-digest-source": lock.base_digest_source,
+    }
     tables = [_table("[tool.flagbench]", own)]
     for each in lock.unresolved:
         values = {"name": each.name, "version": each.version, "reason": each.reason}

@@ -35,6 +35,12 @@ def test_a_recorded_failure_is_explained(name, remedy):
         (BUILD, "#8 0.2 flagbench: torch of the base was 1.12.0a0 and is 2.6.0 now", "from_base"),
         (BUILD, "0.210 flagbench: the base's python is Python 3.11, the stack is for 3.8", "--base"),
         (BUILD, "#8 0.2 E: Unable to locate package tini", "--apt-source"),
+        (
+            BUILD,
+            "failed to create LLB definition: no match for platform in manifest sha256:e2: not found",
+            "flagbench lock",
+        ),
+        (PULL, "no matching manifest for linux/amd64 in the manifest list entries", "flagbench lock"),
         (PULL, "pull access denied for a, repository does not exist or may require 'docker login'", "docker login"),
         (PULL, "toomanyrequests: You have reached your pull rate limit", "docker login"),
         (PULL, "manifest for debian:1 not found: manifest unknown", "--base"),
