@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 from flagbench.manifests.device import DeviceModel
+from flagbench.manifests.limits import LimitsManifest
 from flagbench.manifests.model import CaseManifest
 from flagbench.manifests.rows import ClaimsManifest
 from flagbench.manifests.stack import StackManifest
@@ -18,7 +19,7 @@ from flagbench.records.model import Record
 from flagbench.records.series_document import SeriesDocument
 from flagbench.schema import json_schema
 
-DOCUMENTS = (CaseManifest, DeviceModel, StackManifest, ClaimsManifest, Record, SeriesDocument)
+DOCUMENTS = (CaseManifest, DeviceModel, StackManifest, ClaimsManifest, LimitsManifest, Record, SeriesDocument)
 
 
 def schema_files() -> dict[str, str]:

@@ -36,6 +36,7 @@ def check(
     stacks: Sequence[Document],
     claims: Sequence[Document],
     workloads: Sequence[Document],
+    limits: Document,
 ) -> None:
     """Note every problem of the manifests whose shape can be relied on; the others are reported already.
 
@@ -46,6 +47,8 @@ def check(
         doc.require_known("family", "case", case_names)
         _check_case(doc, stack_names)
     _check_devices(_valid(devices))
+    if not limits.problems:
+        _check_limits(limits, _valid(devices))
     _check_stacks(_valid(stacks), case_names, {doc.path.stem for doc in devices})
     _check_needs(_valid(cases), _valid(stacks))
     valid_cases, valid_stacks = ({doc.data["name"]: doc for doc in _valid(docs)} for docs in (cases, stacks))
@@ -219,6 +222,19 @@ def _check_devices(docs: Sequence[Document]) -> None:
         if wrong := [name for name in DEVICE_NUMBERS if (name in stated) + missing.count(name) != 1]:
             places = "peaks or limits, not_published or not_found"
             doc.problem(("peaks",), f"{', '.join(wrong)}: each must be listed once, under {places}")
+
+
+def _check_limits(limits: Document, devices: Sequence[Document]) -> None:
+    """That an id means one limit; that none fails what it would pass; that devices override limits that exist."""
+    limits.require_unique("limits.*.id", "limit")
+    for place, limit in enumerate(limits.data["limits"]):
+        if limit.get("fail_below", 0) > limit["inconclusive_below"]:
+            limits.problem(
+                ("limits", place, "fail_below"), "is above inconclusive_below, from which on a number passes"
+            )
+    known = {limit["id"] for limit in limits.data["limits"]}
+    for doc in devices:
+        doc.require_known("acceptance", "limit", known)
 
 
 def _check_stacks(docs: Sequence[Document], case_names: Collection[str], device_ids: Collection[str]) -> None:

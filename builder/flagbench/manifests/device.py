@@ -20,6 +20,7 @@ from flagbench.manifests.fields import (
     Word,
     keys,
 )
+from flagbench.manifests.limits import LimitOverride
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,16 @@ class DeviceModel(Manifest):
 
     VERSION: ClassVar[str] = "device/v1"
     HOST_ALONE: ClassVar[frozenset[str]] = frozenset(
-        ("schema", "vendor", "form_factor", "datasheet", "runs_above_boost", "not_published", "not_found")
+        (
+            "schema",
+            "vendor",
+            "form_factor",
+            "datasheet",
+            "runs_above_boost",
+            "not_published",
+            "not_found",
+            "acceptance",
+        )
     )
 
     id: Name
@@ -84,6 +94,8 @@ class DeviceModel(Manifest):
     """Peaks and limits that the vendor does not print; also those of a precision that the device does not have."""
     not_found: tuple[DeviceNumber, ...] = ()
     """Those that are in no document that could be read."""
+    acceptance: Mapping[Name, LimitOverride] = field(default_factory=dict)
+    """What differs for this model from manifests/limits.yaml, by the id of the limit."""
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def has_name(self, reported: str) -> bool:

@@ -14,6 +14,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.manifests.checks import check
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.documents import Document, ManifestError, read_document
+from flagbench.manifests.limits import AcceptanceLimit, LimitsManifest
 from flagbench.manifests.model import Case, CaseManifest, Catalog
 from flagbench.manifests.rows import CATALOGUE, CatalogueCases, Claim, ClaimsManifest, Raw, build_claim
 from flagbench.manifests.stack import Stack, StackManifest
@@ -21,6 +22,7 @@ from flagbench.schema import shipped_manifests, violations
 from flagbench.system.files import expanded
 
 _MANIFESTS_VARIABLE = "FLAGBENCH_MANIFESTS"
+LIMITS_FILE = "limits.yaml"
 
 
 class _Unread(Mapping[str, Claim]):
@@ -68,8 +70,9 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
         _read_folder(folder, "claims", ClaimsManifest, claims if isinstance(claims, str) else "*") if claims else []
     )
     named = _read_folder(folder, CATALOGUE, CatalogueCases, "cases")
-    documents = cases + devices + stacks + published + named
-    check(cases, devices, stacks, published, named)
+    limits = read_manifest(folder / LIMITS_FILE, f"{folder.name}/{LIMITS_FILE}", LimitsManifest)
+    documents = [*cases, *devices, *stacks, *published, *named, limits]
+    check(cases, devices, stacks, published, named, limits)
     problems = [problem for doc in documents for problem in doc.problems]
     if problems:
         raise ManifestError(problems)
@@ -82,7 +85,14 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
     for doc in published:
         for raw in doc.data["claims"]:
             rows[raw["id"]] = build_claim(raw, doc.data, built[doc.data["case"]].workload, known)
-    return Catalog(root=folder, cases=built, devices=known, stacks=built_stacks, claims=rows if claims else _Unread())
+    return Catalog(
+        root=folder,
+        cases=built,
+        devices=known,
+        stacks=built_stacks,
+        claims=rows if claims else _Unread(),
+        limits={limit.id: limit for limit in msgspec.convert(limits.data["limits"], tuple[AcceptanceLimit, ...])},
+    )
 
 
 def _read_folder(root: Path, name: str, model: type, stem: str = "*") -> list[Document]:

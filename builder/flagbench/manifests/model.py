@@ -33,6 +33,7 @@ from flagbench.manifests.fields import (
     Word,
     keys,
 )
+from flagbench.manifests.limits import AcceptanceLimit
 from flagbench.manifests.rows import Claim, Workload
 from flagbench.manifests.stack import Stack
 from flagbench_core.flops import FORMULAS, Formula
@@ -334,3 +335,5 @@ class Catalog:
     devices: Mapping[str, DeviceModel]
     stacks: Mapping[str, Stack]
     claims: Mapping[str, Claim]
+    limits: Mapping[str, AcceptanceLimit]
+    """Of an acceptance, by id."""
