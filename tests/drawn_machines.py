@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from catalogs import CATALOG
-from flagbench.accept.checks import checks_of, conclude, plain_prior
+from flagbench.accept.checks.speed import plain_prior
+from flagbench.accept.judge import checks_of, conclude
 from flagbench.records.read import read_record
 from flagbench.verdict.recompute import facts as facts_of_record
 from flagbench.verdict.stats.between import DEFAULT, history_prior
@@ -26,6 +27,7 @@ SHIPPED = (MEASURED / "h100-roofs-mamf-bf16-2.json").read_text()
 """Its MAMF products are in the shape of MAMF's own row."""
 SHAPE = [8192, 8192, 8192]
 """Of the other products: what `accept` asks for."""
+HEATED_SECONDS = 30
 RUN_NOISE = 0.003
 """Standard deviation of a measurement between runs of a machine."""
 REPEAT_NOISE = 0.002
@@ -122,6 +124,10 @@ def roofs_record(machines, chips, fault, rng, minutes):
     raw["argv"] = ["roofs", "--nodes=1", f"--gpus={gpus}", "--precision=bf16", "--steps=20"]
     raw["config"].update(gpus=gpus, seed=0)
     raw["config"]["products"].update(zip("mnk", SHAPE))
+    raw["config"]["measure"]["heat_seconds"] = HEATED_SECONDS
+    shapes = {name.removeprefix("mamf_"): shape for name, shape in mamf_shapes(model).items()}
+    if shapes:
+        raw["config"]["products"]["mamf_shapes"] = shapes
     raw["layout"] = {"dp": gpus, "tp": 1, "pp": 1}
     raw["conditions"].update(device_model=model.name, devices=gpus, driver=model.driver, seed=0)
     raw["conditions"]["shape"] = " x ".join(map(str, SHAPE))
@@ -139,7 +145,11 @@ def roofs_record(machines, chips, fault, rng, minutes):
 def _evidence(evidence, model, chips, fault, rng):
     """The shipped evidence, where every repeat takes the time that it would on each device."""
     gpus, memory = len(chips), int(model.memory_gib * 2**30)
-    spans = [span for span in evidence["spans"] if span["phase"] in model.rates]
+    shapes = mamf_shapes(model)
+    spans = []
+    for span in evidence["spans"]:
+        if span["phase"] in model.rates and (span["phase"] in shapes or not span["phase"].startswith("mamf")):
+            spans.append(span)
     if gpus > 1:
         copies = next(span for span in spans if span["phase"] == "memory_bandwidth")
         for name in COLLECTIVES:
@@ -150,6 +160,9 @@ def _evidence(evidence, model, chips, fault, rng):
         name, steps, columns, measured = span["phase"], span["steps"], span["columns"], span["measured"]
         if measured["operation"] == "matmul" and not name.startswith("mamf"):
             measured["shape"] = SHAPE
+        if name in shapes:
+            span["phase"] = name.replace("mamf", "mamf_published")
+            measured.update(shape=shapes[name], heated_seconds=HEATED_SECONDS)
         rate = model.rates[name] * (1 + RUN_NOISE * rng.standard_normal())
         count = 1  # MAMF times products one by one
         if not name.startswith("mamf"):
@@ -160,7 +173,7 @@ def _evidence(evidence, model, chips, fault, rng):
         span["first_step"] = first_step
         columns.update(host=[[30] * steps] * gpus, device=device, after=device)
         columns.update(samples=count, samples_published=count)
-        durations[name] = [sum(times) + 30 * steps + 1000 for times in device]
+        durations[span["phase"]] = [sum(times) + 30 * steps + 1000 for times in device]
         first_step += steps
     total = sum(max(of_ranks) for of_ranks in durations.values())
     init = evidence["timing"]["init"]
@@ -174,6 +187,16 @@ def _evidence(evidence, model, chips, fault, rng):
         "memory": peak,
         "ceilings": [model.rates["matmul_bf16"]] * gpus,
     }
+
+
+def mamf_shapes(model):
+    """The shapes of MAMF's rows of a model, by metric."""
+    shapes = {}
+    for claim in CATALOG.claims.values():
+        name = claim.metrics[0].name
+        if name.startswith("mamf") and claim.conditions["device_model"] == model.name:
+            shapes[name] = [claim.run.set[size] for size in "mnk"]
+    return shapes
 
 
 def _times_of_devices(microseconds, operation, chips, fault, rng):

@@ -93,7 +93,7 @@ def _devices(folder, driver):
 
 
 FAULTS = {
-    "pinned": (pinned, "devices alike", [1], ("--gpus=2",)),
+    "pinned": (pinned, "product alike", [1], ("--gpus=2",)),
     "quota": (quota, "quota", [], ("--gpus=2",)),
     "flipped": (flipped, "same bits", [1], ("--gpus=2",)),
     "missing": (missing, "devices", [1], ("--gpus=2",)),

@@ -30,7 +30,7 @@ def test_an_acceptance_in_containers(tool, docker_client, image_of, tmp_path):
     assert (parts[0]["state"], parts[1]["record_id"] is not None) == ("ok", True), parts
     shown = [json.loads(tool.do("results", "show", part["record_id"], "--json").out) for part in parts]
     assert [record["system"]["image"]["id"] for record in shown] == ids
-    assert {"roofs: same bits", "roofs: devices alike", "distilbert: ran"} <= {
+    assert {"roofs: same bits", "roofs: product alike", "distilbert: ran"} <= {
         "%s: %s" % (check["part"], check["name"]) for check in found["checks"]
     }
     for record in shown:

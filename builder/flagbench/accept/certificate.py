@@ -12,11 +12,15 @@ from typing import Any
 
 import msgspec
 
-from flagbench.accept.checks import checks_of, conclude, device_shares
+from flagbench.accept.check import Outcome
+from flagbench.accept.checks.devices import device_shares
 from flagbench.accept.document import Certificate
+from flagbench.accept.judge import checks_of, conclude
+from flagbench.accept.limits import limits_of
 from flagbench.accept.run import Accepted
 from flagbench.console.terminal import brief
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.limits import AcceptanceLimit
 from flagbench.manifests.model import Catalog
 from flagbench.records.bundle_archive import BundleError
 from flagbench.records.bundle_documents import (
@@ -101,8 +105,13 @@ def _software(records: Iterable[Record]) -> dict[str, Any]:
 
 
 def junit_of(certificate: Mapping[str, Any]) -> bytes:
-    """The checks as JUnit XML: one that is inconclusive is an error, not a failure."""
-    kinds: dict[str, Kind | None] = {"PASS": None, "FAIL": "failure", "INCONCLUSIVE": "error"}
+    """The checks as JUnit XML: one that is inconclusive is an error, and one that nobody could make is skipped."""
+    kinds: dict[str, Kind | None] = {
+        Outcome.PASS.value: None,
+        Outcome.FAIL.value: "failure",
+        Outcome.INCONCLUSIVE.value: "error",
+        Outcome.NOT_KNOWN.value: "skipped",
+    }
     cases = [
         JUnitCase(
             f"{each['part']}: {each['name']}",
@@ -163,18 +172,35 @@ def check(files: Mapping[str, Path], catalog: Catalog) -> CertificateCheck:
     changed = [f"its {name} differs from the one that its {CERTIFICATE} gives" for name in changed]
     first, second = (json.loads(to_json(each), parse_float=_nine_digits) for each in (stated, again))
     notes: list[str] = []
-    if stated["flagbench"] == this_flagbench():
+    ours = stated["flagbench"] == this_flagbench()
+    if ours:
         differing = unlike(first, second)
         problems += changed
+        if document.facts.limits != _limits_of(document, catalog):
+            problems.append("its limits are not those of this flagbench")
     else:
         differing, notes = _compare_versions(first, second)
         notes += changed
     if stated["outcome"] != again["outcome"]:
-        outcomes = f"{stated['outcome']}, but its records give {again['outcome']}"
-        problems.append(f"its outcome is {outcomes}: {again['reason']}")
+        outcomes = f"its outcome is {stated['outcome']}, but its records give {again['outcome']}: {again['reason']}"
+        if ours or stated["outcome"] == Outcome.PASS.value or not _follows_from_checks(document):
+            problems.append(outcomes)
+        else:
+            notes.append(outcomes)
     if differing:
         problems.append(f"it does not follow from its records in {', '.join(map(brief, differing[:5]))}")
     return CertificateCheck(again, tuple(problems), tuple(notes))
+
+
+def _follows_from_checks(document: Certificate) -> bool:
+    """Whether a certificate that is not of a PASS fails exactly where one of its own checks does."""
+    fails = any(check.outcome is Outcome.FAIL for check in document.checks)
+    return (document.outcome is Outcome.FAIL) is fails
+
+
+def _limits_of(document: Certificate, catalog: Catalog) -> tuple[AcceptanceLimit, ...]:
+    names = [device.name for device in document.facts.machine.devices]
+    return limits_of(catalog, names, processor=document.facts.device_kind == "cpu")
 
 
 def contradictions(document: Certificate, records: Mapping[str, Record], catalog: Catalog) -> Iterator[str]:
@@ -228,7 +254,7 @@ def _compare_versions(stated: Mapping[str, Any], again: Mapping[str, Any]) -> tu
     differing, notes = [], []
     for path, one, other in differences(_with_words(stated), _with_words(again)):
         # Rules change between versions, and with them what follows from the same records.
-        if path.startswith(("checks.", "reason", "action.")) or path.endswith(_NOT_IN_ALL_VERSIONS):
+        if path.startswith(("checks.", "outcome", "reason", "action.")) or path.endswith(_NOT_IN_ALL_VERSIONS):
             notes.append(f"{path}: {_word(one)} in the certificate, and {_word(other)} computed again")
         else:
             differing.append(path)

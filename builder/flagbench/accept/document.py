@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from flagbench.accept.checks import AcceptanceCheck, Outcome
+from flagbench.accept.check import AcceptanceCheck, Outcome
+from flagbench.manifests.limits import AcceptanceLimit
 from flagbench.records.model import SlowestDevice
 from flagbench.records.scalars import Amount, Count, Name, RecordId, Time
 from flagbench.system.queries import Ending
@@ -32,10 +33,12 @@ class Author(Struct, frozen=True):
 class Action(Struct, frozen=True):
     """What to do."""
 
-    do: Literal["use", "run again", "drain"]
+    do: Literal["use", "run again", "fix", "drain"]
     ranks: Annotated[tuple[Rank, ...], Meta(max_length=MOST_DEVICES)]
     devices: LimitedTexts
     minutes: Minutes | None
+    remedies: LimitedTexts = ()
+    """What mends the machine, for `fix`."""
 
 
 class DeviceShare(Struct, frozen=True):
@@ -66,6 +69,8 @@ class Asked(Struct, frozen=True):
     gpus: Devices | None
     case: LimitedText | None
     price_per_hour: PositiveFloat | None
+    soak: Annotated[int, Meta(ge=1, le=24 * 60)] | None = None
+    """Minutes."""
 
 
 class MachineDevice(Struct, frozen=True):
@@ -91,10 +96,12 @@ class CertificateMachine(Struct, frozen=True):
     """How the question to the vendor's tool ended; earlier versions did not state it, nor `lost`."""
     lost: LimitedTexts = ()
     """Devices that do not answer, each as a sentence with its place."""
+    remedy: LimitedText = ""
+    """What mends the problem."""
 
 
 class Spread(Struct, frozen=True):
-    """A spread between sessions, as `checks.plain_prior` writes it."""
+    """A spread between sessions, as `speed.plain_prior` writes it."""
 
     spread: Annotated[float, Meta(ge=0, le=1e9)]
     df: PositiveFloat
@@ -102,7 +109,7 @@ class Spread(Struct, frozen=True):
 
 
 class SpreadOfRuns(Spread, frozen=True):
-    """A spread between runs, as `checks.plain_prior` writes it."""
+    """A spread between runs, as `speed.plain_prior` writes it."""
 
     session: Spread | None
 
@@ -118,6 +125,8 @@ class RunPart(Struct, frozen=True):
     reason: LimitedText | None
     history: Annotated[tuple[RecordId, ...], Meta(max_length=100)]
     priors: Annotated[dict[str, SpreadOfRuns], Meta(max_length=1000)]
+    remedy: LimitedText = ""
+    """What mends the cause, where it could not be run."""
 
 
 class Facts(Struct, frozen=True):
@@ -134,6 +143,8 @@ class Facts(Struct, frozen=True):
     parts: Annotated[tuple[RunPart, ...], Meta(max_length=10)]
     planned: Annotated[tuple[Name, ...], Meta(max_length=10)] = ()
     """The cases, in order; none in a certificate of before they were stated."""
+    limits: Annotated[tuple[AcceptanceLimit, ...], Meta(max_length=100)] = ()
+    """What numbers pass within on this device; none in a certificate of before they were stated."""
 
 
 class Certificate(Struct, frozen=True):

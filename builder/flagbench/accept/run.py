@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +9,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from flagbench.accept.checks import EARLIER, Outcome, checks_of, plain_prior
-from flagbench.accept.plan import AcceptanceClock, AcceptancePlan, Part
+from flagbench.accept.check import Outcome
+from flagbench.accept.checks.speed import plain_prior
+from flagbench.accept.facts import facts_before
+from flagbench.accept.judge import checks_of
+from flagbench.accept.part import Part
+from flagbench.accept.plan import AcceptanceClock, AcceptancePlan
 from flagbench.console.output import print_note
 from flagbench.errors import FlagbenchError
 from flagbench.history.priors import MOST_EARLIER_RUNS, earlier_runs, store_priors
 from flagbench.history.verdicts import with_verdicts
-from flagbench.machine.look import look_at_machine
 from flagbench.manifests.model import Catalog
 from flagbench.records.digest import machine_digest
 from flagbench.records.model import Record
@@ -30,6 +32,11 @@ LEAST_SECONDS = 10.0
 """With less left, a run is not begun."""
 HISTORY = 5
 """Earlier runs that a run is compared with, the newest."""
+LEAST_OF_FASTEST = {"cuda": 0.90, "cpu": 0.75}
+"""Earlier runs below that share of the fastest are not compared with: a machine that became slower would soon be held
+against itself."""
+MOST_TIMEOUT = 300.0
+"""Seconds without progress after which a run is ended: a long one would otherwise hang for half of its time."""
 LATE_SECONDS = 4.0
 """After its limit, a run that did not end by itself is stopped."""
 
@@ -46,25 +53,44 @@ class Accepted:
 def run_plan(
     plan: AcceptancePlan, catalog: Catalog, store: Store, clock: AcceptanceClock, asked: dict[str, Any]
 ) -> Accepted:
-    """Run every part for which there is time, until a check fails. What ends a run, and an interruption, are among
-    the facts. Raises FlagbenchError where the image of any part is missing, or the first run cannot be started."""
-    found = Accepted(_facts(plan, asked))
+    """Run every part for which there is time, until a check fails.
+
+    What ends a run, a missing image and an interruption are among the facts. Raises FlagbenchError where there is no
+    container engine, or the first run cannot be started.
+    """
+    found = Accepted(facts_before(plan, asked, catalog))
     facts = found.facts
-    if not _fails(found, catalog):
-        for part in plan.parts:
-            part.target.launcher.check(part.target.request)
+    if not _fails(found, catalog) and not _can_start(plan, found):
+        return found
+    soak_seconds = sum(part.seconds for part in plan.parts if part.soak)
     try:
         with Delaying() as delaying:
             for part in plan.parts:
                 if _fails(found, catalog):
                     break
-                stopped = _run_part(part, found, store, clock)
+                left = clock.left if part.soak else clock.left - soak_seconds
+                stopped = _run_part(part, found, store, clock, left)
                 if stopped or delaying.signalled is not None:
                     facts["ending"] = "interrupted"
                     break
     except KeyboardInterrupt:
         facts["ending"] = "interrupted"
     return found
+
+
+def _can_start(plan: AcceptancePlan, found: Accepted) -> bool:
+    """Whether every part can be started; a part whose image is missing is among the facts, with what mends it."""
+    for part in plan.parts:
+        try:
+            part.target.launcher.check(part.target.request)
+        except FlagbenchError as error:
+            if error.code is ExitCode.ENGINE:  # nothing is known of the machine
+                raise
+            facts = _part_facts(part)
+            facts.update(reason=error.message, remedy=error.remedy or "")
+            found.facts["parts"].append(facts)
+            return False
+    return True
 
 
 def _fails(found: Accepted, catalog: Catalog) -> bool:
@@ -74,70 +100,38 @@ def _fails(found: Accepted, catalog: Catalog) -> bool:
     return any(check.outcome is Outcome.FAIL for check in checks)
 
 
-def _facts(plan: AcceptancePlan, asked: dict[str, Any]) -> dict[str, Any]:
-    """What is known before anything runs."""
-    facts = look_at_machine()
-    machine = facts.accelerators
-    floor = None
-    if plan.parts and plan.parts[0].target.via == "docker":
-        floor = plan.stack.device.driver_floor  # what its image needs
-    problem = machine.problem
-    if problem and machine.remedy:
-        problem = f"{problem}; {machine.remedy}"
+def _part_facts(part: Part) -> dict[str, Any]:
+    """The facts of a part that was not run yet."""
     return {
-        "asked": asked,
-        "gpus": plan.gpus,
-        "stack": plan.stack.name,
-        "device_kind": plan.stack.device_kind,
-        "driver_floor": floor,
-        "machine": {
-            "host": os.uname().nodename,
-            "visible": machine.visible,
-            "problem": problem,
-            "tool": machine.tool.value,
-            "lost": machine.lost,
-            "devices": [
-                {"index": index, "name": each.name, "uuid": each.uuid} for index, each in enumerate(machine.devices)
-            ],
-            "drivers": facts.drivers,
-            "foreign": [*facts.programs],
-            "partitions": facts.partitions,
-            "capped": facts.power_caps,
-        },
-        "planned": [part.case.name for part in plan.parts],
-        "without_case": plan.without_case,
-        "ending": "done",
-        "parts": [],
-    }
-
-
-def _run_part(part: Part, found: Accepted, store: Store, clock: AcceptanceClock) -> bool:
-    """Run one part, and add its facts. Whether it was interrupted from outside."""
-    left = clock.left
-    name = part.target.name
-    facts: dict[str, Any] = {
         "case": part.case.name,
-        "target": name,
+        "target": part.target.name,
         "why": part.why,
         "record_id": None,
         "state": "not run",
         "reason": None,
+        "remedy": "",
         "history": [],
         "priors": {},
     }
+
+
+def _run_part(part: Part, found: Accepted, store: Store, clock: AcceptanceClock, left: float) -> bool:
+    """Run one part within so many seconds, and add its facts. Whether it was interrupted from outside."""
+    name = part.target.name
+    facts = _part_facts(part)
     found.facts["parts"].append(facts)
     if left < LEAST_SECONDS:
         facts["reason"] = f"there was no time left: {max(left, 0):.0f} s"
         return False
     print_note(f"flagbench: accept: {name}, about {part.seconds:.0f} s; {left:.0f} s are left")
-    target = part.target.asked(max_minutes=left / 60, timeout=max(5.0, left / 2))
+    target = part.target.asked(max_minutes=left / 60, timeout=max(5.0, min(left / 2, MOST_TIMEOUT)))
     try:
         with _limit(left + LATE_SECONDS):
             ended = run_and_keep(target, store)
     except FlagbenchError as error:
         if len(found.facts["parts"]) == 1:  # such as without a container engine: nothing is known of the machine
             raise
-        facts["reason"] = f"{error.message}; {error.remedy}"
+        facts.update(reason=error.message, remedy=error.remedy or "")
         return False
     facts["state"] = "ended without a record"
     found.stored = found.stored and ended.kept
@@ -169,17 +163,21 @@ def _compare(record: Record, facts: dict[str, Any], found: Accepted, store: Stor
 
 
 def held_against(store: Store, record: Record) -> list[StoredRecord]:
-    """The newest HISTORY of the sound earlier runs on this machine, without those that are below the limit of the
-    fastest: a machine that became slower would soon be held against itself."""
-    here, limit = machine_digest(record), EARLIER["cpu" if record.stack == "cpu" else "cuda"]
+    """The newest HISTORY of the sound earlier runs on this machine, of those that reach LEAST_OF_FASTEST."""
+    machine = machine_digest(record)
+    least = LEAST_OF_FASTEST["cpu" if record.stack == "cpu" else "cuda"]
     earlier = (
-        each for each in earlier_runs(store, record, [record]) if each.summary and each.summary.machine == here
+        stored
+        for stored in earlier_runs(store, record, [record])
+        if stored.summary and stored.summary.machine == machine
     )
-    judged = with_verdicts(store, islice(earlier, MOST_EARLIER_RUNS))
-    summaries = [(each, each.summary) for each in judged if each.summary and each.summary.sound]
-    known = [(each, of.metrics.get(of.gate or "", 0.0)) for each, of in summaries]
-    fastest = max((speed for _, speed in known), default=0.0)
-    return [each for each, speed in known if speed >= limit * fastest][:HISTORY]
+    speeds = []
+    for stored in with_verdicts(store, islice(earlier, MOST_EARLIER_RUNS)):
+        summary = stored.summary
+        if summary is not None and summary.sound:
+            speeds.append((stored, summary.metrics.get(summary.gate or "", 0.0)))
+    fastest = max((speed for _, speed in speeds), default=0.0)
+    return [stored for stored, speed in speeds if speed >= least * fastest][:HISTORY]
 
 
 @contextmanager

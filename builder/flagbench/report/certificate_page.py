@@ -25,6 +25,8 @@ def action_text(certificate: Mapping[str, Any]) -> str:
         return "Use this machine."
     if action["do"] == "run again":
         return f"Run it again with --minutes {action['minutes']:g}."
+    if action["do"] == "fix":
+        return f"Fix this machine, then accept it again: {'; '.join(action['remedies'])}."
     named = ", ".join(map(str, action["ranks"]))
     devices = f": {', '.join(action['devices'])}" if action["devices"] else ""
     return f"Drain this machine; the evidence is against rank {named}{devices}." if named else "Drain this machine."
@@ -98,7 +100,7 @@ def _reasons(checks: Sequence[Mapping[str, Any]]) -> Lines:
 
 
 def _worst_first(checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    order = ("FAIL", "INCONCLUSIVE", "PASS")
+    order = ("FAIL", "INCONCLUSIVE", "PASS", "NOT_KNOWN")
     return sorted(checks, key=lambda check: order.index(check["outcome"]))
 
 

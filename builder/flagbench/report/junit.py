@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 from xml.etree import ElementTree
 
 from flagbench.console.terminal import visible
 from flagbench.verdict import Verdict, VerifyResult
 from flagbench_core.exit_codes import ExitCode
 
-Kind = Literal["failure", "error"]
+Kind = Literal["failure", "error", "skipped"]
 
 
 class JUnitCase(NamedTuple):
@@ -24,9 +24,9 @@ class JUnitCase(NamedTuple):
 
 def junit_xml(suite: str, cases: Sequence[JUnitCase], seconds: float = 0.0) -> bytes:
     """A suite of checks. What could not be decided is an error, as it is no failure of what is tested."""
-    counts = {kind: sum(case.kind == kind for case in cases) for kind in ("failure", "error")}
+    counts = {kind: sum(case.kind == kind for case in cases) for kind in get_args(Kind)}
     attributes = {"name": suite, "tests": str(len(cases)), "time": f"{seconds:.1f}"}
-    attributes.update({f"{kind}s": str(count) for kind, count in counts.items()})
+    attributes.update(failures=str(counts["failure"]), errors=str(counts["error"]), skipped=str(counts["skipped"]))
     root = ElementTree.Element("testsuites")
     element = ElementTree.SubElement(root, "testsuite", attributes)
     for case in cases:

@@ -48,6 +48,7 @@ STYLES = {
     "PASS": "bold green",
     "FAIL": "bold red",
     "REFERENCE": "bold",
+    "NOT_KNOWN": "bold",
     EndedAs.FAILED.value: "bold red",
     EndedAs.OUT_OF_MEMORY.value: "bold red",
     EndedAs.TIMEOUT.value: "bold red",

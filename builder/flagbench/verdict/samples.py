@@ -68,6 +68,11 @@ def sessions(begun: Sequence[datetime]) -> list[list[int]]:
     return found
 
 
+def session_count(records: Sequence[Record]) -> int:
+    """Of how many sessions the runs of one machine are."""
+    return len(sessions([start_of(record) for record in records]))
+
+
 def session_share(records: Sequence[Record]) -> float:
     """The standard deviation of the mean of runs relative to that of a session, where only sessions differ."""
     found = sessions([start_of(record) for record in records])

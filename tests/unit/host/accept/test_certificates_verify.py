@@ -18,7 +18,7 @@ import pytest
 
 from catalogs import CATALOG
 from flagbench.accept.certificate import CERTIFICATE, JUNIT, PAGE, junit_of
-from flagbench.accept.checks import Outcome
+from flagbench.accept.check import Outcome
 from flagbench.accept.document import Certificate
 from flagbench.accept.plan import AcceptanceClock
 from flagbench.errors import FlagbenchError
@@ -234,7 +234,8 @@ def test_where_the_vendors_tool_fails(
     certificate = accept(options)
     assert (certificate["outcome"], certificate["facts"]["stack"], runs.count) == (outcome, "cuda13", 0)
     assert [(check["name"], check["outcome"]) for check in certificate["checks"]] == [("devices", outcome)]
-    assert words in certificate["reason"]
+    assert words in " ".join((certificate["reason"], *certificate["action"]["remedies"]))
+    assert certificate["action"]["do"] == ("drain" if outcome == "FAIL" else "fix")
 
 
 @pytest.mark.usefixtures("h100")
@@ -349,7 +350,7 @@ def test_words_of_another_version_are_noted_and_not_printed(verify_changed: Call
     assert ended.code == ExitCode.OK
     assert "all 99" not in shown
     assert "well done" not in shown
-    assert notes[0].startswith("reason: all 99 checks passed in the certificate, and all 5 checks passed computed")
+    assert notes[0].startswith("reason: all 99 checks passed in the certificate, and all 5 checks passed")
     assert notes[1].startswith("checks.roofs: ran against its own checks: PASS, well done")
 
 

@@ -15,7 +15,7 @@ def test_a_sound_machine_passes_beside_its_earlier_nights():
     found, checks, _ = conclusion(Machines(H100), NO_FAULT, History(5), np.random.default_rng(1))
 
     assert (found["outcome"], found["action"]["do"]) == ("PASS", "use")
-    assert {"mamf_fp8", "memory_bandwidth", "h2d_pinned"} <= {check.name for check in checks}
+    assert {"mamf_published_fp8", "memory_bandwidth", "h2d_pinned"} <= {check.name for check in checks}
 
 
 def test_a_device_with_slow_products_is_drained():

@@ -1,0 +1,213 @@
+"""The checks of one run by its record alone: whether it ended well, alone and at full clocks, and its bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flagbench.accept.check import AcceptanceCheck, Outcome, did_not_run, not_known
+from flagbench.accept.document import RunPart
+from flagbench.console.terminal import brief
+from flagbench.machine.disturbance_limits import MEMORY_BEFORE
+from flagbench.manifests.model import Case
+from flagbench.records.model import Check, Record
+from flagbench.verdict import rules
+from flagbench.verdict.disturbance import others_on_devices, others_on_processors, throttled
+from flagbench.verdict.recompute import recompute
+from flagbench.verdict.rules.comparison import HEATED
+from flagbench.verdict.subject import Subject
+
+WRONG = ("precision", "same_results", "loss_finite", "parameters_finite", "ranks_in_step")
+"""Checks of a run that fail where a device computes wrongly."""
+CEILING = 1.02
+"""A case reaches no more of what a matrix product reached in its run: the tolerance of the rule `above-ceiling`."""
+MOST_NAMED = 8
+"""Wrong operations that a reason names."""
+
+
+def ran(part: RunPart, record: Record | None, case: Case) -> AcceptanceCheck:
+    """Whether a run ended well, and its record is sound."""
+    if record is None:
+        return did_not_run(case.name, part.reason or "it left no record", part.state, part.remedy)
+    outcome, reason = _ended(part, record, case)
+    return AcceptanceCheck(
+        name="ran",
+        part=case.name,
+        outcome=outcome,
+        measured=part.state,
+        against="its own checks",
+        limit="it ends well, and its record follows from its evidence",
+        reason=brief(reason, 300),
+        remedy=part.remedy,
+    )
+
+
+def _ended(part: RunPart, record: Record, case: Case) -> tuple[Outcome, str]:
+    """How a run with a record ended, and why not well."""
+    failed = [check for check in record.checks if not check.ok]
+    wrong = [check for check in failed if _computes_wrongly(check)]
+    if wrong:
+        return Outcome.FAIL, _details(wrong)
+    if record.status.state != "ok":
+        reason = _details(failed) or record.status.reason or part.reason or "it left no record"
+        return Outcome.INCONCLUSIVE, reason
+    invalid = rules.invalid(recompute(record, case))
+    if invalid:
+        return Outcome.INCONCLUSIVE, "; ".join(finding.message for finding in invalid[:2])
+    return Outcome.PASS, ""
+
+
+def _computes_wrongly(check: Check) -> bool:
+    """Whether a failed check of a run is evidence against its device.
+
+    A product in another precision than asked for is another library's choice, such as fp32 for tf32 on AMD.
+    """
+    if check.name == "precision":
+        return "wrong" in check.detail
+    return check.name in WRONG
+
+
+def _details(checks: list[Check]) -> str:
+    return "; ".join(f"{check.name}: {check.detail}" for check in checks)
+
+
+def same_bits(record: Record) -> AcceptanceCheck:
+    """Whether each device computes the same bits as before and as the others."""
+    world = record.system.nodes * record.system.devices_per_node
+    wrong = []
+    for result in record.results:
+        for rank in dict.fromkeys((*result.changed, *result.apart)):
+            wrong.append((result.name, rank))
+    devices = "device" if world == 1 else "devices"
+    measured, against = f"{len(record.results)} operations, twice on {world} {devices}", "itself"
+    if world > 1:
+        against = "itself and the other devices"
+    outcome, reason = Outcome.PASS, ""
+    if not record.results:
+        outcome, measured, reason = Outcome.INCONCLUSIVE, "nothing", "it was not computed twice"
+    elif wrong:
+        outcome = Outcome.FAIL
+        reason = "; ".join(f"{name} on rank {rank}" for name, rank in wrong[:MOST_NAMED])
+    return AcceptanceCheck(
+        name="same bits",
+        part=record.case,
+        outcome=outcome,
+        measured=measured,
+        against=against,
+        limit="no bit differs",
+        reason=reason,
+        ranks=tuple(sorted({rank for _, rank in wrong})),
+    )
+
+
+def quota(record: Record) -> AcceptanceCheck | None:
+    """Whether a control group allows a processor for each rank; None without one."""
+    if record.telemetry is None or record.telemetry.cpu.quota is None:
+        return None
+    world, allowed = record.system.nodes * record.system.devices_per_node, record.telemetry.cpu.quota
+    outcome, reason, remedy = Outcome.PASS, "", ""
+    if allowed < world:
+        outcome, reason = Outcome.FAIL, "the control group allows fewer processors than there are ranks"
+        remedy = "give the control group a processor for each rank"
+    return AcceptanceCheck(
+        name="quota",
+        part=record.case,
+        outcome=outcome,
+        measured=f"{allowed:g} processors",
+        against="the control group",
+        limit=f"{world} for {world} ranks",
+        reason=reason,
+        remedy=remedy,
+    )
+
+
+def disturbance(record: Record) -> str:
+    """What else used the machine during a run, or limited its devices; empty if nothing did."""
+    telemetry = record.telemetry
+    if telemetry is None:
+        return ""
+    disturbed = others_on_devices(telemetry.devices)
+    if record.software.cuda is None and record.software.hip is None:
+        disturbed += others_on_processors(telemetry.cpu)
+    return ", ".join(disturbed)
+
+
+def telemetry_checks(record: Record) -> Iterator[AcceptanceCheck]:
+    """Whether a device was used by the run alone, and kept its clocks."""
+    if record.telemetry is None or not record.telemetry.devices:
+        return
+    yield _alone(record)
+    yield _throttled(record)
+
+
+def _alone(record: Record) -> AcceptanceCheck:
+    disturbed = disturbance(record)
+    outcome, reason = Outcome.PASS, ""
+    if disturbed:
+        outcome, reason = Outcome.INCONCLUSIVE, "another process uses a device"
+    return AcceptanceCheck(
+        name="alone",
+        part=record.case,
+        outcome=outcome,
+        measured=disturbed or "nothing else",
+        against="a device of its own",
+        limit=f"no other process, at most {MEMORY_BEFORE / 2**30:g} GiB in use before",
+        reason=reason,
+    )
+
+
+def _throttled(record: Record) -> AcceptanceCheck:
+    assert record.telemetry is not None
+    devices = record.telemetry.devices
+    if not any(device.throttle_seconds or device.power_limit_default_w for device in devices):
+        return not_known("throttled", record.case, "its own clocks", "the monitor does not say it")
+    slowed = throttled(devices)
+    measured = ", ".join(f"{reason} {seconds:.0f} s" for reason, seconds in slowed.items())
+    outcome, reason = Outcome.PASS, ""
+    if slowed:
+        outcome, reason = Outcome.INCONCLUSIVE, "a device was slowed by heat or by its supply"
+    return AcceptanceCheck(
+        name="throttled",
+        part=record.case,
+        outcome=outcome,
+        measured=measured or "no",
+        against="its own clocks",
+        limit="by nothing but its own power limit",
+        reason=reason,
+    )
+
+
+def flops_in_range(subject: Subject) -> AcceptanceCheck | None:
+    """Whether a case reached no more than a matrix product of its run; None where none was measured."""
+    flops = subject.record.flops
+    if flops is None or flops.measured_ceiling is None:
+        return None
+    ceiling = flops.measured_ceiling
+    share = None
+    if subject.achieved and ceiling.flops:
+        share = subject.achieved / ceiling.flops
+    outcome, reason, measured = Outcome.PASS, "", "unknown"
+    if share is not None:
+        measured = f"{share:.0%} of a matrix product"
+    if share is None or share > CEILING:
+        outcome, reason = Outcome.INCONCLUSIVE, "a clock or a count is wrong"
+    return AcceptanceCheck(
+        name="flops",
+        part=subject.case.name,
+        outcome=outcome,
+        measured=measured,
+        against=f"a matrix product in {ceiling.precision} in the same run",
+        limit=f"at most {CEILING:.0%}",
+        reason=reason,
+    )
+
+
+def heat_seen(subject: Subject) -> AcceptanceCheck | None:
+    """That the window of a case ended before an accelerator had its steady temperature; None where it did not."""
+    window = subject.record.window
+    if window is None or not subject.on_accelerator:
+        return None
+    seconds = window.host_seconds or window.seconds
+    if seconds >= HEATED:
+        return None
+    reason = f"a window of {seconds:.3g} s is too short to see heat"
+    return not_known("heat", subject.case.name, f"{HEATED:g} s of steps", reason)

@@ -1,0 +1,67 @@
+"""The laps of a soak: whether a device became slower from the early ones to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from flagbench.accept.check import AcceptanceCheck, Outcome, not_known
+from flagbench.accept.checks.devices import KINDS
+from flagbench.accept.checks.numbers import kind_of_metric, limit_for
+from flagbench.manifests.limits import AcceptanceLimit, Kind
+from flagbench.records.model import Record
+from flagbench_core.evidence.drift import lap_drifts
+
+
+def soak_checks(record: Record, limits: Sequence[AcceptanceLimit], disturbed: str) -> Iterator[AcceptanceCheck]:
+    """Of each kind of number, whether the last laps are as fast as the early ones, by the limits against peers.
+
+    Args:
+        disturbed: what else used the machine, which may have slowed it.
+    """
+    if not record.laps:
+        return
+    drifts = lap_drifts([lap.rates for lap in record.laps])
+    if drifts is None:
+        yield not_known("laps alike", record.case, "the second lap", f"{len(record.laps)} laps show no drift")
+        return
+    for kind in KINDS:
+        limit, shares = limit_for(limits, kind, "peers"), _by_rank(drifts, kind)
+        if limit is not None and shares:
+            yield _laps_alike(record, kind, shares, limit, disturbed)
+
+
+def _by_rank(drifts: Mapping[str, Sequence[float]], kind: Kind) -> list[float]:
+    """The late rate of each device over its early one, the median of the measurements of a kind."""
+    measured = [ratios for name, ratios in drifts.items() if kind_of_metric(name) == kind]
+    return [median(ratios) for ratios in zip(*measured, strict=True)]
+
+
+def _laps_alike(
+    record: Record, kind: Kind, shares: Sequence[float], limit: AcceptanceLimit, disturbed: str
+) -> AcceptanceCheck:
+    slowest = min(range(len(shares)), key=shares.__getitem__)
+    slow = tuple(rank for rank, share in enumerate(shares) if share < limit.inconclusive_below)
+    failed: tuple[int, ...] = ()
+    if limit.fail_below is not None:
+        failed = tuple(rank for rank, share in enumerate(shares) if share < limit.fail_below)
+    outcome, reason = Outcome.PASS, ""
+    if slow:
+        outcome = Outcome.INCONCLUSIVE
+        reason = ", ".join(f"rank {rank} ended at {shares[rank]:.0%} of its second lap" for rank in slow)
+    if failed and not disturbed:
+        outcome = Outcome.FAIL
+    if failed and disturbed:
+        reason = f"{reason}, beside {disturbed}"
+    return AcceptanceCheck(
+        name=f"{kind} over laps",
+        part=record.case,
+        outcome=outcome,
+        measured=f"rank {slowest} ended at {shares[slowest]:.0%} after {len(record.laps)} laps",
+        against="its early laps",
+        limit=f"at least {limit.inconclusive_below:.0%}",
+        limit_id=limit.id,
+        kind=kind,
+        reason=reason,
+        ranks=failed or slow,
+    )

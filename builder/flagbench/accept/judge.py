@@ -1,0 +1,210 @@
+"""What an acceptance says, from its facts and records alone, so by anybody again: every check, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from flagbench.accept.check import AcceptanceCheck, Outcome, did_not_run
+from flagbench.accept.checks.devices import peer_checks, uuid_by_rank
+from flagbench.accept.checks.preflight import preflight_checks
+from flagbench.accept.checks.run import (
+    disturbance,
+    flops_in_range,
+    heat_seen,
+    quota,
+    ran,
+    same_bits,
+    telemetry_checks,
+)
+from flagbench.accept.checks.soak import soak_checks
+from flagbench.accept.checks.speed import Held, speed_checks, terms_of
+from flagbench.accept.document import Facts, RunPart
+from flagbench.accept.limits import limits_of
+from flagbench.manifests.limits import AcceptanceLimit, Kind
+from flagbench.manifests.model import Catalog
+from flagbench.records.model import Record
+from flagbench.verdict.recompute import recompute
+from flagbench_core.evidence.section import MEASURE
+
+MOST_REASONS = 3
+"""Checks whose reasons the conclusion states."""
+HOW_FAST_UNKNOWN = "how fast it should be is not known"
+
+
+def checks_of(
+    facts: Mapping[str, Any], records: Mapping[str, Record], catalog: Catalog
+) -> tuple[AcceptanceCheck, ...]:
+    """Every check of an acceptance, in the order in which it was made.
+
+    Args:
+        facts: those of the certificate.
+        records: the records that it names, by id.
+    """
+    known = msgspec.convert(facts, Facts)
+    checks = [*preflight_checks(known)]
+    for part in known.parts:
+        checks += _part_checks(part, known, records, catalog)
+    if any(check.outcome is Outcome.FAIL for check in checks):  # then no further run is begun
+        return tuple(checks)
+    for case in known.planned[len(known.parts) :]:
+        checks.append(did_not_run(case, "planned, but not run"))
+    if known.without_case:
+        checks.append(did_not_run("case", known.without_case))
+    return tuple(checks)
+
+
+def _part_checks(
+    part: RunPart, facts: Facts, records: Mapping[str, Record], catalog: Catalog
+) -> Iterator[AcceptanceCheck]:
+    """The checks of one run."""
+    record, case = records.get(part.record_id or ""), catalog.cases[part.case]
+    yield ran(part, record, case)
+    if record is None:
+        return
+    if case.kind == MEASURE:
+        yield same_bits(record)
+    if record.status.state != "ok":
+        return
+    subject = recompute(record, case)
+    yield from telemetry_checks(subject.record)
+    held = Held(
+        subject=subject,
+        catalog=catalog,
+        limits=_limits(facts, catalog),
+        history=[records[name] for name in part.history if name in records],
+        terms=terms_of(part.priors),
+        disturbed=_slowing(subject.record, facts),
+    )
+    if case.kind != MEASURE:
+        yield from _case_checks(held)
+    elif record.laps:
+        yield from soak_checks(held.record, held.limits, held.disturbed)
+    else:
+        yield from _roofs_checks(held, facts)
+
+
+def _case_checks(held: Held) -> Iterator[AcceptanceCheck]:
+    yield from speed_checks(held)
+    for check in (flops_in_range(held.subject), heat_seen(held.subject)):
+        if check is not None:
+            yield check
+
+
+def _roofs_checks(held: Held, facts: Facts) -> Iterator[AcceptanceCheck]:
+    yield from peer_checks(held.record, held.history, held.limits, held.disturbed)
+    check = quota(held.record)
+    if check is not None and facts.device_kind == "cpu":
+        yield check
+    yield from speed_checks(held)
+
+
+def _slowing(record: Record, facts: Facts) -> str:
+    """What used the machine during a run, and the power limits that were lowered before it; empty if nothing did."""
+    disturbed = disturbance(record)
+    if disturbed:
+        return ", ".join((disturbed, *facts.machine.capped))
+    return ", ".join(facts.machine.capped)
+
+
+def _limits(facts: Facts, catalog: Catalog) -> tuple[AcceptanceLimit, ...]:
+    """Those of the certificate; of an earlier one, which states none, those of this flagbench."""
+    if facts.limits:
+        return facts.limits
+    names = [device.name for device in facts.machine.devices]
+    return limits_of(catalog, names, processor=facts.device_kind == "cpu")
+
+
+def conclude(
+    checks: Sequence[AcceptanceCheck], facts: Mapping[str, Any], records: Mapping[str, Record]
+) -> dict[str, Any]:
+    """The outcome of the whole, why, and what to do: the gravest of `drain`, `fix`, `run again` and `use`."""
+    known = msgspec.convert(facts, Facts)
+    failed = [check for check in checks if check.outcome is Outcome.FAIL]
+    undecided = [check for check in checks if check.outcome is Outcome.INCONCLUSIVE]
+    not_held = _not_held(checks, known)
+    if failed:
+        outcome, reason = Outcome.FAIL, _reasons(failed)
+    elif known.ending == "interrupted":
+        outcome, reason = Outcome.INCONCLUSIVE, "interrupted"
+    elif undecided:
+        outcome, reason = Outcome.INCONCLUSIVE, _reasons(undecided)
+    elif not_held:
+        outcome = Outcome.INCONCLUSIVE
+        reason = f"nothing says how fast it should be in {' and '.join(not_held)}: no row, no earlier run"
+    else:
+        outcome, reason = Outcome.PASS, _passed(checks)
+    action = _action(outcome, failed, undecided, known, records)
+    return {"outcome": outcome.value, "reason": reason, "action": action}
+
+
+def _reasons(checks: Sequence[AcceptanceCheck]) -> str:
+    """The first checks with their reasons, and how many more there are."""
+    named = []
+    for check in checks[:MOST_REASONS]:
+        where = check.part if check.name == "ran" else f"{check.part}, {check.name}"
+        named.append(f"{where}: {check.reason}")
+    text = "; ".join(named)
+    if len(checks) > MOST_REASONS:
+        text += f"; and {len(checks) - MOST_REASONS} more"
+    return text
+
+
+def _not_held(checks: Sequence[AcceptanceCheck], facts: Facts) -> list[str]:
+    """The kinds of numbers, of those that a machine has to pass, that were compared with nothing."""
+    needed: list[Kind] = ["product"]
+    if facts.device_kind != "cpu":
+        needed.append("memory")
+    passed = {check.kind for check in checks if check.outcome is Outcome.PASS and check.reference is not None}
+    return [kind for kind in needed if kind not in passed]
+
+
+def _passed(checks: Sequence[AcceptanceCheck]) -> str:
+    """That all passed, and against what alone, where nothing says how fast a device of this model is."""
+    not_known = sum(check.outcome is Outcome.NOT_KNOWN for check in checks)
+    text = f"all {len(checks) - not_known} checks passed"
+    if not_known:
+        text += f", {not_known} could not be made"
+    references = {check.reference for check in checks if check.outcome is Outcome.PASS and check.reference}
+    if references == {"history"}:
+        return f"{text}; as before; {HOW_FAST_UNKNOWN}"
+    if references == {"peers"}:
+        return f"{text}; as the others; {HOW_FAST_UNKNOWN}"
+    if references == {"history", "peers"}:
+        return f"{text}; as before and as the others; {HOW_FAST_UNKNOWN}"
+    return text
+
+
+def _action(
+    outcome: Outcome,
+    failed: Sequence[AcceptanceCheck],
+    undecided: Sequence[AcceptanceCheck],
+    facts: Facts,
+    records: Mapping[str, Record],
+) -> dict[str, Any]:
+    action: dict[str, Any] = {"do": "use", "ranks": [], "devices": [], "minutes": None, "remedies": []}
+    if outcome is Outcome.PASS:
+        return action
+    against_device = [check for check in failed if not check.remedy]
+    remedies = list(dict.fromkeys(check.remedy for check in (*failed, *undecided) if check.remedy))
+    if against_device:
+        ranks = sorted({rank for check in against_device for rank in check.ranks})
+        return {**action, "do": "drain", "ranks": ranks, "devices": _uuids(ranks, facts, records)}
+    if remedies:
+        return {**action, "do": "fix", "remedies": remedies}
+    minutes = facts.asked.minutes
+    if any(check.name == "ran" or check.ratio is not None for check in undecided):
+        minutes = 2 * minutes
+    return {**action, "do": "run again", "minutes": minutes}
+
+
+def _uuids(ranks: Sequence[int], facts: Facts, records: Mapping[str, Record]) -> list[str]:
+    """The devices of ranks, as the records of this acceptance name them, else the look at the machine."""
+    uuids = {device.index: device.uuid for device in facts.machine.devices}
+    for part in facts.parts:
+        record = records.get(part.record_id or "")
+        if record is not None:
+            uuids |= uuid_by_rank(record)
+    return [uuids[rank] for rank in ranks if rank in uuids]

@@ -1,0 +1,28 @@
+"""One run of an acceptance, before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flagbench.manifests.model import Case
+from flagbench.runs.target import Target
+
+START_SECONDS = {"cpu": 10.0, "cuda": 20.0}
+"""Of a run, from its command to its first step, and from its last one to its record: 14 to 17 s on an H100."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run of an acceptance."""
+
+    target: Target
+    seconds: float
+    """That it should take, start-up included."""
+    why: str
+    soak: bool = False
+    """Whether it is the soak, which has a time of its own."""
+
+    @property
+    def case(self) -> Case:
+        """The case that it runs."""
+        return self.target.request.case
