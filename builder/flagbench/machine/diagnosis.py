@@ -12,8 +12,10 @@ from enum import Enum
 from pathlib import Path
 
 from flagbench.machine.disturbance_limits import FREE_DISK, LOAD
+from flagbench.machine.health import MachineHealth
 from flagbench.machine.look import MachineFacts
 from flagbench.machine.vendors import LOST_REMEDY
+from flagbench_core.health.judge import HealthOutcome, judge_health
 
 GIB = 2**30
 DISK_REMEDY = "name folders on a disk with free space: TMPDIR for a run's own files, --store for its record"
@@ -54,6 +56,21 @@ def lost_devices(facts: MachineFacts) -> Iterator[Diagnosis]:
     """Devices that are here and do not answer."""
     if facts.accelerators.lost:
         yield Diagnosis("lost devices", Level.WARN, "; ".join(facts.accelerators.lost), LOST_REMEDY)
+
+
+def device_health(health: MachineHealth) -> Iterator[Diagnosis]:
+    """What the last reading of the devices' health says; errors that the kernel log has of before are only named."""
+    if health.problem is not None:
+        yield Diagnosis("device health", Level.OK, f"not known: {health.problem}")
+    elif health.devices:
+        yield Diagnosis("device health", Level.OK, f"{len(health.devices)} read by {health.source}")
+    for finding in judge_health(health.devices, health.devices):
+        if finding.outcome in (HealthOutcome.FAIL, HealthOutcome.FIX, HealthOutcome.INCONCLUSIVE):
+            detail = f"device {finding.index} ({finding.uuid}): {finding.reason}"
+            yield Diagnosis(finding.kind, Level.WARN, detail, finding.remedy)
+    for xid in health.xids.xids if health.xids is not None else ():
+        detail = f"Xid {xid.code} of {xid.pci_address}, {xid.count} times since the log began: {xid.text}"
+        yield Diagnosis("kernel log", Level.OK, detail)
 
 
 def high_load(facts: MachineFacts) -> Iterator[Diagnosis]:

@@ -9,12 +9,23 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from flagbench.errors import FlagbenchError
 from flagbench.images.docker import open_engine
 from flagbench.machine.devices import this_machine
-from flagbench.machine.diagnosis import DISK_REMEDY, Diagnosis, Level, disk, disturbances, lost_devices, memory
+from flagbench.machine.diagnosis import (
+    DISK_REMEDY,
+    Diagnosis,
+    Level,
+    device_health,
+    disk,
+    disturbances,
+    lost_devices,
+    memory,
+)
+from flagbench.machine.health import MachineHealth
 from flagbench.machine.look import MachineFacts, look_at_machine
 from flagbench.manifests.load import load_catalog
 from flagbench.manifests.model import Catalog
@@ -34,11 +45,21 @@ _DISTRIBUTIONS = {"pynvml": "nvidia-ml-py"}
 """What brings a module, where its name is another."""
 
 
-def examine(store_url: str | None = None) -> list[Diagnosis]:
+@dataclass(frozen=True)
+class Examination:
+    """What doctor found."""
+
+    findings: list[Diagnosis]
+    health: MachineHealth
+    """Of the devices that a run would use."""
+
+
+def examine(store_url: str | None = None) -> Examination:
     """Run every check. Imports no framework and leaves nothing behind."""
     found, catalog = manifests()
-    facts = look_at_machine()
-    return [
+    facts = look_at_machine(health=True)
+    health = facts.health or MachineHealth()
+    findings = [
         Diagnosis("python", Level.OK, f"{platform.python_version()} ({platform.machine()})"),
         Diagnosis("flagbench", Level.OK, __version__),
         found,
@@ -52,11 +73,13 @@ def examine(store_url: str | None = None) -> list[Diagnosis]:
         unsent(),
         *disturbances(facts),
         *lost_devices(facts),
+        *device_health(health),
         accelerator(facts),
         NativeLauncher().health(),
         *(scheduler.health() for scheduler in SCHEDULERS.values()),
         docker(catalog),
     ]
+    return Examination(findings, health)
 
 
 def manifests() -> tuple[Diagnosis, Catalog | None]:

@@ -83,7 +83,7 @@ def test_what_else_is_on_the_accelerators_is_a_warning(
     machine = Machine((LocalDevice("NVIDIA L4", 22.5, "GPU-0"),), 1)
     capped = DeviceState("GPU-0", power_limit_w=60.0, power_default_w=72.0)
     facts = MachineFacts(machine, (capped,), ("python (pid 7)",), 2, 0.0)
-    monkeypatch.setattr(doctor, "look_at_machine", lambda: facts)
+    monkeypatch.setattr(doctor, "look_at_machine", lambda **_: facts)
     findings = flagbench(f"doctor --store {tmp_path / 'store'} --json").json["findings"]
     levels = {finding["name"]: finding["level"] for finding in findings}
     assert (levels["power cap"], levels["foreign processes"], levels["accelerator"]) == ("warn", "warn", "ok")
