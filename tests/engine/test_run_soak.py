@@ -1,12 +1,14 @@
 """Soaks: laps of the case that measures devices, one in which a rank computes other bits, and one that is stopped."""
 
+import json
+import shutil
 import signal
 
 import pytest
 
 from faults import fault
 from flagbench_core.evidence.drift import lap_drifts
-from running import CaseRun, run_case, wait_until
+from running import ENTRYPOINTS, CaseRun, run_case, wait_until
 
 pytestmark = pytest.mark.image
 
@@ -50,6 +52,26 @@ def test_other_bits_end_a_soak_and_name_lap_and_rank(tmp_path):
     assert [lap["other_bits"] for lap in record["laps"]] == [[], [{"name": "sum", "rank": 1}]]
     assert [result["name"] for result in record["results"] if result["changed"]] == ["sum"]
     assert record["metrics"]
+
+
+def test_an_error_of_memory_ends_a_soak_and_names_lap_and_rank(nvml_stub, tmp_path):
+    """The ranks compute on processors, beside a stand-in for NVML."""
+    image_side = tmp_path / "entrypoints"
+    shutil.copytree(ENTRYPOINTS, image_side, ignore=shutil.ignore_patterns("__pycache__"))
+    stack = next(image_side.rglob("stacks/cpu.json"))
+    stack.write_text(json.dumps({**json.loads(stack.read_text()), "monitor": "nvml"}))
+    env = {
+        **nvml_stub(),
+        "PYTHONPATH": str(image_side),
+        "NVML_STUB_PROCESSES": str(tmp_path / "processes"),
+        # To the sampler, before the run, before the laps, after lap 1, and from then on.
+        "NVML_STUB_ECC_UNCORRECTED_1": "3,3,3,3,5",
+    }
+    ended = run_case(tmp_path, *QUICK, "--set", "laps=5", case="roofs", env=env)
+    record = ended.failed(12, "report", "device_health", "lap 2", "rank 1")
+    assert [len(lap["health"]) for lap in record["laps"]] == [0, 1]
+    assert record["laps"][1]["health"][0]["kind"] == "ecc-uncorrected"
+    assert record["laps"][1]["counters"] == {"ecc_uncorrected": [0, 2]}
 
 
 def test_a_soak_that_is_stopped_keeps_its_laps(tmp_path):

@@ -356,6 +356,17 @@ class OtherBits(Struct, frozen=True):
     rank: Count
 
 
+class LapFinding(Struct, frozen=True):
+    """What the health of a device says after a lap (`flagbench_core.health.judge`)."""
+
+    rank: Count
+    kind: str
+    """The rule, such as xid-79 or ecc-uncorrected."""
+    outcome: str
+    """FAIL, FIX or INCONCLUSIVE. After the first two no other lap was begun."""
+    reason: str
+
+
 class Lap(Struct, frozen=True):
     """One lap of a soak, in which all devices are measured at the same time."""
 
@@ -363,10 +374,14 @@ class Lap(Struct, frozen=True):
     """From 1 on."""
     seconds: Amount
     rates: dict[str, tuple[Amount, ...]] = {}
-    """By measurement, the median of each rank in FLOP/s or B/s; of a collective one, its algorithm bandwidth. Without
-    those that are the fastest of several shapes. Empty for more than 64 ranks."""
+    """By measurement, the median of each rank over the lap in FLOP/s or B/s; of a collective one, its algorithm
+    bandwidth. Without those that are the fastest of several shapes. Empty for more than 64 ranks."""
     other_bits: tuple[OtherBits, ...] = ()
     """Computed after the lap. If there are any, it was the last one."""
+    health: tuple[LapFinding, ...] | None = None
+    """None where it was not read: on a processor, and after a reading that did not end in time."""
+    counters: dict[str, tuple[Count, ...]] = {}
+    """Those of a device's health that rose since the soak began, by how much on each rank."""
 
 
 class Rank(Struct, frozen=True):

@@ -1,15 +1,17 @@
 """A soak: a device is measured in laps, and after each lap fixed operations are compared bit by bit."""
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import torch
 
 from flagbench_cases.contract import MeasureWorkload
+from flagbench_cases.rank.lap_health import LapHealth, of_all_ranks
 from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan
 from flagbench_cases.rank.repeats import Repeater, Times
 from flagbench_cases.rank.stopwatch import now
 from flagbench_cases.shared.spool import RankSpool
 from flagbench_core.evidence.roofs import COLLECTIVES, MOST_LISTED, amount, compare_results
+from flagbench_core.health.judge import ends_soak
 from flagbench_core.stats.summary import median
 
 
@@ -29,9 +31,10 @@ class LapLoop(MeasureLoop):
         laps: int,
         first_results: Dict[str, str],
         alike: Any,
+        health: Optional[LapHealth] = None,
     ) -> None:
         """`first_results`: those of the workload before the laps. `alike`: equal for devices of one model with one
-        driver, which compute the same bits."""
+        driver, which compute the same bits. `health`: of the first rank of a node, that of its devices."""
         super().__init__(workload, plan, spool, repeater)
         self.workload = workload
         self.laps = laps
@@ -39,13 +42,14 @@ class LapLoop(MeasureLoop):
         self.last_results = first_results
         """Those after the last lap."""
         self.alike = alike
+        self.health = health
         self.lap = 1
         self.repeated = [each for each in self.measurements if len(each.candidates) == 1]
         self._rates: Dict[str, float] = {}
         self._collectives: List[str] = []
 
     def run(self) -> Dict[str, Any]:
-        """Measure until the last lap, or until a device computes other bits. Returns the duration, seconds."""
+        """Measure until the last lap, or until a device is faulty. Returns the duration, seconds."""
         self.spool.phase("measure", self.laps, of_steps=False)
         start = now()
         with torch.no_grad():
@@ -54,24 +58,30 @@ class LapLoop(MeasureLoop):
         return {"measure": now() - start}
 
     def _measure_lap(self) -> bool:
-        """Measure once, and write the fact `lap`. Returns whether all devices still compute the same bits."""
+        """Measure once, and write the fact `lap`. Returns whether all devices are still sound: they compute the same
+        bits, and nothing in their health ends a soak."""
         start = now()
         self._rates, self._collectives = {}, []
         self._measure_all(self.measurements if self.lap == 1 else self.repeated)
+        # What cannot be measured is tried first, so that the others have all of the next lap.
+        self.repeated.sort(key=lambda each: each.name in self._rates)
         self.last_results = self.workload.results()
         seconds = now() - start
-        ranks = self.repeater.all_gather((self._rates, self.last_results, self.first_results, self.alike))
+        reading = None if self.health is None else self.health.read()
+        ranks = self.repeater.all_gather((self._rates, self.last_results, self.first_results, self.alike, reading))
         other_bits = self._other_bits(ranks)
+        health = of_all_ranks([reading for *_, reading in ranks])
         if self.spool.rank == 0:
-            rates = self._rates_of_devices([rates for rates, _, _, _ in ranks])
-            self.spool.fact("lap", lap=self.lap, seconds=seconds, rates=rates, other_bits=other_bits)
+            rates = self._rates_of_devices([rates for rates, *_ in ranks])
+            self.spool.fact("lap", lap=self.lap, seconds=seconds, rates=rates, other_bits=other_bits, **health)
         self.spool.progress(self.lap, self.laps)
-        return not other_bits
+        faults = [finding for finding in health["health"] or () if ends_soak(finding["outcome"])]
+        return not other_bits and not faults
 
     def _other_bits(self, ranks: List[Any]) -> List[Dict[str, Any]]:
         """Each fixed operation and rank whose bits are not those of before the laps, or of the devices alike."""
         results = {}
-        for rank, (_, last, first, alike) in enumerate(ranks):
+        for rank, (_, last, first, alike, _) in enumerate(ranks):
             results[rank] = {"first": first, "second": last, "alike": alike}
         wrong = []
         for result in compare_results(results):
@@ -100,10 +110,10 @@ class LapLoop(MeasureLoop):
         """Progress is the laps that are done."""
         self.spool.beat()
 
-    def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any]) -> None:
-        """Keep the median rate of what every lap measures; write the repeats of the first lap."""
+    def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any], keep: int) -> None:
+        """Keep the median rate of what every lap measures, over all repeats; write the last ones of lap 1."""
         if self.lap == 1:
-            super()._write(name, times, operations, measured)
+            super()._write(name, times, operations, measured, keep)
         if "tried" in measured:
             return
         seconds = median([repeat.device for repeat in times])

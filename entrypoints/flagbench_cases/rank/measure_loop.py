@@ -106,7 +106,7 @@ class MeasureLoop:
         if iterations is not None:
             operations = max(1, iterations // FULL_REPEATS)
             times = self.repeater.all_of(first.start, operations, FULL_REPEATS)
-            self._write(each.name, times, operations, first.operation.measured)
+            self._write(each.name, times, operations, first.operation.measured, FULL_REPEATS)
             return None, now() - start
         limit, keep = max(seconds - (now() - start), seconds * (1 - SEARCH_SHARE)), self.plan.repeats
         measured = []
@@ -118,7 +118,7 @@ class MeasureLoop:
             measured.append((_speed(ready.operation, max(self.repeater.all_gather(taken))), ready, times))
         _, best, times = max(measured, key=lambda one: one[0])
         what = dict(best.operation.measured, **({"tried": tried} if len(each.candidates) > 1 else {}))
-        self._write(each.name, times, self.repeater.operations(best.seconds), what)
+        self._write(each.name, times, self.repeater.operations(best.seconds), what, keep)
         return None, 0.0
 
     def _measure_isolated(
@@ -143,7 +143,7 @@ class MeasureLoop:
                 beside += HEATED_SECONDS - least
                 least = HEATED_SECONDS
         times = self.repeater.isolated(operation, MAMF_WARMUP, MAMF_REPEATS, least)
-        self._write(name, times, 1, measured)
+        self._write(name, times, 1, measured, MAMF_REPEATS)
         return None, beside
 
     def _finalists(self, each: Measurement, seconds: float) -> Tuple[List[Ready], int, Optional[str]]:
@@ -198,8 +198,9 @@ class MeasureLoop:
         whys = [each for each in self.repeater.all_gather(why) if each]
         return (None, whys[0]) if whys else (found, None)
 
-    def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any]) -> None:
-        """Write the repeats as steps, and which operation they are of."""
+    def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any], keep: int) -> None:
+        """Write the last `keep` repeats as steps, and which operation they are of."""
+        times = times[-keep:]
         written = total = 0.0
         for each in times:
             total += each.device
@@ -217,9 +218,9 @@ class MeasureLoop:
 class RoofsLoop(MeasureLoop):
     """Measures some of the roofs before the steps of another case, among which the repeats are not counted."""
 
-    def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any]) -> None:
-        """Write all repeats as one fact."""
-        self.spool.fact("roof", name=name, operations=operations, times=times, measured=measured)
+    def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any], keep: int) -> None:
+        """Write the last `keep` repeats as one fact."""
+        self.spool.fact("roof", name=name, operations=operations, times=times[-keep:], measured=measured)
 
 
 def _speed(operation: Operation, seconds: float) -> float:

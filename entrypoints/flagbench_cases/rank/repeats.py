@@ -71,10 +71,11 @@ class Repeater:
         """The last repeats, at most `keep`, once they are steady on all ranks or the limit of seconds is over.
 
         `seconds`: what one operation takes, the same on all ranks, as all of them make as many repeats. `warmup`:
-        repeats before those that may be kept, if there is time for them. `whole`: until the limit, even if steady.
+        repeats before those that may be kept, if there is time for them. `whole`: all repeats until the limit, also
+        steady ones.
         """
         operations = self.operations(seconds)
-        kept: Deque[Times] = deque(maxlen=keep)
+        kept: Deque[Times] = deque(maxlen=None if whole else keep)
         count = self._repeats_of_round(seconds, keep)
         made, end = 0, now() + limit
         while True:
@@ -94,14 +95,14 @@ class Repeater:
         return found[1:]
 
     def isolated(self, operation: Isolated, warmup: int, count: int, least: float = 0.0) -> List[Times]:
-        """The last `count` repeats of one operation each, after others that warm up, of at least `least` seconds."""
+        """So many repeats of one operation each, after others that warm up, and more until `least` seconds passed."""
         begun = now()
-        found = self._timed(operation.run, 1, warmup + count, operation.clear)
+        found = self._timed(operation.run, 1, warmup + count, operation.clear)[warmup:]
         self.beat()
         while now() - begun < least:
-            found = self._timed(operation.run, 1, count, operation.clear)
+            found += self._timed(operation.run, 1, count, operation.clear)
             self.beat()
-        return found[-count:]
+        return found
 
     def heat(self, operation: Callable[[], Any], seconds: float, limit: float) -> float:
         """Repeat an operation, which takes so many seconds, until the limit of seconds is over. Returns how long it

@@ -14,6 +14,7 @@ from flagbench_cases.engines.groups import make_groups
 from flagbench_cases.rank import checkpoint, matmul_peak
 from flagbench_cases.rank.device import open_device
 from flagbench_cases.rank.infer_loop import InferLoop, InferPlan
+from flagbench_cases.rank.lap_health import LapHealth
 from flagbench_cases.rank.laps import LapLoop
 from flagbench_cases.rank.measure_loop import MeasureLoop, MeasurePlan, RoofsLoop
 from flagbench_cases.rank.probe import CollectiveProbe
@@ -182,7 +183,7 @@ class RankRun:
         cold = workload.results()  # before and after what is timed
         loop = MeasureLoop(workload, plan, self.spool, repeater)
         if laps:
-            loop = LapLoop(workload, plan, self.spool, repeater, laps, cold, self._alike())
+            loop = LapLoop(workload, plan, self.spool, repeater, laps, cold, self._alike(), self._lap_health())
         init = self._begin(loop.capacity, measurements=len(loop.measurements))
         processor = ProcessorTime()
         timing = loop.run()
@@ -195,6 +196,15 @@ class RankRun:
         """What devices that compute the same bits have in common: their model and their driver."""
         monitored = read_start(self.plan["telemetry"]) or {}
         return self.device.describe(self.local_rank)["name"], monitored.get("driver_version")
+
+    def _lap_health(self) -> Optional[LapHealth]:
+        """What reads the health of this node's devices, on its first rank; None where the monitor names none."""
+        monitored = read_start(self.plan["telemetry"]) or {}
+        uuids = [uuid_of(monitored, index).get("uuid") for index in range(self.config["gpus"])]
+        known = [uuid for uuid in uuids if uuid is not None]
+        if self.local_rank > 0 or len(known) < len(uuids):
+            return None
+        return LapHealth(self.plan["stack"]["monitor"], known)
 
     def _begin(self, steps: int, **planned: int) -> float:
         """Reserve space for the steps; returns the seconds from the start of this process to the start of the

@@ -11,6 +11,7 @@ from flagbench_core.config import schedule
 from flagbench_core.evidence.columns import MICRO
 from flagbench_core.evidence.metrics import DEVICE, OWN
 from flagbench_core.evidence.section import INFER, MEASURE, TRAIN, WINDOW, Section, Stretch
+from flagbench_core.health.judge import ends_soak
 
 CLOCK_DRIFT = 1e-4  # maximum drift of a device's clock relative to the host's
 
@@ -220,6 +221,23 @@ def _same_results(subject: Subject) -> Answer:
     return False, "other bits%s: %s" % (when, ", ".join(wrong[:8])), values
 
 
+def _device_health(subject: Subject) -> Answer:
+    """Nothing in the health of a device ended a soak. None where it was not read."""
+    laps = [lap for lap in measured.laps(subject.evidence) if lap["health"] is not None]
+    if not laps:
+        return None
+    wrong = []
+    for lap in laps:
+        for finding in lap["health"]:
+            if ends_soak(finding["outcome"]):
+                where = "rank %d in lap %d" % (finding["rank"], lap["lap"])
+                wrong.append("%s on %s: %s" % (finding["kind"], where, finding["reason"]))
+    values: Dict[str, float] = {"laps": len(laps), "faults": len(wrong)}
+    if wrong:
+        return False, ", ".join(wrong[:8]), values
+    return True, "no fault of a device in %d laps" % len(laps), values
+
+
 def _updated(subject: Subject) -> Answer:
     """The measured steps updated the parameters, but for a few that the loss scaler skipped."""
     first, count = subject.config["train"]["warmup_steps"], len(subject.curve)
@@ -268,6 +286,7 @@ CHECKS = (
     Check("steps", _steps),
     Check("steps", _measured, kinds=(MEASURE,)),
     Check("same_results", _same_results, kinds=(MEASURE,)),
+    Check("device_health", _device_health, kinds=(MEASURE,)),
     Check("updated", _updated, kinds=(TRAIN,)),
     Check("evaluated", _evaluated),
     Check("learned", _learned, kinds=(TRAIN,)),

@@ -30,7 +30,7 @@ MAX_COLLECTIVES = 1_000
 """Blocks of all ranks in which the times of collectives are kept: no verdict depends on them."""
 TIMED_PHASES = ("init", "train", "eval", "eval_initial", "checkpoint", "val", "infer", "measure", "e2e")
 
-LAP_FIELDS = ("lap", "seconds", "rates", "other_bits")
+LAP_FIELDS = ("lap", "seconds", "rates", "other_bits", "health", "counters")
 """What a record says of a lap."""
 
 _COLUMNS: Dict[str, Callable[[Step], int]] = {

@@ -50,6 +50,11 @@ class HealthOutcome(str, Enum):
     """A fact for the reader, which decides nothing."""
 
 
+def ends_soak(outcome: str) -> bool:
+    """Whether a finding with that outcome ends a soak: no further lap would change it."""
+    return outcome in (HealthOutcome.FAIL, HealthOutcome.FIX)
+
+
 @dataclass(frozen=True)
 class HealthFinding:
     """One thing that was found of a device, or of the machine where `uuid` and `index` are None."""

@@ -103,6 +103,19 @@ def test_what_is_absent_is_said_once(tmp_path: Path, clock: Time) -> None:
     assert [fact["name"] for fact in facts_of(reader, "absent")] == ["copy"]
 
 
+def test_what_cannot_be_measured_takes_no_time_from_the_others(tmp_path: Path, clock: Time) -> None:
+    lacking = Measurement("lacking", [operation(clock, 1.0, error="no such kernel")])
+    reader = soak(tmp_path, [Measurement("copy", [operation(clock, 0.005)]), lacking])
+    assert [fact["seconds"] for fact in facts_of(reader, "lap")] == pytest.approx([5.0, 10.0, 10.0], rel=0.05)
+
+
+def test_a_median_is_of_the_whole_lap(tmp_path: Path, clock: Time) -> None:
+    """An operation that becomes slower: the last 20 repeats would be 1.6 times as slow as the median."""
+    drifting = Measurement("copy", [operation(clock, 0.02, drift=0.002)])
+    (fact,) = facts_of(soak(tmp_path, [drifting], count=1), "lap")
+    assert 2000 / 0.0335 < fact["rates"]["copy"][0] < 2000 / 0.0265
+
+
 def test_progress_is_in_laps(tmp_path: Path, clock: Time) -> None:
     progress = soak(tmp_path, [Measurement("copy", [operation(clock, 0.005)])]).progress()
     assert progress is not None

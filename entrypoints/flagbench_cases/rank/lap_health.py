@@ -1,0 +1,91 @@
+"""The health of the devices of a node after each lap of a soak, read by the first rank of the node."""
+
+from typing import Any, Dict, List, Optional, Sequence
+
+from flagbench_core.health.change import health_change
+from flagbench_core.health.judge import HealthFinding, HealthOutcome, judge_health
+from flagbench_core.health.kernel_log import KMSG, XidLog, read_xids
+from flagbench_core.health.read import read_health, start_reading
+from flagbench_core.health.reading import NO_ANSWER, DeviceHealth
+
+READ_SECONDS = 30.0
+"""That a reading may take between two laps: the devices are idle meanwhile."""
+KEPT = (HealthOutcome.FAIL, HealthOutcome.FIX, HealthOutcome.INCONCLUSIVE)
+"""What a record says of a lap; what is not known, or decides nothing, is in the readings before and after the run."""
+NVIDIA = "nvml"
+"""The monitor of the vendor whose errors the kernel log has."""
+
+
+class LapHealth:
+    """Reads devices after each lap and says what was added since the soak began. Never raises for a faulty device."""
+
+    def __init__(self, monitor: str, uuids: Sequence[str], seconds: float = READ_SECONDS, kernel_log: str = KMSG):
+        """Start the first reading, which goes on in the background.
+
+        Args:
+            monitor: as the stack names it.
+            uuids: of the devices of this node, by local rank.
+            seconds: that each reading may take.
+            kernel_log: in tests, a file with the lines of one.
+        """
+        self._monitor = monitor
+        self._uuids = uuids
+        self._seconds = seconds
+        self._kernel_log = kernel_log
+        self._last_line = self._log().last
+        self._first_reading = start_reading(monitor, uuids, seconds)
+        self._before: Optional[Sequence[DeviceHealth]] = None
+        self._is_stalled = False
+
+    def read(self) -> Optional[Dict[str, Any]]:
+        """`findings`, each with the `index` of its device, and `counters`: by device, which rose by how much.
+
+        None after a reading that did not end in time, which another one would not do either.
+        """
+        if self._is_stalled:
+            return None
+        if self._before is None:
+            self._before = self._first_reading.collect(self._seconds).devices
+        after = read_health(self._monitor, self._uuids, self._seconds).devices
+        self._is_stalled = any((device.unanswered or "").startswith(NO_ANSWER) for device in after)
+        findings = judge_health(self._before, after, self._log(self._last_line))
+        counters = [health_change(*pair).rises for pair in zip(self._before, after)]
+        return {
+            "findings": [_values(finding) for finding in findings if finding.outcome in KEPT],
+            "counters": [{name: rise for name, rise in rises.items() if rise} for rises in counters],
+        }
+
+    def _log(self, after: Optional[int] = None) -> XidLog:
+        """NVIDIA's lines of the kernel log after one."""
+        return read_xids(after, self._kernel_log) if self._monitor == NVIDIA else XidLog()
+
+
+def _values(finding: HealthFinding) -> Dict[str, Any]:
+    return {
+        "index": finding.index,
+        "kind": finding.kind,
+        "outcome": finding.outcome.value,
+        "reason": finding.reason,
+    }
+
+
+def of_all_ranks(readings: Sequence[Optional[Dict[str, Any]]]) -> Dict[str, Any]:
+    """The readings of nodes put together: by rank that read, None of the others.
+
+    Returns `health`, the findings with their `rank`, None where no rank read, and `counters`: by the name of each
+    that rose on a device, by how much on each rank.
+    """
+    if not any(readings):
+        return {"health": None, "counters": {}}
+    findings: List[Dict[str, Any]] = []
+    counters: Dict[str, List[int]] = {}
+    for first_rank, reading in enumerate(readings):
+        if reading is None:
+            continue
+        for finding in reading["findings"]:
+            rank = first_rank + finding["index"]
+            findings.append({"rank": rank, **{name: finding[name] for name in ("kind", "outcome", "reason")}})
+        for place, rises in enumerate(reading["counters"]):
+            for name, rise in rises.items():
+                counters.setdefault(name, [0] * len(readings))[first_rank + place] = rise
+    return {"health": findings, "counters": counters}
