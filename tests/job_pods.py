@@ -133,6 +133,15 @@ def pod_image(documents):
     return _container(documents)["image"]
 
 
+def pod_file_systems(documents):
+    """The root and the empty folders of a pod, as options of docker-py's `containers.create`; not /dev/shm."""
+    empty = {volume["name"] for volume in documents[1]["spec"]["template"]["spec"]["volumes"] if "emptyDir" in volume}
+    container = _container(documents)
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] in empty - {"shm"}]
+    read_only = container["securityContext"]["readOnlyRootFilesystem"]
+    return {"read_only": read_only, "tmpfs": dict.fromkeys(mounts, "exec")}
+
+
 def _container(documents):
     (container,) = documents[1]["spec"]["template"]["spec"]["containers"]
     return container

@@ -10,7 +10,7 @@ from flagbench.manifests.load import load_catalog
 from flagbench.manifests.lookup import resolve_image
 from flagbench.runs.launchers.kubernetes import JobOptions, JobRequest
 from flagbench.runs.request import RunOptions
-from job_pods import job_documents, pod_arguments, pod_environment, pod_image, pod_name
+from job_pods import job_documents, pod_arguments, pod_environment, pod_file_systems, pod_image, pod_name
 from running import wait_until
 
 pytest_plugins = ["containers"]
@@ -56,6 +56,7 @@ def pod(network, start, image_of, tmp_path):
             network=network,
             aliases=[pod_name(documents, index)],
             volumes={str(message): {"bind": environment["FLAGBENCH_TERMINATION_LOG"], "mode": "rw"}},
+            **pod_file_systems(documents),
         )
         run.message = message
         return run

@@ -73,3 +73,4 @@ def test_nowhere_to_write_leaves_a_record(tmp_path, stranger):
     ended = run_case(locked, *SHORT, isolated=True, command=command, cwd="/proc", env={"TMPDIR": "/proc/nowhere"})
     assert (ended.code, ended.status["phase"]) == (4, "launch"), ended.stderr
     assert "TMPDIR" in ended.status["remedy"]
+    assert "--tmpfs /tmp:exec" in ended.status["remedy"]

@@ -102,7 +102,7 @@ OF_THE_SYSTEM = {
     [
         ({"PYTHONPATH": "x", "PYTHONSAFEPATH": "1", **OF_PYTHON}, {}),
         (OF_THE_SYSTEM, {"working_dir": "/else"}),
-        ({}, {"read_only": True, "tmpfs": {"/tmp": ""}, "user": "4242:4242"}),
+        ({}, {"read_only": True, "tmpfs": {"/tmp": "exec"}, "user": "4242:4242"}),
         (
             {"PYTHONPATH": "x"},
             {"entrypoint": ["/opt/flagbench/venv/bin/python3", "-m", "flagbench_cases", "distilbert"]},

@@ -74,6 +74,12 @@ def command(
     template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A template that extends stack.j2 or case.j2.")
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Where the code of the images is, for the label org.opencontainers.image.source."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the images' ids.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
 ) -> None:
@@ -98,6 +104,7 @@ def command(
         no_cache=no_cache,
         allow_unlocked=allow_unlocked,
         template=template,
+        source=source,
     )
     catalog = load_catalog(claims=False)
     targets = [find_target(image, catalog) for image in images]

@@ -17,7 +17,16 @@ from flagbench.images.docker import BuildRequest, DockerEngine, Resources
 from flagbench.images.lockfile import Lock
 from flagbench.images.render.directory import context_tar
 from flagbench.images.render.image import ImageRenderer, ImageTarget
-from flagbench.images.tags import CREATED_LABEL, REVISION_LABEL, BaseImage, Tier, case_tier, stack_tier
+from flagbench.images.tags import (
+    BASE_DIGEST_LABEL,
+    CREATED_LABEL,
+    REVISION_LABEL,
+    SOURCE_LABEL,
+    BaseImage,
+    Tier,
+    case_tier,
+    stack_tier,
+)
 from flagbench.manifests.lookup import require_base
 from flagbench.manifests.model import Catalog
 from flagbench.manifests.stack import Stack
@@ -92,7 +101,12 @@ def resolve_base(
     if lock.base_digest in digests.values():
         identity = lock.base_digest or identity  # a mirror of the locked base is the locked base
     # With the containerd image store an image that was loaded has a digest too, its id, and no registry knows it.
-    return BaseImage(reference, identity, in_registry=identity != image.id)
+    return BaseImage(
+        reference,
+        identity,
+        in_registry=identity != image.id,
+        has_digest_label=BASE_DIGEST_LABEL in image.labels,
+    )
 
 
 def _kind(platform: str) -> list[str]:
@@ -197,7 +211,9 @@ class ImageBuilder:
         # An earlier image of the stack may still have its fixed tag after the moving tags went to another one.
         for tag in dict.fromkeys([tier.tags[0], tier.fixed_tag]):
             image = self._engine.inspect(tag)
-            if image is not None and tier.is_made_by(image, below, self._revision):
+            if image is None or self._options.source not in (None, image.labels.get(SOURCE_LABEL)):
+                continue
+            if tier.is_made_by(image, below, self._revision):
                 for name in tier.tags:
                     self._engine.tag(image.id, name)
                 return TierResult(tier, image.id, skipped=True)
@@ -216,6 +232,8 @@ class ImageBuilder:
         created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         # Empty if it is unknown: otherwise a case's image would inherit its stack's label.
         labels = {**tier.labels, CREATED_LABEL: created, REVISION_LABEL: self._revision or ""}
+        if self._options.source is not None:
+            labels[SOURCE_LABEL] = self._options.source
         build_args = dict(tier.build_args)
         if self._revision is not None and not tier.heavy:
             build_args["FLAGBENCH_COMMIT"] = self._revision

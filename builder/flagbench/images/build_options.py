@@ -32,7 +32,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How to build; only `base` and `template` change what is built.
+    """How to build; only `base`, `template` and `source` change what is built.
 
     Raises FlagbenchError (usage) for an invalid value; the content of files is checked by `make_inputs`.
     """
@@ -49,6 +49,8 @@ class BuildOptions:
     no_cache: bool = False
     allow_unlocked: bool = False
     template: Path | None = None
+    source: str | None = None
+    """URL of the code that images are built from, for their label."""
 
     def __post_init__(self) -> None:
         # An image's id, or the beginning of one, reads as a reference too.
@@ -62,6 +64,11 @@ class BuildOptions:
             raise FlagbenchError(f"--apt-source: there is no file {self.apt_source!r}", remedy=remedy)
         if self.apt_source is not None and self.apt_file is None:
             _require_url(self.apt_source, "--apt-source")
+        if self.source is not None:
+            _require_url(self.source, "--source")
+            if url_secrets(self.source):
+                remedy = "leave them out: everyone who has the image can read the label"
+                raise FlagbenchError("--source has credentials in it", remedy=remedy)
 
     @property
     def apt_file(self) -> Path | None:

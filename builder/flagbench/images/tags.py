@@ -27,8 +27,11 @@ CREATED_LABEL = "org.opencontainers.image.created"
 REVISION_LABEL = "org.opencontainers.image.revision"
 BASE_NAME_LABEL = "org.opencontainers.image.base.name"
 BASE_DIGEST_LABEL = "org.opencontainers.image.base.digest"
-"""`sha256:<64 hex>` of the base's manifest in its registry; empty where no registry is known to have it."""
-
+"""`sha256:<64 hex>` of the base's manifest in its registry; absent where no registry is known to have it."""
+SOURCE_LABEL = "org.opencontainers.image.source"
+LICENSES_LABEL = "org.opencontainers.image.licenses"
+LICENSE = "Apache-2.0"
+"""Of flagbench's own code, as an SPDX expression; what the base and the packages bring has licences of its own."""
 
 _SHORT = 12
 """Hex digits of a digest in a tag."""
@@ -46,6 +49,8 @@ class BaseImage:
     """`sha256:<64 hex>`: of its manifest where a registry gave one, else the engine's id of it."""
     in_registry: bool = False
     """Whether `identity` is the digest that a registry has it under."""
+    has_digest_label: bool = False
+    """Whether it carries the label of the digest of its own base, which an image on it would inherit."""
 
     @property
     def name(self) -> str:
@@ -163,14 +168,18 @@ def _digest(rendered: Rendered, base: BaseImage, platform: str, below: str | Non
 
 def _labels(title: str, stack: Stack, lock: Lock, base: BaseImage, digest: str) -> dict[str, str]:
     """The labels of the OCI image specification, and our own."""
-    return {
+    labels = {
         "org.opencontainers.image.title": title,
         "org.opencontainers.image.version": __version__,
+        LICENSES_LABEL: LICENSE,
         BASE_NAME_LABEL: base.name,
-        # Empty, because otherwise the base's own label would stay.
-        BASE_DIGEST_LABEL: base.identity if base.in_registry else "",
         CONTEXT_LABEL: digest,
         LOCK_LABEL: lock.digest,
         STACK_LABEL: stack.name,
         BASE_LABEL: base.identity,
     }
+    if base.in_registry:
+        labels[BASE_DIGEST_LABEL] = base.identity
+    elif base.has_digest_label:
+        labels[BASE_DIGEST_LABEL] = ""  # a label cannot be removed
+    return labels

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from flagbench.console.progress import Progress
@@ -13,6 +15,8 @@ from flagbench.images.build_options import BuildOptions
 from flagbench.images.render.image import find_target
 from flagbench.images.tags import TAG_VERSION
 from flagbench_core.exit_codes import ExitCode
+
+from .conftest import image
 
 
 def test_an_image_has_two_tiers_with_their_tags(build, engine, capsys):
@@ -43,10 +47,30 @@ def test_labels_say_what_an_image_was_made_from(build, engine):
     assert thin.labels["dev.flagbench.context"] == tier.digest == thin.build_args["FLAGBENCH_CONTEXT_DIGEST"]
     assert thin.labels["dev.flagbench.lock"] == result.lock.digest
     assert thin.labels["dev.flagbench.base"] == tier.base.identity
-    assert thin.labels["org.opencontainers.image.base.digest"] == "", "no registry has it"
+    assert "org.opencontainers.image.base.digest" not in thin.labels, "no registry has it"
+    assert "org.opencontainers.image.source" not in thin.labels
+    pyproject = msgspec.toml.decode((Path(__file__).parents[5] / "pyproject.toml").read_bytes())
+    assert thin.labels["org.opencontainers.image.licenses"] == pyproject["project"]["license"]
     assert (thin.labels["dev.flagbench.case"], thin.labels["dev.flagbench.stack"]) == ("distilbert", "mini")
     assert thin.labels["org.opencontainers.image.created"].endswith("Z")
     assert "dev.flagbench.case" not in heavy.labels
+
+
+def test_an_image_does_not_inherit_the_digest_of_its_base_s_base(build, engine):
+    engine.images["debian:bookworm-slim"] = image(labels={"org.opencontainers.image.base.digest": "sha256:below"})
+    build()
+    digests = [request.labels["org.opencontainers.image.base.digest"] for request in engine.requests]
+    assert digests == ["", ""]
+
+
+def test_an_image_says_where_its_code_is_if_it_is_told(build, engine):
+    build()
+    told = build(source="https://example.com/code")
+    assert skipped(told) == [False, False]
+    labels = [request.labels["org.opencontainers.image.source"] for request in engine.requests[2:]]
+    assert labels == ["https://example.com/code"] * 2
+    assert skipped(build(source="https://example.com/code")) == [True]
+    assert skipped(build()) == [True]
 
 
 def test_credentials_are_neither_shown_nor_kept(build, engine, capsys):

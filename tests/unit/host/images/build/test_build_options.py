@@ -35,6 +35,7 @@ def test_valid_values(option, values):
                         "https://a/$(x y)", "https://[::1", "https://a:99999/", "https://a/'x'", "https://a/{{x}}",
                         "https://ä/", "https://user:planted@mirror.example/a b"]),
         ("apt_source", ["ftp://a/b", "/none"]),
+        ("source", ["git@host:a/b", "https://a/b c", "https://user:planted@host/a"]),
     ],
 )  # fmt: skip
 def test_invalid_values(option, values):

@@ -34,7 +34,7 @@ def from_secret(secret: str, key: str, **options: Any) -> dict[str, Any]:
     return {"name": key, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, **options}}}
 
 
-NO_RIGHTS = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+NO_RIGHTS = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 USER = {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}}
 C500_AMOUNTS = {"cpu": "80", "memory": "576Gi", "metax-tech.com/gpu": "8"}
 WORDS = "nodes=2 gpus=1 run-id=run-1 preset=tiny precision=bf16 steps=5 seed=3 set=batch_size=8 max-minutes=210"
@@ -78,6 +78,8 @@ EXPECTED: dict[str, dict[str, Any]] = {
         ALIKE: None,
         "pod securityContext": USER,
         "main securityContext": NO_RIGHTS,
+        "main volumeMounts -1": mounted("tmp"),
+        "pod volumes -1": {"name": "tmp", "emptyDir": {}},
         "pod tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
     },
     "nodes of one product": {
