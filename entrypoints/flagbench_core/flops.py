@@ -119,22 +119,41 @@ def llama_lora(model: Sizes, batch: Batch) -> Flops:
 
 
 def llama_lora_all(model: Sizes, batch: Batch) -> Flops:
-    """Adapters of every projection of the layers: q, k and v together, o, gate and up together, and down.
+    """Adapters of every projection of the layers, in the places that `lora.projections` names.
 
-    Backward as in `llama_lora`, but every adapter needs the gradient of its input, in the first layer all except that
-    of q, k and v.
+    Backward as in `llama_lora`, but every adapter needs the gradient of its input, in the first layer all except
+    those of q, k and v.
     """
     dim, kv, ffn, layers, rank = model["dim"], _kv_dim(model), model["ffn"], model["layers"], model["lora"]["r"]
     into_attention, after = dim * dim + 2 * dim * kv, dim * dim + 3 * dim * ffn
     frozen = 2 * batch.tokens * (into_attention + after)
     scores = 2 * batch.pairs * dim
-    adapters = 2 * batch.tokens * rank * ((2 * dim + 2 * kv) + 2 * dim + (dim + 2 * ffn) + (ffn + dim))
+    places = model["lora"]["projections"].split("+")
+    adapters = 2 * batch.tokens * rank * sum(_widths_of_adapter(model, place) for place in places)
     head, table = 2 * batch.predictions * dim * model["vocab_size"], dim * model["vocab_size"]
     inner = layers * (frozen + 2 * scores + adapters)
-    unneeded = 2 * batch.tokens * (into_attention + rank * dim)
+    adapters_before_attention = sum(place in ("q", "k", "v", "qkv") for place in places)
+    unneeded = 2 * batch.tokens * (into_attention + adapters_before_attention * rank * dim)
     backward = layers * (frozen + 4 * scores + 2 * adapters) - unneeded
     weights = layers * (into_attention + after) + table
     return Flops(inner + head, backward + head, inner, weights, table, causal=True)
+
+
+def _widths_of_adapter(model: Sizes, place: str) -> int:
+    """The width of a projection's input and that of its output, added up. Raises KeyError for an unknown one."""
+    dim, kv, ffn = model["dim"], _kv_dim(model), model["ffn"]
+    widths = {
+        "q": dim + dim,
+        "k": dim + kv,
+        "v": dim + kv,
+        "qkv": dim + dim + 2 * kv,
+        "o": dim + dim,
+        "gate": dim + ffn,
+        "up": dim + ffn,
+        "gate_up": dim + 2 * ffn,
+        "down": ffn + dim,
+    }
+    return int(widths[place])
 
 
 def _kv_dim(model: Sizes) -> int:

@@ -101,6 +101,7 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
             doc.problem(("ranges", name, "low"), f"{entry['low']} is above high, {entry['high']}")
     reference = raw["presets"]["reference"]
     _check_overrides(doc, raw["presets"]["tiny"], reference, ("presets", "tiny"))
+    _check_overrides(doc, raw.get("absent", {}), reference, ("absent",))
     kind = raw.get("kind", "train")
     section = reference.get(kind)
     for key in ("seconds" if kind == MEASURE else "batch_size", "warmup_steps", "window_steps"):

@@ -245,6 +245,8 @@ class CaseManifest:
     checks: Annotated[tuple[Identifier, ...], Meta(min_length=1)]
     """The checks that the record of a run must contain, each where it applies, for the run to be a success."""
     presets: Annotated[Mapping[str, Mapping[str, Any]], keys(Preset, "reference", "tiny")]
+    absent: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of the presets that configurations of earlier versions lack, with the values that these mean."""
     settable: Mapping[str, Setting]
     condition_groups: Mapping[str, Annotated[tuple[str, ...], Meta(min_length=1)]]
     conditions: Mapping[str, Derivation] = field(default_factory=dict)
@@ -280,7 +282,10 @@ class Case(CaseManifest, Manifest):
     """A case of the catalog."""
 
     HOST_ALONE: ClassVar[frozenset[str]] = frozenset(
-        ("metrics", "conditions", "counts", "published", "title", "task", "schema", "further_gates", "memory")
+        (
+            *("metrics", "conditions", "counts", "published", "title", "task", "schema", "further_gates", "memory"),
+            "absent",
+        )
     )
     raw: Mapping[str, Any]
     """The whole manifest."""

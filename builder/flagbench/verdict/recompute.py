@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from flagbench.manifests.model import Case
 from flagbench.records.model import Metric, Record, SlowDevice, SlowestDevice
 from flagbench.verdict import checks
-from flagbench.verdict.derivation import count
+from flagbench.verdict.derivation import UNKNOWN, count, leaves, look_up
 from flagbench.verdict.subject import Subject
 from flagbench_core import __version__
 from flagbench_core.evidence import Derived, EvidenceError, Facts, Section, derive
@@ -261,6 +261,9 @@ def facts(record: Record, case: Case, section: Section) -> Facts:
         raise EvidenceError(f"its layout of {share} ranks per replica does not fit {section.world} ranks")
     layers = case.presets["reference"].get("model", {}).get("layers")
     flops, whole = record.flops, record.preset == "reference" and count(config, "model.layers") == layers
+    # The publisher's FLOPs are those of the reference preset, and an earlier version had another one.
+    if any(look_up(config, path) is UNKNOWN for path, _ in leaves(case.absent)):
+        whole = False
     return Facts(
         kind=kind,
         unit=case.unit,

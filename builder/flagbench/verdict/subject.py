@@ -38,10 +38,12 @@ class Subject:
     unmatched: tuple[str, ...] = ()
     """Names that only one of the record and this version knows."""
 
-    @property
+    @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The resolved configuration; empty if the record has none."""
-        return self.record.config or {}
+        """The resolved configuration, with the `absent` keys of its case; empty if the record has none."""
+        if self.record.config is None:
+            return {}
+        return completed(self.record.config, self.case.absent)
 
     @property
     def ending(self) -> str:
@@ -146,7 +148,8 @@ class Subject:
         if length is None or formula is None or self.other_formula or (self.made_elsewhere and not self.record.flops):
             return None
         try:
-            model = padded(_numbers(look_up(self.complete, "model")), count(self.config, "layout.tp") or 1)
+            sizes = _sizes(look_up(self.complete, "model"), self.case.presets["reference"]["model"])
+            model = padded(sizes, count(self.config, "layout.tp") or 1)
             found = formula(model, batch_of(1, length)).executed
             return float(found / length if self.case.unit == "tokens" else found)
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
@@ -240,12 +243,18 @@ def ending(record: Record) -> str:
     return f"the run {ended} in phase {record.status.phase}{why}"
 
 
-def _numbers(model: Any) -> dict[str, Any]:
-    """The sizes that are numbers; a record may have a list, which a product would repeat."""
+def _sizes(model: Any, reference: Any) -> dict[str, Any]:
+    """The sizes that are numbers, or words where the reference preset has a word.
+
+    A record may have a list or a word in place of a number, which a product would repeat.
+    """
     found: dict[str, Any] = {}
     for name, value in model.items():
-        if isinstance(value, Mapping):
-            found[name] = _numbers(value)
+        expected = reference.get(name)
+        if isinstance(value, Mapping) and isinstance(expected, Mapping):
+            found[name] = _sizes(value, expected)
+        elif isinstance(value, str) and isinstance(expected, str):
+            found[name] = value
         elif isinstance(value, int | float) and not isinstance(value, bool):
             found[name] = value
     return found

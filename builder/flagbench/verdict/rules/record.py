@@ -144,8 +144,9 @@ def _preset(subject: Subject) -> Iterator[str]:
     """Of `reference` every value, but those that --set can set, which conditions follow from; of `tiny`, and of a
     record of another version, those that conditions follow from, and those of model, layout and engine."""
     record, case = subject.record, subject.case
-    here, there = dict(leaves(subject.config)), dict(leaves(preset_of(case.presets, record.preset)))
+    here, there = dict(leaves(record.config or {})), dict(leaves(preset_of(case.presets, record.preset)))
     free = _CHANGED_BY_RESOLVING | {setting["path"] for setting in case.settable.values()}
+    free |= {path for path, _ in leaves(case.absent) if path not in here}
     loose, derived = subject.made_elsewhere or record.preset != "reference", set(paths(case.conditions))
     note = f" of flagbench {__version__}; the record was made by {record.flagbench.version}"
     for path in dict.fromkeys((*there, *here)) if subject.config else ():

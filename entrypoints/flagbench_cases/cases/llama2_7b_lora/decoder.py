@@ -1,8 +1,7 @@
-"""A decoder with adapters on every projection, as in NeMo AutoModel's own Llama and Qwen2 classes (507bfb75).
+"""A decoder with adapters on every projection: transformers' Llama and Qwen2 as NeMo AutoModel 507bfb75 has them.
 
-One projection makes queries, keys and values, and one makes gate and up. An adapter's dropout follows its product.
-Only torch is needed. What AutoModel's code keeps for the backward pass does not fit into 80 GB, so less is kept here:
-see the quirk `less-kept-for-backward`.
+An adapter's dropout follows its product. Only torch is needed: what Liger's kernels do there is done by torch's, which
+keep as much for the backward pass (the quirks `liger-kernels` and `less-kept-for-backward`).
 
 Shapes: B batch, T tokens, D model width, H heads, K heads of keys and values, W width of a head, F width of the MLP.
 """
@@ -18,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from flagbench_cases.cases.llama2_7b_lora.forward import rotate_half
 from flagbench_cases.cases.llama2_7b_lora.model import LlamaShape, LoraShape
 
-ADAPTED = ("qkv", "o", "gate_up", "down")
-"""Projections with an adapter."""
+PROJECTIONS = "q+k+v+o+gate+up+down"
+"""Those of a layer, each with an adapter: the value of `model.lora.projections`."""
 IGNORED = -100
 """The label of a token that has no next one."""
 
@@ -69,20 +68,24 @@ class Layer(nn.Module):
         super().__init__()
         self.shape, self.fused, lora, dim = shape, fused, shape.lora, shape.dim
         self.attention_norm, self.mlp_norm = Norm(shape, **options), Norm(shape, **options)
-        self.qkv = Adapted(lora, dim, dim + 2 * shape.kv_dim, shape.qkv_bias, **options)
+        self.q = Adapted(lora, dim, dim, shape.qkv_bias, **options)
+        self.k = Adapted(lora, dim, shape.kv_dim, shape.qkv_bias, **options)
+        self.v = Adapted(lora, dim, shape.kv_dim, shape.qkv_bias, **options)
         self.o = Adapted(lora, dim, dim, **options)
-        self.gate_up = Adapted(lora, dim, 2 * shape.ffn, **options)
+        self.gate = Adapted(lora, dim, shape.ffn, **options)
+        self.up = Adapted(lora, dim, shape.ffn, **options)
         self.down = Adapted(lora, shape.ffn, dim, **options)
 
     def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """[B, T, D] to [B, T, D]; `cos` and `sin` [T, W]."""
-        hidden = hidden + self.o(self._attend(self.qkv(self.attention_norm(hidden)), cos, sin))
-        return hidden + self.down(keep_inputs(swiglu, self.gate_up(self.mlp_norm(hidden))))
+        hidden = hidden + self.o(self._attend(self.attention_norm(hidden), cos, sin))
+        normed = self.mlp_norm(hidden)
+        return hidden + self.down(keep_inputs(swiglu, self.gate(normed), self.up(normed)))
 
-    def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Causal attention: queries, keys and values [B, T, D + 2 K W] to [B, T, D]."""
-        shape, (batch, length, _) = self.shape, qkv.shape
-        parts = qkv.split([shape.dim, shape.kv_dim, shape.kv_dim], dim=-1)
+    def _attend(self, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Causal attention, [B, T, D] to [B, T, D]."""
+        shape, (batch, length, _) = self.shape, normed.shape
+        parts = self.q(normed), self.k(normed), self.v(normed)
         query, key, value = (part.view(batch, length, -1, cos.shape[-1]).transpose(1, 2) for part in parts)
         query, key = (states * cos + rotate_half(states) * sin for states in (query, key))
         if self.fused:
@@ -90,7 +93,7 @@ class Layer(nn.Module):
         else:
             key, value = (states.repeat_interleave(shape.heads // shape.kv_heads, 1) for states in (key, value))
             scores = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(query.shape[-1])  # [B, H, T, T]
-            later = torch.ones(length, length, dtype=torch.bool, device=qkv.device).triu(1)
+            later = torch.ones(length, length, dtype=torch.bool, device=normed.device).triu(1)
             weights = F.softmax(scores.masked_fill(later, -math.inf), dim=-1, dtype=torch.float32)
             context = torch.matmul(weights.to(value.dtype), value)
         return context.transpose(1, 2).reshape(batch, length, shape.dim)
@@ -100,8 +103,10 @@ class Decoder(nn.Module):
     """The whole model, of which only adapters are trained; `initialise` gives its parameters their values."""
 
     def __init__(self, shape: LlamaShape, fused: bool, **options: Any) -> None:
-        """`options`: dtype and device of all parameters."""
+        """`options`: dtype and device of all parameters. Raises ValueError for adapters in other places."""
         super().__init__()
+        if shape.lora.projections != PROJECTIONS:
+            raise ValueError("adapters are on %s, and not on %s" % (PROJECTIONS, shape.lora.projections))
         self.shape, self.recompute = shape, False
         self.embedding = nn.Parameter(torch.empty(shape.vocab_size, shape.dim, **options))
         self.layers = nn.ModuleList(Layer(shape, fused, **options) for _ in range(shape.layers))
@@ -136,15 +141,14 @@ class Decoder(nn.Module):
                     parameter.normal_(std=std, generator=generator)
 
 
-def keep_inputs(function: Any, hidden: torch.Tensor) -> Any:
-    """What a function of a tensor returns, which has no products and no random numbers and so is cheap to repeat: for
-    the backward pass only the input is kept."""
-    return checkpoint(function, hidden, use_reentrant=False, preserve_rng_state=False)
+def keep_inputs(function: Any, *inputs: torch.Tensor) -> Any:
+    """What a function of tensors returns, which has no products and no random numbers and so is cheap to repeat: for
+    the backward pass only the inputs are kept."""
+    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
-def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
-    """[..., 2 F] to [..., F]."""
-    gate, up = gate_up.chunk(2, dim=-1)
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """[..., F] and [..., F] to [..., F]."""
     return F.silu(gate) * up
 
 

@@ -25,11 +25,12 @@ CASE = "llama2-7b-lora"
 
 @dataclass(frozen=True)
 class LoraShape:
-    """The adapters on q_proj and v_proj: rank, scale (alpha / r) and the dropout of their input."""
+    """The adapters: rank, scale (alpha / r), dropout, and on which projections they are."""
 
     r: int
     alpha: float
     dropout: float
+    projections: str = "q_proj+v_proj"
 
 
 @dataclass(frozen=True)

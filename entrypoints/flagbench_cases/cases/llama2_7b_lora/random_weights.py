@@ -79,8 +79,7 @@ class RandomWorkload(TrainWorkload):
                 "recompute": train["recompute"],
                 "attention": "sdpa" if self.fused else "unfused",
                 "optimizer": OPTIMIZER % train["weight_decay"],
-                "lora": "r=%d, alpha=%g, dropout=%g, %s"
-                % (lora.r, lora.alpha, lora.dropout, "+".join(decoder.ADAPTED)),
+                "lora": "r=%d, alpha=%g, dropout=%g, %s" % (lora.r, lora.alpha, lora.dropout, lora.projections),
                 "learning_rate": train["learning_rate"],
                 "data": self.config["data"]["source"],
                 "weights": "random",

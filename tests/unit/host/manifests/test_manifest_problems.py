@@ -18,7 +18,7 @@ Edit = Callable[[Path, str, str], None]
 CASE, LORA, STACK = "cases/distilbert.yaml", "cases/llama2-7b-lora.yaml", "stacks/cpu.yaml"
 H100, CUDA = "devices/h100-sxm.yaml", "stacks/cuda13.yaml"
 CLAIMS, GLM, A100 = "claims/distilbert.yaml", "claims/glm.yaml", "stacks/a100-cuda11.6.yaml"
-GLM_CASE, DEVICE = "cases/glm.yaml", "devices/a100-pcie-40gb.yaml"
+GLM_CASE, QWEN, DEVICE = "cases/glm.yaml", "cases/qwen2.5-7b-lora.yaml", "devices/a100-pcie-40gb.yaml"
 FIRST_ROW = '    row: "A100单机8卡（1x8） | fp32 | /"\n'
 
 
@@ -93,6 +93,7 @@ def test_any_depth_is_a_problem_of_its_file(manifests: Path, edit: Edit, levels:
         (CASE, "      warmup_steps: 20\n", "", "presets.reference", "train train.warmup_steps"),
         (LORA, "choices: [torch, deepspeed]", "choices: [torch]", "settable.engine", "torch, deepspeed"),
         (LORA, "      name: torch\n", "", "presets.reference", "missing: engine.name"),
+        (QWEN, "{lora: {projections:", "{lora: {places:", "absent.model.lora.places", "'places'"),
         (
             CASE,
             "batch_size: train.batch_size\n",
