@@ -175,10 +175,12 @@ def _evidence(claim: Claim, request: Request, pace: Pace, steps: dict[int, list[
     own |= {"torch", "cuda", "driver"}
     conditions = {name: _known(claim, name) for name in claim.conditions if name not in own}
     derived = derived_conditions(CATALOG.cases[claim.case], request.config)
-    for name, value in derived.items():
-        possible = value.allowed if isinstance(value, Unknown) else (value,)
-        if conditions.get(name) == "here" and possible:
-            conditions[name] = possible[0]
+    for name in conditions.keys() & derived.keys():
+        value = derived[name]
+        if not isinstance(value, Unknown):
+            conditions[name] = value  # that of the row, or what a run has instead
+        elif conditions[name] == "here" and value.allowed:
+            conditions[name] = value.allowed[0]
     fact("workload", 0, conditions=conditions, data={"source": "files"}, parameters=1, chance=0.1)
     fact("plan", 0, steps=count)
     if request.layout.pp > 1:

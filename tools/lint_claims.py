@@ -41,8 +41,10 @@ ANOMALIES = {
     "not-converged": "not-converged",
     "one-speed": "gate-missing",
     "padding-counted": "padding-counted",
+    "pretrained-weights": "contradiction",
     "recompute-unknown": "missing-condition",
     "row-spliced": "e2e-too-long",
+    "ten-steps": "contradiction",
     "throughput-blank": "gate-missing",
     "throughput-hidden": "gate-missing",
 }

@@ -26,7 +26,7 @@ from flagbench.verdict.interval import candidates
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules import invalid
 
-CACHED_AS = 11
+CACHED_AS = 12
 """Number of the rules by which verdicts are computed. Add one with every change that may give a stored record another
 verdict, nearest claim, ratio, gate or soundness: verdicts that were cached under another number are computed again.
 tests/replay/test_answers.py demands it where a verdict on a shipped record changes."""

@@ -251,11 +251,11 @@ def _sizes(model: Any, reference: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in model.items():
         expected = reference.get(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_word = isinstance(value, str) and isinstance(expected, str)
         if isinstance(value, Mapping) and isinstance(expected, Mapping):
             found[name] = _sizes(value, expected)
-        elif isinstance(value, str) and isinstance(expected, str):
-            found[name] = value
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        elif is_number or is_word:
             found[name] = value
     return found
 

@@ -204,6 +204,22 @@ def manifests(tmp_path: Path) -> Path:
     return Path(shutil.copytree(MANIFESTS, tmp_path / "manifests"))
 
 
+CITED = (
+    "11,llama3-8b,lora,bf16,DGX-H100,h100-sxm,1,1,MBS 2 / GBS 32,4096,GA=16,main branch,"
+    "tokens_per_second_per_device,12472.87,tokens/s,,a table,\n"
+)
+
+
+@pytest.fixture
+def only_cited(manifests: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Manifests that commands read, without a claim of llama3.1-8b-lora: its published row is in the catalogue."""
+    (manifests / "claims" / "llama3.1-8b-lora.yaml").unlink()
+    with (manifests / "catalogue" / "automodel.csv").open("a", encoding="utf-8") as catalogue:
+        catalogue.write(CITED)
+    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
+    return manifests
+
+
 @pytest.fixture
 def edit() -> Edit:
     """Replaces a piece of a file that must be in it, the first time it occurs."""

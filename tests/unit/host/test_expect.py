@@ -12,6 +12,7 @@ from catalogs import CATALOG
 from flagbench.console.page import Table
 from flagbench.expect.answer import answer, find_device
 from flagbench.expect.rows import rows_beside
+from flagbench.manifests.load import load_catalog
 from flagbench.manifests.rows import PublishedValue, published_rows
 from flagbench.records.read import read_record
 from unit.host.conftest import Flagbench
@@ -237,8 +238,14 @@ RUNS = Path(__file__).parents[2] / "replay" / "records"
         ("run-lora-1", MEASURED, []),
     ],
 )
-def test_a_reference_is_of_the_same_work(record: str, conditions: Any, found: list[str]) -> None:
+def test_a_reference_is_of_the_same_work(record: str, conditions: Any, found: list[str], only_cited: Path) -> None:
     raw = json.loads((RUNS / f"{record}.json").read_text(encoding="utf-8"))
     raw["conditions"].update(conditions)
-    rows = rows_beside(read_record(json.dumps(raw).encode()), CATALOG)
+    rows = rows_beside(read_record(json.dumps(raw).encode()), load_catalog(only_cited))
     assert [row.id for row in rows] == found
+
+
+def test_a_case_with_claims_has_no_reference() -> None:
+    raw = json.loads((RUNS / "run-lora-llama3.1.json").read_text(encoding="utf-8"))
+    raw["conditions"].update(MEASURED)
+    assert rows_beside(read_record(json.dumps(raw).encode()), CATALOG) == []

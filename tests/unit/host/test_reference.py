@@ -15,6 +15,7 @@ from flagbench.runs.launchers.docker import DockerLauncher
 from flagbench_core.exit_codes import ExitCode
 from unit.host.conftest import ROOT, Edit, Flagbench
 
+pytestmark = pytest.mark.usefixtures("only_cited")
 RECORD = ROOT / "docs" / "measured" / "h100-llama3.1-8b-lora.json"
 HEAT = "a window of 21.9 s is too short to see heat: --steps 4 takes 44 s"
 """The record has two steps of 10.9 s."""
@@ -47,14 +48,11 @@ def test_verify_json_has_the_cited_row(flagbench: Flagbench) -> None:
     assert row["ratio"]["value"] == document["metrics"][0]["ratio"]["value"] == pytest.approx(0.961, abs=5e-4)
 
 
-def test_of_several_rows_the_nearest_is_first(
-    flagbench: Flagbench, manifests: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_several_rows_the_nearest_is_first(flagbench: Flagbench, only_cited: Path) -> None:
     """The nearest states most of what the run did, wherever it stands in the catalogue."""
-    catalogue = manifests / "catalogue" / "automodel.csv"
+    catalogue = only_cited / "catalogue" / "automodel.csv"
     head, separator, rows = catalogue.read_text(encoding="utf-8").partition("conditions\n")
     catalogue.write_text(head + separator + SAYS_LESS + rows, encoding="utf-8")
-    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
     ended = flagbench("verify", str(RECORD))
     assert ended.out.splitlines()[0] == FIRST_LINE
     cited = [line for line in ended.out.splitlines() if line.startswith("cited row")]
@@ -96,14 +94,11 @@ def test_a_listing_and_pages_show_it(flagbench: Flagbench, store: Store, tmp_pat
     assert "1 REFERENCE" in (tmp_path / "pages" / "index.html").read_text(encoding="utf-8")
 
 
-def test_a_listing_follows_the_catalogue(
-    flagbench: Flagbench, store: Store, manifests: Path, monkeypatch: pytest.MonkeyPatch, edit: Edit
-) -> None:
+def test_a_listing_follows_the_catalogue(flagbench: Flagbench, store: Store, only_cited: Path, edit: Edit) -> None:
     store.put(RECORD.read_bytes())
-    monkeypatch.setenv("FLAGBENCH_MANIFESTS", str(manifests))
     listed = []
     for task in ("lora", "other"):
-        edit(manifests / "catalogue" / "automodel.csv", "11,llama3-8b,lora,", f"11,llama3-8b,{task},")
+        edit(only_cited / "catalogue" / "automodel.csv", "11,llama3-8b,lora,", f"11,llama3-8b,{task},")
         verdicts._basis.cache_clear()
         listed.append(flagbench("results ls --json").json["records"][0]["verdict"])
     verdicts._basis.cache_clear()

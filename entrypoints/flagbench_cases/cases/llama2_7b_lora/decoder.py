@@ -1,6 +1,6 @@
 """A decoder with adapters on every projection: transformers' Llama and Qwen2 as NeMo AutoModel 507bfb75 has them.
 
-An adapter's dropout follows its product. Only torch is needed: what Liger's kernels do there is done by torch's, which
+An adapter's dropout follows its product. Only torch is needed: its operators do what Liger's kernels do there, and
 keep as much for the backward pass (the quirks `liger-kernels` and `less-kept-for-backward`).
 
 Shapes: B batch, T tokens, D model width, H heads, K heads of keys and values, W width of a head, F width of the MLP.

@@ -78,6 +78,7 @@ class RandomWorkload(TrainWorkload):
                 "gradient_accumulation_steps": train["batch_size"] // train["micro_batch_size"],
                 "recompute": train["recompute"],
                 "attention": "sdpa" if self.fused else "unfused",
+                "transformer": "torch",
                 "optimizer": OPTIMIZER % train["weight_decay"],
                 "lora": "r=%d, alpha=%g, dropout=%g, %s" % (lora.r, lora.alpha, lora.dropout, lora.projections),
                 "learning_rate": train["learning_rate"],

@@ -176,7 +176,7 @@ def test_without_a_case(accept: Callable[[str], Raw]) -> None:
     assert certificate["facts"]["without_case"]
 
 
-@pytest.mark.usefixtures("h100")
+@pytest.mark.usefixtures("h100", "only_cited")
 def test_of_an_accelerator_with_published_rows(accept: Callable[[str], Raw]) -> None:
     certificate = accept("--case llama3.1-8b-lora --gpus 1 --via docker --minutes 30 --price 2.5")
     assert certificate["efficiency"][0]["price_per_million"] > 0

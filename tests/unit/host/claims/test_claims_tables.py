@@ -161,6 +161,14 @@ llama2-7b-lora training/metax/llama2_7b_finetune-pytorch/README.md 1b5a0303
 id | 配置 | fix_hp | token/p/s | loss | mem | acc(MMLU) | MFU
 c500-1x1-fp16-bs4 | C500单机单卡（1x1） | 数据精度=fp16, local_batchsize=4 | / | 1.72 | 32.0/64 | 0.41 | 36.2%
 
+llama3.1-8b-lora docs/performance-summary.mdx 36044ad3
+id | Model | GBS | MBS | GA | Seq Length | tokens_per_second_per_device
+h100-1x1 | Llama3 8B | 32 | 2 | 16 | 4096 | 12472.87
+
+qwen2.5-7b-lora docs/performance-summary.mdx 36044ad3
+id | Model | GBS | MBS | GA | Seq Length | tokens_per_second_per_device
+h100-1x1 | Qwen2.5 7B | 32 | 2 | 16 | 4096 | 14110.05
+
 roofs base/benchmarks/computation-BF16/nvidia/A100/README.md 1b5a0303
 id | 评测项 | matmul_bf16_mean
 a100-1x8-bf16 | 评测结果 | 259.2TFLOPS
@@ -290,10 +298,14 @@ NAMES = {
     "收敛精度": "acc",
     "性能(samples/s)": "p_whole",
 }
-LABELS = ("配置", "评测项", "推理工具", "precision", "parallel", "fix_hp", "训练资源", "配置文件", "Accelerator")
+LABELS = (
+    *("配置", "评测项", "推理工具", "precision", "parallel", "fix_hp", "训练资源", "配置文件"),
+    *("Accelerator", "Model"),
+)
 SHAPE, TORCH = "Best Shape MxNxK", "torch version"
 # Of the tables of 2023: the target is in the stop rule, the steps are in a note.
-SETTINGS = ("目标精度", "Steps数", SHAPE, TORCH, "Notes")
+BATCH = ("GBS", "MBS", "GA", "Seq Length")
+SETTINGS = ("目标精度", "Steps数", SHAPE, TORCH, "Notes", *BATCH)
 
 
 def printed(metric: PublishedValue) -> list[float]:
@@ -331,6 +343,11 @@ def test_every_cell_is_a_value_and_every_value_a_cell(published: Published) -> N
             sizes = dict(zip("mnk", map(int, cells[SHAPE].split("x")), strict=True))
             assert (claim.run.set, claim.conditions["torch"]) == (sizes, cells[TORCH])
             assert claim.conditions["shape"] == cells[SHAPE].replace("x", " x ")
+        if "GBS" in cells:
+            assert claim.conditions["batch_size"] == int(cells["MBS"])
+            assert claim.conditions["gradient_accumulation_steps"] == int(cells["GA"])
+            assert claim.conditions["sequence_length"] == int(cells["Seq Length"])
+            assert int(cells["GBS"]) == int(cells["MBS"]) * int(cells["GA"])
         if ALIGNED in cells:
             assert claim.aligned == {"True": True, "True(作为基线)": True}.get(cells[ALIGNED])
         # What a later version took out is a value of the earlier one only.
