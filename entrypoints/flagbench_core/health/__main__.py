@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import Any, Dict, List, Optional, Protocol, Sequence
 
 from flagbench_core.health.amd_smi import AmdSmiReader
@@ -78,7 +79,10 @@ def _read_with(reader: _Reader, listed: List[DeviceHealth], uuids: Optional[List
 
 def _read_one(reader: _Reader, device: DeviceHealth, place: int) -> None:
     if device.answered and device.index is not None:  # a part of a device has no number
-        device = reader.read(device)
+        try:
+            device = reader.read(device)
+        except Exception as error:  # of a binding or driver that answers otherwise than any that is known
+            device = replace(device, unanswered="it cannot be read: %s: %s" % (type(error).__name__, error))
     _print({"place": place, "device": device.to_dict()})
 
 

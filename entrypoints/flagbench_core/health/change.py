@@ -18,7 +18,7 @@ class HealthChange:
     rises: Dict[str, int]
     """By how much each counter rose. Absent: one that was not read twice, or that was reset in between."""
     states: Dict[str, Any]
-    """Each state that was read in the second reading."""
+    """Each state as last read: in the second reading, else in the first."""
     refused: Tuple[str, ...]
     """Fields that were known before and are not known after."""
     nvlinks_lost: Tuple[int, ...]
@@ -32,7 +32,13 @@ def health_change(before: DeviceHealth, after: DeviceHealth) -> HealthChange:
         rise = _rise(before, after, name)
         if rise is not None:
             rises[name] = rise
-    states = {name: getattr(after, name) for name in STATES if getattr(after, name) is not None}
+    states = {}
+    for name in STATES:
+        last = getattr(after, name)
+        if last is None:
+            last = getattr(before, name)
+        if last is not None:
+            states[name] = last
     refused = []
     for name in READ:
         if getattr(before, name) is not None and getattr(after, name) is None:

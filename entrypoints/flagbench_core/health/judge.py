@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from flagbench_core.health.change import HealthChange, health_change
 from flagbench_core.health.kernel_log import Xid, XidLog, same_device
@@ -69,6 +69,15 @@ class HealthFinding:
     """The place of the device in the last reading: in a run, its rank within the node."""
 
 
+class _Verdict(NamedTuple):
+    """A finding without its device."""
+
+    kind: str
+    outcome: HealthOutcome
+    reason: str
+    remedy: Optional[str] = None
+
+
 class _XidRule(NamedTuple):
     outcome: HealthOutcome
     meaning: str
@@ -112,16 +121,17 @@ _RECOVERY: Dict[int, Tuple[HealthOutcome, str, str]] = {
 }
 """By the value of the recovery action; 5 has two meanings, by the driver's version."""
 
-_GROUPS: Mapping[str, Tuple[str, ...]] = {
-    "ecc": ("ecc_uncorrected",),
-    "row-remap": ("row_remap_failed", "row_remap_pending"),
-    "recovery-action": ("recovery_action",),
-    "nvlink": ("nvlinks_up",),
-    "fabric": ("fabric_state", "fabric_health"),
-    "pcie": ("pcie_generation", "pcie_width"),
-    "slowed": ("slowed_sw_thermal_ns", "slowed_hw_thermal_ns", "slowed_thermal_ns", "slowed_power_brake_ns"),
+_HEAT = ("slowed_sw_thermal_ns", "slowed_hw_thermal_ns", "slowed_thermal_ns")
+_GROUPS: Mapping[str, Tuple[str, Tuple[str, ...]]] = {
+    "ecc": ("errors of memory", ("ecc_uncorrected",)),
+    "row-remap": ("rows of memory that were or could not be replaced", ("row_remap_failed", "row_remap_pending")),
+    "recovery-action": ("what its driver asks for", ("recovery_action",)),
+    "nvlink": ("NVLink", ("nvlinks_up",)),
+    "fabric": ("the NVLink fabric", ("fabric_state", "fabric_health")),
+    "pcie": ("the PCIe link", ("pcie_generation", "pcie_width")),
+    "slowed": ("how long its clocks were lowered", (*_HEAT, "slowed_power_brake_ns")),
 }
-"""What can be unknown, with the fields that answer it."""
+"""What can be unknown, in words, with the fields that answer it."""
 _ALWAYS_ASKED = ("ecc", "row-remap", "recovery-action")
 """What every device is asked for; the others count as unknown only where they were known before."""
 
@@ -192,42 +202,35 @@ def _judge_device(
     earlier: Collection[str],
 ) -> List[HealthFinding]:
     """The findings of one device; `first`: its first reading, `devices`: all of the last one."""
-
-    def finding(kind: str, outcome: HealthOutcome, reason: str, remedy: Optional[str] = None) -> HealthFinding:
-        return HealthFinding(kind, outcome, reason, remedy, device.uuid, device.index)
-
     again = device.uuid in earlier
-    findings = [finding(*verdict) for verdict in _judge_xids(xids, again)]
-    if not device.answered:
-        findings.append(finding(*_judge_silence(device, first)))
-        return findings
     change = health_change(first or device, device)
-    findings += [finding(*verdict) for verdict in _judge_memory(change, again)]
-    findings += [finding(*verdict) for verdict in _judge_states(change, device)]
-    findings += [finding(*verdict) for verdict in _judge_links(change, first, device, devices)]
-    findings += [finding(*verdict) for verdict in _judge_slowed(change)]
-    findings += [finding(*verdict) for verdict in _judge_unknown(first, device)]
+    verdicts = [*_judge_xids(xids, again), *_judge_memory(change, again), *_judge_states(change)]
+    if device.answered:
+        verdicts += _judge_links(change, first, device, devices)
+        verdicts += _judge_slowed(change)
+        verdicts += _judge_unknown(first, device)
+    else:
+        verdicts.append(_judge_silence(device, first))
+    findings = []
+    for kind, outcome, reason, remedy in verdicts:
+        findings.append(HealthFinding(kind, outcome, reason, remedy, device.uuid, device.index))
     return findings
-
-
-_Verdict = Tuple[Any, ...]
-"""Kind, outcome, reason and remedy of a finding."""
 
 
 def _judge_silence(device: DeviceHealth, first: Optional[DeviceHealth]) -> _Verdict:
     """What it means that a device does not answer."""
     reason = device.unanswered
     if reason == RESET_REQUIRED:
-        return "reset-required", _FIX, "its driver asks for a reset", _RESET_AGAIN
+        return _Verdict("reset-required", _FIX, "its driver asks for a reset", _RESET_AGAIN)
     if reason == LOST:
-        return "gpu-lost", _FAIL, "the driver has lost it", _REPLACE
+        return _Verdict("gpu-lost", _FAIL, "the driver has lost it", _REPLACE)
     if reason == NOT_FOUND and first is not None and first.answered:
-        return "gpu-lost", _FAIL, "it was there before, and the driver does not list it any more", _REPLACE
+        return _Verdict("gpu-lost", _FAIL, "it was there before, and the driver does not list it any more", _REPLACE)
     silent = reason is not None and reason.startswith((NO_ANSWER, UNKNOWN_ERROR))
     if not silent and first is not None and first.unanswered == reason:
-        return "health-not-known", HealthOutcome.NOT_KNOWN, "its health cannot be read: %s" % reason, None
+        return _Verdict("health-not-known", HealthOutcome.NOT_KNOWN, "its health cannot be read: %s" % reason)
     remedy = "accept the machine again; if it does not answer again, reset it or reboot"
-    return "no-answer", _INCONCLUSIVE, "it does not answer: %s" % reason, remedy
+    return _Verdict("no-answer", _INCONCLUSIVE, "it does not answer: %s" % reason, remedy)
 
 
 def _judge_xids(xids: Sequence[Xid], again: bool) -> Iterator[_Verdict]:
@@ -242,7 +245,7 @@ def _judge_xids(xids: Sequence[Xid], again: bool) -> Iterator[_Verdict]:
         if xid.code == _CONTAINED and again:
             outcome, remedy = _FAIL, _REPLACE
             reason += ", and an earlier record of this device has such errors too"
-        yield "xid-%d" % xid.code, outcome, reason, remedy
+        yield _Verdict("xid-%d" % xid.code, outcome, reason, remedy)
 
 
 def _judge_memory(change: HealthChange, again: bool) -> Iterator[_Verdict]:
@@ -250,36 +253,40 @@ def _judge_memory(change: HealthChange, again: bool) -> Iterator[_Verdict]:
     uncorrected = change.rises.get("ecc_uncorrected", 0)
     if uncorrected and again:
         reason = "%d uncorrected errors of memory were added, and an earlier record of this device has them too"
-        yield "ecc-uncorrected", _FAIL, reason % uncorrected, _REPLACE
+        yield _Verdict("ecc-uncorrected", _FAIL, reason % uncorrected, _REPLACE)
     elif uncorrected:
-        yield "ecc-uncorrected", _FIX, "%d uncorrected errors of memory were added" % uncorrected, _RESET_AGAIN
+        reason = "%d uncorrected errors of memory were added"
+        yield _Verdict("ecc-uncorrected", _FIX, reason % uncorrected, _RESET_AGAIN)
     corrected = change.rises.get("ecc_corrected", 0)
     if corrected:
-        yield "ecc-corrected", _LINE, "%d corrected errors of memory were added" % corrected
+        yield _Verdict("ecc-corrected", _LINE, "%d corrected errors of memory were added" % corrected)
     if change.states.get("row_remap_failed"):
-        yield "row-remap-failed", _FAIL, "a row of its memory could not be replaced", _REPLACE
+        yield _Verdict("row-remap-failed", _FAIL, "a row of its memory could not be replaced", _REPLACE)
     if change.states.get("row_remap_pending"):
-        yield "row-remap-pending", _FIX, "a row of its memory is replaced at the next reset", _RESET_AGAIN
+        yield _Verdict("row-remap-pending", _FIX, "a row of its memory is replaced at the next reset", _RESET_AGAIN)
 
 
-def _judge_states(change: HealthChange, device: DeviceHealth) -> Iterator[_Verdict]:
+def _judge_states(change: HealthChange) -> Iterator[_Verdict]:
     """What the driver asks for, and how the device stands in the fabric of its machine."""
+    fabric, status = change.states.get("fabric_state"), change.states.get("fabric_status")
+    health = change.states.get("fabric_health")
     action = change.states.get("recovery_action", 0)
     if action in _RECOVERY:
         outcome, reason, remedy = _RECOVERY[action]
-        yield "recovery-action-%d" % action, outcome, reason, remedy
+        yield _Verdict("recovery-action-%d" % action, outcome, reason, remedy)
     elif action:
         reason = "its driver asks for recovery action %d, which this version does not know" % action
-        yield "recovery-action-%d" % action, _INCONCLUSIVE, reason, _REBOOT
-    if device.fabric_state in (1, 2):
-        yield "fabric-unhealthy", _INCONCLUSIVE, "it has not joined the NVLink fabric", _FABRIC
-    elif device.fabric_state == 3 and device.fabric_status:
-        reason = "it joined the NVLink fabric with error %d" % device.fabric_status
-        yield "fabric-unhealthy", _INCONCLUSIVE, reason, _FABRIC
-    elif device.fabric_health == 2:
-        yield "fabric-unhealthy", _INCONCLUSIVE, "its NVLink fabric is unhealthy; the other end may be", _FABRIC
-    elif device.fabric_health == 3:
-        yield "fabric-unhealthy", _INCONCLUSIVE, "its NVLink fabric has limited capacity", _FABRIC
+        yield _Verdict("recovery-action-%d" % action, _INCONCLUSIVE, reason, _REBOOT)
+    if fabric in (1, 2):
+        yield _Verdict("fabric-unhealthy", _INCONCLUSIVE, "it has not joined the NVLink fabric", _FABRIC)
+    elif fabric == 3 and status:
+        reason = "it joined the NVLink fabric with error %d" % status
+        yield _Verdict("fabric-unhealthy", _INCONCLUSIVE, reason, _FABRIC)
+    elif health == 2:
+        reason = "its NVLink fabric is unhealthy, of which the other end may be the cause"
+        yield _Verdict("fabric-unhealthy", _INCONCLUSIVE, reason, _FABRIC)
+    elif health == 3:
+        yield _Verdict("fabric-unhealthy", _INCONCLUSIVE, "its NVLink fabric has limited capacity", _FABRIC)
 
 
 def _judge_links(
@@ -290,28 +297,29 @@ def _judge_links(
     up = device.nvlinks_up
     if change.nvlinks_lost:
         names = ", ".join(map(str, change.nvlinks_lost))
-        yield "nvlink-down", _FAIL, "NVLink %s was up before and is down after" % names, _REPLACE
+        yield _Verdict("nvlink-down", _FAIL, "NVLink %s was up before and is down after" % names, _REPLACE)
     elif up is not None and len(up) < most:
         reason = "%d of its NVLinks are up, and %d of another device of its model" % (len(up), most)
-        yield "nvlink-fewer", _INCONCLUSIVE, reason, _LOOK
+        yield _Verdict("nvlink-fewer", _INCONCLUSIVE, reason, _LOOK)
     elif up == () and device.nvlinks_down:
-        yield "nvlink-none", _LINE, "none of its %d NVLinks is up" % len(device.nvlinks_down)
+        yield _Verdict("nvlink-none", _LINE, "none of its %d NVLinks is up" % len(device.nvlinks_down))
     failed = change.rises.get("nvlink_recoveries_failed", 0)
     if failed:
-        yield "nvlink-recovery-failed", _INCONCLUSIVE, "its NVLinks failed to recover %d times" % failed, _LOOK
+        reason = "its NVLinks failed to recover %d times" % failed
+        yield _Verdict("nvlink-recovery-failed", _INCONCLUSIVE, reason, _LOOK)
     crc = change.rises.get("nvlink_crc_errors", 0)
     if crc and crc >= CRC_ERRORS_PER_SECOND * _seconds_between(first, device):
-        yield "nvlink-crc", _INCONCLUSIVE, "its NVLinks had %d CRC errors" % crc, _LOOK
+        yield _Verdict("nvlink-crc", _INCONCLUSIVE, "its NVLinks had %d CRC errors" % crc, _LOOK)
     elif crc:
-        yield "nvlink-crc", _LINE, "its NVLinks had %d CRC errors" % crc
+        yield _Verdict("nvlink-crc", _LINE, "its NVLinks had %d CRC errors" % crc)
     repeated = change.rises.get("nvlink_replays", 0) + change.rises.get("nvlink_recoveries", 0)
     if repeated:
-        yield "nvlink-replays", _LINE, "its NVLinks had %d replays and recoveries" % repeated
+        yield _Verdict("nvlink-replays", _LINE, "its NVLinks had %d replays and recoveries" % repeated)
     if change.rises.get("pcie_replays", 0):
-        yield "pcie-replays", _LINE, "its PCIe link had %d replays" % change.rises["pcie_replays"]
+        yield _Verdict("pcie-replays", _LINE, "its PCIe link had %d replays" % change.rises["pcie_replays"])
     below = _pcie_below(device)
     if below is not None:
-        yield "pcie-below-maximum", _LINE, below
+        yield _Verdict("pcie-below-maximum", _LINE, below)
 
 
 def _most_links(device: DeviceHealth, devices: Sequence[DeviceHealth]) -> int:
@@ -350,30 +358,31 @@ def _judge_slowed(change: HealthChange) -> Iterator[_Verdict]:
     heat = rises.get("slowed_sw_thermal_ns", 0) + rises.get("slowed_hw_thermal_ns", 0)
     heat_seconds = max(heat, rises.get("slowed_thermal_ns", 0)) / 1e9
     if heat_seconds >= SLOWED_SECONDS:
-        yield "slowed-by-heat", _INCONCLUSIVE, "heat lowered its clocks for %.1f s" % heat_seconds, _COOL
+        yield _Verdict("slowed-by-heat", _INCONCLUSIVE, "heat lowered its clocks for %.1f s" % heat_seconds, _COOL)
     brake_seconds = rises.get("slowed_power_brake_ns", 0) / 1e9
     if brake_seconds >= SLOWED_SECONDS:
         reason = "the machine's power brake lowered its clocks for %.1f s" % brake_seconds
-        yield "slowed-by-power-brake", _INCONCLUSIVE, reason, _COOL
+        yield _Verdict("slowed-by-power-brake", _INCONCLUSIVE, reason, _COOL)
     cap_seconds = rises.get("slowed_power_cap_ns", 0) / 1e9
     if cap_seconds >= SLOWED_SECONDS:
-        yield "slowed-by-power-limit", _LINE, "its power limit lowered its clocks for %.1f s" % cap_seconds
+        yield _Verdict("slowed-by-power-limit", _LINE, "its power limit lowered its clocks for %.1f s" % cap_seconds)
 
 
 def _judge_unknown(first: Optional[DeviceHealth], device: DeviceHealth) -> Iterator[_Verdict]:
     """What is not known of a device, by group."""
     if first is None or not first.answered:
         reason = "it was not read before, so that nothing is known of what its counters added"
-        yield "before-not-known", HealthOutcome.NOT_KNOWN, reason
-    for group, names in _GROUPS.items():
+        yield _Verdict("before-not-known", HealthOutcome.NOT_KNOWN, reason)
+    for group, (words, names) in _GROUPS.items():
         known_before = [name for name in names if first is not None and getattr(first, name) is not None]
         gone = [name for name in known_before if getattr(device, name) is None]
         kind = "%s-not-known" % group
         if gone:
-            reason = "%s was known before, and not after: %s" % (gone[0], _refusal(device, gone))
-            yield kind, HealthOutcome.NOT_KNOWN, reason
+            reason = "%s: known before, and not after (%s)" % (words, _refusal(device, gone))
+            yield _Verdict(kind, HealthOutcome.NOT_KNOWN, reason)
         elif group in _ALWAYS_ASKED and all(getattr(device, name) is None for name in names):
-            yield kind, HealthOutcome.NOT_KNOWN, "%s is not known: %s" % (names[0], _refusal(device, names))
+            reason = "%s: not known (%s)" % (words, _refusal(device, names))
+            yield _Verdict(kind, HealthOutcome.NOT_KNOWN, reason)
 
 
 def _refusal(device: DeviceHealth, names: Sequence[str]) -> str:

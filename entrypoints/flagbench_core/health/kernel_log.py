@@ -48,7 +48,7 @@ class XidLog:
     last: Optional[int] = None
     """The sequence number of the last record of any kind: what comes later is new."""
     refusal: Optional[str] = None
-    """Why the log cannot be read."""
+    """Why the log cannot be read, or not all of it."""
 
     def to_dict(self) -> Dict[str, Any]:
         """As JSON has it."""
@@ -72,6 +72,7 @@ def read_xids(after: Optional[int] = None, path: str = KMSG) -> XidLog:
     Does not wait for new ones and never raises. `path`: in tests, a file with the same lines.
     """
     first: Dict[Tuple[str, int], Xid] = {}
+    oldest: Optional[int] = None
     last = after
     try:
         for line in _lines(path):
@@ -79,6 +80,7 @@ def read_xids(after: Optional[int] = None, path: str = KMSG) -> XidLog:
             if record is None:  # continues a record, or describes its device
                 continue
             sequence = int(record[1])
+            oldest = sequence if oldest is None else oldest
             if after is not None and sequence <= after:
                 continue
             last = sequence if last is None else max(last, sequence)
@@ -92,7 +94,10 @@ def read_xids(after: Optional[int] = None, path: str = KMSG) -> XidLog:
                 first[error] = Xid(xid.code, xid.pci_address, xid.count + 1, xid.sequence, xid.text)
     except OSError as error:
         return XidLog(refusal=_refusal(error))
-    return XidLog(tuple(first.values()), last)
+    refusal = None
+    if after is not None and oldest is not None and oldest > after + 1:
+        refusal = "its records %d to %d were overwritten" % (after + 1, oldest - 1)
+    return XidLog(tuple(first.values()), last, refusal)
 
 
 def same_device(address: str, other: Optional[str]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flagbench_cases.telemetry import health
 from flagbench_cases.telemetry.health import HealthReadings
 from flagbench_cases.telemetry.jsonlines import JsonLinesWriter
 from flagbench_cases.telemetry.summary import summarise
@@ -45,6 +46,22 @@ def test_readings_before_and_after(tmp_path: Path, nvml_stub: Callable) -> None:
     assert loaded == (3, 16)
     assert "pcie_width_loaded" not in first["health"]["before"]
     assert json.loads(Path(path).read_text().splitlines()[-1])["when"] == "after"
+
+
+def test_a_driver_that_stalls_after_the_run_is_a_fact(
+    tmp_path: Path, nvml_stub: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "HURRY_SECONDS", 2.0)
+    path = sampled(tmp_path / "telemetry.jsonl", UUIDS)
+    planted = {"NVML_STUB_PROCESSES": str(tmp_path / "processes"), "NVML_STUB_REMAP_FAILED_1": "0,HANG"}
+    env = {**nvml_stub(), **planted}
+    readings = HealthReadings("nvml", path)
+    readings.start_first(env)
+    readings.read_last(env, hurry=True)
+    readings.write()
+    first, second = (device["health"] for device in summarise(path)["devices"])
+    assert (second["before"]["row_remap_failed"], second["after"]["unanswered"]) == (False, "no answer in 2 s")
+    assert first["after"]["row_remap_failed"] is False
 
 
 def test_devices_that_the_monitor_does_not_name_are_not_read(tmp_path: Path, nvml_stub: Callable) -> None:

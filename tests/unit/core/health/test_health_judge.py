@@ -199,6 +199,17 @@ def test_what_was_known_before_and_is_refused_after(fields: tuple[str, ...], kin
     assert health_change(BEFORE[1], refused).refused == tuple(name for name in READ if name in fields)
 
 
+def test_a_state_counts_as_last_read() -> None:
+    failed = sound(1, row_remap_failed=True)
+    refused = sound(1, row_remap_failed=None, refusals={"row_remap_failed": NO_PERMISSION})
+    stalled = DeviceHealth(index=1, uuid="GPU-1", unanswered="no answer in 60 s")
+    row_remap = ("row-remap-failed", FAIL, "GPU-1")
+    found = findings_of(sound(0), refused, before=[sound(0), failed])
+    assert found == [row_remap, ("row-remap-not-known", NOT_KNOWN, "GPU-1")]
+    found = findings_of(sound(0), stalled, before=[sound(0), failed])
+    assert found == [row_remap, ("no-answer", INCONCLUSIVE, "GPU-1")]
+
+
 def test_a_device_that_was_not_read_again() -> None:
     found = findings_of(sound(0))
     assert {(outcome, uuid) for _, outcome, uuid in found} == {(NOT_KNOWN, "GPU-1")}

@@ -47,6 +47,12 @@ def test_lines_of_after_a_run_began(tmp_path: Path) -> None:
     assert read_xids(after=107, path=log(tmp_path)) == read_xids(after=107, path=log(tmp_path, ""))
 
 
+def test_lines_that_were_overwritten(tmp_path: Path) -> None:
+    found = read_xids(after=50, path=log(tmp_path))
+    assert (len(found.xids), found.refusal) == (4, "its records 51 to 99 were overwritten")
+    assert read_xids(after=99, path=log(tmp_path)).refusal is None
+
+
 def test_a_log_without_an_end(tmp_path: Path) -> None:
     text = LOG[: LOG.index("4,102")].rstrip("\n")
     assert read_xids(path=log(tmp_path, text)).xids == (
