@@ -20,6 +20,7 @@ from flagbench.report.verdict_page import setting_text, with_slowest
 from flagbench.verdict.conditions import shown
 from flagbench.verdict.efficiency import efficiency
 from flagbench.verdict.result import number_text
+from flagbench_core.evidence.drift import lap_drifts
 
 
 def listing(entries: Sequence[StoredRecord]) -> Table:
@@ -105,6 +106,7 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
             below=below,
         ),
         _measurement_table(record, by_name),
+        _lap_table(record),
         Table(("NOT MEASURED", "REASON"), absent, wrap=("REASON",)),
         Table(("CONDITION", "VALUE"), conditions, wrap=("VALUE",)),
         Table(("CHECK", "RESULT", "DETAIL"), checks, wrap=("DETAIL",)),
@@ -120,6 +122,16 @@ def _measurement_table(record: Record, metrics: Mapping[str, Metric]) -> Table:
     table = Table(columns, rows, drop=("SIZE", "MEAN", "95 % INTERVAL", "SPREAD", "STEADY"))
     devices = [slowest_of(record, measurement) for measurement in record.measurements]
     return with_slowest(table, devices, "SLOWEST DEVICE", place=3)
+
+
+def _lap_table(record: Record) -> Table:
+    """Of a soak, a row for each measurement: the device that became slowest, and its late rate over its early one."""
+    rows = []
+    for name, drifts in (lap_drifts([lap.rates for lap in record.laps]) or {}).items():
+        rank = min(range(len(drifts)), key=drifts.__getitem__)
+        device = f"rank {rank}" if len(drifts) > 1 else "-"
+        rows.append((name, f"{drifts[rank]:.1%}", device))
+    return Table((f"OVER {len(record.laps)} LAPS", "LATE / EARLY", "SLOWEST DEVICE"), rows)
 
 
 def _measurement_row(one: Measurement, metrics: Mapping[str, Metric]) -> list[str]:

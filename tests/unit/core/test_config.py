@@ -190,6 +190,11 @@ def test_a_default_is_not_in_the_configuration() -> None:
     assert changed["train"]["kernels"] == {"product": [64, 128, 32]}
 
 
+def test_how_long_a_run_measures() -> None:
+    assert config.measuring_seconds({"seconds": 120, "window_steps": 20}) == 120
+    assert config.measuring_seconds({"seconds": 60, "laps": 20, "heat_seconds": 30}) == 1230
+
+
 def test_the_digest_is_sha256_of_sorted_compact_utf8() -> None:
     content = {"b": [1, 2.5, None, True], "a": {"z": "über", "y": 5e-05}}
     canonical = '{"a":{"y":5e-05,"z":"über"},"b":[1,2.5,null,true]}'

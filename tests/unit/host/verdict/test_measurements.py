@@ -180,6 +180,14 @@ def test_a_record_is_shown_with_its_slowest_devices() -> None:
     assert all(name in page for name in MEASURED["quality"]["absent"])
 
 
+def test_a_soak_is_shown_with_the_device_that_became_slowest() -> None:
+    rates = [{"memory_bandwidth": [3000e9, 3000e9 * share]} for share in (1.1, 1.0, 0.9, 0.845)]
+    laps = [{"lap": index, "seconds": 60.0, "rates": of_lap} for index, of_lap in enumerate(rates, 1)]
+    record = read({**copy.deepcopy(MEASURED), "laps": laps})
+    row = next(line for line in render(record_page(record, [])).splitlines() if "84.5%" in line)
+    assert row.split() == ["memory_bandwidth", "84.5%", "rank", "1"]
+
+
 def test_a_row_is_decided_by_the_metric_that_it_has() -> None:
     """The measured record against a published row of an all-reduce that it equals in all but its repeats."""
     claim = CATALOG.claims["roofs/a100-1x8-all-reduce"]
