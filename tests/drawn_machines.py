@@ -79,6 +79,10 @@ class Fault:
     """What the look at the machine finds that it does not at an idle one."""
     telemetry: Mapping[str, object] = field(default_factory=dict)
     """Of every device, where it differs from that of a sound one."""
+    health: Mapping[str, object] = field(default_factory=dict)
+    """What is read of the device at `rank` after the runs, where it differs from before."""
+    xid: int | None = None
+    """The number of a line in the kernel log of the device at `rank`."""
 
 
 NO_FAULT = Fault()
@@ -283,6 +287,42 @@ def _facts(machines, fault, raw, earlier):
         "without_case": None,
         "ending": "done",
         "parts": [part],
+        "health": _health(model, gpus, fault) if model.vendor == "nvidia" else None,
+    }
+
+
+HEALTHY = {
+    **{"ecc_uncorrected": 0, "ecc_corrected": 0, "row_remap_pending": False, "row_remap_failed": False},
+    **{"recovery_action": 0, "fabric_state": 3, "fabric_status": 0, "fabric_health": 1},
+    **{"pcie_generation_max": 5, "pcie_width_max": 16, "nvlinks_up": [*range(18)], "nvlinks_down": []},
+}
+"""What NVML says of a sound H100."""
+
+
+def _health(model, gpus, fault):
+    """The facts of an acceptance about the health of its devices."""
+    devices = []
+    for rank in range(gpus):
+        identity = {
+            "index": rank,
+            "uuid": f"GPU-{rank}",
+            "name": model.name,
+            "pci_address": f"0000:{rank + 1:02x}:00.0",
+        }
+        devices.append({**identity, **HEALTHY})
+    faulty = fault.rank or 0
+    after = [dict(device) for device in devices]
+    after[faulty].update(fault.health)
+    xids = []
+    if fault.xid is not None:
+        text = f"NVRM: Xid (PCI:0000:{faulty + 1:02x}:00): {fault.xid}"
+        xids.append(
+            {"code": fault.xid, "pci_address": f"0000:{faulty + 1:02x}:00", "count": 1, "sequence": 8, "text": text}
+        )
+    return {
+        "before": {"devices": devices, "source": "nvml"},
+        "after": {"devices": after, "source": "nvml"},
+        "xids": {"xids": xids, "last": 7},
     }
 
 

@@ -12,6 +12,8 @@ from flagbench.records.model import SlowestDevice
 from flagbench.records.scalars import Amount, Count, Name, RecordId, Time
 from flagbench.system.queries import Ending
 from flagbench.verdict.efficiency import Efficiency
+from flagbench_core.health.kernel_log import XidLog
+from flagbench_core.health.reading import DeviceHealth
 
 MOST_DEVICES = 1024
 """The most that `--gpus` takes."""
@@ -129,6 +131,24 @@ class RunPart(Struct, frozen=True):
     """What mends the cause, where it could not be run."""
 
 
+class ReadDevices(Struct, frozen=True):
+    """One reading of the health of the devices."""
+
+    devices: Annotated[tuple[DeviceHealth, ...], Meta(max_length=MOST_DEVICES)] = ()
+    source: LimitedText | None = None
+    problem: LimitedText | None = None
+    """Why no device was read."""
+
+
+class HealthFacts(Struct, frozen=True):
+    """The health of the devices before the runs and after the last one."""
+
+    before: ReadDevices
+    after: ReadDevices | None = None
+    xids: XidLog | None = None
+    """What the kernel log has of between the two; None where the vendor's driver writes no such lines."""
+
+
 class Facts(Struct, frozen=True):
     """What the checks are computed from, beside the records."""
 
@@ -145,6 +165,8 @@ class Facts(Struct, frozen=True):
     """The cases, in order; none in a certificate of before they were stated."""
     limits: Annotated[tuple[AcceptanceLimit, ...], Meta(max_length=100)] = ()
     """What numbers pass within on this device; none in a certificate of before they were stated."""
+    health: HealthFacts | None = None
+    """None for a processor, and in a certificate of before it was read."""
 
 
 class Certificate(Struct, frozen=True):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from flagbench.accept.limits import limits_of
 from flagbench.accept.plan import AcceptancePlan
+from flagbench.machine.devices import this_machine
+from flagbench.machine.health import MachineHealth, look_at_health
 from flagbench.machine.look import look_at_machine
 from flagbench.manifests.model import Catalog
 
 
 def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
     """The facts of a certificate before anything runs; each run adds its own to `parts`. See `document.Facts`."""
-    look = look_at_machine()
+    on_devices = plan.stack.device_kind != "cpu" and bool(plan.parts)
+    look = look_at_machine(plan.gpus, health=on_devices)
     machine = look.accelerators
     names = [device.name for device in machine.devices]
     limits = limits_of(catalog, names, processor=plan.stack.device_kind == "cpu")
@@ -49,4 +53,33 @@ def facts_before(plan: AcceptancePlan, asked: dict[str, Any], catalog: Catalog) 
         "ending": "done",
         "parts": [],
         "limits": [msgspec.to_builtins(limit) for limit in limits],
+        "health": _health_before(look.health),
     }
+
+
+def _health_before(health: MachineHealth | None) -> dict[str, Any] | None:
+    """The first reading, and where the kernel log ends: what it has of before is not of this acceptance."""
+    if health is None or (health.problem is None and not health.devices):
+        return None
+    facts: dict[str, Any] = {"before": _reading(health)}
+    if health.xids is not None:
+        facts["xids"] = replace(health.xids, xids=()).to_dict()
+    return facts
+
+
+def read_health_after(facts: dict[str, Any]) -> None:
+    """Read the devices again, and what was added to the kernel log since the first reading."""
+    stated = facts["health"]
+    if stated is None:
+        return
+    log = stated.get("xids", {})
+    health = look_at_health(this_machine(), facts["gpus"], after=log.get("last"))
+    stated["after"] = _reading(health)
+    if health.xids is not None:
+        stated["xids"] = {**health.xids.to_dict(), "last": log.get("last")}
+
+
+def _reading(health: MachineHealth) -> dict[str, Any]:
+    reading = health.to_dict()
+    reading.pop("xids", None)
+    return reading

@@ -9,6 +9,7 @@ import msgspec
 
 from flagbench.accept.check import AcceptanceCheck, Outcome, did_not_run
 from flagbench.accept.checks.devices import peer_checks, uuid_by_rank
+from flagbench.accept.checks.health import health_checks
 from flagbench.accept.checks.preflight import preflight_checks
 from flagbench.accept.checks.run import (
     disturbance,
@@ -47,6 +48,7 @@ def checks_of(
     checks = [*preflight_checks(known)]
     for part in known.parts:
         checks += _part_checks(part, known, records, catalog)
+    checks += health_checks(known, records)
     if any(check.outcome is Outcome.FAIL for check in checks):  # then no further run is begun
         return tuple(checks)
     for case in known.planned[len(known.parts) :]:

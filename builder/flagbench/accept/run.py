@@ -11,7 +11,7 @@ from typing import Any
 
 from flagbench.accept.check import Outcome
 from flagbench.accept.checks.speed import plain_prior
-from flagbench.accept.facts import facts_before
+from flagbench.accept.facts import facts_before, read_health_after
 from flagbench.accept.judge import checks_of
 from flagbench.accept.part import Part
 from flagbench.accept.plan import AcceptanceClock, AcceptancePlan
@@ -134,6 +134,7 @@ def _run_part(part: Part, found: Accepted, store: Store, clock: AcceptanceClock,
         facts.update(reason=error.message, remedy=error.remedy or "")
         return False
     facts["state"] = "ended without a record"
+    read_health_after(found.facts)
     found.stored = found.stored and ended.kept
     stopped = ended.result.signalled and clock.left > -LATE_SECONDS  # else by the limit
     if not ended.result.record.strip() or ended.code == ExitCode.USAGE:

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flagbench.accept.check import AcceptanceCheck, not_known
+from msgspec.structs import replace
+
+from flagbench.accept.check import AcceptanceCheck, Outcome, not_known
+from flagbench.accept.checks.health import host_link_rate, loaded_link_text
 from flagbench.accept.checks.numbers import UNITS, HeldNumber, by_value, kind_of_metric, limit_for, number_check
 from flagbench.accept.document import SpreadOfRuns
 from flagbench.errors import FlagbenchError
@@ -25,6 +28,7 @@ from flagbench.verdict.subject import Subject
 from flagbench.verdict.verify import claims_for
 from flagbench_core.evidence.roofs import MAMF, MAMF_PUBLISHED
 from flagbench_core.evidence.section import MEASURE
+from flagbench_core.health.reading import DeviceHealth
 
 HEAT_SECONDS = 30
 """Of products, before those of MAMF's rows are measured: mamf-finder.py's own warm-up."""
@@ -98,6 +102,7 @@ def _roofs_checks(held: Held) -> Iterator[AcceptanceCheck]:
         yield from _memory_checks(held)
         yield from _product_checks(held)
         yield from _collective_checks(held)
+        yield from _host_link_checks(held)
     yield from _history_checks(held)
 
 
@@ -185,6 +190,36 @@ def _collective_checks(held: Held) -> Iterator[AcceptanceCheck]:
         yield not_known(metric.name, held.case.name, "its links", reason)
         return
     yield held.number(metric, "NVLink's rate one way", limit.value / UNITS[metric.unit], limit)
+
+
+def _host_link_checks(held: Held) -> Iterator[AcceptanceCheck]:
+    """Copies to and from the host beside the widest and fastest link that the drivers state."""
+    limit, against = _limit(held, "host-link", "link"), "the link that its driver states"
+    devices = _last_health(held.record)
+    rates = [rate for rate in map(host_link_rate, devices) if rate is not None]
+    for name in ("h2d_pinned", "d2h_pinned"):
+        metric = held.record.metric(name)
+        if metric is None or limit is None:
+            continue
+        if not rates:
+            yield not_known(name, held.case.name, against, "no driver states it")
+            continue
+        check = held.number(metric, against, max(rates), limit)
+        loaded = sorted({text for text in map(loaded_link_text, devices) if text})
+        if check.outcome is not Outcome.PASS and loaded:
+            check = replace(check, reason=f"{check.reason}; {', '.join(loaded)}")
+        yield check
+
+
+def _last_health(record: Record) -> list[DeviceHealth]:
+    """The last reading of each device of a run."""
+    if record.telemetry is None:
+        return []
+    readings = []
+    for device in record.telemetry.devices:
+        if device.health is not None and device.health.after is not None:
+            readings.append(device.health.after)
+    return readings
 
 
 def _claim_checks(held: Held) -> Iterator[AcceptanceCheck]:

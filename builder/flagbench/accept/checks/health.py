@@ -1,0 +1,134 @@
+"""What the devices' drivers counted and said before and after the runs of an acceptance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from flagbench.accept.check import AcceptanceCheck, Outcome, not_known
+from flagbench.accept.document import Facts, HealthFacts
+from flagbench.records.model import Record
+from flagbench_core.health.judge import HealthFinding, HealthOutcome, judge_health, uncorrected_errors
+from flagbench_core.health.reading import DeviceHealth
+
+PART = "health"
+BEFORE = "the reading before the runs"
+_OUTCOMES = {
+    HealthOutcome.FAIL: Outcome.FAIL,
+    HealthOutcome.FIX: Outcome.INCONCLUSIVE,
+    HealthOutcome.INCONCLUSIVE: Outcome.INCONCLUSIVE,
+    HealthOutcome.NOT_KNOWN: Outcome.NOT_KNOWN,
+    HealthOutcome.LINE: Outcome.PASS,
+}
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """A finding of one or more devices."""
+
+    kind: str
+    outcome: HealthOutcome
+    reason: str
+    remedy: str
+
+
+def health_checks(facts: Facts, records: Mapping[str, Record]) -> Iterator[AcceptanceCheck]:
+    """A check for each kind of finding, with the devices that it is of, and one that passes where nothing is wrong.
+
+    Nothing for a processor, and for certificates of before health was read.
+    """
+    health = facts.health
+    if health is None or facts.device_kind == "cpu":
+        return
+    last = health.after or health.before
+    if not health.before.devices and not last.devices:
+        yield not_known("health", PART, BEFORE, last.problem or "the devices cannot be asked")
+        return
+    findings = judge_health(health.before.devices, last.devices, health.xids, _devices_with_errors(facts, records))
+    ranks: dict[_Finding, list[int]] = {}
+    for finding in findings:
+        of_ranks = ranks.setdefault(_without_device(finding), [])
+        if finding.index is not None:
+            of_ranks.append(finding.index)
+    for finding_of_devices, indices in ranks.items():
+        yield _check(finding_of_devices, indices)
+    if all(finding.outcome in (HealthOutcome.NOT_KNOWN, HealthOutcome.LINE) for finding in findings):
+        yield _healthy(health)
+
+
+def _without_device(finding: HealthFinding) -> _Finding:
+    return _Finding(finding.kind, finding.outcome, finding.reason, finding.remedy or "")
+
+
+def _check(finding: _Finding, ranks: Sequence[int]) -> AcceptanceCheck:
+    outcome = _OUTCOMES[finding.outcome]
+    reason, remedy = finding.reason, ""
+    if outcome is Outcome.PASS:
+        reason = ""
+    if finding.outcome is HealthOutcome.FIX:
+        remedy = finding.remedy
+    return AcceptanceCheck(
+        name=finding.kind,
+        part=PART,
+        outcome=outcome,
+        measured=finding.reason,
+        against=BEFORE,
+        limit="no new error, no state that asks for repair",
+        reason=reason,
+        remedy=remedy,
+        ranks=tuple(ranks),
+    )
+
+
+def _healthy(health: HealthFacts) -> AcceptanceCheck:
+    devices = len(health.before.devices)
+    return AcceptanceCheck(
+        name="health",
+        part=PART,
+        outcome=Outcome.PASS,
+        measured=f"{devices} devices, nothing that asks for repair",
+        against=BEFORE,
+        limit="no new error, no state that asks for repair",
+    )
+
+
+def _devices_with_errors(facts: Facts, records: Mapping[str, Record]) -> set[str]:
+    """The UUIDs of devices that had uncorrected errors of memory in an earlier run that the certificate has."""
+    uuids = set()
+    for part in facts.parts:
+        for name in part.history:
+            record = records.get(name)
+            if record is not None and record.telemetry is not None:
+                uuids |= _with_errors(record)
+    return uuids
+
+
+def _with_errors(record: Record) -> set[str]:
+    assert record.telemetry is not None
+    uuids = set()
+    for device in record.telemetry.devices:
+        health = device.health
+        if health is None or health.before is None or health.after is None:
+            continue
+        if uncorrected_errors(health.before, health.after) and health.after.uuid is not None:
+            uuids.add(health.after.uuid)
+    return uuids
+
+
+GIGABYTES_PER_LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+"""GB/s of a PCIe lane one way, by generation (PCI-SIG, PCI Express base specification: rate and encoding)."""
+
+
+def host_link_rate(device: DeviceHealth) -> float | None:
+    """GB/s one way of the widest and fastest link that device and system can have together; None if not stated."""
+    lane = GIGABYTES_PER_LANE.get(device.pcie_generation_max or 0)
+    if lane is None or not device.pcie_width_max:
+        return None
+    return lane * device.pcie_width_max
+
+
+def loaded_link_text(device: DeviceHealth) -> str:
+    """`PCIe 3 x8 under load`; empty where it was not read."""
+    if not device.pcie_generation_loaded or not device.pcie_width_loaded:
+        return ""
+    return f"PCIe {device.pcie_generation_loaded} x{device.pcie_width_loaded} under load"
