@@ -87,7 +87,7 @@ class Layer(nn.Module):
         shape, (batch, length, _) = self.shape, normed.shape
         parts = self.q(normed), self.k(normed), self.v(normed)
         query, key, value = (part.view(batch, length, -1, cos.shape[-1]).transpose(1, 2) for part in parts)
-        query, key = (states * cos + rotate_half(states) * sin for states in (query, key))
+        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
         if self.fused:
             context = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         else:
@@ -150,6 +150,11 @@ def keep_inputs(function: Any, *inputs: torch.Tensor) -> Any:
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """[..., F] and [..., F] to [..., F]."""
     return F.silu(gate) * up
+
+
+def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """[B, H, T, W] with the angles of their positions; `cos` and `sin` [T, W]."""
+    return states * cos + rotate_half(states) * sin
 
 
 def rotary(shape: LlamaShape, length: int, device: torch.device) -> Tuple[torch.Tensor, torch.Tensor]:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import functools
+import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from flagbench_cases.cases.llama2_7b_lora.decoder import IGNORED, PROJECTIONS, Adapted, Decoder
+from flagbench_cases.cases.llama2_7b_lora.decoder import (
+    IGNORED,
+    PROJECTIONS,
+    Adapted,
+    Decoder,
+    keep_inputs,
+    rotate,
+    swiglu,
+)
 from flagbench_cases.cases.llama2_7b_lora.model import shape_from
 from flagbench_cases.cases.llama2_7b_lora.random_weights import RandomWorkload, batch_of
 from flagbench_cases.shared.manifests import load_case, load_stack
 from flagbench_core.config import Options, merge, resolve
+from reenact.inventory import Operators
 from workloads import on_ranks, set_up, train
 
 pytestmark = pytest.mark.image
@@ -128,6 +139,41 @@ def test_adapters_in_other_places_are_refused() -> None:
     model["lora"]["projections"] = "qkv+o+gate_up+down"
     with pytest.raises(ValueError, match="qkv"):
         Decoder(shape_from(model), True)
+
+
+def moved(function: Any, *shapes: tuple[int, ...]) -> int:
+    """The bytes that a function of bf16 tensors moves, forward and backward."""
+    inputs = [torch.empty(shape, dtype=torch.bfloat16, device="meta", requires_grad=True) for shape in shapes]
+    counter = Operators()
+    with counter:
+        result = function(*inputs)
+    gradient = torch.empty_like(result)
+    with counter:
+        torch.autograd.grad(result, inputs, gradient)
+    return sum(counter.bytes.values())
+
+
+@pytest.mark.skipif(find_spec("torch.utils.flop_counter") is None, reason="operators are counted from torch 2.1 on")
+@pytest.mark.parametrize(("case", "tokens_per_second"), [(CASES[0], 12472.87), (CASES[1], 14110.05)])
+def test_share_of_ligers_kernels(case: str, tokens_per_second: float) -> None:
+    """Liger 0.5.9 does silu(gate) x up by reading two and writing one tensor, backward three and two; the rotary
+    embedding in place; a norm without a second forward pass. Each of ours reads and writes more."""
+    manifest = load_case(case)
+    model, data = manifest["presets"]["reference"]["model"], manifest["presets"]["reference"]["data"]
+    batch, length, width = 2, data["sequence_length"], model["dim"] // model["heads"]
+    wide = (batch, length, model["ffn"])
+    heads, groups = (batch, model["heads"], length, width), (batch, model["kv_heads"], length, width)
+    angles = torch.empty(length, width, dtype=torch.bfloat16, device="meta")
+
+    def rotated(states: torch.Tensor) -> torch.Tensor:
+        return rotate(states, angles, angles)
+
+    more = moved(lambda gate, up: keep_inputs(swiglu, gate, up), wide, wide) - 8 * 2 * math.prod(wide)
+    more += moved(rotated, heads) + moved(rotated, groups) - 4 * 2 * (math.prod(heads) + math.prod(groups))
+    more += 2 * 2 * 2 * batch * length * model["dim"]  # two norms, each read and written once more
+    seconds = batch * length / tokens_per_second
+    quirk = next(quirk for quirk in manifest["quirks"] if quirk["id"] == "liger-kernels")
+    assert quirk["time"]["share"] == pytest.approx(model["layers"] * more / 3.03e12 / seconds, rel=0.01)
 
 
 def losses(changes: dict[str, Any], folder: Path, rank: int, world: int) -> list[float]:

@@ -243,6 +243,40 @@ def test_software_is_what_the_cited_readme_names() -> None:
             assert said[name] == (value or NOT_PUBLISHED), (claim.id, name)
 
 
+# AutoModel 507bfb75: llama3_1_8b_peft_benchmark.yaml and qwen2_5_7b_peft_benchmark.yaml of examples/llm_finetune, and
+# what they leave to nemo_automodel/_transformers/auto_model.py and _peft/lora.py. None of them names the software.
+AUTOMODEL = {
+    "sequence_length": 4096,
+    "batch_size": 2,
+    "gradient_accumulation_steps": 32 // 2,
+    "precision": "bf16",
+    "recompute": False,
+    "attention": "sdpa",  # flash_attention_2
+    "transformer": "liger",
+    "optimizer": "AdamW(betas=0.9/0.999, eps=1e-08, weight_decay=0.01)",
+    "learning_rate": 1e-5,
+    "weights": "pretrained",
+    "stop_rule": "10 steps",
+    **dict.fromkeys(("torch", "cuda", "driver"), NOT_PUBLISHED),
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "seed", "dropout"), [("llama3.1-8b-lora/h100-1x1", 42, "0.1"), ("qwen2.5-7b-lora/h100-1x1", 1111, "0")]
+)
+def test_conditions_of_automodel_are_those_of_its_recipes(row: str, seed: int, dropout: str) -> None:
+    claim = CATALOG.claims[row]
+    lora = f"r=16, alpha=32, dropout={dropout}, q+k+v+o+gate+up+down"
+    expected = {**AUTOMODEL, "seed": seed, "lora": lora}
+    assert {name: claim.conditions[name] for name in expected} == expected
+    assert (claim.published_image, claim.precision.label, claim.run.gpus, claim.run.set) == (
+        NOT_PUBLISHED,
+        "bf16",
+        1,
+        {},
+    )
+
+
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
 def test_a_run_of_a_claim_has_its_conditions(claim: Claim) -> None:
     assert contradicted(claim, CATALOG.cases[claim.case]) == {}
