@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, to_builtins
 
@@ -65,8 +65,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        found: dict[str, Any] = to_builtins(self)
-        return found
+        document: dict[str, Any] = to_builtins(self)
+        return document
 
 
 def explain(
@@ -100,61 +100,138 @@ def _explain(
 ) -> Explanation:
     """As `explain`. Raises EvidenceError, and ArithmeticError for numbers that no run has."""
     target = _target(result)
-    counts = WHOLE if all(record.metric("p_whole") for record in records) else LOOP
-    if target:
-        counts = _counts(target.held_by)
-    ratio = target.ratio.value if target and target.ratio else None
-    gap = None if ratio is None else max(0.0, 1 - ratio)
-    opened, there = ([open_run(record, case, counts) for record in side] for side in (records, baseline))
-    runs = [run for run in opened if run is not None]
-    if not runs or len(runs) < len(opened):
+    counts = _what_counts(target, records)
+    runs = _open_runs(records, case, counts)
+    if not runs:
         if case.kind == MEASURE:
             return Explanation(reason="roofs have no steps; `flagbench report RECORD` shows them against the peaks")
         return Explanation(reason="a record has no evidence of steps")
-    # Without a ratio it is work of another kind, whose times per step say nothing of this run's.
-    others = [run for run in there if run is not None and ratio is not None]
-    agree = steady(runs) and (not others or steady(others))
-    other = Other(others, result.conditions, agree, reachable(records[0], case, claims))
-    waits = _published_costs(result) if result.against.kind == "claim" else {}
+    ratio = None
+    if target is not None and target.ratio is not None:
+        ratio = target.ratio.value
+    baseline_runs: list[ExplainedRun] = []
+    if (
+        ratio is not None
+    ):  # without a ratio it is work of another kind, whose times per step say nothing of this run's
+        baseline_runs = _open_some(baseline, case, counts)
+    both_steady = steady(runs) and (not baseline_runs or steady(baseline_runs))
+    comparison = Other(baseline_runs, result.conditions, both_steady, reachable(records[0], case, claims))
+    attribution = _attribute(runs, comparison, _costs_of_row(result, counts), ratio)
+    causes = sorted(attribution.causes, key=lambda cause: -(cause.time or 0.0))
+    return Explanation(
+        metric=None if target is None else target.held_by,
+        ratio=ratio,
+        gap=_gap(ratio),
+        causes=tuple(causes),
+        unexplained=attribution.unexplained,
+        reason=_reason(result, target, _gap(ratio)),
+        machine=judge_machine(records, case, baseline if baseline_runs else (), claims),
+    )
 
-    causes, unmeasured = [], []
-    lost = gap if gap is not None and gap > SLOW else None  # None: shares are of the run's own time
-    left = 1.0 if lost is None else lost  # what is measured directly comes first, and takes its part
+
+def _what_counts(target: MetricResult | None, records: Sequence[Record]) -> str:
+    """What the explained rate counts; without one, the most that all records measured."""
+    if target is not None:
+        return _counts(target.held_by)
+    if all(record.metric("p_whole") for record in records):
+        return WHOLE
+    return LOOP
+
+
+def _open_runs(records: Sequence[Record], case: Case, counts: str) -> list[ExplainedRun]:
+    """The records as runs; empty if one of them has no evidence of a window."""
+    runs = _open_some(records, case, counts)
+    if len(runs) < len(records):
+        return []
+    return runs
+
+
+def _open_some(records: Sequence[Record], case: Case, counts: str) -> list[ExplainedRun]:
+    """The records that have evidence of a window, as runs."""
+    runs = []
+    for record in records:
+        run = open_run(record, case, counts)
+        if run is not None:
+            runs.append(run)
+    return runs
+
+
+def _gap(ratio: float | None) -> float | None:
+    """The share of its time that a run would have to save."""
+    if ratio is None:
+        return None
+    return max(0.0, 1 - ratio)
+
+
+class _Attribution(NamedTuple):
+    """The causes of a run's time or gap, and the share of the gap that they leave; None without a gap."""
+
+    causes: list[Cause]
+    unexplained: float | None
+
+
+def _attribute(
+    runs: Sequence[ExplainedRun], comparison: Other, published: Mapping[str, float], ratio: float | None
+) -> _Attribution:
+    """Share out the gap of runs, or their time where there is no gap, among the causes.
+
+    Args:
+        runs: the runs to explain.
+        comparison: what they are compared with.
+        published: what each cause costs a published row, as a share of its time, by the cause's name.
+        ratio: of the explained rate to the expected one; None if it has none.
+    """
+    gap = _gap(ratio)
+    if gap is not None and gap <= SLOW:
+        gap = None
+    remaining = 1.0
+    if gap is not None:
+        remaining = gap
+    causes = []
+    unmeasured: list[tuple[Kind, str]] = []
+    # In the order of CAUSES: what is measured directly comes first, and takes its part.
     for kind in CAUSES:
-        costs = _find(kind, runs, other)
+        costs = _find(kind, runs, comparison)
         if any(cost.seconds is None for _, cost in costs):
             unmeasured.append((kind, costs[0][1].seen))
             continue
-        elsewhere = waits.get((kind.name, counts), 0.0)
-        if other.runs:
-            elsewhere = _share(_find(kind, other.runs, other), len(other.runs))
-        share = min(left, _share(costs, len(runs)) - elsewhere * (ratio or 0.0))
-        if share >= LEAST:
-            left -= share
-            seen = max(costs, key=lambda found: found[1].seconds or 0.0)[1].seen
-            causes.append(_cause(kind, share, share / lost if lost else None, seen))
-    unexplained = left / lost if lost else None
-    if lost is None or left >= LEAST:
-        rest = None if lost is None else left
-        causes += [_cause(kind, rest, unexplained, seen, at_most=True) for kind, seen in unmeasured]
-    return Explanation(
-        metric=target.held_by if target else None,
-        ratio=ratio,
-        gap=gap,
-        causes=tuple(sorted(causes, key=lambda cause: -(cause.time or 0.0))),
-        unexplained=unexplained,
-        reason=_reason(result, target, gap),
-        machine=judge_machine(records, case, baseline if others else (), claims),
-    )
+        expected = published.get(kind.name, 0.0)
+        if comparison.runs:
+            expected = _share(_find(kind, comparison.runs, comparison), len(comparison.runs))
+        share = min(remaining, _share(costs, len(runs)) - expected * (ratio or 0.0))
+        if share < LEAST:
+            continue
+        remaining -= share
+        largest = max((cost for _, cost in costs), key=lambda cost: cost.seconds or 0.0)
+        causes.append(_cause(kind, share, _of_gap(share, gap), largest.seen))
+    unexplained = _of_gap(remaining, gap)
+    if gap is not None and remaining < LEAST:
+        return _Attribution(causes, unexplained)
+    most = remaining if gap is not None else None
+    for kind, clause in unmeasured:
+        causes.append(_cause(kind, most, unexplained, clause, at_most=True))
+    return _Attribution(causes, unexplained)
+
+
+def _of_gap(share: float, gap: float | None) -> float | None:
+    """A share of the time as a share of the gap; None without a gap."""
+    if gap is None:
+        return None
+    return share / gap
 
 
 def _cause(kind: Kind, time: float | None, gap: float | None, seen: str, *, at_most: bool = False) -> Cause:
     return Cause(name=kind.name, title=kind.title, time=time, gap=gap, at_most=at_most, seen=seen, action=kind.action)
 
 
-def _find(kind: Kind, runs: Sequence[ExplainedRun], other: Other) -> list[tuple[ExplainedRun, Cost]]:
-    """What a cause cost each of the runs that it was found in."""
-    return [(run, cost) for run in runs if (cost := kind.find(run, other))]
+def _find(kind: Kind, runs: Sequence[ExplainedRun], comparison: Other) -> list[tuple[ExplainedRun, Cost]]:
+    """The runs in which a cause was at work, each with what it cost."""
+    costs = []
+    for run in runs:
+        cost = kind.find(run, comparison)
+        if cost is not None:
+            costs.append((run, cost))
+    return costs
 
 
 def _share(costs: Sequence[tuple[ExplainedRun, Cost]], runs: int) -> float:
@@ -164,45 +241,68 @@ def _share(costs: Sequence[tuple[ExplainedRun, Cost]], runs: int) -> float:
 
 def _reason(result: VerifyResult, target: MetricResult | None, gap: float | None) -> str | None:
     if result.verdict is Verdict.INVALID:
-        what = f"{result.outcome}, so there is no gap"
-        return f"{what}; shares are of the run's own time, if its evidence is true"
+        return f"{result.outcome}, so there is no gap; shares are of the run's own time, if its evidence is true"
     if target is None:
         return f"no rate has a ratio to the {result.against.kind}'s, so shares are of the run's own time"
     if gap is not None and gap <= SLOW and target.ratio is not None:
-        found = f"{target.held_by} is at {target.ratio.value:.3f} of the {result.against.kind}'s"
-        return f"{found}, so there is no gap, and shares are of the run's own time"
+        ratio = f"{target.held_by} is at {target.ratio.value:.3f} of the {result.against.kind}'s"
+        return f"{ratio}, so there is no gap, and shares are of the run's own time"
     return None
 
 
 def _target(result: VerifyResult) -> MetricResult | None:
     """The rate to explain: of the slow ones, that which counts most of the time, else the gate or another rate."""
-    rates = [m for m in result.metrics if m.ratio is not None and m.held_by.startswith(_RATES)]
-    if any(c.name == "devices" and c.forbids for c in result.differing):  # eight devices say nothing of one's time
-        rates = [m for m in rates if "per_device" in m.held_by]
-    order = (WHOLE, LOOP, CORE)
-    slow = [m for m in rates if m.ratio is not None and 1 - m.ratio.value > SLOW]
-    found = sorted(slow, key=lambda m: order.index(_counts(m.held_by)))
-    gate = [m for m in rates if result.gate in (m.name, m.held_by)]
-    return next(iter((*found, *gate, *rates)), None)
+    # Eight devices say nothing of one's time.
+    per_device = any(condition.name == "devices" and condition.forbids for condition in result.differing)
+    rates = []
+    slow = []
+    for metric in result.metrics:
+        if metric.ratio is None or not metric.held_by.startswith(_RATES):
+            continue
+        if per_device and "per_device" not in metric.held_by:
+            continue
+        rates.append(metric)
+        if 1 - metric.ratio.value > SLOW:
+            slow.append(metric)
+    if slow:
+        order = (WHOLE, LOOP, CORE)
+        return min(slow, key=lambda metric: order.index(_counts(metric.held_by)))
+    for metric in rates:
+        if result.gate in (metric.name, metric.held_by):
+            return metric
+    if rates:
+        return rates[0]
+    return None
 
 
 def _counts(name: str) -> str:
     """What a rate counts, by its name."""
-    return WHOLE if "whole" in name else CORE if "core" in name else LOOP
+    if "whole" in name:
+        return WHOLE
+    if "core" in name:
+        return CORE
+    return LOOP
 
 
-def _published_costs(result: VerifyResult) -> Mapping[tuple[str, str], float]:
-    """What a row's own rates say of its data waits and evaluations, as shares of what each rate counts."""
+def _costs_of_row(result: VerifyResult, counts: str) -> Mapping[str, float]:
+    """What the rates of a published row say of its data waits and evaluations, as shares of the time that counts."""
+    if result.against.kind != "claim":
+        return {}
     rates: dict[str, float] = {}
     for metric in result.metrics:
         if metric.held_by.startswith(_RATES) and metric.expected.value > 0 and "per_device" not in metric.name:
             rates.setdefault(_counts(metric.name), metric.expected.value)
-    core, loop, whole = (rates.get(name) for name in (CORE, LOOP, WHOLE))
-    found: dict[tuple[str, str], float] = {}
-    if core and loop:
-        found["data_wait", LOOP] = max(0.0, 1 - loop / core)
-        if whole:
-            found["data_wait", WHOLE] = found["data_wait", LOOP] * whole / loop
-    if loop and whole:
-        found["evaluation", WHOLE] = max(0.0, 1 - whole / loop)
-    return found
+    core, loop, whole = rates.get(CORE), rates.get(LOOP), rates.get(WHOLE)
+    if loop is None:
+        return {}
+    costs: dict[str, float] = {}
+    if core is not None and counts != CORE:
+        costs["data_wait"] = max(0.0, 1 - loop / core)
+    if counts != WHOLE:
+        return costs
+    if whole is None:
+        return {}
+    if "data_wait" in costs:
+        costs["data_wait"] *= whole / loop
+    costs["evaluation"] = max(0.0, 1 - whole / loop)
+    return costs

@@ -54,29 +54,31 @@ class Expected(Struct, frozen=True):
 def expected_of_claim(claim: Claim, case: Case) -> list[Expected]:
     """The published values of a row, which are taken as exact."""
     specs = {spec.name: spec for spec in case.metrics}
-    published = [(specs[metric.name], metric) for metric in claim.metrics]
-    return [Expected(spec, Estimate(metric.value, runs=0), metric.unit, spec.scope) for spec, metric in published]
+    values = []
+    for metric in claim.metrics:
+        spec = specs[metric.name]
+        values.append(Expected(spec, Estimate(metric.value, runs=0), metric.unit, spec.scope))
+    return values
 
 
 def expected_of_baseline(records: Sequence[Record], case: Case, terms: Terms) -> list[Expected]:
     """What the runs of a baseline measured; a metric that the case does not know has no better direction."""
-    known = ((case.metric(metric.name), common(records, metric.name)) for metric in records[0].metrics)
-    return [
-        Expected(
-            spec,
-            estimate(found, terms.prior(spec.name), session=session_of(records, spec)),
-            found[0].unit,
-            found[0].scope,
-            tuple(records),
-        )
-        for spec, found in known
-        if spec and found
-    ]
+    values = []
+    for metric in records[0].metrics:
+        spec = case.metric(metric.name)
+        metrics = common(records, metric.name)
+        if spec is None or not metrics:
+            continue
+        mean = estimate(metrics, terms.prior(spec.name), session=session_of(records, spec))
+        values.append(Expected(spec, mean, metrics[0].unit, metrics[0].scope, tuple(records)))
+    return values
 
 
 def session_of(records: Sequence[Record], spec: MetricSpec | Metric) -> float:
     """As `session_share`, for a metric: only speeds differ between sessions."""
-    return session_share(records) if is_speed(spec) else 0.0
+    if not is_speed(spec):
+        return 0.0
+    return session_share(records)
 
 
 def candidates(spec: MetricSpec, against: Against) -> tuple[str, ...]:
@@ -99,9 +101,7 @@ def compare_metric(
     A published value depends on some of the conditions; a baseline's metrics depend on all of them.
     """
     spec = expected.spec
-    names = candidates(spec, against)
-    name = next((name for name in names if common(records, name)), names[-1])
-    found = common(records, name)
+    name, metrics = _measured_metric(records, candidates(spec, against))
     result = MetricResult(
         name=spec.name,
         held_by=name,
@@ -110,54 +110,94 @@ def compare_metric(
         expected=expected.estimate,
         reason=_absent(records, name),
     )
-    if not found:
+    if not metrics:
         return Compared(spec=spec, result=result, runs=())
     prior, session = terms.prior(name), session_of(records, spec)
-    measured = estimate(found, prior, session=session)
-    baseline = common(expected.records, name)
-    sides: list[SessionRuns] = []
-    why = [*differing_conditions(case, against, conditions, spec, name)]
-    other = next((m for m in found if (m.unit, m.scope) != (expected.unit, expected.scope)), None)
-    difference = quotient = strict = None
-    if other is not None:
-        here, there = f"{other.unit} per {other.scope}", f"{expected.unit} per {expected.scope}"
-        why.append(f"{name} is in {here} here, in {there} {against.side}")
-    elif all(c.agreement is Agreement.EQUAL for c in conditions if c.name in case.shapes):
-        # A fraction of the speed of other work would be quoted all the same.
-        difference = measured.value - expected.estimate.value
-        if spec.unit != "fraction" or is_speed(spec):  # half the accuracy is not half as good
-            quotient = ratio(measured, expected.estimate, spec.better)
-            if terms.level > LEVEL:
-                strict = ratio(estimate(found, prior, terms.level, session), expected.estimate, spec.better)
-    if not why and name == spec.held_by and is_speed(spec) and (partial := partial_batches(records, name)):
-        why, quotient, difference = [partial], None, None
-    if not why and baseline and quotient is not None and is_speed(spec):
-        sides = rates_by_session(records, expected.records, name, spec.better)
-        quotient = ratio_of_sides(found, baseline, sides, terms)
-    result = replace(
-        result,
-        measured=measured,
-        slowest_device=slowest_device(found),
-        ratio=quotient,
-        difference=difference,
-        comparable=not why,
-        reason="; ".join(why),
-    )
-    return Compared(
+    measured = estimate(metrics, prior, session=session)
+    compared = Compared(
         spec=spec,
-        result=result,
-        runs=tuple(found),
+        result=replace(result, measured=measured, slowest_device=slowest_device(metrics)),
+        runs=tuple(metrics),
         session=session,
-        strict=strict,
-        baseline=tuple(baseline),
-        sides=tuple(sides),
+        baseline=tuple(common(expected.records, name)),
     )
+    problems = list(differing_conditions(case, against, conditions, spec, name))
+    unit_problem = _other_unit(metrics, expected, against)
+    if unit_problem is not None:
+        return _with_ratio(compared, [*problems, unit_problem])
+    if not problems and name == spec.held_by and is_speed(spec):
+        batch_problem = partial_batches(records, name)
+        if batch_problem is not None:
+            return _with_ratio(compared, [batch_problem])
+    if not _has_equal_shapes(case, conditions):
+        # A fraction of the speed of other work would be quoted all the same.
+        return _with_ratio(compared, problems)
+
+    difference = measured.value - expected.estimate.value
+    if spec.unit == "fraction" and not is_speed(spec):  # half the accuracy is not half as good
+        return _with_ratio(compared, problems, difference)
+    to_expected = ratio(measured, expected.estimate, spec.better)
+    if terms.level > LEVEL:
+        strict_estimate = estimate(metrics, prior, terms.level, session)
+        compared = replace(compared, strict=ratio(strict_estimate, expected.estimate, spec.better))
+    if not problems and compared.baseline and to_expected is not None and is_speed(spec):
+        sides = rates_by_session(records, expected.records, name, spec.better)
+        compared = replace(compared, sides=tuple(sides))
+        to_expected = ratio_of_sides(metrics, compared.baseline, sides, terms)
+    return _with_ratio(compared, problems, difference, to_expected)
+
+
+def _measured_metric(records: Sequence[Record], names: Sequence[str]) -> tuple[str, list[Metric]]:
+    """The first of the names that all records have, and the metric of each; the last name and none without one."""
+    for name in names:
+        metrics = common(records, name)
+        if metrics:
+            return name, metrics
+    return names[-1], []
+
+
+def _other_unit(metrics: Sequence[Metric], expected: Expected, against: Against) -> str | None:
+    """That a metric was measured in another unit or scope than the expected one."""
+    for metric in metrics:
+        if (metric.unit, metric.scope) != (expected.unit, expected.scope):
+            return (
+                f"{metric.name} is in {metric.unit} per {metric.scope} here, in {expected.unit} per {expected.scope} "
+                f"{against.side}"
+            )
+    return None
+
+
+def _has_equal_shapes(case: Case, conditions: Sequence[ConditionResult]) -> bool:
+    """Whether the model and the shapes of its batches are equal on both sides."""
+    for condition in conditions:
+        if condition.name in case.shapes and condition.agreement is not Agreement.EQUAL:
+            return False
+    return True
+
+
+def _with_ratio(
+    compared: Compared, problems: Sequence[str], difference: float | None = None, to_expected: Ratio | None = None
+) -> Compared:
+    """A comparison with its numbers; `problems`: why it is not comparable, if it is not."""
+    result = replace(
+        compared.result,
+        ratio=to_expected,
+        difference=difference,
+        comparable=not problems,
+        reason="; ".join(problems),
+    )
+    return replace(compared, result=result)
 
 
 def _absent(records: Sequence[Record], name: str) -> str:
     """That a metric was not measured, and why, if a record says so."""
-    reasons = (each.quality.absent.get(name.removesuffix("_mean")) for each in records if each.quality is not None)
-    return ": ".join([f"{name} was not measured", *filter(None, reasons)][:2])
+    for record in records:
+        if record.quality is None:
+            continue
+        reason = record.quality.absent.get(name.removesuffix("_mean"))
+        if reason:
+            return f"{name} was not measured: {reason}"
+    return f"{name} was not measured"
 
 
 def differing_conditions(
@@ -186,41 +226,50 @@ def partial_batches(records: Sequence[Record], name: str) -> str | None:
 
 
 def rates_by_session(
-    records: Sequence[Record], others: Sequence[Record], name: str, better: str
+    records: Sequence[Record], baseline: Sequence[Record], name: str, better: str
 ) -> list[SessionRuns]:
     """A metric that all records have, by session and side; the sides change places where `better` is `lower`.
 
     What is not a speed does not differ between sessions: all are of one.
     """
-    here, there = common(records, name), common(others, name)
-    places = [([*range(len(here))], [*range(len(there))])]
-    if is_speed(here[0]):
-        places = sessions_of_sides(records, others)
-    found = []
-    for mine, theirs in places:
+    metrics, baseline_metrics = common(records, name), common(baseline, name)
+    if is_speed(metrics[0]):
+        places = sessions_of_sides(records, baseline)
+    else:
+        places = [(list(range(len(metrics))), list(range(len(baseline_metrics))))]
+    sessions = []
+    for places_of_runs, places_of_baseline in places:
         session = SessionRuns(
-            [float(here[place].value) for place in mine], [float(there[place].value) for place in theirs]
+            rates([metrics[place] for place in places_of_runs]),
+            rates([baseline_metrics[place] for place in places_of_baseline]),
         )
         if better == "lower":
-            session = SessionRuns(session.there, session.here)
-        found.append(session)
-    return found
+            session = SessionRuns(session.baseline, session.measured)
+        sessions.append(session)
+    return sessions
 
 
 def ratio_of_sides(
-    here: Sequence[Metric], there: Sequence[Metric], sides: Sequence[SessionRuns], terms: Terms = STANDARD
+    metrics: Sequence[Metric], baseline: Sequence[Metric], sides: Sequence[SessionRuns], terms: Terms = STANDARD
 ) -> Ratio | None:
     """The runs of one side over those of the other, above 1 is better; None where a value is not positive.
 
     `sides`: the values of both, by session.
     """
-    if not all(0 < value < math.inf for value in (*rates(here), *rates(there))):
-        return None
-    # The half-width, relative, that the windows of the runs give their means.
-    widths = ([width / m.value for width, m in zip(half_widths(side), side, strict=True)] for side in (here, there))
-    least = math.hypot(*(math.hypot(*side) / len(side) for side in widths))
-    found = compare_sides(sides, least=least, prior=terms.prior(here[0].name))
-    return Ratio(found.ratio, found.interval, found.method)
+    for rate in (*rates(metrics), *rates(baseline)):
+        if not 0 < rate < math.inf:
+            return None
+    least = math.hypot(_half_width_of_mean(metrics), _half_width_of_mean(baseline))
+    sides_ratio = compare_sides(sides, least=least, prior=terms.prior(metrics[0].name))
+    return Ratio(sides_ratio.ratio, sides_ratio.interval, sides_ratio.method)
+
+
+def _half_width_of_mean(metrics: Sequence[Metric]) -> float:
+    """The half-width, relative, that the windows of runs give their mean."""
+    widths = []
+    for width, metric in zip(half_widths(metrics), metrics, strict=True):
+        widths.append(width / metric.value)
+    return math.hypot(*widths) / len(widths)
 
 
 def rates(metrics: Sequence[Metric]) -> list[float]:
@@ -230,8 +279,13 @@ def rates(metrics: Sequence[Metric]) -> list[float]:
 
 def common(records: Sequence[Record], name: str) -> list[Metric]:
     """A metric of each record; empty where a record lacks it."""
-    found = [metric for metric in (record.metric(name) for record in records) if metric is not None]
-    return found if len(found) == len(records) else []
+    metrics = []
+    for record in records:
+        metric = record.metric(name)
+        if metric is None:
+            return []
+        metrics.append(metric)
+    return metrics
 
 
 def estimate(
@@ -246,30 +300,39 @@ def estimate(
         prior, level, session: as for `over_runs`.
     """
     runs = len(metrics)
-    values = [float(metric.value) for metric in metrics]
-    found = None
+    values = rates(metrics)
+    over = None
     if 2 * len(without_interval(metrics)) <= runs:
-        found = over_runs(values, half_widths(metrics), prior, level, session)
-    if found is None:
+        over = over_runs(values, half_widths(metrics), prior, level, session)
+    if over is None:
         return Estimate(math.fsum(values) / runs, runs)
-    return Estimate(found.value, runs, found.interval, found.method)
+    return Estimate(over.value, runs, over.interval, over.method)
 
 
 def without_interval(metrics: Sequence[Metric]) -> list[int]:
     """The places of the runs whose window was refused; of fewer than five runs, also of those without a window."""
     few = len(metrics) < RUNS_FOR_STUDENT
-    return [place for place, metric in enumerate(metrics) if metric.ci95 is None and (metric.ci_reason or few)]
+    places = []
+    for place, metric in enumerate(metrics):
+        if metric.ci95 is None and (metric.ci_reason or few):
+            places.append(place)
+    return places
 
 
 def half_widths(metrics: Sequence[Metric]) -> list[float]:
     """The half-width of the interval within each run, the wider side of it; 0 for a run without one."""
-    ends = [(metric.value, *(metric.ci95 or (metric.value, metric.value))) for metric in metrics]
-    return [max(value - low, high - value) for value, low, high in ends]
+    widths = []
+    for metric in metrics:
+        low, high = metric.ci95 or (metric.value, metric.value)
+        widths.append(max(metric.value - low, high - metric.value))
+    return widths
 
 
 def ratio(measured: Estimate, expected: Estimate, better: str) -> Ratio | None:
     """Measured over expected, or its inverse where `better` is `lower`: above 1 is always better."""
-    return quotient(expected, measured) if better == "lower" else quotient(measured, expected)
+    if better == "lower":
+        return quotient(expected, measured)
+    return quotient(measured, expected)
 
 
 def quotient(top: Estimate, bottom: Estimate) -> Ratio | None:
@@ -277,12 +340,17 @@ def quotient(top: Estimate, bottom: Estimate) -> Ratio | None:
 
     The interval is the conservative one, lowest over highest to highest over lowest.
     """
-    if bottom.value <= 0 or not math.isfinite(value := top.value / bottom.value):
+    if bottom.value <= 0:
         return None
-    above, below = top.ends, bottom.ends
-    if above is None or below is None or below[0] <= 0:
+    value = top.value / bottom.value
+    if not math.isfinite(value):
+        return None
+    if top.ends is None or bottom.ends is None or bottom.ends[0] <= 0:
         return Ratio(value)
-    corners = [a / b for a in above for b in below]
-    if not all(map(math.isfinite, corners)):
+    corners = []
+    for numerator in top.ends:
+        for denominator in bottom.ends:
+            corners.append(numerator / denominator)
+    if not all(math.isfinite(corner) for corner in corners):
         return Ratio(value)
     return Ratio(value, (min(corners), max(corners)), top.ci_method or bottom.ci_method)

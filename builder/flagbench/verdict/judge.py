@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from flagbench.console.terminal import brief
+from flagbench.manifests.rows import Anomaly
 from flagbench.records.model import Metric, Record
 from flagbench.verdict.claim_limits import HIGH, LOW, classify, is_speed
 from flagbench.verdict.conditions import gate_spec
@@ -40,54 +42,108 @@ _SLOWER = (Verdict.SLOWER, Verdict.SAME)
 """Verdicts that a slower baseline would not have given: a doubt about the baseline takes them away."""
 
 
+class _Judgement(NamedTuple):
+    """The verdict of the whole and its reason, before what is known of the evidence is taken into account."""
+
+    verdict: Verdict
+    reason: str
+    metrics: tuple[MetricResult, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """The findings that the verdict rests on."""
+    ended: EarlyEnd | None = None
+
+
 def judge(verification: Verification, findings: Findings, terms: Terms) -> VerifyResult:
     """The verdict of the whole: that of the gate metric, unless a record is invalid or has no evidence."""
-    case, against = verification.case, verification.against
-    subjects = verification.subjects
-    metrics: tuple[MetricResult, ...] = ()
-    used: list[Finding] = [*findings.invalid]
-    ended: EarlyEnd | None = None
     if findings.invalid:
-        first = findings.invalid[0].record
-        status = next(subject.record.status for subject in subjects if subject.record.record_id == first)
-        ended = early_end(status.state, status.exit_code)
-        found = "; ".join(each.message for each in findings.invalid if each.record == first)
-        verdict, reason = Verdict.INVALID, f"record {first}: {found}"
+        judgement = _judge_invalid(verification, findings)
     else:
-        judgements = [_judged(each, verification, findings, terms) for each in verification.metrics]
-        metrics = tuple(metric for metric, _ in judgements)
-        gate = next((metric for metric in metrics if metric.name == case.gate), None)
-        if gate is None:
-            verdict, reason = Verdict.NOT_COMPARABLE, _without_gate(verification, metrics)
-        else:
-            verdict, reason = gate.verdict or Verdict.INCONCLUSIVE, gate.reason
-            if gate.verdict is None:  # not every record has the gate metric, as far as this version can compute it
-                other = [*differing_conditions(case, against, verification.conditions, gate_spec(case), gate.held_by)]
-                verdict = Verdict.NOT_COMPARABLE if other else verdict
-                reason = "; ".join([reason, *other])
-            used += [each for metric, doubts in judgements if metric is gate for each in doubts]
-    judged = verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE)
-    without = next(filter(None, map(no_evidence, (*subjects, *verification.baseline))), None)
-    if without is not None and verdict is not Verdict.INVALID:
-        either = f"; it is not comparable either: {reason}" if verdict is Verdict.NOT_COMPARABLE else ""
-        verdict, reason = Verdict.INCONCLUSIVE, without + either
-        metrics = tuple(map(_unproven, metrics))
-    claim = verification.claim
-    shown = {metric.name for metric in metrics} | {condition.name for condition in verification.conditions}
+        judgement = _judge_metrics(verification, findings, terms)
+    qualifiers: tuple[Finding, ...] = ()
+    if judgement.verdict not in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
+        qualifiers = findings.qualifiers
+    if judgement.verdict is not Verdict.INVALID:
+        judgement = _require_evidence(judgement, verification)
+    not_compared: list[str] = []
+    for subject in verification.subjects:
+        not_compared.extend(subject.not_compared)
     return VerifyResult(
-        verdict=verdict,
-        qualifiers=tuple(each.message for each in findings.qualifiers) if judged else (),
-        reason=reason,
-        gate=case.gate,
-        against=against,
-        records=tuple(subject.record.record_id for subject in subjects),
-        metrics=metrics,
+        verdict=judgement.verdict,
+        qualifiers=tuple(finding.message for finding in qualifiers),
+        reason=judgement.reason,
+        gate=verification.case.gate,
+        against=verification.against,
+        records=tuple(subject.record.record_id for subject in verification.subjects),
+        metrics=judgement.metrics,
         conditions=verification.conditions,
-        anomalies=tuple(a for a in claim.anomalies if metrics and a.field in shown) if claim is not None else (),
-        not_compared=tuple(dict.fromkeys(name for subject in subjects for name in subject.not_compared)),
-        findings=(*used, *(findings.qualifiers if judged else ())),
+        anomalies=_anomalies(verification, judgement.metrics),
+        not_compared=tuple(dict.fromkeys(not_compared)),
+        findings=(*judgement.findings, *qualifiers),
+        ended=judgement.ended,
+    )
+
+
+def _judge_invalid(verification: Verification, findings: Findings) -> _Judgement:
+    """INVALID, with all that was found in the first record that is."""
+    record_id = findings.invalid[0].record
+    messages = [finding.message for finding in findings.invalid if finding.record == record_id]
+    ended = None
+    for subject in verification.subjects:
+        if subject.record.record_id == record_id:
+            ended = early_end(subject.record.status.state, subject.record.status.exit_code)
+            break
+    return _Judgement(
+        Verdict.INVALID,
+        reason=f"record {record_id}: {'; '.join(messages)}",
+        findings=findings.invalid,
         ended=ended,
     )
+
+
+def _judge_metrics(verification: Verification, findings: Findings, terms: Terms) -> _Judgement:
+    """The verdict of the gate metric; NOT_COMPARABLE without one."""
+    metrics = []
+    gate: MetricResult | None = None
+    gate_doubts: tuple[Finding, ...] = ()
+    for compared in verification.metrics:
+        metric, doubts = _judge_metric(compared, verification, findings, terms)
+        metrics.append(metric)
+        if gate is None and metric.name == verification.case.gate:
+            gate, gate_doubts = metric, doubts
+    if gate is None:
+        reason = _reason_without_gate(verification, metrics)
+        return _Judgement(Verdict.NOT_COMPARABLE, reason, tuple(metrics))
+    if gate.verdict is not None:
+        return _Judgement(gate.verdict, gate.reason, tuple(metrics), gate_doubts)
+    # Not every record has the gate metric, or this version cannot compute it.
+    spec = gate_spec(verification.case)
+    differing = list(
+        differing_conditions(verification.case, verification.against, verification.conditions, spec, gate.held_by)
+    )
+    verdict = Verdict.NOT_COMPARABLE if differing else Verdict.INCONCLUSIVE
+    return _Judgement(verdict, "; ".join([gate.reason, *differing]), tuple(metrics), gate_doubts)
+
+
+def _require_evidence(judgement: _Judgement, verification: Verification) -> _Judgement:
+    """The judgement as it is if all records have evidence; else INCONCLUSIVE."""
+    for subject in (*verification.subjects, *verification.baseline):
+        reason = no_evidence(subject)
+        if reason is None:
+            continue
+        if judgement.verdict is Verdict.NOT_COMPARABLE:
+            reason = f"{reason}; it is not comparable either: {judgement.reason}"
+        metrics = tuple(_without_proof(metric) for metric in judgement.metrics)
+        return judgement._replace(verdict=Verdict.INCONCLUSIVE, reason=reason, metrics=metrics)
+    return judgement
+
+
+def _anomalies(verification: Verification, metrics: Sequence[MetricResult]) -> tuple[Anomaly, ...]:
+    """The anomalies of a claim in the metrics and conditions that were compared."""
+    if verification.claim is None or not metrics:
+        return ()
+    compared = {metric.name for metric in metrics}
+    compared.update(condition.name for condition in verification.conditions)
+    return tuple(anomaly for anomaly in verification.claim.anomalies if anomaly.field in compared)
 
 
 def judge_reference(
@@ -132,137 +188,173 @@ def no_evidence(subject: Subject) -> str | None:
     )
 
 
-def _unproven(metric: MetricResult) -> MetricResult:
+def _without_proof(metric: MetricResult) -> MetricResult:
     """A comparison of numbers that cannot be checked, which gives no verdict."""
     if metric.verdict in (None, Verdict.INVALID, Verdict.NOT_COMPARABLE):
         return metric
     return replace(metric, verdict=Verdict.INCONCLUSIVE, reason=f"no evidence; {metric.reason}")
 
 
-def _without_gate(verification: Verification, metrics: Sequence[MetricResult]) -> str:
-    """Why there is no verdict on speed, and what else can be held."""
-    comparable = ", ".join(m.name for m in metrics if m.comparable)
-    # Nothing differs of a metric that was not measured, so its own reason says more than a condition would.
-    others = [f"{m.name} cannot be compared: {m.reason}" for m in metrics if not m.comparable]
-    found = [f"comparable here: {comparable}"] if comparable else []
-    gate, kind = verification.case.gate, verification.against.kind
-    return "; ".join([f"the {kind} publishes no {gate}, so there is no verdict on speed", *found, *others])
+def _reason_without_gate(verification: Verification, metrics: Sequence[MetricResult]) -> str:
+    """Why there is no verdict on speed, and which other metrics can be compared."""
+    kind = verification.against.kind
+    clauses = [f"the {kind} publishes no {verification.case.gate}, so there is no verdict on speed"]
+    comparable = [metric.name for metric in metrics if metric.comparable]
+    if comparable:
+        clauses.append(f"comparable here: {', '.join(comparable)}")
+    for metric in metrics:
+        # Nothing differs of a metric that was not measured, so its own reason says more than a condition would.
+        if not metric.comparable:
+            clauses.append(f"{metric.name} cannot be compared: {metric.reason}")
+    return "; ".join(clauses)
 
 
-def _judged(
+def _judge_metric(
     compared: Compared, verification: Verification, findings: Findings, terms: Terms
 ) -> tuple[MetricResult, tuple[Finding, ...]]:
     """A metric with its verdict, INCONCLUSIVE with the reasons if doubts take that away, and these doubts."""
-    result = compared.result
+    metric = compared.result
     if not compared.runs:
-        return result, ()
-    if not result.comparable:
-        return replace(result, verdict=Verdict.NOT_COMPARABLE if is_speed(compared.spec) else None), ()
-    result = _fast_enough(compared, verification, terms)
-    runs, baseline = findings.doubts[result.name]
-    mine = runs if result.verdict in _ENOUGH else ()
-    others = baseline if result.verdict in _SLOWER else ()
-    if not mine and not others:
-        return result, ()
-    why = [each.message for each in mine] + [f"the baseline: {each.message}" for each in others]
-    return replace(result, verdict=Verdict.INCONCLUSIVE, reason="; ".join([result.reason, *why])), (*mine, *others)
+        return metric, ()
+    if not metric.comparable:
+        if is_speed(compared.spec):
+            metric = replace(metric, verdict=Verdict.NOT_COMPARABLE)
+        return metric, ()
+    metric = _judge_speed(compared, verification, terms)
+    about_runs, about_baseline = findings.doubts[metric.name]
+    doubts: list[Finding] = []
+    clauses = [metric.reason]
+    if metric.verdict in _ENOUGH:
+        doubts.extend(about_runs)
+        clauses.extend(doubt.message for doubt in about_runs)
+    if metric.verdict in _SLOWER:
+        doubts.extend(about_baseline)
+        clauses.extend(f"the baseline: {doubt.message}" for doubt in about_baseline)
+    if not doubts:
+        return metric, ()
+    return replace(metric, verdict=Verdict.INCONCLUSIVE, reason="; ".join(clauses)), tuple(doubts)
 
 
-def _fast_enough(compared: Compared, verification: Verification, terms: Terms) -> MetricResult:
+def _judge_speed(compared: Compared, verification: Verification, terms: Terms) -> MetricResult:
     """A comparable metric with its verdict, and the numbers behind it."""
-    spec, result, against = compared.spec, compared.result, verification.against
-    name, measured = result.held_by, result.measured or Estimate(0.0, 0)
-    text = f"{name} {_with_runs(measured, result.unit)}, {against.kind} {_with_runs(result.expected)}"
+    spec, metric, against = compared.spec, compared.result, verification.against
+    name, measured = metric.held_by, metric.measured or Estimate(0.0, 0)
+    text = f"{name} {_with_runs(measured, metric.unit)}, {against.kind} {_with_runs(metric.expected)}"
     if not is_speed(spec):
         text = f"{text}: {spec.name} is not a speed, so the limits {LOW:.2f} to {HIGH:.2f} do not fit it"
-        return replace(result, reason=text)
-    if result.ratio is None:
+        return replace(metric, reason=text)
+    if metric.ratio is None:
         text = f"{text}: no ratio, a value is not positive or the model not published"
-        return replace(result, verdict=Verdict.INCONCLUSIVE, reason=text)
+        return replace(metric, verdict=Verdict.INCONCLUSIVE, reason=text)
     records = [subject.record for subject in verification.subjects]
     if compared.baseline:
-        others = [subject.record for subject in verification.baseline]
-        ratio, verdict, why = _against_baseline(result.ratio, compared, records, others, terms)
-        return replace(result, ratio=ratio, verdict=verdict, reason=f"{text}: ratio {ratio}, {why}")
-    text = f"{text}: ratio {result.ratio}, allowed {LOW:.2f} to {HIGH:.2f}"
+        baseline = [subject.record for subject in verification.baseline]
+        ratio, verdict, reason = _judge_against_baseline(metric.ratio, compared, records, baseline, terms)
+        return replace(metric, ratio=ratio, verdict=verdict, reason=f"{text}: ratio {ratio}, {reason}")
+    text = f"{text}: ratio {metric.ratio}, allowed {LOW:.2f} to {HIGH:.2f}"
     if name != candidates(spec, against)[0]:
         text = f"{text}; {name} itself is held, the record has no {spec.held_by}"
-    verdict, because = _against_claim(result.ratio, compared, records, terms)
-    return replace(result, verdict=verdict, reason=f"{text}; {because}" if because else text)
+    verdict, doubt = _judge_against_claim(metric.ratio, compared, records, terms)
+    if doubt is not None:
+        text = f"{text}; {doubt}"
+    return replace(metric, verdict=verdict, reason=text)
 
 
-def _against_claim(
-    value: Ratio, compared: Compared, records: Sequence[Record], terms: Terms
+def _judge_against_claim(
+    ratio: Ratio, compared: Compared, records: Sequence[Record], terms: Terms
 ) -> tuple[Verdict, str | None]:
     """The verdict on a ratio to a claim, and why it is inconclusive."""
-    verdict, runs = classify(value), compared.runs
+    verdict = classify(ratio)
     if verdict is not Verdict.INCONCLUSIVE:
-        if compared.strict is None or classify(compared.strict) is verdict:
+        strict = compared.strict
+        if strict is None or classify(strict) is verdict:
             return verdict, None
-        why = f"as it is looked at more than once, it has to hold at {terms.level:.2%}, where it is {compared.strict}"
-        return Verdict.INCONCLUSIVE, why
-    if value.ci95 is None:
-        return verdict, _unsettled(records, runs) or "a value is not positive, so there is no interval"
-
-    def further(*, apart: bool) -> int | None:
-        return further_runs(
-            lambda low, high: classify(Ratio(value.value, (value.value * low, value.value * high))) is not verdict,
-            rates(runs),
-            half_widths(runs),
-            terms.prior(runs[0].name),
-            session=compared.session,
-            apart=apart,
-        )
-
-    more = further(apart=False)
-    how = _further(more) if more else _further(further(apart=True), ", each in another session,")
-    return verdict, f"the interval crosses a limit; {how}"
+        reason = f"as it is looked at more than once, it has to hold at {terms.level:.2%}, where it is {strict}"
+        return Verdict.INCONCLUSIVE, reason
+    if ratio.ci95 is None:
+        reason = _why_no_interval(records, compared.runs) or "a value is not positive, so there is no interval"
+        return verdict, reason
+    more = _further_runs(ratio, compared, terms, apart=False)
+    if more is not None:
+        return verdict, f"the interval crosses a limit; {_further(more)}"
+    more = _further_runs(ratio, compared, terms, apart=True)
+    return verdict, f"the interval crosses a limit; {_further(more, ', each in another session,')}"
 
 
-def _against_baseline(
-    ratio: Ratio, compared: Compared, records: Sequence[Record], others: Sequence[Record], terms: Terms
+def _further_runs(ratio: Ratio, compared: Compared, terms: Terms, *, apart: bool) -> int | None:
+    """How many more runs would decide an inconclusive ratio; `apart`: each in a session of its own."""
+
+    def decided(low: float, high: float) -> bool:
+        interval = (ratio.value * low, ratio.value * high)
+        return classify(Ratio(ratio.value, interval)) is not Verdict.INCONCLUSIVE
+
+    return further_runs(
+        decided,
+        rates(compared.runs),
+        half_widths(compared.runs),
+        terms.prior(compared.runs[0].name),
+        session=compared.session,
+        apart=apart,
+    )
+
+
+def _judge_against_baseline(
+    ratio: Ratio, compared: Compared, records: Sequence[Record], baseline: Sequence[Record], terms: Terms
 ) -> tuple[Ratio, Verdict, str]:
     """The ratio to a baseline, the verdict on it, and why it is inconclusive or what it was decided by."""
-    for side, of, runs in (("", records, compared.runs), ("the baseline: ", others, compared.baseline)):
-        if why := _unsettled(of, runs):
-            return Ratio(ratio.value), Verdict.INCONCLUSIVE, f"{side}{why}"
+    reason = _why_no_interval(records, compared.runs)
+    if reason is not None:
+        return Ratio(ratio.value), Verdict.INCONCLUSIVE, reason
+    reason = _why_no_interval(baseline, compared.baseline)
+    if reason is not None:
+        return Ratio(ratio.value), Verdict.INCONCLUSIVE, f"the baseline: {reason}"
     assert ratio.ci95 is not None  # that of two sides has one
     outcome = side_outcome(ratio.ci95, terms.within)
-    why = _DECIDED_BY[outcome]
+    reason = _DECIDED_BY[outcome]
     if outcome is SideOutcome.INCONCLUSIVE:
-        further = further_each(compared.sides, within=terms.within, prior=terms.prior(compared.runs[0].name))
-        if further is None:
-            why = f"{why}; {_further(None, ' on each side')}"
-        else:
-            why = f"{why}; {_further(further.more, ' on each side', further.unit)}"
-        apart = not all(session.here and session.there for session in compared.sides)
-        if apart and (further is None or further.unit == "session"):
-            why = f"{why}; runs of both sides in one session may"
+        reason = f"{reason}; {_further_on_each_side(compared, terms)}"
     limits = f"{1 - terms.within:g} to {1 + terms.within:g} counts as the same"
-    return ratio, Verdict[outcome.name], f"{limits}; {why}"
+    return ratio, Verdict[outcome.name], f"{limits}; {reason}"
 
 
-def _unsettled(records: Sequence[Record], runs: Sequence[Metric]) -> str | None:
+def _further_on_each_side(compared: Compared, terms: Terms) -> str:
+    """How many more runs or sessions would decide, and whether runs in one session may."""
+    further = further_each(compared.sides, within=terms.within, prior=terms.prior(compared.runs[0].name))
+    if further is None:
+        advice = _further(None, " on each side")
+    else:
+        advice = _further(further.more, " on each side", further.unit)
+    share_all_sessions = all(session.measured and session.baseline for session in compared.sides)
+    if not share_all_sessions and (further is None or further.unit == "session"):
+        advice = f"{advice}; runs of both sides in one session may"
+    return advice
+
+
+def _why_no_interval(records: Sequence[Record], runs: Sequence[Metric]) -> str | None:
     """Why the windows of the runs give no interval, None if they do."""
     places = without_interval(runs)
     if 2 * len(places) <= len(runs):
         return None
-    why = runs[places[0]].ci_reason
-    if why is None:
-        why = f"its record has none, and {RUNS_FOR_STUDENT} runs would give one between them"
+    reason = runs[places[0]].ci_reason
+    if reason is None:
+        reason = f"its record has none, and {RUNS_FOR_STUDENT} runs would give one between them"
     if len(runs) == 1:
-        return f"one value, no interval: {why}"
-    return f"{len(places)} of {len(runs)} runs have no interval ({records[places[0]].record_id}: {why})"
+        return f"one value, no interval: {reason}"
+    return f"{len(places)} of {len(runs)} runs have no interval ({records[places[0]].record_id}: {reason})"
 
 
 def _further(more: int | None, where: str = "", unit: str = "run") -> str:
     if more is None:
         return f"{MOST_RUNS} runs{where} would probably not decide it"
-    return f"about {more} more {unit}{'s' if more > 1 else ''}{where} would decide"
+    if more > 1:
+        unit = f"{unit}s"
+    return f"about {more} more {unit}{where} would decide"
 
 
-def _with_runs(value: Estimate, unit: str = "") -> str:
+def _with_runs(estimate: Estimate, unit: str = "") -> str:
     """A measured value says how many runs it is of: one run knows least of how runs differ."""
-    if not value.runs:
-        return value.text()
-    return f"{value.text(unit)} ({'one run' if value.runs == 1 else f'{value.runs} runs'})"
+    if estimate.runs == 0:
+        return estimate.text()
+    if estimate.runs == 1:
+        return f"{estimate.text(unit)} (one run)"
+    return f"{estimate.text(unit)} ({estimate.runs} runs)"

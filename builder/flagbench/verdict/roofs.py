@@ -3,10 +3,11 @@ published rows or by its datasheet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from flagbench.manifests.model import Case
 from flagbench.manifests.rows import Claim
@@ -66,36 +67,12 @@ def judge_machine(
     """What the roofs of runs of one machine say, each the median of the runs; None if the first run has none."""
     if case.kind == MEASURE or not records[0].measurements:
         return None
-    product, best, bandwidth, reduce = short_roofs(str(records[0].conditions.get("precision")))
-    busbw = f"{reduce}_busbw"
-    if any(record.measurements for record in baseline):
-        found = ((name, _median(baseline, name)) for name in (best, bandwidth, busbw))
-        expected = {name: ExpectedRoof(value, "the baseline") for name, value in found if value}
-    else:
-        expected = dict(_published(records[0], case, claims))
-    roofs = []
-    # A publisher's mean is a metric of its own.
-    for names in ((f"{product}_mean", best), (f"{bandwidth}_mean", bandwidth), (f"{reduce}_mean", busbw)):
-        here = {name: value for name in names if (value := _median(records, name))}
-        if here:
-            name = next((name for name in here if name in expected), [*here][-1])
-            value, source = expected.get(name, (None, None))
-            roofs.append(
-                Roof(
-                    metric=name,
-                    here=here[name],
-                    unit="TFLOP/s" if product in name else "GB/s",
-                    expected=value,
-                    ratio=here[name] / value if value else None,
-                    source=source,
-                    slowest_device=slowest_device(_metrics(records, name)),
-                )
-            )
-    low = [roof for roof in roofs if (roof.ratio or 1) < LOW_ROOF]
-    slow = [f"{roof.metric} is {roof.ratio:.0%} of what is expected" for roof in low if _is_steady(records, roof)]
-    slow += dict.fromkeys(device for record in records for device in slow_devices(record))
-    if slow:
-        sound, reason = False, f"the machine is slow: {'; '.join(slow)}"
+    roofs = _compare_roofs(records, case, baseline, claims)
+    low = [roof for roof in roofs if roof.ratio and roof.ratio < LOW_ROOF]
+    problems = _slow_parts(records, low)
+    sound: bool | None
+    if problems:
+        sound, reason = False, f"the machine is slow: {'; '.join(problems)}"
     elif low:
         sound, reason = None, "the low rates were not steady: run again while nothing else uses the machine"
     elif not any(roof.expected for roof in roofs):
@@ -103,6 +80,55 @@ def judge_machine(
     else:
         sound, reason = True, "no rate of the machine is low: look at the software and at what differs"
     return MachineJudgement(sound=sound, roofs=tuple(roofs), reason=reason)
+
+
+def _compare_roofs(
+    records: Sequence[Record], case: Case, baseline: Sequence[Record], claims: Sequence[Claim]
+) -> list[Roof]:
+    """The roofs that the runs measured: matrix product, bandwidth and collective, each beside what is expected."""
+    product, best, bandwidth, reduce = short_roofs(str(records[0].conditions.get("precision")))
+    if any(record.measurements for record in baseline):
+        expected = _expected_of_baseline(baseline, (best, bandwidth, f"{reduce}_busbw"))
+    else:
+        expected = _expected_of_device(records[0], case, claims)
+    roofs = []
+    # A publisher's mean is a metric of its own, and comes first where it is expected.
+    for mean, rate, unit in (
+        (f"{product}_mean", best, "TFLOP/s"),
+        (f"{bandwidth}_mean", bandwidth, "GB/s"),
+        (f"{reduce}_mean", f"{reduce}_busbw", "GB/s"),
+    ):
+        measured = [name for name in (mean, rate) if _median(records, name)]
+        if not measured:
+            continue
+        name = measured[-1]
+        if mean in measured and mean in expected:
+            name = mean
+        roofs.append(_roof(records, name, unit, expected.get(name)))
+    return roofs
+
+
+def _roof(records: Sequence[Record], name: str, unit: str, expected: ExpectedRoof | None) -> Roof:
+    """The median of a metric that some of the runs have, beside what is expected of it."""
+    metrics = _metrics(records, name)
+    rate = median([metric.value for metric in metrics])
+    roof = Roof(metric=name, here=rate, unit=unit, slowest_device=slowest_device(metrics))
+    if expected is None:
+        return roof
+    ratio = rate / expected.value if expected.value else None
+    return replace(roof, expected=expected.value, ratio=ratio, source=expected.source)
+
+
+def _slow_parts(records: Sequence[Record], low: Sequence[Roof]) -> list[str]:
+    """The low rates that were steady, and the devices that are slower than the others, in words."""
+    problems = []
+    for roof in low:
+        if _is_steady(records, roof):
+            problems.append(f"{roof.metric} is {roof.ratio:.0%} of what is expected")
+    devices: dict[str, None] = {}
+    for record in records:
+        devices.update(dict.fromkeys(slow_devices(record)))
+    return [*problems, *devices]
 
 
 def reachable(record: Record, case: Case, claims: Sequence[Claim]) -> ExpectedRoof | None:
@@ -113,46 +139,71 @@ def reachable(record: Record, case: Case, claims: Sequence[Claim]) -> ExpectedRo
     subject = Subject(record, case)
     if subject.device is None or subject.peak is None:
         return None
-    found = [_share_of("its datasheet", REACHED, subject.peak / 1e12)]
+    limits = [_share_of("its datasheet", REACHED, subject.peak / 1e12)]
     for claim in claims:
         product = claim.metric(f"{MAMF}_{subject.precision}")
         if product is not None and claim.conditions["device_model"] == subject.device.name:
-            found.append(_share_of(claim.id, STEADY, float(product.value)))
-    return min(found)
+            limits.append(_share_of(claim.id, STEADY, float(product.value)))
+    return min(limits)
 
 
 def _share_of(source: str, share: float, value: float) -> ExpectedRoof:
     return ExpectedRoof(share * value, f"{share:.0%} of {source}")
 
 
-def _published(record: Record, case: Case, claims: Sequence[Claim]) -> Iterator[tuple[str, ExpectedRoof]]:
+def _expected_of_baseline(baseline: Sequence[Record], names: Sequence[str]) -> dict[str, ExpectedRoof]:
+    """What the runs of a baseline measured, by metric."""
+    expected = {}
+    for name in names:
+        rate = _median(baseline, name)
+        if rate:
+            expected[name] = ExpectedRoof(rate, "the baseline")
+    return expected
+
+
+def _expected_of_device(record: Record, case: Case, claims: Sequence[Claim]) -> dict[str, ExpectedRoof]:
     """What the metrics of a record's roofs should be, by its device's datasheet and by rows of this device."""
-    conditions, device = record.conditions, Subject(record, case).device
-    _, best, bandwidth, reduce = short_roofs(str(conditions.get("precision")))
-    if product := reachable(record, case, claims):
-        yield best, product
+    device = Subject(record, case).device
+    _, best, bandwidth, reduce = short_roofs(str(record.conditions.get("precision")))
+    expected = {}
+    product = reachable(record, case, claims)
+    if product is not None:
+        expected[best] = product
     if device is not None and device.limits.memory_bandwidth:
-        yield bandwidth, _share_of("its datasheet", COPIED, device.limits.memory_bandwidth.value / 1e9)
+        expected[bandwidth] = _share_of("its datasheet", COPIED, device.limits.memory_bandwidth.value / 1e9)
     for claim in claims:
         for metric in claim.metrics:
-            # Of a product or a copy, every device is measured by itself.
-            same = ("device_model", *(("devices", "nodes") if metric.name == f"{reduce}_mean" else ()))
-            if all(claim.conditions.get(name) == conditions.get(name) for name in same):
-                yield metric.name, ExpectedRoof(float(metric.value), claim.id)
+            conditions = ["device_model"]
+            if metric.name == f"{reduce}_mean":  # of a product or a copy, every device is measured by itself
+                conditions += ["devices", "nodes"]
+            if all(claim.conditions.get(name) == record.conditions.get(name) for name in conditions):
+                expected[metric.name] = ExpectedRoof(float(metric.value), claim.id)
+    return expected
 
 
 def _median(records: Sequence[Record], name: str) -> float | None:
     """The median of a metric over the runs that have it."""
-    found = [metric.value for metric in _metrics(records, name)]
-    return median(found) if found else None
+    metrics = _metrics(records, name)
+    if not metrics:
+        return None
+    return median([metric.value for metric in metrics])
 
 
 def _metrics(records: Sequence[Record], name: str) -> list[Metric]:
     """A metric of the runs that have it."""
-    return [metric for record in records if (metric := record.metric(name))]
+    metrics = []
+    for record in records:
+        metric = record.metric(name)
+        if metric is not None:
+            metrics.append(metric)
+    return metrics
 
 
 def _is_steady(records: Sequence[Record], roof: Roof) -> bool:
     """Whether the repeats behind a metric were steady in a run."""
     name = roof.metric.removesuffix("_mean").removesuffix("_busbw")
-    return any(each.steady for record in records for each in record.measurements if each.name == name)
+    for record in records:
+        for measurement in record.measurements:
+            if measurement.name == name and measurement.steady:
+                return True
+    return False

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 
 from flagbench.console.terminal import visible
 from flagbench.errors import FlagbenchError
+from flagbench.manifests.fields import Scalar
 from flagbench.manifests.model import Case
 from flagbench.manifests.rows import Claim, PublishedRow
 from flagbench.records.digest import unseeded_digest
@@ -15,6 +15,7 @@ from flagbench.verdict import rules
 from flagbench.verdict.conditions import (
     DEVICE_MODEL,
     SEED,
+    ConditionResult,
     alike,
     case_conditions,
     claim_conditions,
@@ -35,7 +36,7 @@ from flagbench.verdict.interval import (
 )
 from flagbench.verdict.judge import judge, judge_reference
 from flagbench.verdict.recompute import recompute
-from flagbench.verdict.result import Against, CitedRow, Estimate, Verification, VerifyResult
+from flagbench.verdict.result import Against, CitedRow, Estimate, Findings, Verification, VerifyResult
 from flagbench.verdict.samples import check_distinct, check_one_machine
 from flagbench_core.evidence.section import MEASURE
 from flagbench_core.exit_codes import ExitCode
@@ -64,13 +65,14 @@ def verify_claim(
     against = Against("claim", claim.id, chosen)
     subjects = [recompute(record, case) for record in records]
     published = claim_conditions(case, claim.conditions)
-    conditions = compare_conditions(published, shared_conditions([r.conditions for r in records]), published)
-    held = [subject.record for subject in subjects]
-    metrics = tuple(
-        compare_metric(held, case, against, conditions, each, terms) for each in expected_of_claim(claim, case)
-    )
+    measured = shared_conditions([record.conditions for record in records])
+    conditions = compare_conditions(published, measured, published)
+    computed = [subject.record for subject in subjects]
+    metrics = []
+    for expected in expected_of_claim(claim, case):
+        metrics.append(compare_metric(computed, case, against, conditions, expected, terms))
     verification = Verification(
-        case=case, against=against, subjects=subjects, conditions=conditions, metrics=metrics, claim=claim
+        case=case, against=against, subjects=subjects, conditions=conditions, metrics=tuple(metrics), claim=claim
     )
     return judge(verification, rules.apply(verification), terms)
 
@@ -96,48 +98,78 @@ def verify_baseline(
     Raises:
         FlagbenchError: as `verify_claim`, or the baseline itself is invalid or among the records.
     """
-    baseline = [baseline] if isinstance(baseline, Record) else baseline
+    if isinstance(baseline, Record):
+        baseline = [baseline]
     case = case.held_to(baseline[0].metrics)
     _check_alike(records, case)
     _check_alike(baseline, case)
-    ids = [record.record_id for record in baseline]
-    if itself := next((record_id for record_id in ids if record_id in [r.record_id for r in records]), None):
-        raise FlagbenchError(
-            f"the record {itself} is its own baseline",
-            remedy="compare it with another run; `last` names the whole series where the newest record is of one",
-        )
-    against = Against("baseline", ", ".join(ids))
-    subjects, others = ([recompute(record, case) for record in side] for side in (records, baseline))
-    digest = unseeded_digest if any_seed else attrgetter("config_digest")
-    here, there = (
-        shared_conditions([{**known_conditions(r), "config_digest": digest(r)} for r in side])
-        for side in (records, baseline)
-    )
-    conditions = compare_conditions(dict.fromkeys((*case_conditions(case), *here, *there)), here, there)
-    held, expected = ([subject.record for subject in side] for side in (subjects, others))
-    unseeded = [condition for condition in conditions if condition.name != SEED or not any_seed]
-    metrics = tuple(
-        compare_metric(held, case, against, conditions if SEED in each.spec.depends_on else unseeded, each, terms)
-        for each in expected_of_baseline(expected, case, terms)
-    )
+    _check_apart(records, baseline)
+    against = Against("baseline", ", ".join(record.record_id for record in baseline))
+    subjects = [recompute(record, case) for record in records]
+    baseline_subjects = [recompute(record, case) for record in baseline]
+    conditions = _conditions_of_sides(records, baseline, case, any_seed=any_seed)
+    without_seed = tuple(condition for condition in conditions if condition.name != SEED)
+    computed = [subject.record for subject in subjects]
+    computed_baseline = [subject.record for subject in baseline_subjects]
+    metrics = []
+    for expected in expected_of_baseline(computed_baseline, case, terms):
+        compared_conditions = conditions
+        if any_seed and SEED not in expected.spec.depends_on:
+            compared_conditions = without_seed
+        metrics.append(compare_metric(computed, case, against, compared_conditions, expected, terms))
     verification = Verification(
         case=case,
         against=against,
         subjects=subjects,
         conditions=conditions,
-        metrics=metrics,
-        baseline=others,
+        metrics=tuple(metrics),
+        baseline=baseline_subjects,
     )
     findings = rules.apply(verification)
-    if wrong := findings.invalid_baseline:
-        what = "; ".join(each.message for each in wrong if each.record == wrong[0].record)
-        raise FlagbenchError(
-            f"the baseline cannot be used: record {wrong[0].record}: {visible(what)}",
-            remedy="give the record of a run that ended well as the baseline",
-            code=ExitCode.DATA,
-        )
+    _check_baseline(findings)
     check_distinct([*records, *baseline])
     return judge(verification, findings, terms)
+
+
+def _check_apart(records: Sequence[Record], baseline: Sequence[Record]) -> None:
+    """Raise FlagbenchError (usage) where a record is on both sides."""
+    ids = {record.record_id for record in records}
+    for record in baseline:
+        if record.record_id in ids:
+            raise FlagbenchError(
+                f"the record {record.record_id} is its own baseline",
+                remedy="compare it with another run; `last` names the whole series where the newest record is of one",
+            )
+
+
+def _conditions_of_sides(
+    records: Sequence[Record], baseline: Sequence[Record], case: Case, *, any_seed: bool
+) -> tuple[ConditionResult, ...]:
+    """All conditions of the runs and of a baseline, and the digests of their configurations, compared."""
+    measured = shared_conditions([_conditions_and_digest(record, any_seed=any_seed) for record in records])
+    expected = shared_conditions([_conditions_and_digest(record, any_seed=any_seed) for record in baseline])
+    names = dict.fromkeys((*case_conditions(case), *measured, *expected))
+    return compare_conditions(names, measured, expected)
+
+
+def _conditions_and_digest(record: Record, *, any_seed: bool) -> dict[str, Scalar | None]:
+    digest = record.config_digest
+    if any_seed:
+        digest = unseeded_digest(record)
+    return {**known_conditions(record), "config_digest": digest}
+
+
+def _check_baseline(findings: Findings) -> None:
+    """Raise FlagbenchError (data) where a record of the baseline is invalid."""
+    if not findings.invalid_baseline:
+        return
+    record_id = findings.invalid_baseline[0].record
+    messages = [finding.message for finding in findings.invalid_baseline if finding.record == record_id]
+    raise FlagbenchError(
+        f"the baseline cannot be used: record {record_id}: {visible('; '.join(messages))}",
+        remedy="give the record of a run that ended well as the baseline",
+        code=ExitCode.DATA,
+    )
 
 
 def verify_reference(
@@ -156,28 +188,39 @@ def verify_reference(
     _check_alike(records, case)
     against = Against("cited row", rows[0].id, chosen=True)
     subjects = [recompute(record, case) for record in records]
-    held = [subject.record for subject in subjects]
+    computed = [subject.record for subject in subjects]
     spec = gate_spec(case)
-    compared, cited = [], []
+    metrics, cited = [], []
     for row in rows:
         published = row.metric(spec.name)
         assert published is not None, row.id
         expected = Expected(spec, Estimate(published.value, runs=0), published.unit, spec.scope)
-        metric = compare_metric(held, case, against, (), expected, terms)
-        compared.append(metric)
+        metric = compare_metric(computed, case, against, (), expected, terms)
+        metrics.append(metric)
         cited.append(CitedRow(row.id, row.citation, float(published.value), published.unit, metric.result.ratio))
-    verification = Verification(case=case, against=against, subjects=subjects, conditions=(), metrics=(compared[0],))
+    verification = Verification(case=case, against=against, subjects=subjects, conditions=(), metrics=(metrics[0],))
     return judge_reference(verification, rules.apply(verification), terms, cited)
 
 
 def claims_for(record: Record, case: Case, claims: Iterable[Claim]) -> list[Claim]:
-    """The claims that a record of the case can be held against."""
-    own = [c for c in claims if c.case == record.case]
-    if case.kind != MEASURE:
-        return own
-    # What another device reaches, or another product, says nothing of this one.
-    here = {name: record.conditions.get(name) for name in (DEVICE_MODEL, "shape")}
-    return [c for c in own if all(c.conditions.get(name, value) == value for name, value in here.items())]
+    """The claims that a record of the case can be compared with."""
+    suitable = []
+    for claim in claims:
+        if claim.case != record.case:
+            continue
+        # What another device reaches, or another product, says nothing of this one.
+        if case.kind == MEASURE and not _is_of_same(record, claim, (DEVICE_MODEL, "shape")):
+            continue
+        suitable.append(claim)
+    return suitable
+
+
+def _is_of_same(record: Record, claim: Claim, names: Iterable[str]) -> bool:
+    """Whether a claim has the same conditions as a record, among those of `names` that it states."""
+    for name in names:
+        if name in claim.conditions and claim.conditions[name] != record.conditions.get(name):
+            return False
+    return True
 
 
 def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim | None:
@@ -188,8 +231,10 @@ def choose_claim(record: Record, case: Case, claims: Iterable[Claim]) -> Claim |
 
     def distance(claim: Claim) -> tuple[bool, int]:
         expected = claim_conditions(case, claim.conditions)
-        differing = [c.name for c in compare_conditions(expected, record.conditions, expected) if c.forbids]
-        return claim.metric(case.held_to(claim.metrics).gate) is None and DEVICE_MODEL in differing, len(differing)
+        conditions = compare_conditions(expected, record.conditions, expected)
+        differing = [condition.name for condition in conditions if condition.forbids]
+        lacks_gate = claim.metric(case.held_to(claim.metrics).gate) is None
+        return lacks_gate and DEVICE_MODEL in differing, len(differing)
 
     return min(claims_for(record, case, claims), key=distance, default=None)
 
@@ -204,11 +249,11 @@ def _check_alike(records: Sequence[Record], case: Case) -> None:
                 remedy=f"give a record of {case.name}, or name a claim or baseline of {record.case}",
             )
         for name in (*gate_conditions(case), *case.software_conditions):
-            mine, other = first.conditions.get(name), record.conditions.get(name)
-            if not alike(mine, other):
+            expected, actual = first.conditions.get(name), record.conditions.get(name)
+            if not alike(expected, actual):
                 raise FlagbenchError(
-                    f"the records are not of the same conditions: {name} is {visible(shown(mine))} in "
-                    f"{first.record_id} and {visible(shown(other))} in {record.record_id}",
+                    f"the records are not of the same conditions: {name} is {visible(shown(expected))} in "
+                    f"{first.record_id} and {visible(shown(actual))} in {record.record_id}",
                     remedy="verify them one at a time, or give only runs of the same conditions",
                 )
     check_distinct(records)

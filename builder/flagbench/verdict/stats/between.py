@@ -100,22 +100,29 @@ class OverRuns(NamedTuple):
     method: str
 
 
-def history_prior(sessions: Iterable[Sequence[float]], here: Sequence[Sequence[float]] = ()) -> Prior:
+def history_prior(sessions: Iterable[Sequence[float]], sessions_of_machine: Sequence[Sequence[float]] = ()) -> Prior:
     """A prior from earlier runs; the default for fewer than five.
 
     Args:
         sessions: positive values of runs, by session: those of one differ by nothing but the spread between runs.
-        here: the sessions of the machine that the prior is for.
+        sessions_of_machine: the sessions of the machine that the prior is for.
     """
-    earlier = [[math.log(value) for value in session] for session in sessions]
-    squares, df = math.fsum(map(_squares, earlier)), sum(max(0, len(session) - 1) for session in earlier)
+    df = 0
+    deviations = []
+    for session in sessions:
+        deviations.append(_squares([math.log(value) for value in session]))
+        df += max(0, len(session) - 1)
+    squares = math.fsum(deviations)
     if df < RUNS_FOR_STUDENT - 1:  # such as a run a night: their spread is that of sessions, so of this machine
-        runs = [math.log(value) for session in here for value in session]
+        runs: list[float] = []
+        for session in sessions_of_machine:
+            runs.extend(math.log(value) for value in session)
         squares, df = _squares(runs), len(runs) - 1
     if df < RUNS_FOR_STUDENT - 1:
         return DEFAULT
     spread = max(LEAST_SPREAD, math.sqrt(squares / df))
-    return Prior(spread, min(MOST_DF, df), f"{df} deviations of earlier runs", _between_sessions(here))
+    source = f"{df} deviations of earlier runs"
+    return Prior(spread, min(MOST_DF, df), source, _between_sessions(sessions_of_machine))
 
 
 def _between_sessions(sessions: Sequence[Sequence[float]]) -> SessionSpread:
@@ -148,15 +155,7 @@ def over_runs(
     n = len(values)
     mean = math.fsum(values) / n
     if n >= RUNS_FOR_STUDENT:
-        if not math.isfinite(mean):
-            return None
-        deviation = math.sqrt(_squares(values) / (n - 1))
-        between = prior.session or SESSION_SPREAD
-        own = t_two_sided(level, n - 1) * deviation / math.sqrt(n)
-        half = math.hypot(own, mean * between.half_width(level) * session)
-        spread = deviation / abs(mean) if mean else math.inf
-        method = f"between {n} runs, Student t{with_sessions(between, session)}"
-        return OverRuns(mean, (mean - half, mean + half), spread, method)
+        return _student(values, mean, prior, level, session)
     if not all(0 < value < math.inf for value in values):
         return None
     squares = _squares([math.log(value) for value in values])
@@ -165,6 +164,20 @@ def over_runs(
     runs = "one run" if n == 1 else f"{n} runs"
     method = f"{runs}, spread between runs {prior.spread:.1%} ({prior.source}){with_sessions(prior.session, session)}"
     return OverRuns(mean, (mean / factor, mean * factor), spread, method)
+
+
+def _student(values: Sequence[float], mean: float, prior: Prior, level: float, session: float) -> OverRuns | None:
+    """The interval of five runs or more, by their own spread and that between sessions."""
+    if not math.isfinite(mean):
+        return None
+    n = len(values)
+    deviation = math.sqrt(_squares(values) / (n - 1))
+    between = prior.session or SESSION_SPREAD
+    half_of_runs = t_two_sided(level, n - 1) * deviation / math.sqrt(n)
+    half = math.hypot(half_of_runs, mean * between.half_width(level) * session)
+    spread = deviation / abs(mean) if mean else math.inf
+    method = f"between {n} runs, Student t{with_sessions(between, session)}"
+    return OverRuns(mean, (mean - half, mean + half), spread, method)
 
 
 def further_runs(
@@ -183,14 +196,16 @@ def further_runs(
         within, prior, session: as for `over_runs`; runs spread by no less than their windows let them.
         apart: whether each further run is of a session of its own.
     """
-    found = over_runs(values, (), prior, LEVEL, session)
-    if found is None or not math.isfinite(found.spread):
+    over = over_runs(values, (), prior, LEVEL, session)
+    if over is None or not math.isfinite(over.spread):
         return None
     n = len(values)
-    least = _least(within, found.value)
+    least = _least(within, over.value)
     for runs in range(n + 1, MOST_RUNS + 1):
-        share = math.hypot(session * n, math.sqrt(runs - n)) / runs if apart else session
-        _, half = _half_width(runs, (runs - 1) * found.spread**2, least, prior, LEVEL, share)
+        share = session
+        if apart:
+            share = math.hypot(session * n, math.sqrt(runs - n)) / runs
+        _, half = _half_width(runs, (runs - 1) * over.spread**2, least, prior, LEVEL, share)
         factor = math.exp(min(half, WIDEST))
         if decided(1 / factor, factor):
             return runs - n
@@ -210,17 +225,19 @@ def _half_width(
     else:
         df = prior.df + runs - 1
         spread = math.sqrt((prior.df * prior.spread**2 + squares) / df)
-    own = t_two_sided(level, df) * max(spread, least / t_two_sided(LEVEL, df)) / math.sqrt(runs)
+    half_of_runs = t_two_sided(level, df) * max(spread, least / t_two_sided(LEVEL, df)) / math.sqrt(runs)
     between = (prior.session or SESSION_SPREAD).half_width(level) * session
     if runs < RUNS_FOR_STUDENT and prior.session is None:
-        return spread, max(own, between)
-    return spread, math.hypot(own, between)
+        return spread, max(half_of_runs, between)
+    return spread, math.hypot(half_of_runs, between)
 
 
 def _least(within: Sequence[float], mean: float) -> float:
-    """The half-width of a run's own window, relative; of several, the root of the mean square of those known."""
-    known = [width / mean for width in within if width]
-    return math.hypot(*known) / math.sqrt(len(known)) if known else 0.0
+    """The half-width of a run's own window, relative; of several, the root of the mean square of those not 0."""
+    widths = [width / mean for width in within if width]
+    if not widths:
+        return 0.0
+    return math.hypot(*widths) / math.sqrt(len(widths))
 
 
 def with_sessions(between: SessionSpread | None, session: float) -> str:

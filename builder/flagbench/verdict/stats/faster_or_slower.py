@@ -64,12 +64,12 @@ class SideOutcome(str, Enum):
 class SessionRuns(NamedTuple):
     """The rates of the runs of one session, higher is faster; a side that has none in this session is empty."""
 
-    here: Sequence[float]
-    there: Sequence[float]
+    measured: Sequence[float]
+    baseline: Sequence[float]
 
 
 class SidesRatio(NamedTuple):
-    """The ratio of two sides: above 1, this side is faster."""
+    """The ratio of the measured side to the baseline: above 1, the measured side is faster."""
 
     ratio: float
     interval: tuple[float, float]
@@ -105,20 +105,20 @@ class _Sample(NamedTuple):
 class _Sides(NamedTuple):
     """Runs of both sides, or the means of their sessions."""
 
-    here: _Sample
-    there: _Sample
+    measured: _Sample
+    baseline: _Sample
     shared: int = 0
     """How many sessions both sides have."""
 
     @property
     def df(self) -> int:
         """Degrees of freedom of the spread within the sides."""
-        return self.here.size + self.there.size - 2
+        return self.measured.size + self.baseline.size - 2
 
     @property
     def squares(self) -> float:
         """The sum of squared deviations, each from the mean of its side."""
-        return self.here.squares + self.there.squares
+        return self.measured.squares + self.baseline.squares
 
     @property
     def spread(self) -> float:
@@ -128,32 +128,32 @@ class _Sides(NamedTuple):
     @property
     def fewest(self) -> int:
         """Of the values on a side."""
-        return min(self.here.size, self.there.size)
+        return min(self.measured.size, self.baseline.size)
 
     @property
     def difference(self) -> float:
         """Of the two means."""
-        return self.here.mean - self.there.mean
+        return self.measured.mean - self.baseline.mean
 
     @property
     def factor(self) -> float:
         """The standard deviation of the difference, relative to that of one value."""
-        k, m = self.here.size, self.there.size
+        k, m = self.measured.size, self.baseline.size
         return math.sqrt(max(0.0, 1 / k + 1 / m - 2 * self.shared / (k * m)))
 
-    def extended(self, here: int, there: int, variance: float) -> _Sides:
+    def extended(self, measured: int, baseline: int, variance: float) -> _Sides:
         """With so many more values on each side, the same means and that variance.
 
         Sides that share all their sessions share the further ones, too.
         """
         shared = self.shared
-        if shared == self.here.size == self.there.size:
-            shared += here
-        return _Sides(self.here.extended(here, variance), self.there.extended(there, variance), shared)
+        if shared == self.measured.size == self.baseline.size:
+            shared += measured
+        return _Sides(self.measured.extended(measured, variance), self.baseline.extended(baseline, variance), shared)
 
 
 def compare_sides(sessions: Sequence[SessionRuns], *, least: float = 0.0, prior: Prior = DEFAULT) -> SidesRatio:
-    """Compare the rates of runs here with those of runs there.
+    """Compare the rates of the measured runs with those of the baseline.
 
     Args:
         sessions: the rates of each session; at least one run on each side in all.
@@ -176,27 +176,34 @@ def further_each(
 ) -> Further | None:
     """How many more runs or sessions on each side, with the same means and spreads, would decide.
 
-    Runs of the sessions that there are, if each side has one and they are enough; else further sessions, of as many
-    runs as each has now. None if more than MOST_RUNS.
+    Runs of the present sessions, if each side has one and they are enough; else further sessions, of as many runs as
+    each has now. None if more than MOST_RUNS.
     """
     runs, means = _runs_and_session_means(sessions)
-    if means.df == 0:
-        variance = runs.spread**2 if runs.fewest > 1 else prior.spread**2
-        for more in range(1, MOST_RUNS + 1):
-            if _decides(runs.extended(more, more, variance), means, within, prior):
-                return Further(more, "run")
-        if means.shared:
-            return None
-        between = (prior.session or SESSION_SPREAD).spread ** 2
-        of_runs = between + variance
-        of_sessions = between + variance * 2 / (runs.here.size + runs.there.size)
-    else:
-        of_runs = runs.spread**2
-        of_sessions = means.spread**2
-    here, there = _runs_a_session(runs.here, means.here), _runs_a_session(runs.there, means.there)
+    if means.df > 0:
+        return _further_sessions(runs, means, runs.spread**2, means.spread**2, within, prior)
+    variance = prior.spread**2
+    if runs.fewest > 1:
+        variance = runs.spread**2
     for more in range(1, MOST_RUNS + 1):
-        all_runs = runs.extended(more * here, more * there, of_runs)
-        all_means = means.extended(more, more, of_sessions)
+        if _decides(runs.extended(more, more, variance), means, within, prior):
+            return Further(more, "run")
+    if means.shared:
+        return None
+    between = (prior.session or SESSION_SPREAD).spread ** 2
+    of_sessions = between + variance * 2 / (runs.measured.size + runs.baseline.size)
+    return _further_sessions(runs, means, between + variance, of_sessions, within, prior)
+
+
+def _further_sessions(
+    runs: _Sides, means: _Sides, variance_of_runs: float, variance_of_means: float, within: float, prior: Prior
+) -> Further | None:
+    """How many more sessions on each side would decide, of as many runs as each has now."""
+    measured = _runs_a_session(runs.measured, means.measured)
+    baseline = _runs_a_session(runs.baseline, means.baseline)
+    for more in range(1, MOST_RUNS + 1):
+        all_runs = runs.extended(more * measured, more * baseline, variance_of_runs)
+        all_means = means.extended(more, more, variance_of_means)
         if _decides(all_runs, all_means, within, prior):
             return Further(more, "session")
     return None
@@ -209,22 +216,36 @@ def side_outcome(interval: tuple[float, float], within: float = WITHIN) -> SideO
         return SideOutcome.SAME
     if low > 1:
         return SideOutcome.FASTER
-    return SideOutcome.SLOWER if high < 1 else SideOutcome.INCONCLUSIVE
+    if high < 1:
+        return SideOutcome.SLOWER
+    return SideOutcome.INCONCLUSIVE
 
 
 def _runs_and_session_means(sessions: Sequence[SessionRuns]) -> tuple[_Sides, _Sides]:
     """The samples of runs and of session means; what sides of the same sessions differ by is one session."""
-    here = [rate for session in sessions for rate in session.here]
-    there = [rate for session in sessions for rate in session.there]
-    runs = _Sides(_sample(_logarithms(here)), _sample(_logarithms(there)))
-    if all(len(session.here) * len(there) == len(session.there) * len(here) for session in sessions):
-        return runs, _Sides(_Sample(1, runs.here.mean, 0.0), _Sample(1, runs.there.mean, 0.0), shared=1)
-    means = _Sides(
-        _sample([_mean(_logarithms(session.here)) for session in sessions if session.here]),
-        _sample([_mean(_logarithms(session.there)) for session in sessions if session.there]),
-        shared=sum(1 for session in sessions if session.here and session.there),
-    )
-    return runs, means
+    measured: list[float] = []
+    baseline: list[float] = []
+    measured_means: list[float] = []
+    baseline_means: list[float] = []
+    shared = 0
+    for session in sessions:
+        measured.extend(session.measured)
+        baseline.extend(session.baseline)
+        if session.measured:
+            measured_means.append(_mean(_logarithms(session.measured)))
+        if session.baseline:
+            baseline_means.append(_mean(_logarithms(session.baseline)))
+        if session.measured and session.baseline:
+            shared += 1
+    runs = _Sides(_sample(_logarithms(measured)), _sample(_logarithms(baseline)))
+    if _have_same_sessions(sessions, len(measured), len(baseline)):
+        return runs, _Sides(_Sample(1, runs.measured.mean, 0.0), _Sample(1, runs.baseline.mean, 0.0), shared=1)
+    return runs, _Sides(_sample(measured_means), _sample(baseline_means), shared)
+
+
+def _have_same_sessions(sessions: Sequence[SessionRuns], measured: int, baseline: int) -> bool:
+    """Whether each session has the same share of the runs of both sides, of which there are so many."""
+    return all(len(session.measured) * baseline == len(session.baseline) * measured for session in sessions)
 
 
 def _logarithms(rates: Sequence[float]) -> list[float]:
@@ -257,23 +278,23 @@ def _interval(difference: float, half: float) -> tuple[float, float]:
 
 def _half_width(runs: _Sides, means: _Sides, prior: Prior) -> tuple[float, str]:
     """Of the difference of the two means, at most WIDEST, and how it was found."""
-    count = f"{runs.here.size} and {runs.there.size} runs"
+    count = f"{runs.measured.size} and {runs.baseline.size} runs"
     if means.df == 0:
         half, method = _half_width_by_runs(runs, means, prior)
     else:
         half, method = _half_width_by_sessions(runs, means, prior)
-        count = f"{count} of {means.here.size} and {means.there.size} sessions"
+        count = f"{count} of {means.measured.size} and {means.baseline.size} sessions"
     return min(half, WIDEST), f"{count}, {method}"
 
 
 def _half_width_by_runs(runs: _Sides, means: _Sides, prior: Prior) -> tuple[float, str]:
     if runs.fewest > 1:
-        half, method = _welch(runs.here, runs.there), "Welch t"
+        half, method = _welch(runs.measured, runs.baseline), "Welch t"
         if runs.fewest < RUNS_FOR_STUDENT:
             half = max(half, t_two_sided(LEVEL, runs.df) * runs.spread * runs.factor)
     else:
         half, method = _predictive(runs, prior)
-        for side in (runs.here, runs.there):
+        for side in (runs.measured, runs.baseline):
             if side.size >= RUNS_FOR_STUDENT:
                 half = max(half, t_two_sided(LEVEL, side.size - 1) * math.sqrt(side.variance) * runs.factor)
     between = prior.session or SESSION_SPREAD
@@ -309,7 +330,7 @@ def _by_spread(sides: _Sides, prior_df: float) -> float:
 def _effective_df(sides: _Sides) -> float:
     """Satterthwaite's degrees of freedom of the pooled variance: as many as `df` if both sides spread alike."""
     total = 0.0
-    for side in (sides.here, sides.there):
+    for side in (sides.measured, sides.baseline):
         if side.size > 1:
             total += side.squares**2 / (side.size - 1)
     return sides.squares**2 / total

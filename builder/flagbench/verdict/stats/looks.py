@@ -30,9 +30,9 @@ def look_levels(looks: Sequence[int] = LOOKS) -> dict[int, float]:
     """
     if not looks or looks[0] < 1 or any(b <= a for a, b in pairwise(looks)):
         raise ValueError(f"looks must be increasing numbers of runs, from 1 on, not {list(looks)}")
-    levels, before = {}, 0.0
+    levels, spent_before = {}, 0.0
     for runs in looks:
         spent = ALPHA * math.log1p((math.e - 1) * runs / looks[-1])
-        levels[runs] = 1 - (spent - before)
-        before = spent
+        levels[runs] = 1 - (spent - spent_before)
+        spent_before = spent
     return levels
