@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from flagbench.console.output import print_note
 from flagbench.console.terminal import brief
 from flagbench.image_reference import case_and_stack
@@ -46,10 +48,26 @@ def stacks_here(machine: Machine, catalog: Catalog, case: Case) -> tuple[Stack, 
         fitting = [stack for stack in able if any(model in stack.accelerators for model in known)]
     else:
         architecture = architecture_here()
-        fitting = [stack for stack in able if architecture in stack.device.architectures]
+        fitting = [stack for stack in able if is_built_for(stack.device.architectures, architecture)]
     published = [claim.stack for claim in claims_here(machine, catalog) if claim.case == case.name]
     order = {name: place for place, name in reversed(list(enumerate(published)))}
     return tuple(sorted(fitting, key=lambda stack: order.get(stack.name, len(published))))
+
+
+def is_built_for(built: Collection[str], architecture: str | None) -> bool:
+    """Whether code that was built for some architectures runs on another one, such as sm_121.
+
+    NVIDIA's code runs on architectures of the same major number and no older minor one (CUDA C++ Programming Guide,
+    binary compatibility). The last digit is the minor one.
+    """
+    if architecture is None:
+        return False
+    if architecture in built:
+        return True
+    major, minor = architecture[:-1], architecture[-1]
+    if not architecture.startswith("sm_"):
+        return False
+    return any(other[:-1] == major and other[-1] <= minor for other in built)
 
 
 def stack_of_vendor(vendor: str, catalog: Catalog, case: Case) -> Stack | None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
+from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.plan import AcceptanceClock, AcceptancePlan, plan_of
 from flagbench.accept.run import run_plan
 from flagbench.errors import FlagbenchError
@@ -38,6 +39,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pci: Pci) -> Callab
         case: str | None = None,
         gpus: int | None = None,
         via: Any = "docker",
+        soak: int | None = None,
     ) -> AcceptancePlan:
         tool = tmp_path / "nvidia-smi"
         if device is not None:
@@ -45,7 +47,7 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pci: Pci) -> Callab
             tool.chmod(0o755)
             monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         store = open_store(str(tmp_path / "store"))
-        return plan_of(CATALOG, minutes, gpus, case, via if device else None, store)
+        return plan_of(CATALOG, minutes, gpus, case, via if device else None, store, soak)
 
     return plan
 
@@ -73,6 +75,56 @@ def test_the_largest_case_that_fits(
     assert (plan.stack.name, [part.case.name for part in plan.parts][1:]) == (stack, [case] if case else [])
     assert (plan.without_case is None) is (case is not None)
     assert sum(part.seconds for part in plan.parts) <= 60 * minutes
+
+
+MAMF_SHAPES = ["--set=mamf_shape_bf16=2048x2048x13312", "--set=mamf_shape_fp8=1024x9216x14336"]
+
+
+@pytest.mark.parametrize(
+    ("device", "minutes", "soak", "settings", "seconds"),
+    [
+        (H100, 1, None, ["--set=measure_seconds=15", *MAMF_SHAPES], [35]),
+        (H100, 2, None, ["--set=heat_seconds=30", "--set=measure_seconds=22", *MAMF_SHAPES], [72]),
+        (RTX_4090, 2, None, ["--set=heat_seconds=30", "--set=measure_seconds=22"], [72]),
+        (H100, 2, 30, ["--set=laps=20", "--set=measure_seconds=90"], [72, 1820]),
+        (H100, 2, 5, ["--set=laps=5", "--set=measure_seconds=60"], [72, 320]),
+    ],
+)
+def test_the_roofs_are_measured_in_the_shapes_of_published_rows(
+    planned: Callable[..., AcceptancePlan],
+    device: Any,
+    minutes: float,
+    soak: int | None,
+    settings: list[str],
+    seconds: list[float],
+) -> None:
+    parts = [part for part in planned(device, 1, minutes, soak=soak).parts if part.case.name == "roofs"]
+    words = parts[-1].target.request.options.words()
+    assert sorted(word for word in words if word.startswith("--set=")) == sorted(settings)
+    assert ([part.seconds for part in parts], parts[-1].soak) == (seconds, soak is not None)
+
+
+@pytest.mark.parametrize("minutes", [3, 10])
+def test_a_case_runs_for_as_long_as_shows_heat(planned: Callable[..., AcceptancePlan], minutes: float) -> None:
+    (_, case) = planned(A100, 8, minutes, "distilbert").parts
+    steps = int(
+        next(word for word in case.target.request.options.words() if word.startswith("--steps=")).split("=")[1]
+    )
+    assert steps * 0.1318 >= 30
+
+
+def test_a_missing_image_is_to_be_built(
+    planned: Callable[..., AcceptancePlan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(launcher: Any, request: Any) -> None:
+        raise FlagbenchError("there is no image", remedy="flagbench build roofs:cuda13")
+
+    monkeypatch.setattr("flagbench.runs.launchers.docker.DockerLauncher.check", missing)
+    asked = {"minutes": 2.0, "gpus": None, "case": None, "price_per_hour": None}
+    store = open_store(str(tmp_path / "store"))
+    facts = run_plan(planned(H100, 1, 2), CATALOG, store, AcceptanceClock(2), asked).facts
+    action = conclude(checks_of(facts, {}, CATALOG), facts, {})["action"]
+    assert (action["do"], action["remedies"][-1]) == ("fix", "flagbench build roofs:cuda13")
 
 
 @pytest.mark.parametrize(("via", "floor"), [("docker", "580.65"), pytest.param("native", None, marks=needs_torch)])

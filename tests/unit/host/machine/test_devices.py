@@ -378,7 +378,9 @@ def test_the_stack_of_the_published_rows_is_chosen(
     assert [stack.name for stack in stacks_here(this_machine(), CATALOG, CATALOG.cases[case])] == stacks
 
 
-@pytest.mark.parametrize(("capability", "stacks"), [("8.9", ["cuda13"]), ("7.5", []), ("[N/A]", [])])
+@pytest.mark.parametrize(
+    ("capability", "stacks"), [("8.9", ["cuda13"]), ("12.1", ["cuda13"]), ("7.5", []), ("[N/A]", [])]
+)
 def test_an_unknown_device_runs_by_its_architecture(
     tool: Tool, flagbench: Flagbench, capability: str, stacks: list[str]
 ) -> None:
