@@ -37,6 +37,13 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_unlocked_builds_are_for_the_stack_without_a_digest(name: str) -> None:
+    """All other stacks with a public base are locked."""
+    paragraphs = (ROOT / name).read_text(encoding="utf-8").split("\n\n")
+    assert all("c500-maca3" in text for text in paragraphs if "--allow-unlocked" in text)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_link_leads_somewhere(name: str) -> None:
     page = ROOT / name
     for link in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
