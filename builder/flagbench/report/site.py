@@ -37,9 +37,10 @@ from flagbench.report.charts import (
     step_chart,
     verdict_chart,
 )
+from flagbench.report.explanation_page import explanation_blocks
 from flagbench.report.html import Link, Sections, page
 from flagbench.report.record_page import record_page
-from flagbench.report.verdict_page import explanation_blocks, verdict_blocks
+from flagbench.report.verdict_page import verdict_blocks
 from flagbench.verdict import Verdict, choose_claim, compare_records
 from flagbench.verdict.claim_limits import HIGH, LOW
 from flagbench.verdict.conditions import shown
