@@ -61,6 +61,14 @@ def devices_named(name: str, devices: Iterable[DeviceModel]) -> tuple[DeviceMode
     return tuple(device for device in devices if f"{device.id}-".startswith(f"{name}-"))
 
 
+def device_reported_as(name: str, catalog: Catalog) -> DeviceModel | None:
+    """The device whose driver reports that name; None where no manifest has it."""
+    for device in catalog.devices.values():
+        if device.has_name(name):
+            return device
+    return None
+
+
 def require_base(stack: Stack) -> Base:
     """The base of a stack's images. Raises UnknownNameError (usage) for a stack without images."""
     if stack.base is None:

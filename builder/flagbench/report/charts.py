@@ -7,9 +7,10 @@ give the same bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import NamedTuple
 
 from flagbench.console.page import Table
 from flagbench.console.terminal import brief, visible
@@ -70,25 +71,54 @@ def axis(values: Sequence[float], begin: float, end: float, label: str = "") -> 
 
     The label of an axis without zero says from where to where it reaches.
     """
-    low, high = (min(max(value, -_FARTHEST), _FARTHEST) for value in (min(values), max(values)))
+    low, high = _within_reach(min(values)), _within_reach(max(values))
     most = max(abs(low), abs(high))
     spread = high - low
     if spread <= max(most * 1e-9, _LEAST):
-        spread = most if most > _LEAST else 1.0
+        spread = 1.0
+        if most > _LEAST:
+            spread = most
     power = 10.0 ** math.floor(math.log10(spread / 4))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if spread / (power * factor) <= 5)
+    factor = _step_factor(spread, power)
+    step = power * factor
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    last += first == last
-    unit, suffix = next(((u, s) for u, s in _UNITS if most >= max(u, _LONG)), (1.0, ""))
-    digits = max(0, -math.floor(math.log10(step / unit)) + (step / power == 2.5))
+    if first == last:
+        last += 1
+    unit, suffix = _unit_of(most)
+    digits = -math.floor(math.log10(step / unit))
+    if factor == 2.5:
+        digits += 1
+    digits = max(0, digits)
     marks = []
     for number in range(first, last + 1):
-        value = number * step
-        text = f"{value / unit:,.{digits}f}{suffix}" if digits <= _MOST_DIGITS else number_text(value)
-        marks.append((value, text))
+        mark = number * step
+        text = number_text(mark)
+        if digits <= _MOST_DIGITS:
+            text = f"{mark / unit:,.{digits}f}{suffix}"
+        marks.append((mark, text))
     if first > 0 or last < 0:
         label = f"{label} (axis from {marks[0][1]} to {marks[-1][1]})"
     return Axis(first * step, last * step, begin, end, label, tuple(marks))
+
+
+def _within_reach(number: float) -> float:
+    return min(max(number, -_FARTHEST), _FARTHEST)
+
+
+def _step_factor(spread: float, power: float) -> float:
+    """The least round factor of a power of ten with which an axis of that length has at most five steps."""
+    for factor in (1, 2, 2.5, 5):
+        if spread / (power * factor) <= 5:
+            return factor
+    return 10
+
+
+def _unit_of(most: float) -> tuple[float, str]:
+    """The unit of the numbers beside an axis that reaches to `most`, and its letter; (1, "") for none."""
+    for unit, suffix in _UNITS:
+        if most >= max(unit, _LONG):
+            return unit, suffix
+    return 1.0, ""
 
 
 def step_axis(first: int, last: int, begin: float) -> Axis:
@@ -98,8 +128,9 @@ def step_axis(first: int, last: int, begin: float) -> Axis:
         apart //= 5
     elif (last - first) / apart > 5:
         apart *= 2
-    marks = range(-(-first // apart) * apart, last + 1, apart)
-    return Axis(first, max(last, first + 1), begin, _RIGHT, "step", tuple((mark, f"{mark:,}") for mark in marks))
+    first_mark = -(-first // apart) * apart  # rounded up
+    marks = tuple((mark, f"{mark:,}") for mark in range(first_mark, last + 1, apart))
+    return Axis(first, max(last, first + 1), begin, _RIGHT, "step", marks)
 
 
 def value_axis(values: Sequence[float], label: str) -> Axis:
@@ -109,7 +140,8 @@ def value_axis(values: Sequence[float], label: str) -> Axis:
 
 def _beside(y: Axis) -> float:
     """Where a chart begins for the numbers beside its y axis to be seen whole."""
-    return max(_LEFT, round(10 + _MARK * max(len(text) for _, text in y.marks)))
+    longest = max(len(text) for _, text in y.marks)
+    return max(_LEFT, round(10 + _MARK * longest))
 
 
 @dataclass(frozen=True)
@@ -173,11 +205,15 @@ class Chart:
     @property
     def height(self) -> int:
         """Of the picture."""
-        return HEIGHT if self.y else ROW * len(self.rows) + _TOP + _FOOT
+        if self.y:
+            return HEIGHT
+        return ROW * len(self.rows) + _TOP + _FOOT
 
     def path(self, line: Line) -> str:
         """The path of a line, or of its dots."""
-        return "".join(self.dots(line)) if line.dots else "M" + "L".join(self._points(line))
+        if line.dots:
+            return "".join(self.dots(line))
+        return "M" + "L".join(self._points(line))
 
     def dots(self, line: Line) -> list[str]:
         """The path of each dot: a stroke without length, which round caps make visible."""
@@ -203,8 +239,12 @@ def row_chart(
     """A chart of rows, each a value with its interval; None without any. `shown`: numbers that the axis reaches."""
     if not rows:
         return None
-    ends = [end for row in rows for end in (row.value, *(row.ends or ()))]
-    x = axis([*ends, *_around(band), *shown], _EDGE + 10, WIDTH - _EDGE - 10, label)
+    numbers = [*_around(band), *shown]
+    for row in rows:
+        numbers.append(row.value)
+        if row.ends is not None:
+            numbers += row.ends
+    x = axis(numbers, _EDGE + 10, WIDTH - _EDGE - 10, label)
     fitting = []
     for row in rows:
         room = int((_RIGHT - _EDGE - _VALUE * (len(row.text) + 1)) / _LABEL)
@@ -224,17 +264,24 @@ def ratio_row(label: str, ratio: Ratio, outcome: str) -> ChartRow:
 
 def ratio_chart(ratios: Mapping[str, tuple[Ratio, str]]) -> Chart | None:
     """Ratios with their intervals in the band of a verdict; None without any. By label: the ratio and its verdict."""
-    rows = [ratio_row(label, *ratio) for label, ratio in ratios.items()]
-    cells = [
-        (row.label, f"{row.value:.3f}", interval(row.ends, "{:.3f}".format), ratios[row.label][1]) for row in rows
-    ]
-    told = (
+    rows, cells = [], []
+    for label, (ratio, verdict) in ratios.items():
+        rows.append(ratio_row(label, ratio, verdict))
+        cells.append((label, f"{ratio.value:.3f}", interval(ratio.ci95, "{:.3f}".format), verdict))
+    description = (
         f"1 is the published value. A line is a 95 % interval, the shaded band {LOW:.2f} to {HIGH:.2f}: "
         "the verdict is decided where a whole line lies inside the band or outside it."
     )
-    table = Table(("measured", "ratio", "95 % interval", "verdict"), cells, frozenset({"ratio", "95 % interval"}))
-    band, title, label = (LOW, HIGH), "Speed against the published row", "ratio to the published value"
-    return row_chart("ratio", title, told, rows, table, label=label, band=band, target=1.0)
+    return row_chart(
+        "ratio",
+        "Speed against the published row",
+        description,
+        rows,
+        Table(("measured", "ratio", "95 % interval", "verdict"), cells, frozenset({"ratio", "95 % interval"})),
+        label="ratio to the published value",
+        band=(LOW, HIGH),
+        target=1.0,
+    )
 
 
 def verdict_chart(result: VerifyResult) -> Chart | None:
@@ -244,28 +291,49 @@ def verdict_chart(result: VerifyResult) -> Chart | None:
     """
     if result.verdict is Verdict.REFERENCE:
         return None
-    speeds = sorted((m for m in result.metrics if m.comparable), key=lambda metric: metric.name != result.gate)
-    return ratio_chart({m.name: (m.ratio, m.verdict.value) for m in speeds if m.ratio and m.verdict})
+    ratios = {}
+    for metric in sorted(result.metrics, key=lambda metric: metric.name != result.gate):
+        if metric.comparable and metric.ratio is not None and metric.verdict is not None:
+            ratios[metric.name] = (metric.ratio, metric.verdict.value)
+    return ratio_chart(ratios)
 
 
 def _around(band: tuple[float, float] | None) -> list[float]:
     """Numbers that an axis has to reach for the band to be seen: half as far again from 1; none without a band."""
-    return [] if band is None else [1.5 * band[0] - 0.5, 1.5 * band[1] - 0.5]
+    if band is None:
+        return []
+    low, high = band
+    return [1.5 * low - 0.5, 1.5 * high - 0.5]
 
 
 def interval(ends: tuple[float, float] | None, text: Callable[[float], str] = number_text) -> str:
     """An interval as text; `-` for none."""
-    return "-" if ends is None else f"{text(ends[0])} to {text(ends[1])}"
+    if ends is None:
+        return "-"
+    low, high = ends
+    return f"{text(low)} to {text(high)}"
 
 
-def _stretches(values: Mapping[int, float]) -> Iterator[tuple[int, int, float, float, float]]:
-    """Steps in at most _STRETCHES parts: first and last step, lowest, median and highest value."""
+class _Stretch(NamedTuple):
+    """Some steps after each other, and the values of these."""
+
+    first: int
+    last: int
+    lowest: float
+    median: float
+    highest: float
+
+
+def _stretches(values: Mapping[int, float]) -> list[_Stretch]:
+    """Values by step in at most _STRETCHES parts of nearly equal length."""
     steps = sorted(values)
     size = max(1, math.ceil(len(steps) / _STRETCHES))
+    stretches = []
     for start in range(0, len(steps), size):
         part = steps[start : start + size]
-        found = [values[step] for step in part]
-        yield part[0], part[-1], min(found), median(found), max(found)
+        numbers = [values[step] for step in part]
+        stretches.append(_Stretch(part[0], part[-1], min(numbers), median(numbers), max(numbers)))
+    return stretches
 
 
 def _curve(
@@ -278,37 +346,64 @@ def _curve(
     curves = {name: values for name, values in curves.items() if values}
     if not curves:
         return None
-    alone = len(curves) == 1
     if max(map(len, curves.values())) < _LEAST_POINTS:
         return Note(title, _steps_in_words(curves, unit))
-    parts = {name: [*_stretches(values)] for name, values in curves.items()}
-    lines = []
-    for number, (name, found) in enumerate(parts.items()):
-        points = tuple(((first + last) / 2, mid) for first, last, _, mid, _ in found)
-        lines.append(Line("median" if alone else name, points, f"s{number % 4}"))
     if any(len(values) > _STRETCHES for values in curves.values()):
         description += " The line is the median of each stretch of steps."
-        if alone and len(values := next(iter(curves.values()))) <= _MOST_DOTS:
-            lines.insert(0, Line("each step", tuple(values.items()), "faint", dots=True))
-    seen = [y for line in lines for _, y in line.points]
-    steps = [step for values in curves.values() for step in (min(values), max(values))]
-    cells = [
-        (name, f"{first} to {last}" if last > first else f"{first}", *map(number_text, numbers))
-        for name, found in parts.items()
-        for first, last, *numbers in found
-    ]
+    lines = _curve_lines(curves)
+    numbers = [0.0]
+    for line in lines:
+        numbers += [y for _, y in line.points]
+    y = value_axis(numbers, label)
+    first = min(map(min, curves.values()))
+    last = max(map(max, curves.values()))
+    x = step_axis(first, last, _beside(y))
+    return Chart(id, title, description, _curve_table(curves), x, y=y, lines=tuple(lines))
+
+
+def _curve_lines(curves: Mapping[str, Mapping[int, float]]) -> list[Line]:
+    """A line of medians for each run; below that of a single run its values as dots, where there are not too many."""
+    lines = []
+    for number, (name, values) in enumerate(curves.items()):
+        points = []
+        for stretch in _stretches(values):
+            points.append(((stretch.first + stretch.last) / 2, stretch.median))
+        if len(curves) == 1:
+            name = "median"
+        lines.append(Line(name, tuple(points), f"s{number % 4}"))
+    if len(curves) > 1:
+        return lines
+    (values,) = curves.values()
+    if _STRETCHES < len(values) <= _MOST_DOTS:
+        lines.insert(0, Line("each step", tuple(values.items()), "faint", dots=True))
+    return lines
+
+
+def _curve_table(curves: Mapping[str, Mapping[int, float]]) -> Table:
+    """A row for each stretch of steps; without the names of the runs where there is only one."""
     columns = ("run", "steps", "lowest", "median", "highest")
-    table = Table(columns[alone:], [cell[alone:] for cell in cells], frozenset(columns[1:]))
-    y = value_axis([0.0, *seen], label)
-    x = step_axis(min(steps), max(steps), _beside(y))
-    return Chart(id, title, description, table, x, y=y, lines=tuple(lines))
+    rows = []
+    for name, values in curves.items():
+        for stretch in _stretches(values):
+            steps = f"{stretch.first} to {stretch.last}"
+            if stretch.first == stretch.last:
+                steps = f"{stretch.first}"
+            numbers = map(number_text, (stretch.lowest, stretch.median, stretch.highest))
+            rows.append((name, steps, *numbers))
+    right = frozenset(columns[1:])
+    if len(curves) == 1:
+        return Table(columns[1:], [row[1:] for row in rows], right)
+    return Table(columns, rows, right)
 
 
 def _steps_in_words(curves: Mapping[str, Mapping[int, float]], unit: str) -> str:
     """`Step 5: 10,920 ms, step 6: 10,940 ms.`, a sentence for each run; of several runs each has its name."""
     sentences = []
     for name, values in curves.items():
-        numbers = ", ".join(f"step {step}: {number_text(values[step])} {unit}".rstrip() for step in sorted(values))
+        steps = []
+        for step in sorted(values):
+            steps.append(f"step {step}: {number_text(values[step])} {unit}".rstrip())
+        numbers = ", ".join(steps)
         if len(curves) > 1:
             sentences.append(f"{name}, {numbers}.")
         else:
@@ -322,45 +417,54 @@ def step_chart(record: Record) -> Chart | Note | None:
     if window is None or not window.step_seconds:
         return None
     skipped = window.steps / len(window.step_seconds)
-    values = {window.first_step + int(n * skipped): 1000 * seconds for n, seconds in enumerate(window.step_seconds)}
-    told = f"Device time of the steps that the speed is computed from, on rank {window.rank or 0}, the slowest."
+    milliseconds = {}
+    for number, seconds in enumerate(window.step_seconds):
+        milliseconds[window.first_step + int(number * skipped)] = 1000 * seconds
+    description = (
+        f"Device time of the steps that the speed is computed from, on rank {window.rank or 0}, the slowest."
+    )
     if window.step_median is not None:
-        told += f" Median {number_text(1000 * window.step_median)} ms."
+        description += f" Median {number_text(1000 * window.step_median)} ms."
     if window.drift is not None:
-        told += f" The second half takes {1 + window.drift:.3f} times as long as the first."
-    return _curve("steps", "Step times over the window", told, {"": values}, "ms", "ms")
+        description += f" The second half takes {1 + window.drift:.3f} times as long as the first."
+    return _curve("steps", "Step times over the window", description, {"": milliseconds}, "ms", "ms")
 
 
 def clock_chart(record: Record) -> Chart | None:
     """The clock of each device during the window, and how long it was throttled; None without clocks."""
-    devices = record.telemetry.devices if record.telemetry is not None else ()
+    if record.telemetry is None:
+        return None
     rows, cells = [], []
-    for device in devices:
-        busy = device.sm_clock_mean_mhz if device.sm_clock_busy_mhz is None else device.sm_clock_busy_mhz
+    for device in record.telemetry.devices:
+        busy = device.sm_clock_busy_mhz
+        if busy is None:
+            busy = device.sm_clock_mean_mhz
         if busy is None:
             continue
         lowest, highest = device.sm_clock_min_mhz or busy, device.sm_clock_max_mhz or busy
         ends = (min(busy, lowest), max(busy, highest))
-        reasons = throttled([device], at_own_limit=True)
+        text = f"{number_text(busy)} MHz"
+        tone = "s0"
         slowed = throttled([device])
-        longest = f", throttled {max(slowed.values()):.1f} s" if slowed else ""
-        text = f"{number_text(busy)} MHz{longest}"
-        rows.append(ChartRow(f"device {device.index}", busy, text, ends, "bad" if slowed else "s0"))
-        why = ", ".join(f"{why} {seconds:.1f} s" for why, seconds in reasons.items())
-        cells.append((f"{device.index}", number_text(busy), interval(ends), why or "no"))
-    told = (
+        if slowed:
+            text += f", throttled {max(slowed.values()):.1f} s"
+            tone = "bad"
+        rows.append(ChartRow(f"device {device.index}", busy, text, ends, tone))
+        reasons = throttled([device], at_own_limit=True)
+        reason_text = ", ".join(f"{reason} {seconds:.1f} s" for reason, seconds in reasons.items())
+        cells.append((f"{device.index}", number_text(busy), interval(ends), reason_text or "no"))
+    description = (
         "A dot is the mean while the device was busy; the line reaches from the lowest sample to the highest allowed."
     )
     table = Table(("device", "MHz", "lowest to allowed", "throttled"), cells, frozenset({"MHz", "lowest to allowed"}))
-    return row_chart("clocks", "Clocks and throttling", told, rows, table, label="MHz", shown=(0.0,))
+    return row_chart("clocks", "Clocks and throttling", description, rows, table, label="MHz", shown=(0.0,))
 
 
 def loss_chart(curves: Mapping[str, LossCurve]) -> Chart | Note | None:
     """The losses of runs by step, each under the name of its run; None without any."""
-    losses = {
-        visible(name): {step: loss for step, loss in curve.items() if loss is not None}
-        for name, curve in curves.items()
-    }
+    losses = {}
+    for name, curve in curves.items():
+        losses[visible(name)] = {step: loss for step, loss in curve.items() if loss is not None}
     return _curve("losses", "Loss by step", "The loss of each step.", losses, "loss")
 
 
@@ -378,40 +482,53 @@ def roof_chart(record: Record, device: DeviceModel | None) -> Chart | None:
         rows.append(ChartRow(measurement.name, share, f"{share:.0%} of {of_peak}", ends))
         cells.append((measurement.name, f"{share:.1%}", of_peak))
         devices.append(slowest_of(record, measurement))
-    told = "1 is the peak of the datasheet. A line reaches from the slowest device to the fastest."
+    description = "1 is the peak of the datasheet. A line reaches from the slowest device to the fastest."
     table = Table(("measured", "share", "peak"), cells, frozenset({"share", "peak"}))
     table = with_slowest(table, devices, "slowest device", place=3)
-    label, shown = "share of the peak", (0.0, 1.0)
-    return row_chart("roofs", "Roofs against peaks", told, rows, table, label=label, target=1.0, shown=shown)
+    return row_chart(
+        "roofs",
+        "Roofs against peaks",
+        description,
+        rows,
+        table,
+        label="share of the peak",
+        target=1.0,
+        shown=(0.0, 1.0),
+    )
 
 
 def rate_charts(record: Record, device: DeviceModel | None) -> list[Chart | None]:
     """What a device reached where it has no published peak: a chart for each unit."""
-    titles = {"TFLOP/s": "Matrix products", "GB/s": "Memory, copies and collectives"}
-    charts = []
-    for unit, title in titles.items():
-        rows, cells, devices = [], [], []
-        for measurement in record.measurements:
-            scale, measured_in = scale_of(measurement)
-            if measured_in != unit or _peak(measurement, device):
-                continue
-            rate = (measurement.rate if measurement.bus_rate is None else measurement.bus_rate) / scale
-            rows.append(ChartRow(measurement.name, rate, f"{number_text(rate)} {unit}"))
-            cells.append((measurement.name, number_text(rate)))
-            devices.append(slowest_of(record, measurement))
-        told = f"{unit} of one device; the datasheet has no peak for these."
-        if unit == "GB/s":
-            told += " A collective's rate is that on the bus."
-        table = Table(("measured", unit), cells, frozenset({unit}))
-        table = with_slowest(table, devices, "slowest device", place=2)
-        id = "products" if unit == "TFLOP/s" else "copies"
-        charts.append(row_chart(id, title, told, rows, table, label=unit, shown=(0.0,)))
-    return charts
+    products = _rate_chart(record, device, "TFLOP/s", "products", "Matrix products")
+    copies = _rate_chart(record, device, "GB/s", "copies", "Memory, copies and collectives")
+    return [products, copies]
+
+
+def _rate_chart(record: Record, device: DeviceModel | None, unit: str, id: str, title: str) -> Chart | None:
+    rows, cells, devices = [], [], []
+    for measurement in record.measurements:
+        scale, measured_in = scale_of(measurement)
+        if measured_in != unit or _peak(measurement, device):
+            continue
+        rate = measurement.rate / scale
+        if measurement.bus_rate is not None:
+            rate = measurement.bus_rate / scale
+        rows.append(ChartRow(measurement.name, rate, f"{number_text(rate)} {unit}"))
+        cells.append((measurement.name, number_text(rate)))
+        devices.append(slowest_of(record, measurement))
+    description = f"{unit} of one device; the datasheet has no peak for these."
+    if unit == "GB/s":
+        description += " A collective's rate is that on the bus."
+    table = Table(("measured", unit), cells, frozenset({unit}))
+    table = with_slowest(table, devices, "slowest device", place=2)
+    return row_chart(id, title, description, rows, table, label=unit, shown=(0.0,))
 
 
 def scale_of(measurement: Measurement) -> tuple[float, str]:
     """The unit in which a rate is shown, and what it is divided by."""
-    return (1e12, "TFLOP/s") if measurement.unit == "FLOP/s" else (1e9, "GB/s")
+    if measurement.unit == "FLOP/s":
+        return 1e12, "TFLOP/s"
+    return 1e9, "GB/s"
 
 
 def slowest_of(record: Record, measurement: Measurement) -> SlowestDevice | None:
@@ -420,11 +537,13 @@ def slowest_of(record: Record, measurement: Measurement) -> SlowestDevice | None
     A measurement of many devices does not list them: then it is that of the metric of the same name.
     """
     scale, _ = scale_of(measurement)
-    found = slowest_device([rate / scale for rate in measurement.devices])
-    if found is not None:
-        return SlowestDevice(**found)
+    slowest = slowest_device([rate / scale for rate in measurement.devices])
+    if slowest is not None:
+        return SlowestDevice(**slowest)
     metric = record.metric(measurement.name)
-    return None if metric is None else metric.slowest_device
+    if metric is None:
+        return None
+    return metric.slowest_device
 
 
 def _peak(measurement: Measurement, device: DeviceModel | None) -> float | None:
@@ -450,8 +569,10 @@ class Run:
     @property
     def text(self) -> str:
         """`675.1 on node-17, 2026-11-26 10:55`."""
-        where = "" if self.host is None else f" on {visible(self.host)}"
-        return f"{number_text(self.value)}{where}, {self.created_at[:16].replace('T', ' ')}"
+        created = self.created_at[:16].replace("T", " ")
+        if self.host is None:
+            return f"{number_text(self.value)}, {created}"
+        return f"{number_text(self.value)} on {visible(self.host)}, {created}"
 
 
 def run_chart(
@@ -463,30 +584,50 @@ def run_chart(
         return None
     if len(newest) < _LEAST_POINTS:
         return Note(title, f"{len(newest)} runs, {label}: {'; '.join(run.text for run in newest)}.")
-    numbered, last = [*enumerate(newest, 1)], len(newest)
-    lines = tuple(
-        Line(
-            name,
-            tuple((number, run.value) for number, run in part),
-            tone,
-            dots=True,
-            intervals=tuple((number, *run.ci95) for number, run in part if run.ci95),
-            titles=tuple(run.text for _, run in part),
-        )
-        for name, tone, part in (("earlier runs", "s0", numbered[:-1]), ("newest run", "new", numbered[-1:]))
-    )
-    seen = [run.value for run in newest] + [end for run in newest for end in run.ci95 or ()] + _around(band)
-    y = value_axis(seen if band else [0.0, *seen], label)
-    dated = numbered if last <= _DATED else [numbered[0], numbered[-1]]
+    numbered = [*enumerate(newest, 1)]
+    earlier, last = numbered[:-1], numbered[-1:]
+    lines = (_run_line("earlier runs", "s0", earlier), _run_line("newest run", "new", last))
+    numbers = _around(band)
+    if band is None:
+        numbers.append(0.0)
+    for run in newest:
+        numbers += (run.value, *(run.ci95 or ()))
+    y = value_axis(numbers, label)
+    dated = numbered
+    if len(newest) > _DATED:
+        dated = [numbered[0], numbered[-1]]
     days = tuple((number, run.created_at[:10]) for number, run in dated)
-    x = Axis(1, last, _beside(y) + _HALF_DATE, _RIGHT - _HALF_DATE, "", days)
-    hosts = tuple((number, brief(visible(run.host), _HOST)) for number, run in dated if run.host is not None)
-    count = f"{last} runs" if len(runs) == last else f"The newest {last} of {len(runs):,} runs"
-    told = f"{count}, the oldest on the left. The newest has {newest[-1].text}."
-    cells = [
-        (run.created_at, run.host or "-", run.name, number_text(run.value), interval(run.ci95))
-        for run in reversed(newest)
-    ]
-    table = Table(("created", "host", "record", label, "95 % interval"), cells, frozenset({label, "95 % interval"}))
-    target = 1.0 if band else None
-    return Chart(id, title, told, table, x, y=y, lines=lines, band=band, target=target, hosts=hosts)
+    hosts = []
+    for number, run in dated:
+        if run.host is not None:
+            hosts.append((number, brief(visible(run.host), _HOST)))
+    x = Axis(1, len(newest), _beside(y) + _HALF_DATE, _RIGHT - _HALF_DATE, "", days)
+    count = f"{len(runs)} runs"
+    if len(runs) > len(newest):
+        count = f"The newest {len(newest)} of {len(runs):,} runs"
+    description = f"{count}, the oldest on the left. The newest has {newest[-1].text}."
+    target = None
+    if band is not None:
+        target = 1.0
+    table = _run_table(newest, label)
+    return Chart(id, title, description, table, x, y=y, lines=lines, band=band, target=target, hosts=tuple(hosts))
+
+
+def _run_line(name: str, tone: str, numbered: Sequence[tuple[int, Run]]) -> Line:
+    """Runs as dots, by their number from the oldest."""
+    points, intervals, titles = [], [], []
+    for number, run in numbered:
+        points.append((number, run.value))
+        titles.append(run.text)
+        if run.ci95 is not None:
+            intervals.append((number, *run.ci95))
+    return Line(name, tuple(points), tone, dots=True, intervals=tuple(intervals), titles=tuple(titles))
+
+
+def _run_table(runs: Sequence[Run], label: str) -> Table:
+    """A row for each run, the newest first."""
+    rows = []
+    for run in reversed(runs):
+        rows.append((run.created_at, run.host or "-", run.name, number_text(run.value), interval(run.ci95)))
+    columns = ("created", "host", "record", label, "95 % interval")
+    return Table(columns, rows, frozenset({label, "95 % interval"}))

@@ -25,14 +25,22 @@ _COLUMNS = ("record_id", "created_at", "case", "stack", *_SUMMARY)
 
 def as_json(entry: StoredRecord) -> dict[str, Any]:
     """What a listing knows of a record, for a script."""
-    summary = entry.summary
-    return {
-        **{name: getattr(entry, name) for name in ("record_id", "case", "stack", "created_at", "location")},
-        **{name: getattr(summary, name, None) for name in _SUMMARY},
-        "size": entry.blob.size,
-        "metrics": {} if summary is None else summary.metrics,
-        **({} if entry.error is None else {"error": entry.error}),
+    document: dict[str, Any] = {
+        "record_id": entry.record_id,
+        "case": entry.case,
+        "stack": entry.stack,
+        "created_at": entry.created_at,
+        "location": entry.location,
     }
+    for name in _SUMMARY:
+        document[name] = getattr(entry.summary, name, None)
+    document["size"] = entry.blob.size
+    document["metrics"] = {}
+    if entry.summary is not None:
+        document["metrics"] = entry.summary.metrics
+    if entry.error is not None:
+        document["error"] = entry.error
+    return document
 
 
 def record_lines(place: Store, entries: Sequence[StoredRecord]) -> list[str]:
@@ -47,7 +55,9 @@ def record_lines(place: Store, entries: Sequence[StoredRecord]) -> list[str]:
             note(entry.location, entry.problem or error.message)
             continue
         text = content.decode("utf-8").removesuffix("\n")
-        lines.append((text if "\n" not in text else _one_line(raw)) + "\n")
+        if "\n" in text:
+            text = _one_line(raw)
+        lines.append(f"{text}\n")
     return lines
 
 
@@ -62,7 +72,8 @@ def series_lines(place: Store, entries: Sequence[StoredRecord]) -> Iterator[str]
         if not exported.intersection(names):
             continue
         yield _one_line(series.to_dict()) + "\n"
-        if lacking := [name for name in names if name not in exported]:
+        lacking = [name for name in names if name not in exported]
+        if lacking:
             note(f"series {series_id}", f"not exported: {', '.join(lacking)}")
 
 
@@ -72,21 +83,33 @@ def _one_line(document: dict[str, Any]) -> str:
 
 def summary_rows(entries: Sequence[StoredRecord], format: Format) -> str:
     """What a listing knows of each record, a row each, and a column per metric. Damaged ones are noted on stderr."""
+    documents = []
+    metrics: set[str] = set()
     for entry in entries:
         if entry.error is not None:
             note(entry.location, entry.error)
-    good = [as_json(entry) for entry in entries if entry.error is None]
-    metrics = sorted({name for entry in good for name in entry["metrics"]})
-    rows = [
-        [*(entry[name] for name in _COLUMNS), *(entry["metrics"].get(name) for name in metrics)] for entry in good
-    ]
-    return (to_csv if format == "csv" else to_markdown)([*_COLUMNS, *metrics], rows)
+            continue
+        document = as_json(entry)
+        documents.append(document)
+        metrics.update(document["metrics"])
+    names = sorted(metrics)
+    columns = [*_COLUMNS, *names]
+    rows = []
+    for document in documents:
+        row = [document[name] for name in _COLUMNS]
+        row += [document["metrics"].get(name) for name in names]
+        rows.append(row)
+    if format == "csv":
+        return to_csv(columns, rows)
+    return to_markdown(columns, rows)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A pipe table of Markdown with a newline at its end; a cell holds Markdown, and is one line."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "".join(f"| {' | '.join(map(cell, line))} |\n" for line in lines)
+    lines = []
+    for row in (columns, ["---"] * len(columns), *rows):
+        lines.append(f"| {' | '.join(map(cell, row))} |\n")
+    return "".join(lines)
 
 
 def cell(value: object) -> str:
@@ -101,20 +124,26 @@ def to_markdown(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 def to_csv(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """RFC 4180, with line feeds. A text that a spreadsheet would take for a formula gets an apostrophe before it."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([[_harmless(cell) for cell in row] for row in (columns, *rows)])
-    return out.getvalue()
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for row in (columns, *rows):
+        writer.writerow(map(_harmless, row))
+    return text.getvalue()
 
 
 def _harmless(cell: Cell) -> Cell:
     if not isinstance(cell, str):
         return cell
     cell = visible(cell)
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+    if cell.startswith(("=", "+", "-", "@")):
+        return f"'{cell}"
+    return cell
 
 
 def _escaped(cell: Cell) -> str:
     """`table` escapes `|`."""
+    if cell is None:
+        return ""
     if not isinstance(cell, str):
-        return "" if cell is None else f"{cell:.6g}"
+        return f"{cell:.6g}"
     return re.sub(r"([\\`*_\[\]<>&#])", r"\\\1", visible(cell))

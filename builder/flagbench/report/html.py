@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -22,9 +23,9 @@ class Link(str):
 
     def __new__(cls, text: str, href: str | None) -> Link:
         """`href`: the page's address; a text without one is no link."""
-        found = super().__new__(cls, text)
-        found.href = href
-        return found
+        link = super().__new__(cls, text)
+        link.href = href
+        return link
 
     href: str | None
 
@@ -44,10 +45,20 @@ def page(
 
     `home`: the address of the page above it. `tone`: the class of the verdict. `headline`: what follows it.
     """
-    shown = {heading: filled(blocks) for heading, blocks in sections.items()}
-    values = {"home": home, "verdict": verdict, "tone": tone, "headline": headline, "lead": lead}
-    drawn = [chart for chart in charts if chart is not None]
-    return _templates().get_template("page.j2").render(title=title, charts=drawn, sections=shown, **values)
+    return (
+        _templates()
+        .get_template("page.j2")
+        .render(
+            title=title,
+            home=home,
+            verdict=verdict,
+            tone=tone,
+            headline=headline,
+            lead=lead,
+            charts=[chart for chart in charts if chart is not None],
+            sections={heading: filled(blocks) for heading, blocks in sections.items()},
+        )
+    )
 
 
 def picture(chart: Chart) -> str:
@@ -57,15 +68,22 @@ def picture(chart: Chart) -> str:
 
 @cache
 def _templates() -> Environment:
-    found = Environment(
+    templates = Environment(
         loader=PackageLoader("flagbench.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) in (str, Link) else value,
+        finalize=_visible_text,
     )
-    found.globals |= {"version": __version__, "tones": TONES}
-    found.filters |= {"without_empty_columns": without_empty_columns, "width": width_of}
-    found.globals["style"] = Markup(found.get_template("charts.css").render())
-    return found
+    templates.globals |= {"version": __version__, "tones": TONES}
+    templates.filters |= {"without_empty_columns": without_empty_columns, "width": width_of}
+    templates.globals["style"] = Markup(templates.get_template("charts.css").render())
+    return templates
+
+
+def _visible_text(value: Any) -> Any:
+    """Text with control characters made visible. Markup, which a template made, is left as it is."""
+    if type(value) in (str, Link):
+        return visible(value)
+    return value

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 from xml.etree import ElementTree
 
 from flagbench.console.terminal import visible
 from flagbench.verdict import Verdict, VerifyResult
+from flagbench.verdict.result import MetricResult
 from flagbench_core.exit_codes import ExitCode
 
 Kind = Literal["failure", "error", "skipped"]
@@ -24,16 +26,22 @@ class JUnitCase(NamedTuple):
 
 def junit_xml(suite: str, cases: Sequence[JUnitCase], seconds: float = 0.0) -> bytes:
     """A suite of checks. What could not be decided is an error, as it is no failure of what is tested."""
-    counts = {kind: sum(case.kind == kind for case in cases) for kind in get_args(Kind)}
-    attributes = {"name": suite, "tests": str(len(cases)), "time": f"{seconds:.1f}"}
-    attributes.update(failures=str(counts["failure"]), errors=str(counts["error"]), skipped=str(counts["skipped"]))
+    counts = Counter(case.kind for case in cases)
+    attributes = {
+        "name": suite,
+        "tests": str(len(cases)),
+        "time": f"{seconds:.1f}",
+        "failures": str(counts["failure"]),
+        "errors": str(counts["error"]),
+        "skipped": str(counts["skipped"]),
+    }
     root = ElementTree.Element("testsuites")
     element = ElementTree.SubElement(root, "testsuite", attributes)
     for case in cases:
-        found = ElementTree.SubElement(element, "testcase", {"classname": suite, "name": visible(case.name)})
+        test = ElementTree.SubElement(element, "testcase", {"classname": suite, "name": visible(case.name)})
         if case.kind is not None:
-            ElementTree.SubElement(found, case.kind, {"message": visible(case.reason)})
-        ElementTree.SubElement(found, "system-out").text = visible(case.output)
+            ElementTree.SubElement(test, case.kind, {"message": visible(case.reason)})
+        ElementTree.SubElement(test, "system-out").text = visible(case.output)
     ElementTree.indent(root)
     text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
@@ -41,19 +49,28 @@ def junit_xml(suite: str, cases: Sequence[JUnitCase], seconds: float = 0.0) -> b
 
 def junit_of_verdict(result: VerifyResult) -> bytes:
     """The verdict of the whole, then of each metric that has one."""
-    told = ", ".join(result.qualifiers)
-    told = f"{result.outcome}: {told}" if told else result.outcome
-    cases = [JUnitCase("verdict", told, _kind(result.verdict), result.reason)]
+    outcome = result.outcome
+    if result.qualifiers:
+        outcome += f": {', '.join(result.qualifiers)}"
+    cases = [JUnitCase("verdict", outcome, _kind(result.verdict), result.reason)]
     for metric in result.metrics:
         if metric.verdict is not None:
-            measured = "" if metric.measured is None else metric.measured.text(metric.unit)
-            told = f"{measured}; {result.against.side}: {metric.expected.text(metric.unit)}; ratio {metric.ratio}"
-            told = f"{metric.verdict.value}: {told}"
-            cases.append(JUnitCase(metric.name, told, _kind(metric.verdict), metric.reason))
+            text = f"{metric.verdict.value}: {_compared_text(metric, result.against.side)}"
+            cases.append(JUnitCase(metric.name, text, _kind(metric.verdict), metric.reason))
     return junit_xml(f"flagbench verify {result.against.id}", cases)
+
+
+def _compared_text(metric: MetricResult, side: str) -> str:
+    """`1510 samples/s [1490, 1530]; published: 1943; ratio 0.777 [0.767, 0.788]`."""
+    measured = ""
+    if metric.measured is not None:
+        measured = metric.measured.text(metric.unit)
+    return f"{measured}; {side}: {metric.expected.text(metric.unit)}; ratio {metric.ratio}"
 
 
 def _kind(verdict: Verdict) -> Kind | None:
     if verdict.exit_code is ExitCode.OK:
         return None
-    return "failure" if verdict.exit_code is ExitCode.BELOW else "error"
+    if verdict.exit_code is ExitCode.BELOW:
+        return "failure"
+    return "error"

@@ -124,7 +124,7 @@ def _without_means(metrics: Table) -> tuple[Table, int]:
 
 
 def _blocks_with_verdict(records: Sequence[Record], result: VerifyResult, *, wide: bool, others: bool) -> list[Block]:
-    blocks: list[Block] = [Lines((_headline(result),), STYLES[result.style])]
+    blocks: list[Block] = [Lines((headline(result),), STYLES[result.style])]
     if not is_in_headline(result):
         blocks.append(Lines((result.reason, *_remedies(records))))
     if wide or result.verdict is not Verdict.INVALID:
@@ -230,7 +230,7 @@ def _short_digests(result: VerifyResult) -> dict[str, str]:
     return short
 
 
-def _headline(result: VerifyResult) -> str:
+def headline(result: VerifyResult) -> str:
     """The verdict in one sentence."""
     if result.verdict is Verdict.REFERENCE:
         return _reference_headline(result)
