@@ -36,12 +36,16 @@ def listing(entries: Sequence[StoredRecord]) -> Table:
 
 def _short_ids(entries: Sequence[StoredRecord]) -> dict[str, str]:
     """The digits that each id ends with; without an id that has none, or whose digits another one has too."""
-    whole: dict[str, list[str]] = {}
-    for record_id in dict.fromkeys(entry.record_id for entry in entries):
-        short = record_id.rpartition("-")[2]
+    record_ids: dict[str, set[str]] = {}
+    for entry in entries:
+        short = entry.record_id.rpartition("-")[2]
         if re.fullmatch(SHORT_ID, short):
-            whole.setdefault(short, []).append(record_id)
-    return {ids[0]: short for short, ids in whole.items() if len(ids) == 1}
+            record_ids.setdefault(short, set()).add(entry.record_id)
+    short_ids = {}
+    for short, ids in record_ids.items():
+        if len(ids) == 1:
+            short_ids[ids.pop()] = short
+    return short_ids
 
 
 def _row(entry: StoredRecord) -> list[str]:
@@ -53,8 +57,9 @@ def _row(entry: StoredRecord) -> list[str]:
     ratio, speed, metric, duration = "-", "-", "-", "-"
     if summary.ratio is not None:
         ratio = f"{summary.ratio[0]:.3f}"
-    if (found := speed_of(summary)) is not None:
-        metric, speed = summary.gate or "-", found
+    gate_speed = speed_of(summary)
+    if gate_speed is not None:
+        metric, speed = summary.gate or "-", gate_speed
     if summary.duration is not None:
         duration = _duration(summary.duration)
     return [
@@ -68,12 +73,30 @@ def _duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m{rest:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
+    if minutes < 60:
+        return f"{minutes}m{rest:02}s"
+    return f"{minutes // 60}h{minutes % 60:02}m"
 
 
 def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
     """How one run ended, its metrics, conditions, checks, facts of training, and bundles."""
+    return [
+        _facts_table(record),
+        _metric_table(record),
+        _measurement_table(record),
+        _lap_table(record),
+        _absent_table(record),
+        _condition_table(record),
+        _check_table(record),
+        Table(("TRAINING", "VALUE"), _training_rows(record), wrap=("VALUE",)),
+        _bundle_table(bundles),
+    ]
+
+
+def _facts_table(record: Record) -> Table:
+    """What was run, when and where, how it ended, and the energy and the price of it."""
     status = record.status
+    spent = efficiency(record, price_here())
     facts = {
         "id": record.record_id,
         "image": f"{record.case}:{record.stack}",
@@ -84,100 +107,145 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
         "reason": status.reason,
         "fix": status.remedy,
         "config": record.config_digest,
-        "takes": (took.text() or None) if (took := efficiency(record, price_here())) else None,
     }
-    metrics = ("METRIC", "VALUE", "UNIT", "SCOPE", "95 % INTERVAL", "N", "NOTE")
-    told = [(name, fact) for name, fact in facts.items() if fact is not None]
-    drop, below = ("NOTE", "N", "SCOPE", "95 % INTERVAL"), ("UNIT",)
-    conditions = [(name, shown(value)) for name, value in record.conditions.items()]
-    kept = [(str(bundle.place.node), size_text(bundle.size), bundle.location) for bundle in bundles]
-    names = [measurement.name for measurement in record.measurements]
-    measured = {f"{name}{ending}" for name in names for ending in ("", "_mean", "_busbw")}
-    by_name = {metric.name: metric for metric in record.metrics}
-    absent = [*(record.quality.absent if record.quality is not None else {}).items()]
-    checks = [(check.name, "ok" if check.ok else "FAILED", check.detail) for check in record.checks]
-    return [
-        Table(("RECORD", "VALUE"), told, wrap=("VALUE",)),
-        Table(
-            metrics,
-            [_metric_row(metric) for metric in record.metrics if metric.name not in measured],
-            wrap=("95 % INTERVAL", "NOTE"),
-            drop=drop,
-            below=below,
-        ),
-        _measurement_table(record, by_name),
-        _lap_table(record),
-        Table(("NOT MEASURED", "REASON"), absent, wrap=("REASON",)),
-        Table(("CONDITION", "VALUE"), conditions, wrap=("VALUE",)),
-        Table(("CHECK", "RESULT", "DETAIL"), checks, wrap=("DETAIL",)),
-        Table(("TRAINING", "VALUE"), _training_rows(record), wrap=("VALUE",)),
-        Table(("NODE", "SIZE", "BUNDLE"), kept, drop=("SIZE",)),
-    ]
+    if spent is not None:
+        facts["takes"] = spent.text() or None
+    rows = [(name, fact) for name, fact in facts.items() if fact is not None]
+    return Table(("RECORD", "VALUE"), rows, wrap=("VALUE",))
 
 
-def _measurement_table(record: Record, metrics: Mapping[str, Metric]) -> Table:
+def _metric_table(record: Record) -> Table:
+    """The metrics but for those of a measurement, which are in the table of measurements."""
+    of_measurements = set()
+    for measurement in record.measurements:
+        of_measurements |= {measurement.name, f"{measurement.name}_mean", f"{measurement.name}_busbw"}
+    rows = [_metric_row(metric) for metric in record.metrics if metric.name not in of_measurements]
+    return Table(
+        ("METRIC", "VALUE", "UNIT", "SCOPE", "95 % INTERVAL", "N", "NOTE"),
+        rows,
+        wrap=("95 % INTERVAL", "NOTE"),
+        drop=("NOTE", "N", "SCOPE", "95 % INTERVAL"),
+        below=("UNIT",),
+    )
+
+
+def _absent_table(record: Record) -> Table:
+    rows: list[tuple[str, str]] = []
+    if record.quality is not None:
+        rows += record.quality.absent.items()
+    return Table(("NOT MEASURED", "REASON"), rows, wrap=("REASON",))
+
+
+def _condition_table(record: Record) -> Table:
+    rows = [(name, shown(condition)) for name, condition in record.conditions.items()]
+    return Table(("CONDITION", "VALUE"), rows, wrap=("VALUE",))
+
+
+def _check_table(record: Record) -> Table:
+    rows = []
+    for check in record.checks:
+        outcome = "FAILED"
+        if check.ok:
+            outcome = "ok"
+        rows.append((check.name, outcome, check.detail))
+    return Table(("CHECK", "RESULT", "DETAIL"), rows, wrap=("DETAIL",))
+
+
+def _bundle_table(bundles: Sequence[StoredBundle]) -> Table:
+    rows = []
+    for bundle in bundles:
+        rows.append((str(bundle.place.node), size_text(bundle.size), bundle.location))
+    return Table(("NODE", "SIZE", "BUNDLE"), rows, drop=("SIZE",))
+
+
+def _measurement_table(record: Record) -> Table:
     """A row for each measurement; the slowest device stands beside its rate where there are several devices."""
+    metrics = {metric.name: metric for metric in record.metrics}
+    rows, devices = [], []
+    for measurement in record.measurements:
+        rows.append(_measurement_row(measurement, metrics))
+        devices.append(slowest_of(record, measurement))
     columns = ("MEASUREMENT", "RATE", "UNIT", "95 % INTERVAL", "MEAN", "SPREAD", "STEADY", "SIZE")
-    rows = [_measurement_row(measurement, metrics) for measurement in record.measurements]
     table = Table(columns, rows, drop=("SIZE", "MEAN", "95 % INTERVAL", "SPREAD", "STEADY"))
-    devices = [slowest_of(record, measurement) for measurement in record.measurements]
     return with_slowest(table, devices, "SLOWEST DEVICE", place=3)
 
 
 def _lap_table(record: Record) -> Table:
     """Of a soak, a row for each measurement: the device that became slowest, and its late rate over its early one."""
     rows = []
-    for name, drifts in (lap_drifts([lap.rates for lap in record.laps]) or {}).items():
-        rank = min(range(len(drifts)), key=drifts.__getitem__)
-        device = f"rank {rank}" if len(drifts) > 1 else "-"
-        rows.append((name, f"{drifts[rank]:.1%}", device))
+    drifts_by_name = lap_drifts([lap.rates for lap in record.laps]) or {}
+    for name, drifts in drifts_by_name.items():
+        slowest = min(drifts)
+        device = "-"
+        if len(drifts) > 1:
+            device = f"rank {drifts.index(slowest)}"
+        rows.append((name, f"{slowest:.1%}", device))
     return Table((f"OVER {len(record.laps)} LAPS", "LATE / EARLY", "SLOWEST DEVICE"), rows)
 
 
-def _measurement_row(one: Measurement, metrics: Mapping[str, Metric]) -> list[str]:
+def _measurement_row(measurement: Measurement, metrics: Mapping[str, Metric]) -> list[str]:
     """The rate of the middle device; of a collective, its bus bandwidth.
 
     `metrics`: those of the record, where the rate's interval and its mean over repeats and devices are.
     """
-    metric = metrics.get(one.name if one.bus_rate is None else f"{one.name}_busbw")
-    mean = metrics.get(f"{one.name}_mean")
-    scale, unit = scale_of(one)
-    size = " x ".join(map(str, one.shape)) if one.shape else f"{one.bytes} bytes"
-    rate = one.rate if one.bus_rate is None else one.bus_rate
+    name = measurement.name
+    scale, unit = scale_of(measurement)
+    rate, metric = measurement.rate, metrics.get(name)
+    if measurement.bus_rate is not None:
+        rate, metric = measurement.bus_rate, metrics.get(f"{name}_busbw")
+        unit = f"{unit} on the bus"
+    mean = metrics.get(f"{name}_mean")
     if metric is not None and not math.isclose(metric.value, rate / scale, rel_tol=1e-6):
         # Where the mean is what is published, the metric and its interval are those of the mean.
         mean, metric = metric, None
+    interval_text, mean_text, steady = "-", "-", "no"
+    if metric is not None:
+        interval_text = interval(metric.ci95)
+    if mean is not None:
+        mean_text = number_text(mean.value)
+    if measurement.steady:
+        steady = "yes"
     return [
-        one.name,
-        number_text(rate / scale),
-        unit if one.bus_rate is None else f"{unit} on the bus",
-        interval(None if metric is None else metric.ci95),
-        "-" if mean is None else number_text(mean.value),
-        f"{one.spread:.1%}",
-        "yes" if one.steady else "no",
-        size if one.tried is None else f"{size}, best of {one.tried}",
+        *(name, number_text(rate / scale), unit, interval_text, mean_text),
+        *(f"{measurement.spread:.1%}", steady, _size_of(measurement)),
     ]
+
+
+def _size_of(measurement: Measurement) -> str:
+    """`8192 x 8192 x 8192, best of 12`, or bytes."""
+    size = f"{measurement.bytes} bytes"
+    if measurement.shape:
+        size = " x ".join(map(str, measurement.shape))
+    if measurement.tried is None:
+        return size
+    return f"{size}, best of {measurement.tried}"
 
 
 def _training_rows(record: Record) -> list[tuple[str, str]]:
     """What the case knows once training has ended, by name: a predicted bubble follows the measured one."""
-    facts = (record.quality and record.quality.training) or {}
-    return [(name, setting_text(_rounded(value))) for name, value in sorted(facts.items())]
+    if record.quality is None or record.quality.training is None:
+        return []
+    return [(name, setting_text(_rounded(fact))) for name, fact in sorted(record.quality.training.items())]
 
 
-def _rounded(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+def _rounded(fact: Any) -> Any:
+    """A number, or the numbers of a list, to six digits."""
+    if isinstance(fact, list):
+        return [_rounded(number) for number in fact]
+    if isinstance(fact, float):
+        return float(f"{fact:.6g}")
+    return fact
 
 
 def _metric_row(metric: Metric) -> list[str]:
-    ends, note = "-", metric.note or ""
+    ends, count, note = "-", "-", metric.note or ""
     if metric.ci_reason:
         note = f"no interval: {metric.ci_reason}; {note}".removesuffix("; ")
     if metric.ci95 is not None:
         low, high = metric.ci95
-        method = f" ({metric.ci_method})" if metric.ci_method else ""
-        ends = f"{number_text(low, 6)} to {number_text(high, 6)}{method}"
-    count = str(metric.n) if metric.n is not None else "-"
+        ends = f"{number_text(low, 6)} to {number_text(high, 6)}"
+        if metric.ci_method:
+            ends += f" ({metric.ci_method})"
+    if metric.n is not None:
+        count = str(metric.n)
     return [metric.name, number_text(metric.value, 6), metric.unit, metric.scope, ends, count, note]
