@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from flagbench.manifests.rows import Claim, PublishedRow, published_rows
 from flagbench.verdict.conditions import describe
 from flagbench_core.config import preset_of
 
-_SHOWN = 8
+_NARROW_ROWS = 8
 """Rows that a table shows without --wide."""
 _COLUMNS = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "DIFFERS")
 _DROP: tuple[str, ...] = ("BATCH, SEQUENCE",)
@@ -33,7 +33,8 @@ _BELOW: tuple[str, ...] = ("DIFFERS", "DEVICE", "PRECISION", "GPUS")
 class Answer:
     """What has been published of a model for a device."""
 
-    asked: str
+    name: str
+    """The case or model that was asked for."""
     model: str
     task: str | None
     """Of a case; None for a model, of which every task is meant."""
@@ -54,9 +55,12 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        names = ("asked", "model", "task", "wanted", "cases")
         return {
-            **{name: getattr(self, name) for name in names},
+            "asked": self.name,
+            "model": self.model,
+            "task": self.task,
+            "wanted": self.wanted,
+            "cases": self.cases,
             "device": self.device.id,
             "rows": [_document(row, self.wanted) for row in self.rows],
             "nearest": [_document(row, self.wanted) for row in (*self.may_be, *self.others)],
@@ -68,25 +72,69 @@ class Answer:
         return [row for row in self.rows if self.task in (None, row.task)]
 
     @property
-    def first_of_each_task(self) -> list[PublishedRow]:
+    def of_other_tasks(self) -> list[PublishedRow]:
+        """Rows of this device and other tasks."""
+        of_task = self.of_task
+        return [row for row in self.rows if row not in of_task]
+
+    @property
+    def nearest_by_task(self) -> dict[str, PublishedRow]:
         """The row of each task that comes closest, of this device where it has one."""
-        firsts: dict[str, PublishedRow] = {}
+        nearest: dict[str, PublishedRow] = {}
         for row in (*self.of_task, *self.may_be, *self.others):
-            firsts.setdefault(row.task, row)
-        return list(firsts.values())
+            nearest.setdefault(row.task, row)
+        return nearest
+
+    @property
+    def listed(self) -> list[PublishedRow]:
+        """The rows in the order of the table with --wide: of a model, the nearest row of each task comes first."""
+        rows = [*self.of_task, *self.may_be, *self.others, *self.of_other_tasks]
+        if self.task is not None:
+            return rows
+        return self._with_nearest_first(rows)
+
+    @property
+    def listed_in_brief(self) -> list[PublishedRow]:
+        """The first rows of the table without --wide: rows of other devices only where this one has none."""
+        rows = [*self.of_task, *self.may_be]
+        if not rows:
+            rows += self.others
+        rows += self.of_other_tasks
+        if self.task is None:
+            rows = self._with_nearest_first(rows)
+        return rows[:_NARROW_ROWS]
+
+    def _with_nearest_first(self, rows: Sequence[PublishedRow]) -> list[PublishedRow]:
+        nearest = list(self.nearest_by_task.values())
+        return [*nearest, *(row for row in rows if row not in nearest)]
 
     def page(self, *, wide: bool) -> list[Block]:
         """The answer in a sentence, the rows, and what can be run."""
-        of_device = [*self.of_task, *self.may_be]
-        of_other_tasks = [row for row in self.rows if row not in self.of_task]
-        every = [*of_device, *self.others, *of_other_tasks]
-        found = every if wide or not of_device else [*of_device, *of_other_tasks]
+        rows, details = self.listed_in_brief, []
+        if wide:
+            rows = self.listed
+            details = [f"{row.id}: {_details(row)}" for row in rows]
+        return [
+            Lines((self.sentence,)),
+            self._table(rows, wide=wide),
+            Lines(tuple(self._notes(len(self.listed) - len(rows)))),
+            Lines(tuple(details)),
+        ]
+
+    def _table(self, rows: Sequence[PublishedRow], *, wide: bool) -> Table:
+        drop, below = _DROP, _BELOW
         if self.task is None:
-            firsts = self.first_of_each_task
-            found = [*firsts, *(row for row in found if row not in firsts)]
-        shown = found if wide else found[:_SHOWN]
-        left = len(every) - len(shown)
-        notes = [f"rows that --wide adds: {left}"] if left else []
+            below = ("TASK", *below)
+        else:
+            drop = (*drop, "TASK")  # rows of another task say so under DIFFERS
+        cells = [self._cells(row, wide=wide) for row in rows]
+        return Table(_COLUMNS, cells, right=frozenset(("GPUS",)), drop=drop, below=below)
+
+    def _notes(self, left_out: int) -> list[str]:
+        """How many rows are left out, what can be run, and which memory is not known or not enough."""
+        notes = []
+        if left_out:
+            notes.append(f"rows that --wide adds: {left_out}")
         to_run = []
         if self.cases:
             to_run.append(f"flagbench runs it as: {', '.join(self.cases)}")
@@ -97,70 +145,82 @@ class Answer:
             notes.append("; ".join(to_run))
         notes += [f"memory was not measured: {text}" for text in self.to_plan]
         notes += [f"more memory is needed: {text}" for text in self.too_large]
-        cells = [self._cells(row, wide=wide) for row in shown]
-        drop, below = _DROP, _BELOW
-        if self.task is None:
-            below = ("TASK", *below)
-        else:
-            drop = (*drop, "TASK")  # rows of another task say so under DIFFERS
-        return [
-            Lines((self.sentence,)),
-            Table(_COLUMNS, cells, right=frozenset(("GPUS",)), drop=drop, below=below),
-            Lines(tuple(notes)),
-            Lines(tuple(f"{row.id}: {_details(row)}" for row in shown) if wide else ()),
-        ]
+        return notes
 
     @property
     def sentence(self) -> str:
         """The answer."""
-        what = f"{self.asked}, {self.task}," if self.task else self.model
-        sure, may_be = self.of_task, self.may_be
-        first = next(iter([*sure, *may_be, *self.others]), None)
-        nearest = "nor on any other device" if first is None else f"the nearest is {_described(first)}"
-        if sure:
-            count = f"{len(sure)} published row{'s are' if len(sure) > 1 else ' is'}"
-            more = f", and {len(may_be)} more may be" if may_be else ""
-            return f"{count} of {what} on {self.device.name}{more}; {nearest}."
-        none = f"No published row is of {what} on {self.device.name}"
-        if may_be:
-            return f"{none} for certain, and {len(may_be)} may be; {nearest}."
-        return f"{none}; {nearest}."
+        subject = self.model
+        if self.task is not None:
+            subject = f"{self.name}, {self.task},"
+        certain, possible = len(self.of_task), len(self.may_be)
+        if certain == 0:
+            sentence = f"No published row is of {subject} on {self.device.name}"
+            if possible:
+                sentence += f" for certain, and {possible} may be"
+            return f"{sentence}; {self._nearest_text()}."
+        rows = "published rows are"
+        if certain == 1:
+            rows = "published row is"
+        sentence = f"{certain} {rows} of {subject} on {self.device.name}"
+        if possible:
+            sentence += f", and {possible} more may be"
+        return f"{sentence}; {self._nearest_text()}."
+
+    def _nearest_text(self) -> str:
+        nearest = [*self.of_task, *self.may_be, *self.others]
+        if not nearest:
+            return "nor on any other device"
+        return f"the nearest is {_described(nearest[0])}"
 
     def _cells(self, row: PublishedRow, *, wide: bool) -> tuple[str, ...]:
-        results = differing(row, self.wanted)
-        differs = "; ".join(map(describe, results)) if wide else ", ".join(result.name for result in results)
+        conditions = differing(row, self.wanted)
+        if wide:
+            differs = "; ".join(map(describe, conditions))
+        else:
+            differs = ", ".join(condition.name for condition in conditions)
+        shape = row.batch
         sequence = row.text("sequence_length")
-        shape = f"{row.batch or '-'}, {sequence}" if sequence else row.batch
-        what = (row.id, row.device, str(row.count("devices") or ""), row.task, row.precision_label or "", shape)
-        return *what, _speed(row), differs
+        if sequence:
+            shape = f"{row.batch or '-'}, {sequence}"
+        return (
+            row.id,
+            row.device,
+            str(row.count("devices") or ""),
+            row.task,
+            row.precision_label or "",
+            shape,
+            _speed(row),
+            differs,
+        )
 
 
-def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> Answer:
+def answer(name: str, on: str | None, gpus: int | None, catalog: Catalog) -> Answer:
     """What is published of a case or model. Raises FlagbenchError (usage) for an unknown model or device."""
-    published, case = published_rows(catalog), catalog.cases.get(asked)
-    model, task = (asked, None) if case is None else (case.workload.model, case.workload.task)
-    models = sorted({*catalog.cases, *(row.model for row in published)})
-    if asked not in models:
-        close = near_names(asked, models)
-        remedy = f"did you mean {' or '.join(close)}?" if close else f"name one of {', '.join(models)}"
-        raise UnknownNameError(f"there is no case and no published row of '{asked}'", remedy=remedy)
-    if on is not None:
-        device = find_device(on, catalog)
-    elif here := cards_here(this_machine(), catalog):
-        device, gpus = here[0], gpus or this_machine().visible or None
-    else:
-        what = "this machine has no accelerator that flagbench knows"
-        raise FlagbenchError(what, remedy="name a device, for example --on h100-sxm")
+    published = published_rows(catalog)
+    case = catalog.cases.get(name)
+    model, task = name, None
+    if case is not None:
+        model, task = case.workload.model, case.workload.task
+    elif not any(row.model == name for row in published):
+        raise _unknown_model(name, published, catalog)
+    device, gpus = _device_and_count(on, gpus, catalog)
     wanted = wanted_conditions(case, device, gpus)
     of_model = [row for row in published if row.model == model]
     of_model.sort(key=lambda row: _distance(row, wanted, device, catalog))
-    same_task = [row for row in of_model if task in (None, row.task)]
-    rows = [row for row in of_model if row.device_id == device.id]
-    may_be = [row for row in same_task if device.id in row.may_be]
-    others = [row for row in same_task if row not in rows and row not in may_be]
+    rows, may_be, others = [], [], []
+    for row in of_model:
+        if row.device_id == device.id:
+            rows.append(row)
+        elif task is not None and row.task != task:
+            continue
+        elif device.id in row.may_be:
+            may_be.append(row)
+        else:
+            others.append(row)
     runs, too_large, to_plan = _cases_of(model, task, device, gpus, catalog)
     return Answer(
-        asked=asked,
+        name=name,
         model=model,
         task=task,
         device=device,
@@ -172,6 +232,32 @@ def answer(asked: str, on: str | None, gpus: int | None, catalog: Catalog) -> An
         too_large=tuple(too_large),
         to_plan=tuple(to_plan),
     )
+
+
+def _unknown_model(name: str, published: Sequence[PublishedRow], catalog: Catalog) -> UnknownNameError:
+    names = sorted({*catalog.cases, *(row.model for row in published)})
+    remedy = f"name one of {', '.join(names)}"
+    close = near_names(name, names)
+    if close:
+        remedy = f"did you mean {' or '.join(close)}?"
+    return UnknownNameError(f"there is no case and no published row of '{name}'", remedy=remedy)
+
+
+def _device_and_count(on: str | None, gpus: int | None, catalog: Catalog) -> tuple[DeviceModel, int | None]:
+    """The device that was named, else that of this machine, and how many of it.
+
+    Raises FlagbenchError (usage) for an unknown device, and without a name where this machine has none.
+    """
+    if on is not None:
+        return find_device(on, catalog), gpus
+    machine = this_machine()
+    devices = cards_here(machine, catalog)
+    if not devices:
+        raise FlagbenchError(
+            "this machine has no accelerator that flagbench knows",
+            remedy="name a device, for example --on h100-sxm",
+        )
+    return devices[0], gpus or machine.visible or None
 
 
 def _cases_of(
@@ -206,57 +292,95 @@ def find_device(name: str, catalog: Catalog) -> DeviceModel:
     Raises UnknownNameError (usage).
     """
 
-    def is_named(text: str) -> bool:
-        return name.lower() in (text.lower(), text.lower().partition(" ")[2])
-
+    wanted = name.lower()
     devices = catalog.devices.values()
-    exact = [device for device in devices if any(map(is_named, (device.id, device.name, *device.match)))]
-    found = exact or devices_named(name.lower(), devices)
-    if len(found) > 1:
-        ids = " or ".join(device.id for device in found)
+    matching = tuple(device for device in devices if _is_named(device, wanted)) or devices_named(wanted, devices)
+    if not matching:
+        return catalog_get(catalog.devices, name, kind="device")
+    if len(matching) > 1:
+        ids = " or ".join(device.id for device in matching)
         remedy = f"did you mean {ids}? `flagbench list devices` shows the name that the driver has of each"
         raise UnknownNameError(f"'{name}' is the beginning of several devices", remedy=remedy)
-    return found[0] if found else catalog_get(catalog.devices, name, kind="device")
+    return matching[0]
+
+
+def _is_named(device: DeviceModel, name: str) -> bool:
+    """Whether a device has that name, in lower case, also where it leaves out the vendor before the first space."""
+    for text in (device.id, device.name, *device.match):
+        whole = text.lower()
+        _, _, without_vendor = whole.partition(" ")
+        if name in (whole, without_vendor):
+            return True
+    return False
 
 
 def _distance(
     row: PublishedRow, wanted: Mapping[str, Scalar], device: DeviceModel, catalog: Catalog
 ) -> tuple[object, ...]:
     """The task and a speed first, then how many conditions differ, how far the peak is, how many devices."""
-    names = [result.name for result in differing(row, wanted)]
+    names = [condition.name for condition in differing(row, wanted)]
+    apart = 0
     gpus, devices = wanted.get("devices"), row.count("devices")
-    apart = abs(devices - gpus) if devices is not None and isinstance(gpus, int) else 0
-    ratio = math.inf
-    other = catalog.devices.get(row.device_id or "")
-    peak, other_peak = device.peak(row.precision_label), other and other.peak(row.precision_label)
-    if peak and other_peak:
-        ratio = max(peak, other_peak) / min(peak, other_peak)
-    return "task" in names, row.speed is None, len(names), ratio, apart
+    if devices is not None and isinstance(gpus, int):
+        apart = abs(devices - gpus)
+    return "task" in names, row.speed is None, len(names), _ratio_of_peaks(row, device, catalog), apart
+
+
+def _ratio_of_peaks(row: PublishedRow, device: DeviceModel, catalog: Catalog) -> float:
+    """How far the peak of a row's device is from that of `device`, from 1 on; infinite where one is not published."""
+    device_of_row = catalog.devices.get(row.device_id or "")
+    if device_of_row is None:
+        return math.inf
+    peak, peak_of_row = device.peak(row.precision_label), device_of_row.peak(row.precision_label)
+    if not peak or not peak_of_row:
+        return math.inf
+    return max(peak, peak_of_row) / min(peak, peak_of_row)
 
 
 def _described(row: PublishedRow) -> str:
+    """`12,473 tokens/s on 8 x H100 SXM, pretraining, fp8 (ROW)`."""
+    device = row.device
     devices = row.count("devices")
-    where = f"{devices} x {row.device}" if devices else row.device
-    return f"{_speed(row)} on {', '.join(filter(None, (where, row.task, row.precision_label)))} ({row.id})"
+    if devices:
+        device = f"{devices} x {device}"
+    parts = [part for part in (device, row.task, row.precision_label) if part]
+    return f"{_speed(row)} on {', '.join(parts)} ({row.id})"
 
 
 def _speed(row: PublishedRow) -> str:
-    value = row.speed or row.metrics[0]
-    number = f"{value.value:.4g}" if len(value.digits) > 9 else value.digits
-    name = f"{value.name} " if row.speed is None else ""
-    return f"{name}{number} {value.unit}{'/device' if value.name.endswith('_per_device') else ''}"
+    """The speed as it was printed, with its unit; of a row without a speed its first metric, with its name."""
+    metric = row.speed or row.metrics[0]
+    number = metric.digits
+    if len(number) > 9:
+        number = f"{metric.value:.4g}"
+    text = f"{number} {metric.unit}"
+    if metric.name.endswith("_per_device"):
+        text += "/device"
+    if row.speed is None:
+        return f"{metric.name} {text}"
+    return text
 
 
 def _details(row: PublishedRow) -> str:
     """What the cells of a row do not show, and its source."""
-    return "; ".join(filter(None, (row.text("layout"), row.software, row.remarks, row.citation)))
+    details = (row.text("layout"), row.software, row.remarks, row.citation)
+    return "; ".join(detail for detail in details if detail)
 
 
 def _document(row: PublishedRow, wanted: Mapping[str, Scalar]) -> dict[str, Any]:
     """A row as JSON."""
+    case = None
+    if isinstance(row, Claim):
+        case = row.case
+    metrics = []
+    for metric in row.metrics:
+        metrics.append({"name": metric.name, "value": metric.digits, "unit": metric.unit})
+    differs = []
+    for condition in differing(row, wanted):
+        differs.append({"name": condition.name, "here": condition.here, "published": condition.expected})
     return {
         "id": row.id,
-        "case": row.case if isinstance(row, Claim) else None,
+        "case": case,
         "source": row.citation,
         "may_be": row.may_be,
         "model": row.model,
@@ -273,6 +397,6 @@ def _document(row: PublishedRow, wanted: Mapping[str, Scalar]) -> dict[str, Any]
         "file": row.file,
         "section": row.section,
         "conditions": row.remarks,
-        "metrics": [{"name": m.name, "value": m.digits, "unit": m.unit} for m in row.metrics],
-        "differs": [{"name": r.name, "here": r.here, "published": r.expected} for r in differing(row, wanted)],
+        "metrics": metrics,
+        "differs": differs,
     }

@@ -27,23 +27,28 @@ def measured_memory(
     """
     if not _is_reference_work(case, config, precision):
         return None
-    found: list[tuple[int, float, MeasuredMemory]] = []
+    matching = []
     for memory in case.memory:
         if memory.precision == precision and _has_layout(memory, config, ranks):
-            replicas = 1 if ranks is None or memory.layout is None else memory.layout["dp"]
-            found.append((replicas, memory.gib, memory))
-    if not found:
-        return None
-    return min(found, key=lambda each: each[:2])[2]
+            matching.append(memory)
+
+    def replicas_and_size(memory: MeasuredMemory) -> tuple[int, float]:
+        if ranks is None or memory.layout is None:
+            return 1, memory.gib
+        return memory.layout["dp"], memory.gib
+
+    return min(matching, key=replicas_and_size, default=None)
 
 
 def _is_reference_work(case: Case, config: Mapping[str, Any], precision: str) -> bool:
     """Whether a configuration gives the conditions of the work that the reference preset gives."""
     reference = preset_of(case.presets, "reference")
     wanted = derived_conditions(case, {**reference, "precision": precision})
-    found = derived_conditions(case, {**config, "precision": precision})
-    names = [name for name in case.work_conditions if name not in _WITHOUT_EFFECT]
-    return all(found.get(name) == wanted.get(name) for name in names)
+    conditions = derived_conditions(case, {**config, "precision": precision})
+    for name in case.work_conditions:
+        if name not in _WITHOUT_EFFECT and conditions.get(name) != wanted.get(name):
+            return False
+    return True
 
 
 def _has_layout(memory: MeasuredMemory, config: Mapping[str, Any], ranks: int | None) -> bool:
@@ -73,7 +78,9 @@ def _needs_less(case: Case, memory: MeasuredMemory, gib: float, ranks: int | Non
     if memory.layout is not None:
         devices = ranks or memory.layout["dp"] * memory.layout["tp"] * memory.layout["pp"]
         return f"`flagbench plan {case.name} --gpus {devices} --mem {gib:.4g}` shows which layouts fit"
-    batch = "micro_batch_size" if "micro_batch_size" in case.settable else "batch_size"
+    batch = "batch_size"
+    if "micro_batch_size" in case.settable:
+        batch = "micro_batch_size"
     recompute = case.settable.get("recompute")
     if recompute is not None and look_up(case.presets["reference"], recompute["path"]) is False:
         return f"a smaller --set {batch} needs less, and so does --set recompute=true"

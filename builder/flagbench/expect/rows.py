@@ -8,6 +8,7 @@ from typing import Any
 
 from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import NOT_PUBLISHED, Scalar
+from flagbench.manifests.lookup import device_reported_as
 from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim, PublishedRow, published_rows
 from flagbench.manifests.settings import reference_conditions
@@ -16,26 +17,28 @@ from flagbench.verdict import VerifyResult, choose_claim, verify_claim, verify_r
 from flagbench.verdict.conditions import DEVICE_MODEL, Agreement, ConditionResult, compare_conditions
 from flagbench.verdict.interval import STANDARD, Terms
 
-_ASKED = {
+_WANTED_NAMES = {
     "devices": "devices",
     "precision": "precision",
     "sequence_length": "sequence",
     "batch_size": "micro_batch",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
 }
-"""What is asked of a row, by the condition of a case or a record."""
+"""What is wanted of a row, by the name of the condition in a case or a record."""
 
 
 def wanted_conditions(case: Case | None, device: DeviceModel, gpus: int | None) -> dict[str, Scalar]:
     """What is asked for: the device and how many, and of a case also its task and what its reference preset runs."""
-    found: dict[str, Any] = {"device": device.id, "devices": gpus}
+    wanted: dict[str, Scalar | None] = {"device": device.id, "devices": gpus}
     if case is not None:
-        found["task"] = case.workload.task
+        wanted["task"] = case.workload.task
     if case is not None and case.kind != "measure":
-        found["precision"] = case.default_precision
-        found |= {_ASKED[name]: value for name, value in reference_conditions(case).items()}
-        found.update((name, case.presets["reference"].get("layout", {}).get(name)) for name in ("tp", "pp"))
-    return {name: value for name, value in found.items() if value is not None}
+        wanted["precision"] = case.default_precision
+        for name, condition in reference_conditions(case).items():
+            wanted[_WANTED_NAMES[name]] = condition
+        layout = case.presets["reference"].get("layout", {})
+        wanted["tp"], wanted["pp"] = layout.get("tp"), layout.get("pp")
+    return {name: condition for name, condition in wanted.items() if condition is not None}
 
 
 def compare(row: PublishedRow, wanted: Mapping[str, Scalar]) -> tuple[ConditionResult, ...]:
@@ -54,13 +57,18 @@ def compare(row: PublishedRow, wanted: Mapping[str, Scalar]) -> tuple[ConditionR
     }
     if row.device_id is None and wanted.get("device") not in row.may_be:
         published["device"] = row.device
-    stated = {name: NOT_PUBLISHED if value in (None, "") else value for name, value in published.items()}
-    return compare_conditions(wanted, wanted, stated)
+    conditions: dict[str, Scalar] = {}
+    for name, condition in published.items():
+        if condition is None or condition == "":
+            conditions[name] = NOT_PUBLISHED
+        else:
+            conditions[name] = condition
+    return compare_conditions(wanted, wanted, conditions)
 
 
 def differing(row: PublishedRow, wanted: Mapping[str, Scalar]) -> tuple[ConditionResult, ...]:
     """Every condition asked for that the row states otherwise."""
-    return tuple(result for result in compare(row, wanted) if result.agreement is Agreement.DIFFERS)
+    return tuple(condition for condition in compare(row, wanted) if condition.agreement is Agreement.DIFFERS)
 
 
 def has_claims(case: str, catalog: Catalog) -> bool:
@@ -78,7 +86,9 @@ def verify_nearest(records: Sequence[Record], catalog: Catalog, terms: Terms = S
     if claim is not None:
         return verify_claim(records, claim, case, chosen=True, terms=terms)
     rows = rows_beside(records[0], catalog)
-    return verify_reference(records, rows, case, terms=terms) if rows else None
+    if not rows:
+        return None
+    return verify_reference(records, rows, case, terms=terms)
 
 
 def rows_beside(record: Record, catalog: Catalog) -> list[PublishedRow]:
@@ -89,17 +99,19 @@ def rows_beside(record: Record, catalog: Catalog) -> list[PublishedRow]:
     case = catalog.cases[record.case]
     if has_claims(case.name, catalog):
         return []
-    name, model = str(record.conditions.get(DEVICE_MODEL)), record.conditions.get("model")
-    device = next((each.id for each in catalog.devices.values() if each.has_name(name)), None)
-    if device is None or model != case.presets["reference"].get("model", {}).get("name"):
+    device = device_reported_as(str(record.conditions.get(DEVICE_MODEL)), catalog)
+    model = case.presets["reference"].get("model", {}).get("name")
+    if device is None or record.conditions.get("model") != model:
         return []
-    conditions: dict[str, Any] = {"device": device, "task": case.workload.task}
-    conditions |= {other: record.conditions[one] for one, other in _ASKED.items() if one in record.conditions}
+    conditions: dict[str, Any] = {"device": device.id, "task": case.workload.task}
+    for name, wanted_name in _WANTED_NAMES.items():
+        if name in record.conditions:
+            conditions[wanted_name] = record.conditions[name]
 
-    def unstated(row: PublishedRow) -> int:
-        return sum(result.agreement is Agreement.NOT_PUBLISHED for result in compare(row, conditions))
+    def count_not_published(row: PublishedRow) -> int:
+        return sum(condition.agreement is Agreement.NOT_PUBLISHED for condition in compare(row, conditions))
 
-    return sorted(cited_rows(case, conditions, catalog), key=unstated)
+    return sorted(cited_rows(case, conditions, catalog), key=count_not_published)
 
 
 def cited_rows(case: Case, wanted: Mapping[str, Scalar], catalog: Catalog) -> list[PublishedRow]:
@@ -113,5 +125,7 @@ def cited_rows(case: Case, wanted: Mapping[str, Scalar], catalog: Catalog) -> li
 
 
 def _number(pattern: str, text: str) -> int | None:
-    found = re.search(pattern, text, re.IGNORECASE)
-    return int(found[1]) if found else None
+    match = re.search(pattern, text, re.IGNORECASE)
+    if match is None:
+        return None
+    return int(match[1])
