@@ -14,7 +14,7 @@ from flagbench.console.output import echo_json, print_error, print_page, size_te
 from flagbench.console.page import Table
 from flagbench.errors import FlagbenchError
 from flagbench.history.selection import State, select, state_of
-from flagbench.records.named import stored_entries
+from flagbench.records.named import listed_records
 from flagbench.records.removal import RemovableRecord, may_be_removed, remove, with_bundles
 from flagbench.records.store import Store, open_store
 
@@ -61,7 +61,7 @@ def command(
         )
     place = open_store(store)
     if records:
-        entries = stored_entries(records, place)
+        entries = listed_records(records, place)
     else:
         selected = select(place, case=case, state=state, older_than=older_than)
         entries = [entry for entry in selected if may_be_removed(entry)]
@@ -116,7 +116,7 @@ def _as_json(record: RemovableRecord) -> dict[str, str | int]:
 
 
 def _detail(record: RemovableRecord) -> str:
-    entry = record.entry
+    entry = record.stored
     detail = f"{entry.case}:{entry.stack}, {state_of(entry).value}, {entry.created_at}"
     if record.bundles:
         detail += f", {len(record.bundles)} bundle(s)"

@@ -74,8 +74,9 @@ class BucketBlobs:
         try:
             get_file(self.bucket, key, path, size=size, sha256=sha256)
         except S3Error as error:
-            kind = StoreError if error.damaged or error.missing else Unread
-            raise kind(error.message, remedy=error.remedy, code=ExitCode.DATA) from error
+            if error.damaged or error.missing:
+                raise StoreError(error.message, remedy=error.remedy, code=ExitCode.DATA) from error
+            raise Unread(error.message, remedy=error.remedy, code=ExitCode.DATA) from error
         except OSError as error:
             raise StoreError(
                 f"{path} cannot be written: {reason(error)}", remedy="free some space, or name another folder"
@@ -84,11 +85,13 @@ class BucketBlobs:
     def list(self, prefix: str) -> Iterator[Blob]:
         """The objects whose key begins so; see Blobs.list. Raises ListingDenied where the key may not list."""
         try:
-            for found in self.bucket.list(prefix):
-                yield Blob(found.key, found.size, f"{found.size}-{found.etag}")
+            for listed in self.bucket.list(prefix):
+                yield Blob(listed.key, listed.size, f"{listed.size}-{listed.etag}")
         except S3Error as error:
-            kind = ListingDenied if error.denied else StoreError
-            raise kind(error.message, remedy=error.remedy, code=_unmeasured(error)) from error
+            code = _code_without_measurement(error)
+            if error.denied:
+                raise ListingDenied(error.message, remedy=error.remedy, code=code) from error
+            raise StoreError(error.message, remedy=error.remedy, code=code) from error
 
     def delete(self, key: str) -> None:
         """Delete an object."""
@@ -113,7 +116,7 @@ class BucketBlobs:
             self.bucket.put(INDEX, content)
 
     def health(self) -> Health:
-        """Whether objects could be put now, as far as is known without writing."""
+        """Whether objects could be put now, as far as can be told without writing."""
         where = self.url
         try:
             where = f"{self.url} at {self.bucket.endpoint}"
@@ -122,7 +125,7 @@ class BucketBlobs:
         except ListingDenied:
             return Health(True, f"{where}: this key may not list; whether it may write is not known")
         except S3Error as error:
-            return Health(False, error.message, error.remedy, code=_unmeasured(error))
+            return Health(False, error.message, error.remedy, code=_code_without_measurement(error))
         except StoreError as error:
             return Health(False, error.message, error.remedy, code=error.code)
         if keeps_versions:
@@ -154,9 +157,9 @@ def request_errors() -> Iterator[None]:
     try:
         yield
     except S3Error as error:
-        raise StoreError(error.message, remedy=error.remedy, code=_unmeasured(error)) from error
+        raise StoreError(error.message, remedy=error.remedy, code=_code_without_measurement(error)) from error
 
 
-def _unmeasured(error: S3Error) -> ExitCode:
+def _code_without_measurement(error: S3Error) -> ExitCode:
     """The exit code where no measurement is to be stored."""
     return ExitCode.ENGINE if error.network else ExitCode.USAGE

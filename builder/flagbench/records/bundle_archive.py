@@ -15,7 +15,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -25,7 +25,7 @@ from flagbench_core.scratch import scratch
 
 SUMS = "SHA256SUMS"
 MANIFEST = "MANIFEST.json"
-"""Of a node's bundle: what run it is of."""
+"""In a node's bundle: the run that it belongs to."""
 MOST_FILES = 10_000
 RATIO, ALWAYS = 200, 256 * 2**20
 """A bundle may unpack to so many times its size, or to so many bytes: logs compress well, bombs better."""
@@ -41,7 +41,7 @@ class BundleError(Exception):
 
 
 class Origin(msgspec.Struct):
-    """What a node's bundle is of."""
+    """The run and the node that a bundle belongs to."""
 
     record_id: str
     run_id: str
@@ -58,7 +58,7 @@ def pack(files: Mapping[str, bytes | Path], target: Path) -> None:
         ):
             for name, content in (*sorted(files.items()), (SUMS, sums.encode())):
                 info = tarfile.TarInfo(name)  # without times and owners
-                with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:
+                with _open(content) as source:
                     info.size = source.seek(0, os.SEEK_END)
                     source.seek(0)
                     archive.addfile(info, source)
@@ -79,7 +79,7 @@ def unpacked(path: Path) -> Iterator[dict[str, Path]]:
 
 
 def read_origin(files: Mapping[str, Path]) -> Origin:
-    """What a node's bundle says that it is of. Raises BundleError."""
+    """The run and the node that a bundle names. Raises BundleError."""
     if MANIFEST not in files:
         raise BundleError(f"it has no {MANIFEST}")
     return _read_json(files[MANIFEST], Origin)
@@ -92,8 +92,10 @@ class _Limited(gzip.GzipFile):
 
     def read(self, size: int | None = -1) -> bytes:
         """At most `size` bytes. Raises BundleError where they are more than may be read."""
-        most = self.left + 1
-        content = super().read(most if size is None or size < 0 else min(size, most))
+        most = self.left + 1  # one byte more than is allowed shows that there are too many
+        if size is not None and size >= 0:
+            most = min(size, most)
+        content = super().read(most)
         self.left -= len(content)
         if self.left < 0:
             raise BundleError("a header in it is too large, or something follows its end")
@@ -110,7 +112,7 @@ def _unpack(path: Path, folder: Path) -> dict[str, Path]:
         try:
             with tarfile.open(fileobj=stream, mode="r:") as archive:
                 while (member := archive.next()) is not None:
-                    archive.members.clear()  # type: ignore[attr-defined]  # else all are held, with their headers
+                    archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all headers in memory
                     if member.isdir():
                         continue
                     if not _is_plain(member):
@@ -126,7 +128,7 @@ def _unpack(path: Path, folder: Path) -> dict[str, Path]:
                     with files[member.name].open("xb") as target:
                         shutil.copyfileobj(content, target, _CHUNK)
                     stream.left = _HEADER_BYTES
-            while stream.read(_CHUNK):  # to the end, where gzip has its own sum
+            while stream.read(_CHUNK):  # to the end, where gzip checks its own checksum
                 pass
         except BundleError:
             raise
@@ -140,45 +142,46 @@ def _unpack(path: Path, folder: Path) -> dict[str, Path]:
 
 
 def _is_plain(member: tarfile.TarInfo) -> bool:
-    """Whether a member is a file of a name that can be printed and leads nowhere else."""
-    name = member.name
-    return (
-        member.isreg()
-        and not member.issparse()
-        and member.size >= 0
-        and name.isprintable()
-        and "\\" not in name
-        and not any(part in ("", ".", "..") for part in name.split("/"))
-    )
+    """Whether a member is a regular file with a printable name that stays below the folder it is unpacked to."""
+    if not member.isreg() or member.issparse() or member.size < 0:
+        return False
+    if not member.name.isprintable() or "\\" in member.name:
+        return False
+    parts = member.name.split("/")
+    return not any(part in ("", ".", "..") for part in parts)
 
 
-class _Entry(msgspec.Struct):
+class _ListedFile(msgspec.Struct):
     path: str
     sha256: str
 
 
 class _Listing(msgspec.Struct):
-    files: list[_Entry] = []
+    files: list[_ListedFile] = []
 
 
 def _check_sums(files: Mapping[str, Path]) -> None:
-    """Raise BundleError unless every file is named with its sum, and every name is there.
+    """Raise BundleError unless every file is listed with its checksum, and every listed file exists.
 
-    Bundles of version 0.1.0 have the sums in a manifest; in a node's bundle nothing names that.
+    Bundles of version 0.1.0 have the checksums in a manifest; in a node's bundle nothing lists the manifest itself.
     """
-    named: dict[str, str] = {}
+    checksums: dict[str, str] = {}
     if SUMS in files:
-        lines = _content(files[SUMS]).decode("utf-8", "replace").splitlines()
-        named = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    for older in files.keys() & {MANIFEST, "manifest.json"}:
-        named |= {entry.path: entry.sha256 for entry in _read_json(files[older], _Listing).files}
-    if not named:
+        for line in _content(files[SUMS]).decode("utf-8", "replace").splitlines():
+            digest, _, name = line.partition("  ")
+            checksums[name] = digest
+    for manifest in files.keys() & {MANIFEST, "manifest.json"}:
+        for file in _read_json(files[manifest], _Listing).files:
+            checksums[file.path] = file.sha256
+    if not checksums:
         raise BundleError(f"it has no {SUMS}")
-    unnamed = SUMS if SUMS in files else MANIFEST
-    for name in sorted((files.keys() | named.keys()) - {unnamed}):
-        if name not in named or name not in files:
-            raise BundleError(f"{brief(name)!r} is {'not in it' if name in named else f'not named by its {SUMS}'}")
-        if sha256_of(files[name]) != named[name]:
+    list_itself = SUMS if SUMS in files else MANIFEST
+    for name in sorted((files.keys() | checksums.keys()) - {list_itself}):
+        if name not in files:
+            raise BundleError(f"{brief(name)!r} is not in it")
+        if name not in checksums:
+            raise BundleError(f"{brief(name)!r} is not named by its {SUMS}")
+        if sha256_of(files[name]) != checksums[name]:
             raise BundleError(f"{brief(name)!r} in it has changed: its sha256 differs from {SUMS}")
 
 
@@ -198,5 +201,13 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def _open(content: bytes | Path) -> BinaryIO:
+    if isinstance(content, bytes):
+        return io.BytesIO(content)
+    return content.open("rb")
+
+
 def _sha256(content: bytes | Path) -> str:
-    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else sha256_of(content)
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    return sha256_of(content)

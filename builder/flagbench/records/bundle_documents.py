@@ -1,7 +1,7 @@
 """The documents of a bundle that a person passes on: records, and JSON documents about them; written whole or not at
 all, and read without trust.
 
-What the documents say is of `reproduce` and of `accept`.
+The contents of the documents are defined by `reproduce` and `accept`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def to_json(document: Mapping[str, Any]) -> bytes:
 
 def environment(variables: Mapping[str, str]) -> dict[str, Any]:
     """The host that launched the runs, and those of its variables that a measurement may depend on."""
-    known = secrets(variables)
+    hidden = secrets(variables)
     system = os.uname()
     return {
         "schema": "environment/v1",
@@ -61,18 +61,18 @@ def environment(variables: Mapping[str, str]) -> dict[str, Any]:
         "kernel": system.release,
         "machine": system.machine,
         "processors": len(os.sched_getaffinity(0)),
-        "variables": published(variables, lambda value: redact(value, known)),
+        "variables": published(variables, lambda text: redact(text, hidden)),
     }
 
 
 def packages() -> dict[str, Any]:
     """The distributions that are installed in this Python, by name: what a run without a container consists of."""
-    found: dict[str, str] = {}
-    for entry in importlib.metadata.distributions():
-        name = entry.metadata["Name"]
+    versions: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"]
         if isinstance(name, str) and name:
-            found.setdefault(name, entry.version)
-    listed = [{"name": name, "version": found[name]} for name in sorted(found, key=str.lower)]
+            versions.setdefault(name, distribution.version)
+    listed = [{"name": name, "version": versions[name]} for name in sorted(versions, key=str.lower)]
     return {"schema": "packages/v1", "python": platform.python_version(), "packages": listed}
 
 
@@ -122,17 +122,19 @@ def opened(path: Path) -> Iterator[Mapping[str, Path]]:
             code=ExitCode.DATA,
         ) from error
     except (OSError, ValueError) as error:
-        why = reason(error) if isinstance(error, OSError) else str(error)
-        room = "" if isinstance(error, FileNotFoundError) else "; TMPDIR needs room for what is in it"
+        why = str(error)
+        if isinstance(error, OSError):
+            why = reason(error)
+        remedy = "name a file that `flagbench reproduce` or `accept` wrote"
+        if not isinstance(error, FileNotFoundError):
+            remedy += "; TMPDIR needs room for what is in it"
         raise FlagbenchError(
-            f"the bundle {brief(str(path))} cannot be read: {why}",
-            remedy=f"name a file that `flagbench reproduce` or `accept` wrote{room}",
-            code=ExitCode.DATA,
+            f"the bundle {brief(str(path))} cannot be read: {why}", remedy=remedy, code=ExitCode.DATA
         ) from error
 
 
 def read_document(files: Mapping[str, Path], name: str) -> dict[str, Any]:
-    """A JSON document of a bundle. Raises BundleError where it is none."""
+    """A JSON document of a bundle. Raises BundleError if it is missing or not a JSON object."""
     if name not in files:
         raise BundleError(f"it has no {name}")
     try:
@@ -146,14 +148,15 @@ def read_document(files: Mapping[str, Path], name: str) -> dict[str, Any]:
 
 def read_records(files: Mapping[str, Path]) -> dict[str, Record]:
     """The records of a bundle by their ids. Raises BundleError or FlagbenchError where one cannot be read."""
-    found = {}
+    records = {}
     for name in files:
-        if name.startswith(f"{RECORDS}/"):
-            record = read_record(read_part(files[name], MAX_RECORD_BYTES, name), name)
-            if record_path(record.record_id) != name:
-                raise BundleError(f"its {name} is the record {record.record_id}")
-            found[record.record_id] = record
-    return found
+        if not name.startswith(f"{RECORDS}/"):
+            continue
+        record = read_record(read_part(files[name], MAX_RECORD_BYTES, name), name)
+        if record_path(record.record_id) != name:
+            raise BundleError(f"its {name} is the record {record.record_id}")
+        records[record.record_id] = record
+    return records
 
 
 def read_part(path: Path, limit: int, name: str) -> bytes:
@@ -171,10 +174,11 @@ def unlike(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
 def differences(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """The path and both values of each field in which two JSON documents differ; None for a missing value."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
+        prefix = f"{path}." if path else ""
         for name in dict.fromkeys((*first, *second)):
-            yield from differences(first.get(name), second.get(name), f"{path}.{name}" if path else name)
+            yield from differences(first.get(name), second.get(name), f"{prefix}{name}")
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
-        for number, (one, other) in enumerate(zip(first, second, strict=True)):
-            yield from differences(one, other, f"{path}[{number}]")
+        for number, (left, right) in enumerate(zip(first, second, strict=True)):
+            yield from differences(left, right, f"{path}[{number}]")
     elif first != second:
         yield path, first, second

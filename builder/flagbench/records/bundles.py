@@ -39,17 +39,18 @@ class Bundles:
 
     def find(self, record_id: str) -> list[StoredBundle]:
         """The bundles of a record, by node. One listing. Raises StoreError as `Blobs.list`."""
-        return sorted(self._list(bundles_prefix(check_record_id(record_id))), key=lambda found: found.place.node)
+        bundles = self._list(bundles_prefix(check_record_id(record_id)))
+        return sorted(bundles, key=lambda bundle: bundle.place.node)
 
     def all(self) -> dict[str, list[StoredBundle]]:
-        """The bundles of every record by its id: one listing for all of them. A store that shows nothing has none."""
-        found: dict[str, list[StoredBundle]] = {}
+        """The bundles of every record by its id, by one listing. Empty if the store denies listing."""
+        bundles: dict[str, list[StoredBundle]] = {}
         try:
             for bundle in self._list(bundles_prefix()):
-                found.setdefault(bundle.record_id, []).append(bundle)
+                bundles.setdefault(bundle.record_id, []).append(bundle)
         except ListingDenied:
             return {}
-        return found
+        return bundles
 
     def put(self, place: BundlePlace, path: Path) -> bool:
         """Keep a bundle. Whether it was sent: False where it was there already.

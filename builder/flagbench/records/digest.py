@@ -17,8 +17,10 @@ def unseeded(config: Mapping[str, Any]) -> str:
 
 
 def unseeded_digest(record: Record) -> str | None:
-    """The same of a record's configuration; that which the record states if it has none."""
-    return record.config_digest if record.config is None else unseeded(record.config)
+    """The digest of a record's configuration without its seed; without a configuration, the one that it states."""
+    if record.config is None:
+        return record.config_digest
+    return unseeded(record.config)
 
 
 NOT_OF_HISTORY = ("seed", "measure.seconds", "measure.heat_seconds", "products.mamf_shapes")
@@ -28,8 +30,8 @@ its minutes and its device. A measurement says how long the device was heated be
 
 
 def history_digest(record: Record) -> str | None:
-    """The digest of a record's configuration by which its earlier runs are found; that which the record states if it
-    has no configuration."""
+    """The digest of a record's configuration by which its earlier runs are found; without a configuration, the one
+    that the record states."""
     if record.config is None:
         return record.config_digest
     config = copy.deepcopy(record.config)
@@ -37,20 +39,25 @@ def history_digest(record: Record) -> str | None:
         *sections, name = path.split(".")
         section: Any = config
         for key in sections:
-            section = section.get(key) if isinstance(section, dict) else None
+            if isinstance(section, dict):
+                section = section.get(key)
         if isinstance(section, dict):
             section.pop(name, None)
     return digest(config)
 
 
 def machine_digest(record: Record) -> str | None:
-    """What tells the machine of a record from others: its devices, or what is known of its processor.
+    """A digest by which the machine of a record is told from others: of its devices, else of its processor.
 
-    None if nothing is known. A container's host name does not: each has its own.
+    None if the record names neither. The host name is not used: each container has its own.
     """
     cpu = record.system.cpu
-    known = sorted(device_uuids(record)) or [str(fact) for fact in (cpu.model, cpu.logical) if fact is not None]
-    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16] if known else None
+    facts = sorted(device_uuids(record))
+    if not facts:
+        facts = [str(fact) for fact in (cpu.model, cpu.logical) if fact is not None]
+    if not facts:
+        return None
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
 def device_uuids(record: Record) -> set[str]:

@@ -10,7 +10,6 @@ The other order would leave a file that cannot be checked.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import re
 import secrets
@@ -87,8 +86,9 @@ class FolderBlobs:
             content = read_file(path, limit)
             expected = read_file(_checksum(path), _CHECKSUM_BYTES)
         except FileNotFoundError as error:
-            what = "has no checksum beside it" if os.path.lexists(path) else "does not exist"
-            raise damaged(str(path), what) from error
+            if os.path.lexists(path):
+                raise damaged(str(path), "has no checksum beside it") from error
+            raise damaged(str(path), "does not exist") from error
         except OSError as error:
             raise damaged(str(path), f"cannot be read: {reason(error)}") from error
         if expected != checksum_text(content, path.name):
@@ -96,7 +96,7 @@ class FolderBlobs:
         return content
 
     def put_file(self, key: str, path: Path, sha256: str) -> bool:
-        """Copy a file here; see Blobs.put_file. Its name is its checksum: none is written beside it."""
+        """Copy a file into the store; see Blobs.put_file. Its key has its checksum: none is written beside it."""
         if sha256 not in key:
             raise ValueError(f"the key {key!r} does not name its content")
         target = self.root / key
@@ -107,7 +107,7 @@ class FolderBlobs:
             with _temporary(target.parent, path) as copied:
                 if sha256_of(copied) != sha256:
                     raise StoreError(f"{path} does not have the sha256 that its name has", remedy="remove the file")
-                copied.replace(target)  # what is there under this name has other bytes: it is damaged
+                copied.replace(target)  # a file of this name with other bytes is damaged
             _flush_folder(target.parent)
         except OSError as error:
             raise StoreError(
@@ -183,9 +183,11 @@ class FolderBlobs:
     def health(self) -> Health:
         """Whether an object could be put here: tried with a file of the kind a put makes."""
         records = self.root / records_prefix()
-        folder = next(there for there in (records, *records.parents) if os.path.lexists(there))
+        folder = records
+        while not os.path.lexists(folder):
+            folder = folder.parent
         try:
-            # Tried, too: what the mode allows, a mount may refuse.
+            # A file is written, because a mount may refuse what the folder's mode allows.
             with TemporaryDirectory(prefix=".", dir=folder) as probe:
                 if folder in self.root.parents:
                     return Health(True, f"{self.root}: does not exist yet, made when the first record is stored")
@@ -207,8 +209,8 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
     except OSError as error:
         yield Blob(prefix.rstrip("/"), problem=f"the folder cannot be read: {reason(error)}")
         return
-    here = (status.st_dev, status.st_ino)
-    if here in above:
+    identity = (status.st_dev, status.st_ino)
+    if identity in above:
         return
     names = {entry.name for entry in entries}
     for entry in entries:
@@ -216,18 +218,20 @@ def _walk(folder: str, prefix: str, above: frozenset[tuple[int, int]]) -> Iterat
             continue
         key = prefix + entry.name
         try:
-            found = entry.stat()
+            status = entry.stat()
         except OSError as error:  # a link to nothing, to itself, or into a folder without permission
             yield Blob(key, problem=f"it cannot be read: {reason(error)}")
             continue
-        if stat.S_ISDIR(found.st_mode):
-            yield from _walk(entry.path, f"{key}/", above | {here})
-        elif not stat.S_ISREG(found.st_mode):
+        if stat.S_ISDIR(status.st_mode):
+            yield from _walk(entry.path, f"{key}/", above | {identity})
+            continue
+        if not stat.S_ISREG(status.st_mode):
             yield Blob(key, problem="it is not a regular file")
-        else:
-            checked = checksum_name(entry.name) in names or _NAMES_ITS_CONTENT.search(entry.name)
-            problem = None if checked else "it has no checksum beside it"
-            yield Blob(key, found.st_size, f"{found.st_size}-{found.st_mtime_ns}", problem)
+            continue
+        problem = None
+        if checksum_name(entry.name) not in names and not _NAMES_ITS_CONTENT.search(entry.name):
+            problem = "it has no checksum beside it"
+        yield Blob(key, status.st_size, f"{status.st_size}-{status.st_mtime_ns}", problem)
 
 
 def _checksum(path: Path) -> Path:
@@ -264,8 +268,11 @@ def _temporary(folder: Path, content: bytes | Path) -> Iterator[Path]:
     path = folder / f".{os.getpid()}-{secrets.token_hex(8)}.tmp"
     try:
         with path.open("xb") as file:
-            with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:
-                shutil.copyfileobj(source, file, 2**20)
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                with content.open("rb") as source:
+                    shutil.copyfileobj(source, file, 2**20)
             file.flush()
             os.fsync(file.fileno())
         yield path

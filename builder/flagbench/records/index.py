@@ -68,6 +68,7 @@ class IndexEntry(msgspec.Struct, frozen=True):
 
 def summary_of(record: Record) -> Summary:
     """What `results ls` shows of a record; the verdict is added when it is computed."""
+    device = record.conditions.get("device_model")
     return Summary(
         created_at=record.created_at,
         run_id=record.run_id,
@@ -80,10 +81,19 @@ def summary_of(record: Record) -> Summary:
         metrics={metric.name: float(metric.value) for metric in record.metrics},
         exit_code=record.status.exit_code,
         reason=record.status.reason,
-        host=record.system.host or next((rank.host for rank in record.ranks), None),
+        host=_host_of(record),
         machine=machine_digest(record),
-        device=None if (device := record.conditions.get("device_model")) is None else str(device),
+        device=None if device is None else str(device),
     )
+
+
+def _host_of(record: Record) -> str | None:
+    """The name of node 0: the system's, else that of the first rank."""
+    if record.system.host:
+        return record.system.host
+    if not record.ranks:
+        return None
+    return record.ranks[0].host
 
 
 class Index:
@@ -97,15 +107,17 @@ class Index:
     def get(self, key: str, stamp: str | None = None) -> Summary | None:
         """The last known summary of an object; with a stamp, None if it is of other content."""
         row = self._rows.get(key)
-        return row.summary if row is not None and stamp in (None, row.stamp) else None
+        if row is None or stamp not in (None, row.stamp):
+            return None
+        return row.summary
 
     def put(self, key: str, stamp: str, summary: Summary) -> None:
         """Set the summary of an object."""
         self._rows[key] = self._changed[key] = IndexEntry(stamp, summary)
 
-    def drop_missing(self, prefix: str, found: Iterable[str]) -> None:
-        """Remove the rows below `prefix` whose objects were not found."""
-        for key in {key for key in self._rows if key.startswith(prefix)}.difference(found):
+    def drop_missing(self, prefix: str, keys: Iterable[str]) -> None:
+        """Remove the rows below `prefix` whose objects are not among `keys`, those that the store has."""
+        for key in {key for key in self._rows if key.startswith(prefix)}.difference(keys):
             del self._rows[key]
             self._changed[key] = None
 

@@ -591,16 +591,33 @@ class Record(Struct, frozen=True):
     @property
     def checks(self) -> tuple[Check, ...]:
         """The run's own checks; none where it ended before any was made."""
-        return self.quality.checks if self.quality is not None else ()
+        if self.quality is None:
+            return ()
+        return self.quality.checks
 
     @property
     def duration(self) -> float | None:
         """Seconds the run took, imports left out; the sum of what was timed where it did not reach its end."""
         timing = self.timing
-        parts = (timing.init, timing.train, timing.eval_initial, timing.checkpoint, timing.val, timing.infer)
-        seconds = timing.e2e if timing.e2e is not None else math.fsum(part or 0 for part in (*parts, timing.measure))
-        return float(seconds) if seconds > 0 else None
+        seconds = timing.e2e
+        if seconds is None:
+            parts = (
+                timing.init,
+                timing.train,
+                timing.eval_initial,
+                timing.checkpoint,
+                timing.val,
+                timing.infer,
+                timing.measure,
+            )
+            seconds = math.fsum(part for part in parts if part is not None)
+        if seconds <= 0:
+            return None
+        return float(seconds)
 
     def metric(self, name: str) -> Metric | None:
         """A measured metric by name, or None if it was not measured."""
-        return next((m for m in self.metrics if m.name == name), None)
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric
+        return None

@@ -55,14 +55,22 @@ def require_one_stdin(names: Sequence[str]) -> None:
 
 def _load(name: str, store_url: str | None) -> Record:
     if is_path(name):
-        return read_record(None if name == "-" else Path(name))
+        return read_record(_file_of(name))
     return read_record(stored_record(name, open_store(store_url)))
+
+
+def _file_of(name: str) -> Path | None:
+    """The file that a name means; None for standard input."""
+    if name == "-":
+        return None
+    return Path(name)
 
 
 def is_path(name: str) -> bool:
     """Whether a name is that of a file or `-`, and not of a stored record."""
-    named = name == "-" or "/" in name or name.endswith(".json") or os.path.lexists(name)
-    return named and not _LAST.fullmatch(name)
+    if _LAST.fullmatch(name):
+        return False
+    return name == "-" or "/" in name or name.endswith(".json") or os.path.lexists(name)
 
 
 def stored_record(name: str, store: Store) -> bytes:
@@ -71,27 +79,33 @@ def stored_record(name: str, store: Store) -> bytes:
     Raises StoreError: usage for what is not an id or the beginning of several, data for what is missing or
     is damaged.
     """
-    if last := _LAST.fullmatch(name):
+    last = _LAST.fullmatch(name)
+    if last is not None:
         return store.read(_newest(store, last))
     return store.get(_stored_id(name, store))
 
 
-def stored_entries(names: Iterable[str], store: Store) -> list[StoredRecord]:
+def listed_records(names: Iterable[str], store: Store) -> list[StoredRecord]:
     """The listed records of those names, damaged ones too. Raises StoreError as `stored_record` does.
 
     An id has more than one entry where copies were put into other folders.
     """
-    entries: dict[str, StoredRecord] = {}
+    by_location: dict[str, StoredRecord] = {}
     for name in names:
-        if last := _LAST.fullmatch(name):
-            found = [_newest(store, last)]
-        else:
-            record_id = _stored_id(name, store)
-            found = [entry for entry in store.list() if entry.record_id == record_id]
-            if not found:
-                store.get(record_id)  # which says that there is none
-        entries.update((entry.location, entry) for entry in found)
-    return list(entries.values())
+        for record in _records_of(name, store):
+            by_location[record.location] = record
+    return list(by_location.values())
+
+
+def _records_of(name: str, store: Store) -> list[StoredRecord]:
+    last = _LAST.fullmatch(name)
+    if last is not None:
+        return [_newest(store, last)]
+    record_id = _stored_id(name, store)
+    records = [record for record in store.list() if record.record_id == record_id]
+    if not records:
+        store.get(record_id)  # raises the error for an id that does not exist
+    return records
 
 
 def _stored_id(name: str, store: Store) -> str:
@@ -101,31 +115,40 @@ def _stored_id(name: str, store: Store) -> str:
     """
     if not _PREFIX.fullmatch(name):
         return check_record_id(name)
-    found = store.find(name)
-    if name in found or (not found and re.fullmatch(RECORD_ID, name)):
+    record_ids = store.find(name)
+    if name in record_ids:
         return name
-    if not found:
-        if series_id := named_series(name, store):
-            raise StoreError(
-                f"{series_id} is a series, and a record is needed",
-                remedy=f"name one of its records: `flagbench results series {series_id}` lists them",
-                code=ExitCode.USAGE,
-            )
-        _check_exists(store)
-        raise StoreError(
-            f"no record in {store.url} has an id that begins with '{name}'",
-            remedy=hint(name, ["last", *store.find("")])
-            + "`flagbench results ls` shows the stored records; --store names another store",
-            code=ExitCode.DATA,
-        )
-    if len(found) == 1:
-        return found[0]
-    more = f"\n  and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
-    listed = "".join(f"\n  {record_id}" for record_id in found[:_CANDIDATES])
+    if not record_ids and re.fullmatch(RECORD_ID, name):
+        return name
+    if not record_ids:
+        raise _no_record(name, store)
+    if len(record_ids) == 1:
+        return record_ids[0]
+    candidates = "".join(f"\n  {record_id}" for record_id in record_ids[:_CANDIDATES])
+    if len(record_ids) > _CANDIDATES:
+        candidates += f"\n  and {len(record_ids) - _CANDIDATES} more"
     raise StoreError(
-        f"'{name}' fits {len(found)} ids:{listed}{more}",
+        f"'{name}' fits {len(record_ids)} ids:{candidates}",
         remedy="give more of the id",
         code=ExitCode.USAGE,
+    )
+
+
+def _no_record(name: str, store: Store) -> StoreError:
+    """The error for the beginning of an id that no record has. Raises StoreError if the store does not exist."""
+    series_id = named_series(name, store)
+    if series_id is not None:
+        return StoreError(
+            f"{series_id} is a series, and a record is needed",
+            remedy=f"name one of its records: `flagbench results series {series_id}` lists them",
+            code=ExitCode.USAGE,
+        )
+    _check_exists(store)
+    return StoreError(
+        f"no record in {store.url} has an id that begins with '{name}'",
+        remedy=hint(name, ["last", *store.find("")])
+        + "`flagbench results ls` shows the stored records; --store names another store",
+        code=ExitCode.DATA,
     )
 
 
@@ -139,31 +162,36 @@ def _check_exists(store: Store) -> None:
 def _newest(store: Store, last: re.Match[str]) -> StoredRecord:
     """The record that a match of _LAST means.
 
-    What was never stored is skipped, with a note on stderr, and so are runs that found the wrong hardware.
+    Files that the store did not write are skipped with a note on stderr; runs that got the wrong hardware, silently.
     """
-    back = 0 if last[1] is None else int(last[2] or 1)
-    count = 0
-    for entry in store.list():
-        if entry.problem is not None:
-            note(entry.location, entry.problem)
-        elif entry.summary is not None and entry.summary.exit_code == ExitCode.WRONG_HARDWARE:
+    back = 0  # `last`
+    if last[1] is not None:
+        back = int(last[2] or 1)  # `last~2`, or `last~`, which means `last~1`
+    newer = 0
+    for record in store.list():
+        if record.problem is not None:
+            note(record.location, record.problem)
             continue
-        elif count == back:
-            return entry
-        else:
-            count += 1
-    if count:
-        problem = f"the store {store.url} holds only {count} record(s)"
-        remedy = f"name one of last to last~{count - 1}" if count > 1 else "name it last"
-    else:
+        if record.summary is not None and record.summary.exit_code == ExitCode.WRONG_HARDWARE:
+            continue
+        if newer == back:
+            return record
+        newer += 1
+    if not newer:
         _check_exists(store)
-        problem = f"the store {store.url} holds no record"
-        remedy = "run a case first (`flagbench run distilbert:cpu --preset tiny`), or name the file of a record"
-    raise StoreError(problem, remedy=remedy, code=ExitCode.DATA)
+        raise StoreError(
+            f"the store {store.url} holds no record",
+            remedy="run a case first (`flagbench run distilbert:cpu --preset tiny`), or name the file of a record",
+            code=ExitCode.DATA,
+        )
+    remedy = "name it last"
+    if newer > 1:
+        remedy = f"name one of last to last~{newer - 1}"
+    raise StoreError(f"the store {store.url} holds only {newer} record(s)", remedy=remedy, code=ExitCode.DATA)
 
 
 def note(location: str, problem: str) -> None:
-    """Say on stderr why a file in the store is not listed as a record."""
+    """Print to stderr why a file in the store is not listed as a record."""
     print(visible(f"note: {location}: {problem}"), file=sys.stderr)
 
 
@@ -180,28 +208,32 @@ def load_runs(names: Sequence[str], store_url: str | None) -> Runs:
     require_one_stdin(names)
     runs = Runs()
     for name in names:
-        found = _load_run(name, store_url)
-        if isinstance(found, Series):
-            runs.series.append(found)
-            runs.records += found.records
+        run = _load_run(name, store_url)
+        if isinstance(run, Series):
+            runs.series.append(run)
+            runs.records += run.records
         else:
-            runs.records.append(found)
+            runs.records.append(run)
     return runs
 
 
 def _load_run(name: str, store_url: str | None) -> Record | Series:
     if is_path(name):
-        content, called = read_content(None if name == "-" else Path(name))
+        content, title = read_content(_file_of(name))
         if is_series(content):
-            return check_series(open_store(store_url), parse_series(content, called))
-        return read_record(content, called)
+            return check_series(open_store(store_url), parse_series(content, title))
+        return read_record(content, title)
     store = open_store(store_url)
     if name == "last":
         record = read_record(stored_record(name, store))
         series = series_of(store, record)
-        return record if series is None else check_series(store, series)
+        if series is None:
+            return record
+        return check_series(store, series)
     series_id = named_series(name, store)
-    return read_record(stored_record(name, store)) if series_id is None else read_series(store, series_id)
+    if series_id is None:
+        return read_record(stored_record(name, store))
+    return read_series(store, series_id)
 
 
 def named_series(name: str, store: Store) -> str | None:
@@ -209,25 +241,24 @@ def named_series(name: str, store: Store) -> str | None:
 
     Raises FlagbenchError (usage) for the beginning of several.
     """
-    ids = _ids(store) if _SERIES_ID.fullmatch(name) and name != "last" else []
+    if name == "last" or not _SERIES_ID.fullmatch(name):
+        return None
+    ids = _listed_series(store)
     if name in ids:
         return name
-    found = [series_id for series_id in ids if series_id.startswith(name)]
-    return _only(name, found) if found and not store.find(name) else None
+    matching = [series_id for series_id in ids if series_id.startswith(name)]
+    if not matching or store.find(name):
+        return None
+    if len(matching) > 1:
+        raise FlagbenchError(
+            f"'{brief(name)}' is the beginning of {len(matching)} series: {', '.join(matching[:10])}",
+            remedy="give more of the id",
+        )
+    return matching[0]
 
 
-def _ids(store: Store) -> list[str]:
-    """The ids of the store's series; none where its key may not list."""
+def _listed_series(store: Store) -> list[str]:
+    """The ids of the store's series; none if the store's key may not list."""
     with suppress(StoreError):
         return series_ids(store)
     return []
-
-
-def _only(beginning: str, found: Iterable[str]) -> str:
-    ids = [*found]
-    if len(ids) == 1:
-        return ids[0]
-    raise FlagbenchError(
-        f"'{brief(beginning)}' is the beginning of {len(ids)} series: {', '.join(ids[:10])}",
-        remedy="give more of the id",
-    )

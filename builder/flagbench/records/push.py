@@ -1,4 +1,4 @@
-"""`results push`: what runs could not store is sent where it was meant for, and files of records where one says."""
+"""`results push`: sends what runs could not store to the stores it was meant for, and files of records to a store."""
 
 from __future__ import annotations
 
@@ -35,62 +35,74 @@ def push(files: Sequence[Path], *, store_url: str | None) -> Iterator[Sent | Not
 
     `store_url` names another place for all of it. Nothing that another process has sent meanwhile is an error.
     """
-    unsent: list[Waiting] = [] if files else waiting(unsent_folder())
-    for named in files:
-        inside, wrong = _find(named)
-        unsent += inside
-        yield from wrong
-    stores: dict[str | None, tuple[Store, dict[str, set[str]]] | FlagbenchError] = {}
-    for item in unsent:
+    unsent: list[Waiting] = []
+    if not files:
+        unsent = waiting(unsent_folder())
+    for path in files:
+        records_and_bundles, not_records = _read_path(path)
+        unsent += records_and_bundles
+        yield from not_records
+    stores: dict[str | None, _OpenStore | FlagbenchError] = {}
+    for waits in unsent:
         try:
-            address = store_url or _address(item, of_user=not files)
-            if address not in stores:  # each is opened and listed once
+            address = store_url or _address(waits, of_user=not files)
+            if address not in stores:  # every store is opened and listed once
                 stores[address] = _open(address)
             target = stores[address]
             if isinstance(target, FlagbenchError):
                 raise target
-            store, known = target
-            location = item.send(store, known)
+            location = waits.send(target.store, target.keys)
         except FlagbenchError as error:
-            if item.path.exists():
-                yield NotSent(item.record_id if item.address else str(item.path), error)
+            if waits.path.exists():
+                name = waits.record_id if waits.address else str(waits.path)
+                yield NotSent(name, error)
             continue
-        item.forget(keep=item.place is None and bool(files))
-        yield Sent(item.record_id, item.place is not None, location)
+        waits.forget(keep=waits.place is None and bool(files))
+        yield Sent(waits.record_id, waits.place is not None, location)
 
 
-def _find(named: Path) -> tuple[list[Waiting], list[NotSent]]:
-    """What a file or a folder holds, and what of it is no record."""
-    if named.is_dir() and (waits := waiting(named)):
-        return waits, []
-    records = sorted(named.glob("*.json")) if named.is_dir() else [named]
-    if not records:
+def _read_path(path: Path) -> tuple[list[Waiting], list[NotSent]]:
+    """The records and bundles in a file or a folder, and the files that are not records."""
+    files = [path]
+    if path.is_dir():
+        waits = waiting(path)
+        if waits:
+            return waits, []
+        files = sorted(path.glob("*.json"))
+    if not files:
         empty = FlagbenchError(
-            f"{named} has no record (*.json), and nothing waits in it",
+            f"{path} has no record (*.json), and nothing waits in it",
             remedy="name an image's --out folder, or files of records; to copy a store, see docs/object-storage.md",
             code=ExitCode.DATA,
         )
-        return [], [NotSent(str(named), empty)]
-    found, wrong = [], []
-    for file in records:
+        return [], [NotSent(str(path), empty)]
+    records, not_records = [], []
+    for file in files:
         try:
-            found.append(record_file(file))
+            records.append(record_file(file))
         except FlagbenchError as error:
-            wrong.append(NotSent(str(file), error))
-    return found, wrong
+            not_records.append(NotSent(str(file), error))
+    return records, not_records
 
 
-def _open(address: str | None) -> tuple[Store, dict[str, set[str]]] | FlagbenchError:
+@dataclass(frozen=True)
+class _OpenStore:
+    store: Store
+    keys: dict[str, set[str]]
+    """As `Store.put` takes them."""
+
+
+def _open(address: str | None) -> _OpenStore | FlagbenchError:
     """A store and the keys in it, or why it cannot be reached."""
     try:
         store = open_store(address)
-        return store, store.keys()
+        return _OpenStore(store, store.keys())
     except FlagbenchError as error:
         return error
 
 
 def _address(waits: Waiting, *, of_user: bool) -> str | None:
-    """Where it is meant for. Raises FlagbenchError (not stored) where that cannot be used."""
+    """The store that it is meant for. Raises FlagbenchError (not stored) if that cannot be used."""
     address = waits.address
     # A folder that was named may come from another machine, whose images let only uploads wait.
     if address is not None and not address.lower().startswith("s3:") and not of_user:

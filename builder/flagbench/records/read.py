@@ -62,36 +62,55 @@ def read_record(source: Path | bytes | None, name: str = "the record") -> Record
         source, name = read_content(source)
     raw = parse(source, name)
     try:
-        # `raw` last: a field of that name in the document is one to ignore.
-        with _ONE_AT_A_TIME:
-            record = msgspec.convert({**raw, "raw": raw}, Record)
-        fault = date_fault(record.created_at)
-        fault = fault and f"created_at: {fault}"
-        if record.rank_columns is not None:
-            record = msgspec.structs.replace(record, ranks=_all_ranks(record.rank_columns, record.ranks))
+        return _to_record(raw)
     except msgspec.ValidationError as error:
-        # msgspec ends its sentence with the field's path, as in " - at `$.status.phase`".
-        what, _, where = str(error).partition(" - at `$")
-        path = where.removeprefix(".").removesuffix("`")
-        fault = f"{brief(path)}: {brief(what)}" if path else brief(what)
+        fault = _validation_fault(error)
     except ValueError as error:
-        fault = f"rank_columns: {error}"
-    if fault:
-        remedy = "give the record as the run printed it; if it was not edited, report this"
-        raise RecordError(f"{name} is not a valid {RECORD_VERSION}: {fault}", remedy=remedy)
+        fault = str(error)
+    remedy = "give the record as the run printed it; if it was not edited, report this"
+    raise RecordError(f"{name} is not a valid {RECORD_VERSION}: {fault}", remedy=remedy)
+
+
+def _to_record(raw: dict[str, Any]) -> Record:
+    """A parsed document as a record. Raises ValueError, with the field's path first, for one that is not valid."""
+    with _ONE_AT_A_TIME:
+        # `raw` last: a field of that name in the document is ignored.
+        record = msgspec.convert({**raw, "raw": raw}, Record)
+    fault = date_fault(record.created_at)
+    if record.rank_columns is not None:
+        try:
+            ranks = _all_ranks(record.rank_columns, record.ranks)
+        except ValueError as error:
+            raise ValueError(f"rank_columns: {error}") from error
+        record = msgspec.structs.replace(record, ranks=ranks)
+    if fault is not None:
+        raise ValueError(f"created_at: {fault}")
     return record
+
+
+def _validation_fault(error: msgspec.ValidationError) -> str:
+    """The message of an error of msgspec, which ends with the field's path, as in " - at `$.status.phase`"."""
+    message, _, location = str(error).partition(" - at `$")
+    path = location.removeprefix(".").removesuffix("`")
+    if not path:
+        return brief(message)
+    return f"{brief(path)}: {brief(message)}"
 
 
 def read_content(file: Path | None) -> tuple[bytes, str]:
     """The bytes of a file or of standard input (None), and what errors call it. Raises RecordError."""
-    name = "standard input" if file is None else brief(str(file))
+    remedy = "name a file; `flagbench results ls` shows the stored records"
+    if file is None:
+        name = "standard input"
+        try:
+            return read_stdin(MAX_RECORD_BYTES), name
+        except OSError as error:
+            raise RecordError(f"{name} cannot be read: {reason(error)}", remedy=remedy) from error
+    name = brief(str(file))
     try:
-        return (read_stdin(MAX_RECORD_BYTES) if file is None else read_input(file, MAX_RECORD_BYTES)), name
+        return read_input(file, MAX_RECORD_BYTES), name
     except OSError as error:
-        raise RecordError(
-            f"{'the record ' if file else ''}{name} cannot be read: {reason(error)}",
-            remedy="name a file; `flagbench results ls` shows the stored records",
-        ) from error
+        raise RecordError(f"the record {name} cannot be read: {reason(error)}", remedy=remedy) from error
 
 
 def parse(content: bytes, name: str) -> dict[str, Any]:
@@ -112,7 +131,9 @@ def parse(content: bytes, name: str) -> dict[str, Any]:
         raise RecordError(f"{name} is not valid JSON: it is nested deeper than {MAX_DEPTH} levels") from error
     except ValueError as error:
         raise RecordError(f"{name} is not valid JSON: {error}") from error
-    fields: dict[str, Any] = raw if isinstance(raw, dict) else {}
+    fields: dict[str, Any] = {}
+    if isinstance(raw, dict):
+        fields = raw
     version = fields.get("schema")
     if not isinstance(version, str) or not version.startswith("record/"):
         raise RecordError(
@@ -126,43 +147,50 @@ def parse(content: bytes, name: str) -> dict[str, Any]:
 
 
 def _all_ranks(columns: RankColumns, listed: Sequence[Rank]) -> tuple[Rank, ...]:
-    """An entry for each rank, its own where it is listed. Raises ValueError for columns of another length."""
+    """Every rank: as it is listed, else from the columns. Raises ValueError for columns of another length."""
     size, rest = divmod(columns.ranks, len(columns.hosts) or 1)
     if rest or not columns.hosts:
         raise ValueError(f"it has {len(columns.hosts)} hosts of {columns.ranks} ranks")
-    pids, ran, waited = (
-        _column(columns, name) for name in ("pids", "processor_milliseconds", "processor_wait_milliseconds")
-    )
-    own = {entry.rank: entry for entry in listed}
-    usual = (
-        own.get(rank)
-        or Rank(
-            rank=rank,
-            node=rank // size,
-            local_rank=rank % size,
-            pid=pids[rank],
-            host=columns.hosts[rank // size],
-            steps=columns.steps,
-            processor_seconds=_seconds(ran[rank]),
-            processor_wait_seconds=_seconds(waited[rank]),
-            exit=columns.exit,
-        )
-        for rank in range(columns.ranks)
-    )
-    # A rank that is listed twice, or that there is none of, is for the verifier to see.
-    more = (entry for entry in listed if entry.rank >= columns.ranks or own[entry.rank] is not entry)
-    return (*usual, *more)
+    pids = _column(columns, "pids")
+    ran = _column(columns, "processor_milliseconds")
+    waited = _column(columns, "processor_wait_milliseconds")
+    by_number = {rank.rank: rank for rank in listed}
+    ranks: list[Rank] = []
+    for number in range(columns.ranks):
+        rank = by_number.get(number)
+        if rank is None:
+            rank = Rank(
+                rank=number,
+                node=number // size,
+                local_rank=number % size,
+                pid=pids[number],
+                host=columns.hosts[number // size],
+                steps=columns.steps,
+                processor_seconds=_seconds(ran[number]),
+                processor_wait_seconds=_seconds(waited[number]),
+                exit=columns.exit,
+            )
+        ranks.append(rank)
+    # A rank that is listed twice, or beyond the number of ranks, is kept for the verifier to report.
+    for rank in listed:
+        if rank.rank >= columns.ranks or by_number[rank.rank] is not rank:
+            ranks.append(rank)
+    return tuple(ranks)
 
 
 def _column(columns: RankColumns, name: str) -> Sequence[int | None]:
     from flagbench_core.evidence.columns import unpack  # few records need it, and it takes 14 ms
 
     packed: Packed | None = getattr(columns, name)
-    return (None,) * columns.ranks if packed is None else unpack(asdict(packed), columns.ranks, name)
+    if packed is None:
+        return (None,) * columns.ranks
+    return unpack(asdict(packed), columns.ranks, name)
 
 
 def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
+    if milliseconds is None:
+        return None
+    return milliseconds / 1000
 
 
 def date_fault(created_at: str) -> str | None:
@@ -183,7 +211,7 @@ def _strict_json(content: bytes) -> Any:
         raise ValueError(f"it has {len(content):,} bytes, more than the {MAX_RECORD_BYTES:,} allowed")
     if not content.strip():
         raise ValueError("it is empty")
-    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
+    if content.count(b",") + content.count(b"[") + content.count(b"{") > MAX_VALUES:
         raise ValueError(f"it holds more than {MAX_VALUES:,} values")
     try:
         text = content.decode("utf-8")
@@ -205,7 +233,7 @@ def _check_depth(value: Any, levels: int = MAX_DEPTH) -> None:
     if not levels:
         raise RecursionError
     parts = value.values() if isinstance(value, dict) else value
-    if _PARSED.isdisjoint(map(type, parts)):  # lists of numbers are long
+    if _PARSED.isdisjoint(map(type, parts)):  # the fast way out for long lists of numbers
         return
     for inner in parts:
         if isinstance(inner, _NESTED):
@@ -213,10 +241,10 @@ def _check_depth(value: Any, levels: int = MAX_DEPTH) -> None:
 
 
 def _number(text: str) -> float:
-    value = float(text)
-    if not abs(value) <= LARGEST:
+    number = float(text)
+    if not abs(number) <= LARGEST:  # true of NaN, too
         raise ValueError(f"{brief(text, 40)} is not a number up to {LARGEST:g}")
-    return value
+    return number
 
 
 def _integer(text: str) -> int:
@@ -227,8 +255,8 @@ def _integer(text: str) -> int:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data = dict(pairs)
-    if len(data) != len(pairs):
-        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the field '{brief(twice)}' is given more than once")
-    return data
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        duplicate, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the field '{brief(duplicate)}' is given more than once")
+    return fields

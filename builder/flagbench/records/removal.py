@@ -13,35 +13,35 @@ from flagbench.records.store import Store, StoredRecord
 class RemovableRecord:
     """A listed record with its bundles."""
 
-    entry: StoredRecord
+    stored: StoredRecord
     bundles: tuple[StoredBundle, ...]
 
     @property
     def record_id(self) -> str:
         """The id that the record is stored under."""
-        return self.entry.record_id
+        return self.stored.record_id
 
     @property
     def size(self) -> int:
         """Bytes of the record and its bundles."""
-        return self.entry.blob.size + sum(bundle.size for bundle in self.bundles)
+        return self.stored.blob.size + sum(bundle.size for bundle in self.bundles)
 
 
-def may_be_removed(entry: StoredRecord) -> bool:
-    """Whether a filter may select this entry for removal.
+def may_be_removed(record: StoredRecord) -> bool:
+    """Whether a filter may select this record for removal.
 
     It must not select files that the store did not write, nor records that may be sound but could not be read.
     """
-    return entry.problem is None and not entry.unread
+    return record.problem is None and not record.unread
 
 
-def with_bundles(store: Store, entries: Iterable[StoredRecord]) -> list[RemovableRecord]:
+def with_bundles(store: Store, records: Iterable[StoredRecord]) -> list[RemovableRecord]:
     """The records with their bundles, which takes one listing of the store. Raises StoreError as `Blobs.list`."""
-    entries = list(entries)
-    if not entries:
+    records = list(records)
+    if not records:
         return []
     bundles = store.bundles.all()
-    return [RemovableRecord(entry, tuple(bundles.get(entry.record_id, ()))) for entry in entries]
+    return [RemovableRecord(record, tuple(bundles.get(record.record_id, ()))) for record in records]
 
 
 def remove(store: Store, record: RemovableRecord) -> None:
@@ -51,4 +51,4 @@ def remove(store: Store, record: RemovableRecord) -> None:
     """
     for bundle in record.bundles:
         store.bundles.remove(bundle)
-    store.remove(record.entry)
+    store.remove(record.stored)

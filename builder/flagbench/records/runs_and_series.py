@@ -1,10 +1,9 @@
-"""The runs that a verdict is on: records, with the series that some of them are of."""
+"""The runs that a verdict is about: records, and the series that some of them belong to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Literal
 
 from msgspec import Struct
@@ -16,7 +15,7 @@ from flagbench_core.exit_codes import ExitCode
 
 
 class SeriesSummary(Struct, frozen=True):
-    """A series whose runs were held, or are the baseline."""
+    """A series in a verdict: of the runs that are verified, or of the baseline."""
 
     series_id: str
     side: Literal["runs", "baseline"]
@@ -28,6 +27,7 @@ class SeriesSummary(Struct, frozen=True):
     """`derived` from the name, or `given`."""
     requested: int
     held: int
+    """The number of runs that ended well and have a record."""
     left_out: tuple[LeftOut, ...] = ()
     problems: tuple[str, ...] = ()
     """Where it contradicts itself or its records."""
@@ -37,69 +37,86 @@ class SeriesSummary(Struct, frozen=True):
     @property
     def text(self) -> str:
         """One line: how many runs count, and which do not, and why."""
-        left = f", {len(self.left_out)} left out ({_reasons(self.left_out)})" if self.left_out else ""
         if self.seeds == "given":
             seeds = "the seed was given"
         elif self.named_by == "user":
             seeds = f"seeds derived from the name {self.name}"
         else:
             seeds = f"seeds derived from the random name {self.name}"
-        whole = self.held == self.requested and not self.left_out
-        count = f"all {self.requested} runs" if whole else f"{self.held} of {self.requested} runs"
+        count = f"{self.held} of {self.requested} runs"
+        if self.held == self.requested and not self.left_out:
+            count = f"all {self.requested} runs"
         if self.looks:
             count += f", looked at after {', '.join(map(str, self.looks))}"
-        return f"series {self.series_id}: {count}{left}; {seeds}"
+        if self.left_out:
+            count += f", {len(self.left_out)} left out ({_reasons(self.left_out)})"
+        return f"series {self.series_id}: {count}; {seeds}"
 
 
 def _reasons(left_out: Sequence[LeftOut]) -> str:
-    """Why runs are left out; runs in a row with one reason are named together."""
-    found = []
-    for (why, _), group in groupby(enumerate(left_out), key=lambda each: (each[1].reason, each[1].run - each[0])):
-        numbers = [run.run for _, run in group]
-        named = f"run {numbers[0]}" if len(numbers) == 1 else f"runs {numbers[0]} to {numbers[-1]}"
-        found.append(f"{named}: {why}")
-    return "; ".join(found)
+    """Why runs are left out; consecutive runs with the same reason are named together."""
+    groups: list[list[LeftOut]] = []
+    for run in left_out:
+        previous = groups[-1][-1] if groups else None
+        if previous is not None and run.reason == previous.reason and run.run == previous.run + 1:
+            groups[-1].append(run)
+        else:
+            groups.append([run])
+    reasons = []
+    for group in groups:
+        numbers = f"run {group[0].run}"
+        if len(group) > 1:
+            numbers = f"runs {group[0].run} to {group[-1].run}"
+        reasons.append(f"{numbers}: {group[0].reason}")
+    return "; ".join(reasons)
 
 
 @dataclass
 class Runs:
-    """Records, with the series that some of them are of."""
+    """Records, and the series that some of them belong to."""
 
     records: list[Record] = field(default_factory=list)
-    """Of runs that ended well, where they are of a series."""
+    """Those of a series are of runs that ended well."""
     series: list[Series] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
         """What makes the series worthless as evidence."""
-        return [f"series {s.document.series_id}: {what}" for s in self.series for what in s.problems]
+        problems = []
+        for series in self.series:
+            problems += [f"series {series.document.series_id}: {problem}" for problem in series.problems]
+        return problems
 
     @property
     def own_seeds(self) -> bool:
         """Whether runs have seeds of their own, derived from a name."""
-        return any(each.document.seeds == "derived" for each in self.series)
+        return any(series.document.seeds == "derived" for series in self.series)
 
     def to_verify(self) -> list[Record]:
-        """The records to hold: those of failed runs where no run ended well, so that the verdict says how they ended.
+        """The records to verify: those of failed runs if no run ended well, so that the verdict says how they ended.
 
-        Of a series with problems one at most, since they need not be alike. Raises FlagbenchError (data) if no
-        run has a record; a series with problems is given a verdict all the same.
+        At most one of a series with problems, since its runs need not be alike: such a series gets a verdict, too.
+        Raises FlagbenchError (data) if no run has a record.
         """
-        found = self.records or [record for each in self.series for record in each.failed]
+        records = self.records
+        if not records:
+            records = []
+            for series in self.series:
+                records += series.failed
         if self.problems:
-            return found[:1]
-        if not found:
-            why = "; ".join(_reasons(each.left_out) for each in self.series)
+            return records[:1]
+        if not records:
+            reasons = "; ".join(_reasons(series.left_out) for series in self.series)
             raise FlagbenchError(
-                f"no run of the series can be verified: {why}",
+                f"no run of the series can be verified: {reasons}",
                 remedy="run it again, or name the store that has its records with --store",
                 code=ExitCode.DATA,
             )
-        return found
+        return records
 
     def summaries(self, side: Literal["runs", "baseline"]) -> list[SeriesSummary]:
         """Each series as a verdict names it."""
-        return [_summary(each, side) for each in self.series]
+        return [_summary(series, side) for series in self.series]
 
 
 def _summary(series: Series, side: Literal["runs", "baseline"]) -> SeriesSummary:

@@ -93,54 +93,67 @@ def load_all(store: Store) -> Iterator[tuple[str, SeriesDocument | FlagbenchErro
 
 def series_keys(store: Store) -> dict[str, set[str]]:
     """The keys of each series: its own, or those of its parts. Raises StoreError (USAGE)."""
-    found: dict[str, set[str]] = {}
+    keys: dict[str, set[str]] = {}
     for blob in store.blobs.list(series_prefix()):
-        series_id = parse_series_key(blob.key) if blob.problem is None else None
+        if blob.problem is not None:
+            continue
+        series_id = parse_series_key(blob.key)
         if series_id is not None:
-            found.setdefault(series_id, set()).add(blob.key)
-    return found
+            keys.setdefault(series_id, set()).add(blob.key)
+    return keys
 
 
 def _load(store: Store, series_id: str, keys: set[str]) -> SeriesDocument:
-    blobs, whole, begun = store.blobs, series_key(series_id), series_key(series_id, BEGUN)
-    if whole not in keys and begun not in keys:
+    whole = series_key(series_id)
+    if whole in keys:
+        return _load_document(store, series_id, whole)
+    begun = series_key(series_id, BEGUN)
+    if begun not in keys:
         raise _absent(store, series_id)
-    key = whole if whole in keys else begun
-    series = parse_series(blobs.get(key, MAX_SERIES_BYTES), blobs.location(key))
+    series = _load_document(store, series_id, begun)
+    for run in series.runs:
+        part = series_key(series_id, part_name(run.run))
+        if part in keys:
+            content = store.blobs.get(part, _PART_BYTES)
+            series = series.with_run(_parse_run(content, store.blobs.location(part)))
+    return series
+
+
+def _load_document(store: Store, series_id: str, key: str) -> SeriesDocument:
+    location = store.blobs.location(key)
+    series = parse_series(store.blobs.get(key, MAX_SERIES_BYTES), location)
     if series.series_id != series_id:
-        raise SeriesError(f"{blobs.location(key)} is the series {series.series_id}")
-    if key == begun:
-        for run in series.runs:
-            part = series_key(series_id, part_name(run.run))
-            if part in keys:
-                series = series.with_run(_part(blobs.get(part, _PART_BYTES), blobs.location(part)))
+        raise SeriesError(f"{location} is the series {series.series_id}")
     return series
 
 
 def place_of(series: SeriesDocument, run: SeriesRun) -> Place | None:
-    """Where a store has the record of a run; None for a run without one."""
+    """The key of the record of a run in a store, in its parts; None for a run without a record."""
     if run.record_id is None or run.created_at is None:
         return None
     return Place(series.request.case, series.request.stack, run.created_at[:10], run.record_id)
 
 
 def check_series(store: Store, series: SeriesDocument) -> Series:
-    """The series with its records from the store, each checked against what the series says of it.
+    """The series with its records from the store, each checked against the series.
 
-    Raises StoreError (DATA) where the store does not give a record that may be sound.
+    Raises StoreError (DATA) if a record cannot be read that may be sound.
     """
 
     @cache
-    def keys(folder: str) -> set[str]:
+    def list_keys(folder: str) -> set[str]:
         return {blob.key for blob in store.blobs.list(folder)}
 
-    def stored(run: SeriesRun) -> bytes | None:
+    def read_content(run: SeriesRun) -> bytes | None:
         place = place_of(series, run)
         if place is None:
             return None
-        return store.get_at(place) if place.key in keys(f"{place.key.rpartition('/')[0]}/") else None
+        folder = place.key.rpartition("/")[0]
+        if place.key not in list_keys(f"{folder}/"):
+            return None
+        return store.get_at(place)
 
-    return with_records(series, stored)
+    return with_records(series, read_content)
 
 
 def with_records(series: SeriesDocument, content_of: Callable[[SeriesRun], bytes | None]) -> Series:
@@ -167,7 +180,7 @@ def with_records(series: SeriesDocument, content_of: Callable[[SeriesRun], bytes
         if content is None or record is None:
             left_out.append(LeftOut(run.run, run.run_id, _why(run)))
             continue
-        problems += [f"run {run.run}: {what}" for what in _record_problems(run, record, content)]
+        problems += [f"run {run.run}: {problem}" for problem in _record_problems(run, record, content)]
         if run.state == "ok":
             records.append(record)
         else:
@@ -182,7 +195,7 @@ def series_of(store: Store, record: Record) -> SeriesDocument | None:
     series_id, dash, number = record.run_id.rpartition("-")
     if not (dash and number.isascii() and number.isdecimal()):
         return None
-    with suppress(FlagbenchError):  # a key that may not list; a damaged one says nothing of the record
+    with suppress(FlagbenchError):  # the key may not list, or the series is damaged: the record can still be sound
         series = load_series(store, series_id)
         if any(run.record_id == record.record_id for run in series.runs):
             return series
@@ -197,8 +210,12 @@ def _why(run: SeriesRun) -> str:
         return "not run: the series ended before"
     if run.state == "missing":
         return "missing: nothing says how it ended"
-    code = "" if run.exit_code is None else f", exit code {run.exit_code}"
-    return f"{run.state}{code}{f': {run.reason}' if run.reason else ''}"
+    text: str = run.state
+    if run.exit_code is not None:
+        text += f", exit code {run.exit_code}"
+    if run.reason:
+        text += f": {run.reason}"
+    return text
 
 
 def _order_problems(series: SeriesDocument) -> Iterator[str]:
@@ -210,27 +227,29 @@ def _order_problems(series: SeriesDocument) -> Iterator[str]:
     for run in series.runs:
         if run.run_id != run_id_of(series.series_id, run.run):
             yield f"run {run.run}: run_id {run.run_id} does not follow from the series' id {series.series_id}"
-        given = series.runs[0].seed if series.seeds == "given" else seed_of(series.nonce, run.run)
-        if run.seed != given:
-            yield f"run {run.run}: the seed {run.seed} is not {given}, which follows from the name or was given"
+        seed = seed_of(series.nonce, run.run)
+        if series.seeds == "given":
+            seed = series.runs[0].seed
+        if run.seed != seed:
+            yield f"run {run.run}: the seed {run.seed} is not {seed}, which follows from the name or was given"
         if run.state == "ok" and run.record_id is None:
             yield f"run {run.run}: it ended as ok, and names no record"
 
 
 def _record_problems(run: SeriesRun, record: Record, content: bytes) -> Iterator[str]:
-    """Where a record is not what the series says of it."""
+    """Where a record differs from what the series states about it."""
     name = f"record {record.record_id}"
-    if (found := hashlib.sha256(content).hexdigest()) != run.sha256:
-        yield f"{name} has the sha256 {found}, the series says {run.sha256}"
-    pairs: dict[str, tuple[object, object]] = {
-        "run_id": (record.run_id, run.run_id),
-        "status.state": (record.status.state, run.state),
-    }
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != run.sha256:
+        yield f"{name} has the sha256 {sha256}, the series says {run.sha256}"
+    in_record: dict[str, object] = {"run_id": record.run_id, "status.state": record.status.state}
+    in_series: dict[str, object] = {"run_id": run.run_id, "status.state": run.state}
     if record.config is not None:
-        pairs["config.seed"] = (record.config.get("seed"), run.seed)
-    for what, (here, there) in pairs.items():
-        if here != there:
-            yield f"{name} has {what} {brief(str(here))}, the series says {brief(str(there))}"
+        in_record["config.seed"] = record.config.get("seed")
+        in_series["config.seed"] = run.seed
+    for path in in_record:
+        if in_record[path] != in_series[path]:
+            yield f"{name} has {path} {brief(str(in_record[path]))}, the series says {brief(str(in_series[path]))}"
     if record.duration is not None and run.seconds is not None and record.duration > run.seconds * (1 + _DRIFT) + 1:
         yield f"{name} says that the run took {record.duration:.1f} s, the launcher {run.seconds:.1f} s"
 
@@ -238,12 +257,14 @@ def _record_problems(run: SeriesRun, record: Record, content: bytes) -> Iterator
 def _image_problems(records: list[Record]) -> Iterator[str]:
     """Runs of different images are not one series: a tag may have moved between them."""
     for name in ("context_digest", "id", "digest"):
-        if len(found := {value for record in records if (value := getattr(record.system.image, name))}) > 1:
-            yield f"its runs are of {len(found)} different images: system.image.{name} is {', '.join(sorted(found))}"
+        images = {getattr(record.system.image, name) for record in records} - {None, ""}
+        if len(images) > 1:
+            listed = ", ".join(sorted(images))
+            yield f"its runs are of {len(images)} different images: system.image.{name} is {listed}"
             return
 
 
-def _part(content: bytes, name: str) -> SeriesRun:
+def _parse_run(content: bytes, name: str) -> SeriesRun:
     try:
         return msgspec.json.decode(content, type=SeriesRun)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -270,14 +291,15 @@ class SeriesWriter:
         self.series = series
         """As far as it has come."""
         self.started: set[int] = set()
-        """The numbers of the runs that may have done their work, however they end."""
+        """The numbers of the runs that may have begun their work, however they end."""
 
     def begin(self) -> None:
         """Reserve the series' id, before anything runs.
 
         Raises StoreError: usage where the store has a series of that id, NOT_STORED where it takes nothing now.
         """
-        series_id, blobs = self.series.series_id, self._store.blobs
+        series_id = self.series.series_id
+        blobs = self._store.blobs
         begun = series_key(series_id, BEGUN)
         if not blobs.put_if_absent(begun, self.series.to_json()):
             raise _taken(self._store, series_id, "was begun by another process, or was killed")
@@ -303,11 +325,12 @@ class SeriesWriter:
 
     def finish(self, ended_at: str) -> str:
         """Store the whole series; returns where. Raises StoreError (NOT_STORED); what was noted stays readable."""
-        runs = tuple(
-            replace(run, state="not_run") if run.state == "missing" and run.run not in self.started else run
-            for run in self.series.runs
-        )
-        self.series = replace(self.series, runs=runs, ended_at=ended_at)
+        runs = []
+        for run in self.series.runs:
+            if run.state == "missing" and run.run not in self.started:
+                run = replace(run, state="not_run")
+            runs.append(run)
+        self.series = replace(self.series, runs=tuple(runs), ended_at=ended_at)
         key = series_key(self.series.series_id)
         if not self._store.blobs.put_if_absent(key, self.series.to_json()):
             raise StoreError(

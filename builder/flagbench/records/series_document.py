@@ -1,4 +1,4 @@
-"""A series: the runs that were asked for together, in order, as one document, `series/v1`.
+"""A series: the runs that were requested together, in order, as one document, `series/v1`.
 
 The ids and seeds of its runs are computed from its name, so that they can be checked.
 """
@@ -111,12 +111,15 @@ class SeriesDocument(Struct, frozen=True):
     @property
     def ended_by_rule(self) -> bool:
         """Whether it ended at one of its looks, all runs so far having ended well: the others were not needed."""
+        if self.looks is None:
+            return False
         done = [run for run in self.runs if run.state != "not_run"]
-        return len(done) in (self.looks or ()) and all(run.state == "ok" for run in done)
+        return len(done) in self.looks and all(run.state == "ok" for run in done)
 
     def with_run(self, run: SeriesRun) -> SeriesDocument:
         """The series with one of its runs replaced."""
-        return replace(self, runs=tuple(run if run.run == old.run else old for old in self.runs))
+        runs = [run if run.run == old.run else old for old in self.runs]
+        return replace(self, runs=tuple(runs))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; the shape that is stored and that `flagbench run --repeat --json` prints."""
@@ -138,7 +141,9 @@ def check_series_name(name: str) -> None:
 
 def series_id_of(name: str, side: str | None = None) -> str:
     """The id of a series: its name, with the side where two are interleaved."""
-    return name if side is None else f"{name}-{side}"
+    if side is None:
+        return name
+    return f"{name}-{side}"
 
 
 def run_id_of(series_id: str, run: int) -> str:
@@ -155,20 +160,23 @@ def seed_of(name: str, run: int) -> int:
 
 
 def planned_runs(name: str, series_id: str, count: int, seed: int | None) -> tuple[SeriesRun, ...]:
-    """The runs of a series before any has ended. `seed`: the given one, else each has its own."""
-    return tuple(
-        SeriesRun(run, run_id_of(series_id, run), seed_of(name, run) if seed is None else seed, "missing")
-        for run in range(1, count + 1)
-    )
+    """The runs of a series before any has ended. `seed`: of all runs; None for a seed of its own for each."""
+    runs = []
+    for number in range(1, count + 1):
+        run_seed = seed
+        if run_seed is None:
+            run_seed = seed_of(name, number)
+        runs.append(SeriesRun(number, run_id_of(series_id, number), run_seed, "missing"))
+    return tuple(runs)
 
 
 def is_series(content: bytes) -> bool:
     """Whether a document calls itself a series, of any version."""
     try:
-        found = msgspec.json.decode(content, type=_Schema).schema
+        schema = msgspec.json.decode(content, type=_Schema).schema
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return False
-    return isinstance(found, str) and found.startswith("series/")
+    return isinstance(schema, str) and schema.startswith("series/")
 
 
 def parse_series(content: bytes, name: str) -> SeriesDocument:

@@ -31,8 +31,8 @@ from flagbench_core.s3 import parse_address
 from flagbench_core.store_layout import AddressError, folder_of
 
 STORE_VARIABLE = "FLAGBENCH_STORE"
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+Argument = TypeVar("Argument")
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class Store:
         """Whether this is a folder that does not exist: the first record stored makes it."""
         return isinstance(self.blobs, FolderBlobs) and not self.blobs.root.exists()
 
-    def put(self, record: bytes, *, known: builtins.dict[str, set[str]] | None = None) -> StoredRecord:
+    def put(self, record: bytes, *, stored_keys: builtins.dict[str, set[str]] | None = None) -> StoredRecord:
         """Store a record byte for byte. Idempotent: the same bytes again change nothing.
 
-        `known`: what `keys` returned, for a caller that stores many; it is kept up to date.
+        `stored_keys`: what `keys` returned, for a caller that stores many records; `put` adds to it.
 
         Raises RecordError where the bytes are not a valid record, StoreError (NOT_STORED) where they could not be
         kept, and of these IdTaken where other bytes are already kept under the same id.
@@ -90,31 +90,38 @@ class Store:
         parsed = read_record(record)
         place = Place(parsed.case, parsed.stack, parsed.created_at[:10], parsed.record_id)
         key = place.key
-        taken = sorted((self.keys() if known is None else known).get(place.record_id, set()) - {key})
-        if taken or not self.blobs.put_if_absent(key, record):
-            raise IdTaken(
-                f"another record is already stored as {place.record_id} ({self.blobs.location((*taken, key)[0])})",
-                remedy="compare the two: a record's id is made once, and stored records never change",
-            )
-        if known is not None:
-            known.setdefault(place.record_id, set()).add(key)
+        keys = stored_keys
+        if keys is None:
+            keys = self.keys()
+        other_keys = keys.get(place.record_id, set()) - {key}
+        if other_keys:
+            raise self._id_taken(place.record_id, min(other_keys))
+        if not self.blobs.put_if_absent(key, record):
+            raise self._id_taken(place.record_id, key)
+        keys.setdefault(place.record_id, set()).add(key)
         return self._stored(place, Blob(key), parsed.created_at)
+
+    def _id_taken(self, record_id: str, key: str) -> IdTaken:
+        return IdTaken(
+            f"another record is already stored as {record_id} ({self.blobs.location(key)})",
+            remedy="compare the two: a record's id is made once, and stored records never change",
+        )
 
     def keys(self) -> builtins.dict[str, set[str]]:
         """The keys of each stored id: more than one where its record is stored for another case, stack or day, too.
 
-        Two puts at the very same time may both find none: no single name stands for the id across folders. A store
-        that shows nothing has none. Raises StoreError (NOT_STORED).
+        Two puts at the very same time may both find none: no single name stands for the id across folders. Empty if
+        the store denies listing. Raises StoreError (NOT_STORED).
         """
-        found: dict[str, set[str]] = {}
+        keys: dict[str, set[str]] = {}
         try:
             for place, _ in self._objects():
-                found.setdefault(place.record_id, set()).add(place.key)
+                keys.setdefault(place.record_id, set()).add(place.key)
         except ListingDenied:
             return {}
         except StoreError as error:
             raise StoreError(error.message, remedy=error.remedy) from error
-        return found
+        return keys
 
     def get(self, record_id: str) -> bytes:
         """The bytes that were put.
@@ -141,44 +148,50 @@ class Store:
 
     def find(self, part: str) -> builtins.list[str]:
         """The ids of stored records that begin with `part` or, if it is a short id, end with it: once, in order."""
-        ids = {place.record_id for place, blob in self._objects() if blob.problem is None}
-        found = {record_id for record_id in ids if record_id.startswith(part)}
-        if re.fullmatch(SHORT_ID, part):
-            found |= {record_id for record_id in ids if record_id.endswith(f"-{part}")}
-        return sorted(found)
+        is_short_id = re.fullmatch(SHORT_ID, part) is not None
+        record_ids = set()
+        for place, blob in self._objects():
+            if blob.problem is not None:
+                continue
+            if place.record_id.startswith(part) or (is_short_id and place.record_id.endswith(f"-{part}")):
+                record_ids.add(place.record_id)
+        return sorted(record_ids)
 
-    def read(self, entry: StoredRecord) -> bytes:
+    def read(self, record: StoredRecord) -> bytes:
         """The bytes of a listed record, checked as `get` does."""
-        if entry.problem is not None:
-            raise damaged(entry.location, f"is not a record: {entry.problem}")
-        return self._load(entry.blob)
+        if record.problem is not None:
+            raise damaged(record.location, f"is not a record: {record.problem}")
+        return self._load(record.blob)
 
-    def read_all(self, entries: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, bytes | FlagbenchError]]:
-        """Each listed record with its bytes, or with why it has none; from a server several are read at a time."""
+    def read_all(self, records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, bytes | FlagbenchError]]:
+        """Each listed record with its bytes, or the error of reading it; from a server several are read at a time."""
 
-        def read(entry: StoredRecord) -> tuple[StoredRecord, bytes | FlagbenchError]:
+        def read(record: StoredRecord) -> tuple[StoredRecord, bytes | FlagbenchError]:
             try:
-                return entry, self.read(entry)
+                return record, self.read(record)
             except FlagbenchError as error:
-                return entry, error
+                return record, error
 
-        yield from self._several(read, entries)
+        yield from self._map(read, records)
 
     def list(self, case: str | None = None, *stacks: str) -> Iterator[StoredRecord]:
-        """The records of a case and of stacks, or of all, newest first; then what else is found where records are.
+        """The records of a case and of stacks, or of all, newest first; then other files in the records' folders.
 
-        Opens only records that the index does not know, and of them only those of the days that are asked for.
-        Raises StoreError as `Blobs.list`; a store that does not exist yet has no records.
+        Opens only records that are not in the index, day by day as the caller iterates. Raises StoreError as
+        `Blobs.list`; a store that does not exist yet has no records.
         """
-        found = [*self._objects(case, *stacks)]
+        objects = [*self._objects(case, *stacks)]
         index = Index(self.blobs)
         if not stacks or (case is not None and len(stacks) == 1):
-            index.drop_missing(prefix(case=case, stack=_only(stacks)), (blob.key for _, blob in found))
-        progress = counted(found, len(found), "reading records")
+            index.drop_missing(prefix(case=case, stack=_only(stacks)), (blob.key for _, blob in objects))
+        progress = counted(objects, len(objects), "reading records")
         try:
-            for _, same_day in groupby(sorted(found, key=_day, reverse=True), key=_day):
-                entries = [entry for entry, _ in zip(self._entries([*same_day], index), progress, strict=False)]
-                yield from sorted(entries, key=lambda entry: (entry.created_at, entry.record_id), reverse=True)
+            for _, same_day in groupby(sorted(objects, key=_day, reverse=True), key=_day):
+                records = []
+                for record in self._read_records([*same_day], index):
+                    next(progress, None)
+                    records.append(record)
+                yield from sorted(records, key=lambda record: (record.created_at, record.record_id), reverse=True)
         finally:
             index.save()
 
@@ -186,17 +199,17 @@ class Store:
         """How many records `list` would yield. Opens none."""
         return sum(1 for _ in self._objects(case, *stacks))
 
-    def remember(self, entries: Iterable[StoredRecord]) -> None:
+    def remember(self, records: Iterable[StoredRecord]) -> None:
         """Save the summaries of listed records, with their verdicts, in the index."""
         index = Index(self.blobs)
-        for entry in entries:
-            if entry.summary is not None:
-                index.put(entry.blob.key, entry.blob.stamp, entry.summary)
+        for record in records:
+            if record.summary is not None:
+                index.put(record.blob.key, record.blob.stamp, record.summary)
         index.save()
 
-    def remove(self, entry: StoredRecord) -> None:
+    def remove(self, record: StoredRecord) -> None:
         """Delete a listed record. Raises StoreError (NOT_STORED) where that is not possible."""
-        self.blobs.delete(entry.blob.key)
+        self.blobs.delete(record.blob.key)
 
     def health(self) -> Health:
         """Whether records could be put now, found out without leaving anything behind."""
@@ -212,7 +225,7 @@ class Store:
                 self.blobs.bucket.check_keeps()
 
     def _objects(self, case: str | None = None, *stacks: str) -> Iterator[tuple[Place, Blob]]:
-        """Everything found where records of a case and of stacks are kept, unopened.
+        """Everything in the folders of the records of a case and of stacks, unopened.
 
         What cannot be a record has a `problem`; sound objects outside the layout are left out.
         """
@@ -225,33 +238,46 @@ class Store:
             if case in (None, place.case) and (not stacks or place.stack in stacks):
                 yield place, replace(blob, problem=blob.problem or place.problem)
 
-    def _entries(self, found: builtins.list[tuple[Place, Blob]], index: Index) -> Iterator[StoredRecord]:
-        """Each as a listed record. Those that the index does not know are read, several at a time from a server."""
-        return self._several(lambda pair: self._entry(pair[0], pair[1], index), found)
+    def _read_records(self, objects: builtins.list[tuple[Place, Blob]], index: Index) -> Iterator[StoredRecord]:
+        """The objects as listed records. Those not in the index are read, several at a time from a server."""
 
-    def _several(self, read: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """What `read` makes of each; on a server for several at a time, and no more of them in memory."""
+        def read(listed: tuple[Place, Blob]) -> StoredRecord:
+            place, blob = listed
+            return self._read_record(place, blob, index)
+
+        return self._map(read, objects)
+
+    def _map(self, read: Callable[[Argument], Content], arguments: Iterable[Argument]) -> Iterator[Content]:
+        """`read` of each argument, in order; on a server several at a time, with few of them in memory."""
         readers = self.blobs.readers
         if readers < 2:
-            yield from map(read, items)
+            yield from map(read, arguments)
             return
-        left = iter(items)
+        remaining = iter(arguments)
         with ThreadPoolExecutor(readers) as pool:
-            while batch := [*islice(left, 4 * readers)]:
+            while batch := [*islice(remaining, 4 * readers)]:
                 yield from pool.map(read, batch)
 
-    def _entry(self, place: Place, blob: Blob, index: Index) -> StoredRecord:
-        summary, error, unread = None, blob.problem, False
-        if error is None and (summary := index.get(blob.key, blob.stamp)) is None:
+    def _read_record(self, place: Place, blob: Blob, index: Index) -> StoredRecord:
+        """An object as a listed record; it is opened if the index has no summary of its content."""
+        created_at = ""
+        if place.day:
+            created_at = f"{place.day}T00:00:00Z"
+        # A record that was damaged after it was listed keeps its position among the others.
+        listed_before = index.get(blob.key)
+        if listed_before is not None:
+            created_at = listed_before.created_at
+        if blob.problem is not None:
+            return replace(self._stored(place, blob, created_at), error=blob.problem)
+        summary = index.get(blob.key, blob.stamp)
+        if summary is None:
             try:
                 summary = summary_of(read_record(self._load(blob)))
-                index.put(blob.key, blob.stamp, summary)
-            except FlagbenchError as failure:
-                error, unread = failure.message, isinstance(failure, Unread)
-        # A record that was damaged since it was listed keeps its rank among the others.
-        known = summary or index.get(blob.key)
-        created_at = known.created_at if known else f"{place.day}T00:00:00Z" if place.day else ""
-        return replace(self._stored(place, blob, created_at), error=error, unread=unread, summary=summary)
+            except FlagbenchError as error:
+                unread = isinstance(error, Unread)
+                return replace(self._stored(place, blob, created_at), error=error.message, unread=unread)
+            index.put(blob.key, blob.stamp, summary)
+        return replace(self._stored(place, blob, summary.created_at), summary=summary)
 
     def _stored(self, place: Place, blob: Blob, created_at: str) -> StoredRecord:
         location = self.blobs.location(blob.key)
@@ -265,30 +291,43 @@ class Store:
         place = parse_key(blob.key)
         if place is None or place.problem:
             raise damaged(location, f"is not in a valid place: {place and place.problem}")
+        in_content = {
+            "case": str(raw.get("case")),
+            "stack": str(raw.get("stack")),
+            "day": str(raw.get("created_at"))[:10],
+            "record_id": str(raw.get("record_id")),
+        }
         for name, expected in vars(place).items():
-            value = str(raw.get(name)) if name != "day" else str(raw.get("created_at"))[:10]
-            if value != expected:
-                raise damaged(location, f"is not the record named by its path: its {name} is {brief(value)}")
+            if in_content[name] != expected:
+                what = f"is not the record named by its path: its {name} is {brief(in_content[name])}"
+                raise damaged(location, what)
         return content
 
 
 def _only(names: tuple[str, ...]) -> str | None:
-    return names[0] if len(names) == 1 else None
+    """The name, if there is only one."""
+    if len(names) != 1:
+        return None
+    return names[0]
 
 
-def _day(found: tuple[Place, Blob]) -> str:
+def _day(listed: tuple[Place, Blob]) -> str:
     """Sort key: records by day; what has no valid day comes last."""
-    place, blob = found
-    return place.day if blob.problem is None or place.problem is None else ""
+    place, blob = listed
+    if blob.problem is not None and place.problem is not None:
+        return ""
+    return place.day
 
 
 def _partial_place(key: str) -> Place:
-    """What is known of the path of something other than a record, such as an unreadable folder."""
+    """The case and the stack in the path of something that is not a record, such as an unreadable folder."""
+    case = stack = "-"
     parts = key.split("/")
-    case, stack = (
-        next((part.removeprefix(name) for part in parts if part.startswith(name)), "-")
-        for name in ("case=", "stack=")
-    )
+    for part in reversed(parts):  # the first one counts
+        if part.startswith("case="):
+            case = part.removeprefix("case=")
+        elif part.startswith("stack="):
+            stack = part.removeprefix("stack=")
     return Place(case, stack, "", parts[-1])
 
 

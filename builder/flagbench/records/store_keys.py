@@ -24,7 +24,7 @@ _PARTS = {
     "node": "0|[1-9][0-9]{0,5}",
     "sha256": "[0-9a-f]{64}",
 }
-"""How the parts of a key are written; any other may be any name of a file."""
+"""The patterns of the parts of a key; any other part may be any file name."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,17 @@ class BundlePlace:
 def parse_key(key: str) -> Place | None:
     """The parts of a key; None for one that is not of the layout. What is wrong with one of them is its `problem`."""
     match = _pattern(store_layout.RECORD, record_id=_ANY).fullmatch(key)
-    return None if match is None else Place(**match.groupdict())
+    if match is None:
+        return None
+    return Place(**match.groupdict())
 
 
 def parse_bundle_key(key: str) -> BundlePlace | None:
     """The parts of a bundle's key; None for one that is not of the layout."""
     match = _pattern(store_layout.BUNDLE).fullmatch(key)
-    return None if match is None else BundlePlace(match["record_id"], int(match["node"]), match["sha256"])
+    if match is None:
+        return None
+    return BundlePlace(match["record_id"], int(match["node"]), match["sha256"])
 
 
 def bundles_prefix(record_id: str | None = None) -> str:
@@ -82,15 +86,19 @@ def bundles_prefix(record_id: str | None = None) -> str:
     return _folder(store_layout.BUNDLE, record_id=record_id)
 
 
-def prefix(**known: str | None) -> str:
+def prefix(*, case: str | None = None, stack: str | None = None) -> str:
     """The folder, ending in a slash, of all records of `case`, or of `case` and `stack`; None is any."""
-    parts = []
+    names = {}
+    if case is not None:
+        names["case"] = case
+    if stack is not None:
+        names["stack"] = stack
+    folders = []
     for part in store_layout.RECORD.split("/"):
-        names = re.findall(r"{(\w+)}", part)
-        if any(known.get(name) is None for name in names):
+        if not names.keys() >= {*re.findall(r"{(\w+)}", part)}:
             break
-        parts.append(part.format(**known))
-    return "/".join(parts) + "/"
+        folders.append(part.format(**names))
+    return "/".join(folders) + "/"
 
 
 def checksum_name(name: str) -> str:
@@ -118,7 +126,9 @@ def series_prefix(series_id: str | None = None) -> str:
 def parse_series_key(key: str) -> str | None:
     """The id of the series that a key belongs to, ended or not; None for a key outside the layout."""
     match = _pattern(store_layout.SERIES).fullmatch(key) or _pattern(store_layout.SERIES_PART).fullmatch(key)
-    return None if match is None else match["series_id"]
+    if match is None:
+        return None
+    return match["series_id"]
 
 
 def is_record_id(text: str) -> bool:
@@ -138,16 +148,20 @@ def check_record_id(record_id: str) -> str:
 
 
 def _folder(template: str, **name: str | None) -> str:
-    """The folder of a template, ending in a slash; without a name that of all."""
+    """The folder of a template, ending in a slash; if the name is None, the folder of all names."""
     folder = template.rpartition("/")[0]
-    known = None not in name.values()
-    return (folder.format(**name) if known else folder.partition("{")[0]).rstrip("/") + "/"
+    if None in name.values():
+        return folder.partition("{")[0].rstrip("/") + "/"
+    return folder.format(**name) + "/"
 
 
 @cache
 def _pattern(template: str, **parts: str) -> re.Pattern[str]:
-    """What matches the keys of a template; `parts` are written otherwise than _PARTS says."""
-    written = {**_PARTS, **parts}
-    return re.compile(
-        re.sub(r"\\{(\w+)\\}", lambda name: f"(?P<{name[1]}>{written.get(name[1], _ANY)})", re.escape(template))
-    )
+    """The regular expression for the keys of a template. `parts` replaces patterns of _PARTS."""
+    patterns = {**_PARTS, **parts}
+
+    def named_group(match: re.Match[str]) -> str:
+        name = match[1]
+        return f"(?P<{name}>{patterns.get(name, _ANY)})"
+
+    return re.compile(re.sub(r"\\{(\w+)\\}", named_group, re.escape(template)))

@@ -33,19 +33,19 @@ class Waiting:
     path: Path
     record_id: str
     address: str | None = None
-    """Where it is meant for."""
+    """The store that it is meant for."""
     place: BundlePlace | None = None
     """None: it is a record."""
     content: bytes | None = None
     """Of a record that is in memory, too, and may not have been written."""
 
-    def send(self, store: Store, known: dict[str, set[str]] | None = None) -> str:
-        """Store it; returns where it is. `known`: as `Store.put` takes it.
+    def send(self, store: Store, stored_keys: dict[str, set[str]] | None = None) -> str:
+        """Store it; returns its location. `stored_keys`: as `Store.put` takes it.
 
         Raises StoreError (NOT_STORED), and FlagbenchError (data) where the file is no record.
         """
         if self.place is None:
-            return store.put(self.content or _read(self.path), known=known).location
+            return store.put(self.content or _read(self.path), stored_keys=stored_keys).location
         store.bundles.put(self.place, self.path)
         return store.blobs.location(self.place.key)
 
@@ -58,7 +58,7 @@ class Waiting:
 
 
 def unsent_folder() -> Path:
-    """Where things wait."""
+    """The folder in which records and bundles wait."""
     return data_folder() / "unsent"
 
 
@@ -78,31 +78,44 @@ def set_aside(record: bytes, address: str) -> Waiting:
 
 
 def adopt_bundles(folder: Path, address: str) -> list[Waiting]:
-    """Move the bundles that a run wrote to where they wait; what is not named as one is left. Raises OSError."""
-    found = []
+    """Move the bundles that a run wrote to the folder where they wait; other files are left. Raises OSError."""
+    bundles = []
     for file in sorted((folder / bundles_prefix()).glob("*/*")):
         place = parse_bundle_key(file.relative_to(folder).as_posix())
         if place is None or not file.is_file() or file.resolve() != folder.resolve() / place.key:
-            continue  # a link leads to what is not the run's
+            continue  # a link could lead to a file that is not the run's
         path = unsent_folder() / place.key[len(bundles_prefix()) :].replace("/", ".")
         _write_mark(path, address)
         file.replace(path)
-        found.append(Waiting(path, place.record_id, address, place))
-    return found
+        bundles.append(Waiting(path, place.record_id, address, place))
+    return bundles
 
 
 def waiting(folder: Path) -> list[Waiting]:
     """What waits in a folder, the bundles of a record before it."""
-    found = []
+    waits = []
     for mark in folder.glob(f"*{ADDRESS_SUFFIX}"):
-        path = mark.with_suffix("")
-        record_id, dash, rest = path.name.partition(".node-")
-        place = parse_bundle_key(f"{bundles_prefix(record_id)}node-{rest}") if dash else None
-        with suppress(OSError):  # it was sent meanwhile
-            if path.is_file() and (place is not None or path.suffix == ".json"):
-                address = mark.read_bytes().decode("utf-8", "surrogateescape").strip()
-                found.append(Waiting(path, place.record_id if place else path.stem, address, place))
-    return sorted(found, key=lambda each: (each.record_id, each.place is None, each.path))
+        with suppress(OSError):  # another process has sent it meanwhile
+            marked = _marked_file(mark)
+            if marked is not None:
+                waits.append(marked)
+    return sorted(waits, key=lambda waits: (waits.record_id, waits.place is None, waits.path))
+
+
+def _marked_file(mark: Path) -> Waiting | None:
+    """The record or bundle beside its mark; None for another file. Raises OSError."""
+    path = mark.with_suffix("")
+    if not path.is_file():
+        return None
+    address = mark.read_bytes().decode("utf-8", "surrogateescape").strip()
+    record_id, dash, rest = path.name.partition(".node-")
+    if dash:
+        place = parse_bundle_key(f"{bundles_prefix(record_id)}node-{rest}")
+        if place is not None:
+            return Waiting(path, place.record_id, address, place)
+    if path.suffix == ".json":
+        return Waiting(path, path.stem, address)
+    return None
 
 
 def record_file(path: Path) -> Waiting:
@@ -121,7 +134,7 @@ def bundle_folder() -> Iterator[Path]:
         with scratch(str(unsent_folder()), _RUN) as folder:
             yield Path(folder)
     finally:
-        with suppress(OSError):  # something waits in it
+        with suppress(OSError):  # it is not empty
             unsent_folder().rmdir()
 
 
