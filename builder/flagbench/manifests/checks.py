@@ -20,7 +20,7 @@ from flagbench_core.evidence.section import MEASURE
 from flagbench_core.flops import FORMULAS
 
 DEVICE_NUMBERS = (*get_args(PeakPrecision), *(field.name for field in fields(Limits)))
-"""The peaks and limits that every device's manifest speaks of."""
+"""The peaks and limits that every device's manifest states or lists as missing."""
 _CONVERSION = re.compile(r"%[-+ #0-9.]*[a-zA-Z]")
 _FORMS = ({"value"}, {"one_of"}, {"text", "of"}, {"product"}, {"difference"}, {"quotient"})
 """The keys of each form of a derivation but `by`, which may have an `else`."""
@@ -38,11 +38,12 @@ def check(
     workloads: Sequence[Document],
     limits: Document,
 ) -> None:
-    """Note every problem of the manifests whose shape can be relied on; the others are reported already.
+    """Note the problems of the manifests that match their schema; the others have their problems already.
 
-    Names of all files are known, so that a faulty case is reported once and not again as unknown in every claim.
+    Names of faulty files count as existing, so that a faulty case is not reported again in every claim.
     """
-    case_names, stack_names = {doc.path.stem for doc in cases}, {doc.path.stem for doc in stacks}
+    case_names = {doc.path.stem for doc in cases}
+    stack_names = {doc.path.stem for doc in stacks}
     for doc in _valid(cases):
         doc.require_known("family", "case", case_names)
         _check_case(doc, stack_names)
@@ -51,7 +52,8 @@ def check(
         _check_limits(limits, _valid(devices))
     _check_stacks(_valid(stacks), case_names, {doc.path.stem for doc in devices})
     _check_needs(_valid(cases), _valid(stacks))
-    valid_cases, valid_stacks = ({doc.data["name"]: doc for doc in _valid(docs)} for docs in (cases, stacks))
+    valid_cases = {doc.data["name"]: doc for doc in _valid(cases)}
+    valid_stacks = {doc.data["name"]: doc for doc in _valid(stacks)}
     for doc in _valid(workloads):
         doc.require_known("cases", "case", case_names)
     first_use: dict[str, str] = {}
@@ -72,21 +74,18 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
     _check_file_name(doc, "name")
     metrics = [name for _, name in doc.names("metrics.*.name")]
     conditions = [name for _, name in doc.names("condition_groups.*")]
-    for pattern, kind, known in (
-        ("does_not_run", "stack", stack_names),
-        ("default_precision", "precision of this case", raw["precisions"]),
-        ("memory.*.precision", "precision of this case", raw["precisions"]),
-        ("gate", "metric of this case", metrics),
-        ("further_gates.*", "metric of this case", metrics),
-        ("metrics.*.held_by", "metric of this case", metrics),
-        ("flops.published.metric", "metric of this case", metrics),
-        ("metrics.*.depends_on", "condition group", raw["condition_groups"]),
-        ("shapes", "condition of this case", conditions),
-        ("presets.reference.engine.name", "engine of this case", raw["engines"]),
-        ("conditions", "condition of this case", conditions),
-        ("ranges", "condition of this case", conditions),
-    ):
-        doc.require_known(pattern, kind, known)
+    doc.require_known("does_not_run", "stack", stack_names)
+    doc.require_known("default_precision", "precision of this case", raw["precisions"])
+    doc.require_known("memory.*.precision", "precision of this case", raw["precisions"])
+    doc.require_known("gate", "metric of this case", metrics)
+    doc.require_known("further_gates.*", "metric of this case", metrics)
+    doc.require_known("metrics.*.held_by", "metric of this case", metrics)
+    doc.require_known("flops.published.metric", "metric of this case", metrics)
+    doc.require_known("metrics.*.depends_on", "condition group", raw["condition_groups"])
+    doc.require_known("shapes", "condition of this case", conditions)
+    doc.require_known("presets.reference.engine.name", "engine of this case", raw["engines"])
+    doc.require_known("conditions", "condition of this case", conditions)
+    doc.require_known("ranges", "condition of this case", conditions)
     doc.require_unique("quirks.*.id", "quirk")
     _check_quirks(doc)
     doc.require_unique("metrics.*.name", "metric")
@@ -96,19 +95,26 @@ def _check_case(doc: Document, stack_names: Collection[str]) -> None:
     for section in ("conditions", "counts"):
         for name, derivation in raw.get(section, {}).items():
             _check_derivation(doc, derivation, (section, name))
-    for name, entry in raw.get("ranges", {}).items():
-        if entry["low"] > entry["high"]:
-            doc.problem(("ranges", name, "low"), f"{entry['low']} is above high, {entry['high']}")
+    for name, limits in raw.get("ranges", {}).items():
+        if limits["low"] > limits["high"]:
+            doc.problem(("ranges", name, "low"), f"{limits['low']} is above high, {limits['high']}")
     reference = raw["presets"]["reference"]
     _check_overrides(doc, raw["presets"]["tiny"], reference, ("presets", "tiny"))
     _check_overrides(doc, raw.get("absent", {}), reference, ("absent",))
-    kind = raw.get("kind", "train")
-    section = reference.get(kind)
-    for key in ("seconds" if kind == MEASURE else "batch_size", "warmup_steps", "window_steps"):
-        if not isinstance(section, dict) or key not in section:
-            doc.problem(("presets", "reference"), f"a case of the kind {kind} needs '{kind}.{key}'")
+    _check_length(doc, raw.get("kind", "train"), reference)
     if len(raw["engines"]) > 1 and not any(doc.names("presets.reference.engine.name")):
         doc.problem(("presets", "reference"), "missing: engine.name, one of the engines above")
+
+
+def _check_length(doc: Document, kind: str, reference: Mapping[str, Any]) -> None:
+    """That the reference preset has the section of its kind, which says how long a run is."""
+    keys = ("batch_size", "warmup_steps", "window_steps")
+    if kind == MEASURE:
+        keys = ("seconds", "warmup_steps", "window_steps")
+    section = reference.get(kind)
+    for key in keys:
+        if not isinstance(section, dict) or key not in section:
+            doc.problem(("presets", "reference"), f"a case of the kind {kind} needs '{kind}.{key}'")
 
 
 MOST_OF_A_STEP = 0.03
@@ -116,13 +122,15 @@ MOST_OF_A_STEP = 0.03
 
 
 def _check_quirks(doc: Document) -> None:
-    """That a quirk which is kept, though its operators differ, says what of a step's time that is, and is little."""
+    """That a quirk that is kept although its operators differ states its share of a step's time, and a small one."""
     for index, quirk in enumerate(doc.data["quirks"]):
         if quirk["decision"] != "kept":
             continue
         if "difference" in quirk and "time" not in quirk:
             doc.problem(("quirks", index), f"missing: time, the share of a step that {quirk['id']} differs by")
-        elif (share := quirk.get("time", {}).get("share", 0)) > MOST_OF_A_STEP:
+            continue
+        share = quirk.get("time", {}).get("share", 0)
+        if share > MOST_OF_A_STEP:
             doc.problem(
                 ("quirks", index, "time", "share"),
                 f"{share:g} of a step is more than {MOST_OF_A_STEP:g}; do as the publisher, or write `corrected`",
@@ -130,47 +138,55 @@ def _check_quirks(doc: Document) -> None:
 
 
 def _check_flops(doc: Document) -> None:
-    """That the formula exists; that a case that counts no FLOPs has no metric which follows from them."""
+    """That the formula exists; that a case that counts no FLOPs has no metric that follows from them."""
     flops = doc.data["flops"]
-    formula, where = (flops, ("flops",)) if isinstance(flops, str) else (flops["formula"], ("flops", "formula"))
+    formulas = f"formulas: {', '.join(sorted(FORMULAS))}"
     if flops == "none":
         for path, name in doc.names("metrics.*.name"):
             if name.startswith(FLOPS_METRICS):
                 doc.problem(
                     path, f"'{name}' follows from FLOPs, of which `flops: none` counts none; remove one of them"
                 )
-    elif isinstance(flops, str) or formula not in FORMULAS:
-        forms = "write none, or a mapping of formula and source" if isinstance(flops, str) else "unknown formula"
-        doc.problem(where, f"'{formula}': {forms}; formulas: {', '.join(sorted(FORMULAS))}")
+    elif isinstance(flops, str):
+        doc.problem(("flops",), f"'{flops}': write none, or a mapping of formula and source; {formulas}")
+    elif flops["formula"] not in FORMULAS:
+        doc.problem(("flops", "formula"), f"'{flops['formula']}': unknown formula; {formulas}")
 
 
 def _check_settable(doc: Document) -> None:
+    """That the reference preset has every settable path, with an allowed value; that all engines can be chosen."""
     engines = doc.data["engines"]
-    for name, spec in doc.data["settable"].items():
-        where: FieldPath = ("settable", name)
-        if "default" in spec:
+    for name, setting in doc.data["settable"].items():
+        if "default" in setting:
             continue
-        value: Any = doc.data["presets"]["reference"]
-        for key in spec["path"].split("."):
-            if not isinstance(value, dict) or key not in value:
-                doc.problem((*where, "path"), f"presets.reference has no '{spec['path']}'")
-                break
-            value = value[key]
-        else:
-            if fault := _setting_problem(spec, value):
-                doc.problem(("presets", "reference", *spec["path"].split(".")), fault)
-        if spec["path"] == "engine.name" and set(spec.get("choices", ())) != set(engines):
-            doc.problem(where, f"its choices must be the engines of this case: {', '.join(engines)}")
+        _check_reference_value(doc, name, setting)
+        if setting["path"] == "engine.name" and set(setting.get("choices", ())) != set(engines):
+            doc.problem(("settable", name), f"its choices must be the engines of this case: {', '.join(engines)}")
 
 
-def _setting_problem(spec: Any, value: Any) -> str | None:
+def _check_reference_value(doc: Document, name: str, setting: Any) -> None:
+    path = setting["path"].split(".")
+    value: Any = doc.data["presets"]["reference"]
+    for key in path:
+        if not isinstance(value, dict) or key not in value:
+            doc.problem(("settable", name, "path"), f"presets.reference has no '{setting['path']}'")
+            return
+        value = value[key]
+    fault = _setting_fault(setting, value)
+    if fault is not None:
+        doc.problem(("presets", "reference", *path), fault)
+
+
+def _setting_fault(setting: Any, value: Any) -> str | None:
     """Why a value is not allowed by an entry of `settable`, with what to write if YAML read it as another type."""
-    fault = setting_fault(spec, value)
-    return None if fault is None else f"{value!r} {fault}{type_remedy(spec['type'], value)}"
+    fault = setting_fault(setting, value)
+    if fault is None:
+        return None
+    return f"{value!r} {fault}{type_remedy(setting['type'], value)}"
 
 
 def _check_derivation(doc: Document, derivation: Any, where: FieldPath) -> None:
-    """That it has one form with all its parts, that its paths exist, and that its format takes as many values."""
+    """That it has one form with all its parts, that its paths exist, and that its format fits its values."""
     if isinstance(derivation, str):
         _check_config_path(doc, derivation, where)
         return
@@ -180,62 +196,65 @@ def _check_derivation(doc: Document, derivation: Any, where: FieldPath) -> None:
     if "by" in derivation:
         _check_config_path(doc, derivation["by"], (*where, "by"))
     if "text" in derivation:
-        found = len(_CONVERSION.findall(derivation["text"].replace("%%", "")))
-        if found != len(derivation["of"]):
-            doc.problem((*where, "text"), f"has {found} conversions for {len(derivation['of'])} values")
-    for key in ("of", "values", "product", "difference", "quotient"):
-        part = derivation.get(key, ())
-        for step, inner in part.items() if isinstance(part, dict) else enumerate(part):
-            _check_derivation(doc, inner, (*where, key, step))
+        conversions = len(_CONVERSION.findall(derivation["text"].replace("%%", "")))
+        if conversions != len(derivation["of"]):
+            doc.problem((*where, "text"), f"has {conversions} conversions for {len(derivation['of'])} values")
+    for key, inner in derivation.get("values", {}).items():
+        _check_derivation(doc, inner, (*where, "values", key))
+    for operation in ("of", "product", "difference", "quotient"):
+        for index, inner in enumerate(derivation.get(operation, ())):
+            _check_derivation(doc, inner, (*where, operation, index))
     if "else" in derivation:
         _check_derivation(doc, derivation["else"], (*where, "else"))
 
 
 def _check_config_path(doc: Document, path: str, where: FieldPath) -> None:
-    value: Any = {**doc.data["presets"]["reference"], **_RESOLVED}
     if path == "data.source":  # made of `data.default` and the options of a run
         return
+    section: Any = {**doc.data["presets"]["reference"], **_RESOLVED}
     for key in path.split("."):
-        if not isinstance(value, dict) or key not in value:
+        if not isinstance(section, dict) or key not in section:
             doc.problem(where, f"a resolved configuration has no '{path}'")
             return
-        value = value[key]
+        section = section[key]
 
 
-def _check_overrides(doc: Document, changed: Any, reference: Any, path: FieldPath) -> None:
+def _check_overrides(doc: Document, overrides: Any, reference: Any, path: FieldPath) -> None:
+    """That every key of `overrides`, which are at `path`, is in the reference preset, and a section in both."""
     doc.require_known(".".join(map(str, path)), "key of presets.reference", reference)
-    for key in sorted(changed.keys() & reference.keys()):
-        where, value, other = (*path, key), changed[key], reference[key]
-        if isinstance(value, dict) != isinstance(other, dict):
+    for key in sorted(overrides.keys() & reference.keys()):
+        where = (*path, key)
+        if isinstance(overrides[key], dict) != isinstance(reference[key], dict):
             doc.problem(where, "is a mapping either here or in presets.reference, and a value in the other")
-        elif isinstance(value, dict):
-            _check_overrides(doc, value, other, where)
+        elif isinstance(overrides[key], dict):
+            _check_overrides(doc, overrides[key], reference[key], where)
 
 
 def _check_devices(docs: Sequence[Document]) -> None:
-    """Each device's file name; that its names are its alone; that every number is given, or said to be missing."""
+    """The file name of each device; that a name means one device; that each number is stated or listed as missing."""
     names: dict[str, str] = {}
     for doc in docs:
         _check_file_name(doc, "id")
         doc.require_unique("match", "device", names)
-        stated = {*doc.data["peaks"], *doc.data.get("limits", ())}
-        missing = [*doc.data.get("not_published", ()), *doc.data.get("not_found", ())]
-        if wrong := [name for name in DEVICE_NUMBERS if (name in stated) + missing.count(name) != 1]:
+        numbers = [*doc.data["peaks"], *doc.data.get("limits", ())]
+        numbers += [*doc.data.get("not_published", ()), *doc.data.get("not_found", ())]
+        wrong = [name for name in DEVICE_NUMBERS if numbers.count(name) != 1]
+        if wrong:
             places = "peaks or limits, not_published or not_found"
             doc.problem(("peaks",), f"{', '.join(wrong)}: each must be listed once, under {places}")
 
 
 def _check_limits(limits: Document, devices: Sequence[Document]) -> None:
-    """That an id means one limit; that none fails what it would pass; that devices override limits that exist."""
+    """That an id means one limit; that none fails what it would pass; that devices override existing limits."""
     limits.require_unique("limits.*.id", "limit")
     for place, limit in enumerate(limits.data["limits"]):
         if limit.get("fail_below", 0) > limit["inconclusive_below"]:
             limits.problem(
                 ("limits", place, "fail_below"), "is above inconclusive_below, from which on a number passes"
             )
-    known = {limit["id"] for limit in limits.data["limits"]}
+    limit_ids = {limit["id"] for limit in limits.data["limits"]}
     for doc in devices:
-        doc.require_known("acceptance", "limit", known)
+        doc.require_known("acceptance", "limit", limit_ids)
 
 
 def _check_stacks(docs: Sequence[Document], case_names: Collection[str], device_ids: Collection[str]) -> None:
@@ -259,23 +278,23 @@ def _check_packages(doc: Document) -> None:
     """That each package is installed in one way."""
     first: dict[str, str] = {}
     for section in ("packages", "optional", "compiled", "other_python"):
-        for index, entry in enumerate(doc.data["build"].get(section, ())):
-            named = entry if isinstance(entry, str) else entry["name"]
-            name = canonicalize_name(named.partition("==")[0].partition("[")[0])
+        for index, package in enumerate(doc.data["build"].get(section, ())):
+            requirement = package if isinstance(package, str) else package["name"]
+            name = canonicalize_name(requirement.partition("==")[0].partition("[")[0])
             if name in first:
                 doc.problem(("build", section, index), f"'{name}' is already under build.{first[name]}; remove one")
             first.setdefault(name, section)
 
 
 def _check_needs(cases: Sequence[Document], stacks: Sequence[Document]) -> None:
-    """Each stack that runs a case states, for every package that the case needs, whether and how it provides it."""
+    """That each stack that runs a case lists every package that the case needs, be it as left out."""
     for case in cases:
         for stack in stacks:
             if _refuses(case, stack):
                 continue
-            known = _packages_for_cases(stack.data["build"])
+            listed = _packages_for_cases(stack.data["build"])
             for path, name in case.names("needs"):
-                if name not in known:
+                if name not in listed:
                     places = "compiled, optional, other_python, from_base or left_out"
                     case.problem(path, f"the stack {stack.data['name']} has no '{name}' under {places}")
 
@@ -287,7 +306,7 @@ def _packages_for_cases(build: Any) -> set[str]:
 
 
 def _check_claims(doc: Document, case: Document | None, stacks: Mapping[str, Document]) -> None:
-    """The claims of a file: each one's sources, its stack, and where the case is known what it says of it."""
+    """The claims of a file: sources and stack of each; for a case without problems, that they fit the case."""
     _check_file_name(doc, "case")
     if (doc.data.get("source") is None) == ("sources" not in doc.data):
         doc.problem((), "needs either `source`, one for all claims, or `sources`, one of which each claim names")
@@ -295,76 +314,102 @@ def _check_claims(doc: Document, case: Document | None, stacks: Mapping[str, Doc
     doc.require_known("claims.*.source", "entry of `sources`", sources)
     doc.require_known("claims.*.metrics.*.source", "entry of `sources`", sources)
     for index, claim in enumerate(doc.data["claims"]):
-        here: FieldPath = ("claims", index)
+        where: FieldPath = ("claims", index)
         if not claim["id"].startswith(f"{doc.data['case']}/"):
-            doc.problem((*here, "id"), f"'{claim['id']}' must start with '{doc.data['case']}/'")
+            doc.problem((*where, "id"), f"'{claim['id']}' must start with '{doc.data['case']}/'")
         if "sources" in doc.data and claim.get("source") is None:
-            doc.problem((*here, "source"), f"missing; known: {', '.join(sorted(sources)) or 'none'}")
-        _check_stack(doc, claim, here, case, stacks.get(claim["stack"]))
+            doc.problem((*where, "source"), f"missing; known: {', '.join(sorted(sources)) or 'none'}")
+        _check_stack(doc, claim, where, case, stacks.get(claim["stack"]))
         if case is not None:
-            _check_values(doc, claim, here, case.data)
+            _check_run(doc, claim, where, case.data)
+            _check_metrics(doc, claim, where, case.data)
     if case is not None:
-        of, metrics = f"of {case.data['name']}", [metric["name"] for metric in case.data["metrics"]]
-        doc.require_known("claims.*.run.set", f"settable {of}", case.data["settable"])
-        doc.require_known("claims.*.conditions", f"condition {of}", _conditions(case.data))
-        doc.require_known("claims.*.metrics.*.name", f"metric {of}", metrics)
+        name = case.data["name"]
+        metrics = [metric["name"] for metric in case.data["metrics"]]
+        doc.require_known("claims.*.run.set", f"settable of {name}", case.data["settable"])
+        doc.require_known("claims.*.conditions", f"condition of {name}", _conditions(case.data))
+        doc.require_known("claims.*.metrics.*.name", f"metric of {name}", metrics)
 
 
-def _check_stack(doc: Document, claim: Any, here: FieldPath, case: Document | None, stack: Document | None) -> None:
+def _check_stack(doc: Document, claim: Any, where: FieldPath, case: Document | None, stack: Document | None) -> None:
     """That a claim has either a stack that runs its case, or the reason why it has no stack."""
     name = claim["stack"]
     if name is None and claim.get("no_stack") is None:
-        doc.problem((*here, "no_stack"), "missing: a claim without a stack says why there is none")
+        doc.problem((*where, "no_stack"), "missing: a claim without a stack says why there is none")
     elif name is not None and claim.get("no_stack") is not None:
-        doc.problem((*here, "no_stack"), f"there is a stack, '{name}'; remove one of the two")
+        doc.problem((*where, "no_stack"), f"there is a stack, '{name}'; remove one of the two")
     elif case is not None and stack is not None and _refuses(case, stack):
-        doc.problem((*here, "stack"), f"the stack '{name}' does not run '{case.data['name']}'")
+        doc.problem((*where, "stack"), f"the stack '{name}' does not run '{case.data['name']}'")
 
 
-def _check_values(doc: Document, claim: Any, here: FieldPath, case: Any) -> None:
-    """That a run, its settings and its metrics are as the case declares them, and that no condition is missing."""
-    if claim["run"]["precision"] not in case["precisions"]:
-        text = f"'{claim['run']['precision']}' is not allowed; {case['name']} has {', '.join(case['precisions'])}"
-        doc.problem((*here, "run", "precision"), text)
-    for name, value in claim["run"]["set"].items():
-        if name in case["settable"] and (fault := _setting_problem(case["settable"][name], value)):
-            doc.problem((*here, "run", "set", name), fault)
-    if missing := sorted(_needed(case, claim) - set(claim["conditions"])):
+def _check_run(doc: Document, claim: Any, where: FieldPath, case: Any) -> None:
+    """That the precision and the settings of a claim's run exist in its case, and that no condition is missing."""
+    run = claim["run"]
+    if run["precision"] not in case["precisions"]:
+        text = f"'{run['precision']}' is not allowed; {case['name']} has {', '.join(case['precisions'])}"
+        doc.problem((*where, "run", "precision"), text)
+    for name, value in run["set"].items():
+        if name not in case["settable"]:
+            continue  # reported as unknown
+        fault = _setting_fault(case["settable"][name], value)
+        if fault is not None:
+            doc.problem((*where, "run", "set", name), fault)
+    missing = sorted(_required_conditions(case, claim) - set(claim["conditions"]))
+    if missing:
         text = f"missing: {', '.join(missing)} (write 'not published' where the source is silent)"
-        doc.problem((*here, "conditions"), text)
-    doc.require_unique(f"claims.{here[1]}.metrics.*.name", "metric")
+        doc.problem((*where, "conditions"), text)
+
+
+def _check_metrics(doc: Document, claim: Any, where: FieldPath, case: Any) -> None:
+    """That the metrics of a claim have the unit and scope that the case declares, and the number that was printed."""
+    doc.require_unique(f"claims.{where[1]}.metrics.*.name", "metric")
     declared = {metric["name"]: metric for metric in case["metrics"]}
     for index, metric in enumerate(claim["metrics"]):
-        where, name = (*here, "metrics", index), metric["name"]
+        where_metric = (*where, "metrics", index)
+        name = metric["name"]
         for key in ("unit", "scope"):
-            if name in declared and metric[key] != (expected := declared[name][key]):
-                text = f"'{metric[key]}' is not allowed; allowed: {expected}, as {case['name']} declares {name}"
-                doc.problem((*where, key), text)
+            if name in declared and metric[key] != declared[name][key]:
+                expected = f"allowed: {declared[name][key]}, as {case['name']} declares {name}"
+                doc.problem((*where_metric, key), f"'{metric[key]}' is not allowed; {expected}")
         printed = metric.get("printed")
         if printed is not None and printed_number(printed) != Decimal(repr(metric["value"])):
-            doc.problem((*where, "printed"), f"'{printed}' is not the value {metric['value']}")
+            doc.problem((*where_metric, "printed"), f"'{printed}' is not the value {metric['value']}")
 
 
-def _needed(case: Any, claim: Any) -> set[str]:
-    """The conditions that a claim states; of a case that measures, none on which only metrics of others depend."""
+def _required_conditions(case: Any, claim: Any) -> set[str]:
+    """The conditions that a claim has to state.
+
+    Of a case that measures, without the groups on which only metrics that the claim does not have depend.
+    """
     if case.get("kind") != MEASURE:
         return _conditions(case)
-    on = {metric["name"]: {*metric["depends_on"]} for metric in case["metrics"]}
-    own = set().union(*(on.get(metric["name"], ()) for metric in claim["metrics"]))
-    others = set().union(*on.values()) - own
-    return {name for group, names in case["condition_groups"].items() if group not in others for name in names}
+    claimed = {metric["name"] for metric in claim["metrics"]}
+    groups_of_claim: set[str] = set()
+    groups_of_metrics: set[str] = set()
+    for metric in case["metrics"]:
+        groups_of_metrics |= {*metric["depends_on"]}
+        if metric["name"] in claimed:
+            groups_of_claim |= {*metric["depends_on"]}
+    conditions: set[str] = set()
+    for group, names in case["condition_groups"].items():
+        if group in groups_of_claim or group not in groups_of_metrics:
+            conditions |= {*names}
+    return conditions
 
 
 def _conditions(case: Any) -> set[str]:
-    return {name for group in case["condition_groups"].values() for name in group}
+    conditions: set[str] = set()
+    for names in case["condition_groups"].values():
+        conditions |= {*names}
+    return conditions
 
 
 def _refuses(case: Document, stack: Document) -> bool:
-    """Whether the case or the stack says that the one does not run on the other."""
+    """Whether the case or the stack lists the other under `does_not_run`."""
     return stack.data["name"] in case.data["does_not_run"] or case.data["name"] in stack.data["does_not_run"]
 
 
 def _check_file_name(doc: Document, key: str) -> None:
-    """Note where the name in a manifest is not that of its file."""
+    """That the name in a manifest is that of its file."""
     if doc.path.stem != doc.data[key]:
         doc.problem((key,), f"'{doc.data[key]}' must equal the file's name, '{doc.path.stem}'")

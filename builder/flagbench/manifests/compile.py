@@ -12,7 +12,7 @@ from flagbench.system.files import write_atomically
 
 
 def compiled_files(cases: Iterable[Case], stacks: Iterable[Stack]) -> dict[str, str]:
-    """The compiled files of cases and stacks: each one's path inside the image side's package, and its text."""
+    """The compiled files of cases and stacks: their texts by their paths in the image side's package."""
     files = {f"cases/{case.name.replace('-', '_')}/case.json": case.compiled for case in cases}
     return files | {f"shared/stacks/{stack.name}.json": stack.compiled for stack in stacks}
 
@@ -35,15 +35,21 @@ def stale_compiled(catalog: Catalog, package: Path) -> dict[str, str | None]:
 
 
 def find_stale(root: Path, wanted: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str | None]:
-    """Generated files under `root` that are not as they should be, by path: the text each should have.
+    """Generated files under `root` that are missing, differ or are left over: the text each should have, by path.
 
     Args:
         wanted: the text of every generated file by its path.
         patterns: what matches a generated file; one that is not wanted is left over, and its text is None.
     """
-    found = (path.relative_to(root).as_posix() for pattern in patterns for path in root.glob(pattern))
-    names = sorted({*wanted, *found})
-    return {name: wanted.get(name) for name in names if committed_text(root / name) != wanted.get(name)}
+    names = {*wanted}
+    for pattern in patterns:
+        names |= {path.relative_to(root).as_posix() for path in root.glob(pattern)}
+    stale = {}
+    for name in sorted(names):
+        text = wanted.get(name)
+        if committed_text(root / name) != text:
+            stale[name] = text
+    return stale
 
 
 def write_stale(root: Path, stale: Mapping[str, str | None]) -> list[str]:
@@ -64,4 +70,6 @@ def write_stale(root: Path, stale: Mapping[str, str | None]) -> list[str]:
 
 def committed_text(path: Path) -> str | None:
     """The text of a generated file; None if it is missing."""
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    if not path.is_file():
+        return None
+    return path.read_text(encoding="utf-8")

@@ -99,7 +99,7 @@ class DeviceModel(Manifest):
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def has_name(self, reported: str) -> bool:
-        """Whether a driver, or a claim, calls it so; the whole name must match."""
+        """Whether a driver, or a claim, uses this name for it; the whole name must match."""
         return reported == self.name or reported in self.match
 
     @property
@@ -110,5 +110,8 @@ class DeviceModel(Manifest):
     def peak(self, label: str | None) -> float | None:
         """The peak in the precision of a row, such as `fp8-cs`, FLOP/s; None if it is not published."""
         precision = (label or "").partition("-")[0]
-        peak = self.peaks.get({"mxfp8": "fp8", "nvfp4": "fp4"}.get(precision, precision))
-        return None if peak is None else float(peak.flops)
+        precision = {"mxfp8": "fp8", "nvfp4": "fp4"}.get(precision, precision)
+        peak = self.peaks.get(precision)
+        if peak is None:
+            return None
+        return float(peak.flops)

@@ -19,31 +19,41 @@ _NOISE = frozenset(
 _MEMORY = re.compile(r"(\d+)\s*g(?:i?b)?")
 
 
-def fitting_devices(text: str, known: Collection[DeviceModel]) -> tuple[str, ...]:
+def fitting_devices(text: str, devices: Collection[DeviceModel]) -> tuple[str, ...]:
     """Ids of the accelerators that a publisher's name fits, such as both of 40 and 80 GiB for `A100`; often one.
 
     A name fits if it is the accelerator's own, or if each of its words is a word of it, its memory (`A100-40GB`) or
     its form factor.
     """
     wanted = re.sub(r"[_\s]+", " ", unicodedata.normalize("NFKC", text)).strip()
-    exact = [card.id for card in known if wanted.lower() in {name.lower() for name in (card.name, *card.match)}]
+    exact = [device.id for device in devices if wanted.lower() in _lower_names(device)]
     if exact:
         return tuple(exact)
-    words = _words(wanted)
-    significant = words - _NOISE
-    if not any(re.search(r"[a-z]", word) and not _MEMORY.fullmatch(word) for word in significant):
+    significant = _words(wanted) - _NOISE
+    if not any(_is_model(word) for word in significant):
         return ()
-    fitting = [card for card in known if all(_fits(word, card) for word in significant)]
-    forms = {card.form_factor.lower() for card in known}.intersection(text.lower().split())
-    return tuple(card.id for card in fitting if not forms or card.form_factor.lower() in forms)
+    fitting = [device for device in devices if all(_fits(word, device) for word in significant)]
+    forms = {device.form_factor.lower() for device in devices}.intersection(text.lower().split())
+    if forms:
+        fitting = [device for device in fitting if device.form_factor.lower() in forms]
+    return tuple(device.id for device in fitting)
 
 
-def _fits(word: str, card: DeviceModel) -> bool:
-    own = _words(card.name).union(*map(_words, card.match))
-    if word in own or f"mx{word}" in own:
+def _lower_names(device: DeviceModel) -> set[str]:
+    return {name.lower() for name in (device.name, *device.match)}
+
+
+def _is_model(word: str) -> bool:
+    """Whether a word can name a model: it has a letter, and is not a size of memory."""
+    return re.search(r"[a-z]", word) is not None and _MEMORY.fullmatch(word) is None
+
+
+def _fits(word: str, device: DeviceModel) -> bool:
+    words = _words(device.name).union(*map(_words, device.match))
+    if word in words or f"mx{word}" in words:
         return True
-    match = _MEMORY.fullmatch(word)
-    return match is not None and float(match[1]) == card.memory_gib
+    memory = _MEMORY.fullmatch(word)
+    return memory is not None and float(memory[1]) == device.memory_gib
 
 
 @cache

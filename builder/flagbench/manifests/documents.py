@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,22 +43,27 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
+        location = f"{self.file}:{self.line}"
         field = field_name(self.path)
-        return f"{self.file}:{self.line}: {f'{field}: ' if field else ''}{self.message}"
+        if not field:
+            return f"{location}: {self.message}"
+        return f"{location}: {field}: {self.message}"
 
 
 class ManifestError(FlagbenchError):
     """Manifests that cannot be used, with every problem found in them."""
 
     def __init__(self, problems: Sequence[Problem], *, code: ExitCode = ExitCode.USAGE) -> None:
-        self.problems = tuple(sorted(problems, key=lambda p: (p.file, p.line)))
+        self.problems = tuple(sorted(problems, key=lambda problem: (problem.file, problem.line)))
         lines = [str(problem) for problem in self.problems[:_SHOWN]]
         if len(self.problems) > _SHOWN:
             lines.append(f"... and {len(self.problems) - _SHOWN} more")
         if len(self.problems) > 1:
             lines.insert(0, f"the manifests have {len(self.problems)} problems:")
-        where = "that line" if len(self.problems) == 1 else "these lines"
-        super().__init__("\n  ".join(lines), remedy=f"correct {where} and run the command again", code=code)
+        remedy = "correct these lines and run the command again"
+        if len(self.problems) == 1:
+            remedy = "correct that line and run the command again"
+        super().__init__("\n  ".join(lines), remedy=remedy, code=code)
 
 
 @dataclass
@@ -66,57 +71,76 @@ class Document:
     """One YAML file: its data as JSON types, the line of each field, and its problems."""
 
     path: Path
-    shown: str
+    title: str
     """The file's name in messages."""
     data: Any = None
     lines: dict[FieldPath, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def line(self, path: FieldPath) -> int:
-        """The line (from 1) of a field, or of the nearest thing around it that exists."""
-        around = (path[:length] for length in range(len(path), -1, -1))
-        return next((self.lines[part] for part in around if part in self.lines), 1)
+        """The line (from 1) of a field, or of the nearest section around it that exists."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.lines:
+                return self.lines[path[:length]]
+        return 1
 
     def problem(self, path: FieldPath, message: str, line: int | None = None) -> None:
         """Note that the field at `path` is wrong."""
-        self.problems.append(Problem(self.shown, line or self.line(path), path, message))
+        self.problems.append(Problem(self.title, line or self.line(path), path, message))
 
     def names(self, pattern: str) -> Iterator[tuple[FieldPath, str]]:
         """The names at `metrics.*.held_by` by path: a value, the items of a list, the keys of a mapping."""
         return _names(self.data, pattern.split("."), ())
 
-    def require_known(self, pattern: str, kind: str, known: Collection[str]) -> None:
-        """Note each name at `pattern` that is not known, with the nearest that is, or all of them if none is near."""
+    def require_known(self, pattern: str, kind: str, names: Collection[str]) -> None:
+        """Note each name at `pattern` that is not in `names`, with the nearest of these, or all if none is near."""
         for path, name in self.names(pattern):
-            if name not in known:
-                close = nearest(name, known)
-                hint = f"did you mean '{close}'?" if close else f"known: {', '.join(sorted(known)) or 'none'}"
-                self.problem(path, f"unknown {kind} '{name}'; {hint}")
+            if name in names:
+                continue
+            hint = f"known: {', '.join(sorted(names)) or 'none'}"
+            close = nearest(name, names)
+            if close is not None:
+                hint = f"did you mean '{close}'?"
+            self.problem(path, f"unknown {kind} '{name}'; {hint}")
 
     def require_unique(self, pattern: str, kind: str, first: dict[str, str] | None = None) -> None:
-        """Note each name at `pattern` that was there before; `first` has the places in files that came before."""
-        first = {} if first is None else first
+        """Note each name at `pattern` that occurs twice; `first` has the places of names in files read before."""
+        if first is None:
+            first = {}
         for path, name in self.names(pattern):
             if name in first:
                 self.problem(path, f"'{name}' is already a {kind} in {first[name]}")
-            first.setdefault(name, f"{self.shown}:{self.line(path)}")
+            first.setdefault(name, f"{self.title}:{self.line(path)}")
 
 
-def _names(value: Any, pattern: Sequence[str], path: FieldPath) -> Iterator[tuple[FieldPath, str]]:
-    entries: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+def _names(node: Any, pattern: Sequence[str], path: FieldPath) -> Iterator[tuple[FieldPath, str]]:
+    """The names below `node`, which is at `path`, that the rest of a pattern selects."""
     if pattern:
-        for step, inner in entries:
+        for step, inner in _children(node):
             if pattern[0] in ("*", str(step)):
                 yield from _names(inner, pattern[1:], (*path, step))
-    elif isinstance(value, dict | list):
-        yield from (((*path, step), step if isinstance(value, dict) else inner) for step, inner in entries)
-    elif value is not None:
-        yield path, value
+    elif isinstance(node, dict):
+        for key in node:
+            yield (*path, key), key
+    elif isinstance(node, list):
+        for index, name in enumerate(node):
+            yield (*path, index), name
+    elif node is not None:
+        yield path, node
 
 
-def read_document(path: Path, shown: str) -> Document:
-    """Read one YAML file. What is wrong with it is in `problems`; `data` is then incomplete."""
-    document = Document(path, shown)
+def _children(node: Any) -> Iterable[tuple[Any, Any]]:
+    """Keys and values of a mapping, indexes and items of a list; none of anything else."""
+    if isinstance(node, dict):
+        return node.items()
+    if isinstance(node, list):
+        return enumerate(node)
+    return ()
+
+
+def read_document(path: Path, title: str) -> Document:
+    """Read one YAML file, which messages call `title`. If it has `problems`, its `data` is incomplete."""
+    document = Document(path, title)
     try:
         text = read_text(path)
     except (OSError, ValueError) as error:
@@ -133,7 +157,9 @@ def read_document(path: Path, shown: str) -> Document:
         else:
             document.data = _Reader(document, loader).value(node, ())
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        line = 1
+        if error.problem_mark:
+            line = error.problem_mark.line + 1
         document.problem((), f"not valid YAML: {error.problem or 'cannot be parsed'}", line)
     except yaml.YAMLError as error:
         document.problem((), f"not valid YAML: {' '.join(str(error).split())}")
@@ -167,7 +193,7 @@ class _Reader:
         """The ids of the nodes read so far: one that comes again is what an alias refers to."""
 
     def value(self, node: yaml.Node, path: FieldPath) -> Any:
-        # A mapping entry's line was noted with its key; items and the document have only their own.
+        # The line of a mapping's value was noted with its key; list items and the document have only their own.
         self._document.lines.setdefault(path, node.start_mark.line + 1)
         if id(node) in self._read:
             self._document.problem(path, "aliases (*) are not supported; write the value out")
@@ -177,26 +203,27 @@ class _Reader:
             return self._scalar(node, path)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
-        return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+        return [self.value(inner, (*path, index)) for index, inner in enumerate(node.value)]
 
     def _mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[str, Any]:
         document = self._document
-        data: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if key_node.tag == _MERGE_TAG:
                 document.problem(path, "merge keys (<<) are not supported; write the fields out", line)
                 continue
             key = self._plain(key_node)
-            entry = (*path, key)
+            field_path = (*path, key)
             if not isinstance(key, str):
                 document.problem(path, f"the key {key!r} is not a string; put it in quotes", line)
-            elif key in data:
-                document.problem(entry, f"given twice, first in line {document.lines[entry]}; remove one", line)
+            elif key in mapping:
+                first = document.lines[field_path]
+                document.problem(field_path, f"given twice, first in line {first}; remove one", line)
             else:
-                document.lines[entry] = line
-                data[key] = self.value(value_node, entry)
-        return data
+                document.lines[field_path] = line
+                mapping[key] = self.value(value_node, field_path)
+        return mapping
 
     def _scalar(self, node: yaml.ScalarNode, path: FieldPath) -> Any:
         try:
@@ -215,4 +242,6 @@ class _Reader:
 
     def _plain(self, node: yaml.Node) -> Any:
         # Most nodes are strings already, and constructing them is half of the cost of reading a manifest.
-        return node.value if node.tag == _STRING_TAG else self._loader.construct_object(node, deep=True)
+        if node.tag == _STRING_TAG:
+            return node.value
+        return self._loader.construct_object(node, deep=True)

@@ -13,7 +13,7 @@ NOT_PUBLISHED = "not published"
 """The value of a condition that the publisher did not state."""
 
 Number = int | float
-"""As it is written: `361` stays an integer."""
+"""An integer in YAML, as `361`, stays one."""
 Scalar = str | int | float | bool
 PositiveNumber = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0)]
 PositiveCount = Annotated[int, Meta(ge=1)]
@@ -55,7 +55,9 @@ Scope = Literal["job", "node", "device"]
 def keys(names: Any, *required: str) -> Meta:
     """That a mapping has no other keys than those of a Literal, and has those that are required."""
     rules: dict[str, Any] = {"propertyNames": {"enum": list(get_args(names))}}
-    return Meta(extra_json_schema={**rules, "required": list(required)} if required else rules)
+    if required:
+        rules["required"] = list(required)
+    return Meta(extra_json_schema=rules)
 
 
 class Manifest:
@@ -67,8 +69,8 @@ class Manifest:
 
     @property
     def read_by_images(self) -> dict[str, Any]:
-        """What the image side reads of it. What only the host reads would make new images when it changes."""
-        return {key: value for key, value in self.raw.items() if key not in self.HOST_ALONE}
+        """The keys that the image side reads: a change of the others must not make new images."""
+        return {key: field for key, field in self.raw.items() if key not in self.HOST_ALONE}
 
     @cached_property
     def compiled(self) -> str:

@@ -12,8 +12,8 @@ from flagbench.manifests.fields import Manifest, Name, PositiveCount, PositiveNu
 
 Share = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
 Kind = Literal["product", "memory", "host-link", "collective", "case"]
-"""What a limited number is of: a matrix product, a copy within the device's memory, a copy to or from pinned memory
-of the host, an all-reduce, or the speed of a case."""
+"""What the number measures: a matrix product, a copy within the device's memory, a copy to or from pinned memory of
+the host, an all-reduce, or the speed of a case."""
 Reference = Literal["sound", "datasheet", "row", "history", "peers", "link"]
 """What a number is divided by: the median of sound devices of this model that were measured with this stack, a
 datasheet, a published row, earlier runs of this machine, the other devices of this run, or the rate of a link."""
@@ -85,5 +85,9 @@ def _overridden(limit: AcceptanceLimit, override: LimitOverride | None) -> Accep
     if override is None:
         return limit
     names = ("source", "inconclusive_below", "fail_below", "value", "seen")
-    stated = {name: getattr(override, name) for name in names if getattr(override, name) is not None}
-    return replace(limit, **stated)
+    changes: dict[str, Any] = {}
+    for name in names:
+        change = getattr(override, name)
+        if change is not None:
+            changes[name] = change
+    return replace(limit, **changes)

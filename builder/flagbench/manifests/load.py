@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -13,7 +13,7 @@ import msgspec
 from flagbench.errors import FlagbenchError
 from flagbench.manifests.checks import check
 from flagbench.manifests.device import DeviceModel
-from flagbench.manifests.documents import Document, ManifestError, read_document
+from flagbench.manifests.documents import Document, ManifestError, Problem, read_document
 from flagbench.manifests.limits import AcceptanceLimit, LimitsManifest
 from flagbench.manifests.model import Case, CaseManifest, Catalog
 from flagbench.manifests.rows import CATALOGUE, CatalogueCases, Claim, ClaimsManifest, Raw, build_claim
@@ -26,7 +26,7 @@ LIMITS_FILE = "limits.yaml"
 
 
 class _Unread(Mapping[str, Claim]):
-    """Claims that were left out: asking for any is a mistake of the program, not an empty catalog."""
+    """Claims that were not loaded: to use them is a programming error, and not an empty catalog."""
 
     def _refuse(self, *_: object) -> NoReturn:
         raise RuntimeError("the catalog was loaded without claims")
@@ -39,12 +39,13 @@ def manifests_root(root: Path | None = None) -> Path:
 
     Raises FlagbenchError (usage) if that is not a folder of manifests.
     """
-    named = os.environ.get(_MANIFESTS_VARIABLE, "")
-    if root is None and not named:
-        return shipped_manifests()
-    folder = expanded(named) if root is None else root
+    folder, origin = root, "given was"
+    if folder is None:
+        variable = os.environ.get(_MANIFESTS_VARIABLE, "")
+        if not variable:
+            return shipped_manifests()
+        folder, origin = expanded(variable), f"{_MANIFESTS_VARIABLE} names"
     if not (folder / "cases").is_dir():
-        origin = f"{_MANIFESTS_VARIABLE} names" if root is None else "given was"
         raise FlagbenchError(
             f"no manifests at {folder}: there is no cases/ in it ({origin} this folder)",
             remedy=f"name a folder with cases/, devices/, stacks/ and claims/, or unset {_MANIFESTS_VARIABLE}",
@@ -56,73 +57,106 @@ def load_catalog(root: Path | None = None, *, claims: bool | str = True) -> Cata
     """The manifests in `root`, else in FLAGBENCH_MANIFESTS, else flagbench's own.
 
     Args:
-        claims: whether to read the claims too, which are two thirds of it all and grow with what is published. The
-            name of a case: only its claims, which its own file has.
+        claims: whether to read the claims too, which are two thirds of all manifests and grow with what is published;
+            or the name of a case, to read only its claims.
 
-    Raises ManifestError with every problem of every file, each with its line, and FlagbenchError where
-    there are no manifests at all.
+    Raises ManifestError with every problem of every file, each with its line, and FlagbenchError if there are no
+    manifests at all.
     """
     folder = manifests_root(root)
     cases = _read_folder(folder, "cases", CaseManifest)
     devices = _read_folder(folder, "devices", DeviceModel)
     stacks = _read_folder(folder, "stacks", StackManifest)
-    published = (
-        _read_folder(folder, "claims", ClaimsManifest, claims if isinstance(claims, str) else "*") if claims else []
-    )
-    named = _read_folder(folder, CATALOGUE, CatalogueCases, "cases")
+    published: list[Document] = []
+    if isinstance(claims, str):
+        published = _read_folder(folder, "claims", ClaimsManifest, claims)
+    elif claims:
+        published = _read_folder(folder, "claims", ClaimsManifest)
+    workloads = _read_folder(folder, CATALOGUE, CatalogueCases, "cases")
     limits = read_manifest(folder / LIMITS_FILE, f"{folder.name}/{LIMITS_FILE}", LimitsManifest)
-    documents = [*cases, *devices, *stacks, *published, *named, limits]
-    check(cases, devices, stacks, published, named, limits)
-    problems = [problem for doc in documents for problem in doc.problems]
+    check(cases, devices, stacks, published, workloads, limits)
+    problems: list[Problem] = []
+    for doc in (*cases, *devices, *stacks, *published, *workloads, limits):
+        problems += doc.problems
     if problems:
         raise ManifestError(problems)
-    built_stacks: dict[str, Stack] = {}
-    workloads = named[0].data["cases"] if named else {}
-    built = {doc.data["name"]: _case(doc.data, doc.path, workloads, built_stacks) for doc in cases}
-    known = {doc.data["id"]: msgspec.convert({**doc.data, "raw": doc.data}, DeviceModel) for doc in devices}
-    built_stacks.update((doc.data["name"], build_stack(doc.data, doc.path, built, known)) for doc in stacks)
-    rows: dict[str, Claim] = {}
-    for doc in published:
-        for raw in doc.data["claims"]:
-            rows[raw["id"]] = build_claim(raw, doc.data, built[doc.data["case"]].workload, known)
-    return Catalog(
-        root=folder,
-        cases=built,
-        devices=known,
-        stacks=built_stacks,
-        claims=rows if claims else _Unread(),
-        limits={limit.id: limit for limit in msgspec.convert(limits.data["limits"], tuple[AcceptanceLimit, ...])},
+    return _build_catalog(
+        folder, cases, devices, stacks, published if claims else None, _workloads(workloads), limits.data["limits"]
     )
 
 
-def _read_folder(root: Path, name: str, model: type, stem: str = "*") -> list[Document]:
-    """The manifests of a folder that have a name, by default all, checked against their type."""
-    return [
-        read_manifest(path, f"{root.name}/{name}/{path.name}", model)
-        for path in sorted((root / name).glob("*.yaml"), key=lambda path: path.stem)
-        if stem in ("*", path.stem)
-    ]
+def _workloads(documents: Sequence[Document]) -> Raw:
+    """The workloads of cases by name, in the one document that there is, or none."""
+    if not documents:
+        return {}
+    workloads: Raw = documents[0].data["cases"]
+    return workloads
 
 
-def read_manifest(path: Path, shown: str, model: type) -> Document:
-    """A file, checked against the type of its manifest; `shown` is its name in messages."""
-    document = read_document(path, shown)
-    if not document.problems:
-        for where, what in violations(model, document.data):
-            document.problem(where, what)
+def _build_catalog(
+    root: Path,
+    cases: Sequence[Document],
+    devices: Sequence[Document],
+    stacks: Sequence[Document],
+    published: Sequence[Document] | None,
+    workloads: Raw,
+    limits: Sequence[Raw],
+) -> Catalog:
+    """The catalog of documents without problems; `published`: the claims, None if they are not loaded."""
+    stacks_by_name: dict[str, Stack] = {}
+    cases_by_name: dict[str, Case] = {}
+    for doc in cases:
+        cases_by_name[doc.data["name"]] = _build_case(doc.data, doc.path, workloads, stacks_by_name)
+    models: dict[str, DeviceModel] = {}
+    for doc in devices:
+        models[doc.data["id"]] = msgspec.convert({**doc.data, "raw": doc.data}, DeviceModel)
+    for doc in stacks:
+        stacks_by_name[doc.data["name"]] = build_stack(doc.data, doc.path, cases_by_name, models)
+    claims: dict[str, Claim] = {}
+    for doc in published or ():
+        workload = cases_by_name[doc.data["case"]].workload
+        for raw in doc.data["claims"]:
+            claims[raw["id"]] = build_claim(raw, doc.data, workload, models)
+    return Catalog(
+        root=root,
+        cases=cases_by_name,
+        devices=models,
+        stacks=stacks_by_name,
+        claims=_Unread() if published is None else claims,
+        limits={limit.id: limit for limit in msgspec.convert(limits, tuple[AcceptanceLimit, ...])},
+    )
+
+
+def _read_folder(root: Path, name: str, model: type, stem: str | None = None) -> list[Document]:
+    """The manifests of a folder, or the one of it with a stem, checked against their type."""
+    documents = []
+    for path in sorted((root / name).glob("*.yaml"), key=lambda path: path.stem):
+        if stem in (None, path.stem):
+            documents.append(read_manifest(path, f"{root.name}/{name}/{path.name}", model))
+    return documents
+
+
+def read_manifest(path: Path, title: str, model: type) -> Document:
+    """A file, checked against the type of its manifest; `title` is its name in messages."""
+    document = read_document(path, title)
+    if document.problems:
+        return document
+    for field_path, message in violations(model, document.data):
+        document.problem(field_path, message)
     return document
 
 
-def _case(raw: Raw, path: Path, workloads: Raw, stacks: Mapping[str, Stack]) -> Case:
+def _build_case(raw: Raw, path: Path, workloads: Raw, stacks: Mapping[str, Stack]) -> Case:
     """A Case from its manifest's data, the groups in `depends_on` expanded to condition names.
 
     `stacks`: those of its catalog, which may be added after this call.
     """
-    groups = raw["condition_groups"]
-    metrics = [
-        {**metric, "depends_on": [condition for group in metric["depends_on"] for condition in groups[group]]}
-        for metric in raw["metrics"]
-    ]
+    metrics = []
+    for metric in raw["metrics"]:
+        conditions: list[str] = []
+        for group in metric["depends_on"]:
+            conditions += raw["condition_groups"][group]
+        metrics.append({**metric, "depends_on": conditions})
     workload = workloads.get(raw["name"], {"model": raw["name"], "task": "other"})
     case = msgspec.convert({**raw, "metrics": metrics, "workload": workload, "raw": raw, "path": path}, Case)
     return replace(case, stacks=stacks)
@@ -135,13 +169,14 @@ def build_stack(
 
     `devices`: those of its catalog, of which it lists some.
     """
-    runs = [
-        name
-        for name, case in sorted(cases.items())
-        if name not in raw["does_not_run"] and raw["name"] not in case.does_not_run
-    ]
-    listed = [(devices or {})[name] for name in raw["devices"]]
+    runs = []
+    for name, case in sorted(cases.items()):
+        if name not in raw["does_not_run"] and raw["name"] not in case.does_not_run:
+            runs.append(name)
+    accelerators = []
+    if devices is not None:
+        accelerators = [devices[name] for name in raw["devices"]]
     stack = msgspec.convert({**raw, "runs": runs, "raw": raw, "path": path, "accelerators": ()}, Stack)
-    compiled = {key: value for key, value in raw.items() if key != "devices"}
-    compiled["accelerators"] = [model.read_by_images for model in listed]
-    return replace(stack, accelerators=tuple(listed), raw=compiled)
+    compiled = {key: field for key, field in raw.items() if key != "devices"}
+    compiled["accelerators"] = [model.read_by_images for model in accelerators]
+    return replace(stack, accelerators=tuple(accelerators), raw=compiled)

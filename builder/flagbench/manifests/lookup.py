@@ -20,40 +20,57 @@ class UnknownNameError(FlagbenchError):
     """A case, stack, claim or image that does not exist."""
 
 
-def catalog_get(entries: Mapping[str, T], name: str, *, kind: str) -> T:
-    """`entries[name]`; `kind` is `case`, `stack` or `claim`. Raises UnknownNameError (usage)."""
-    if name in entries:
-        return entries[name]
-    close = near_names(name, entries)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    raise UnknownNameError(
-        f"there is no {kind} '{name}'", remedy=f"{hint}`flagbench list {kind}s` shows every {kind}"
-    )
+def catalog_get(by_name: Mapping[str, T], name: str, *, kind: str) -> T:
+    """`by_name[name]`; `kind` is `case`, `stack` or `claim`. Raises UnknownNameError (usage)."""
+    if name in by_name:
+        return by_name[name]
+    remedy = f"`flagbench list {kind}s` shows every {kind}"
+    close = near_names(name, by_name)
+    if close:
+        remedy = f"did you mean {' or '.join(close)}? {remedy}"
+    raise UnknownNameError(f"there is no {kind} '{name}'", remedy=remedy)
 
 
-def near_names(name: str, known: Collection[str]) -> list[str]:
-    """The known names that begin with it, else that contain it, else that are spelled like it; a few at most."""
-    longer = [each for each in known if each.startswith(name.lower())]
-    longer = longer or [each for each in known if len(name) > 2 and name.lower() in each]
-    return longer[:5] or difflib.get_close_matches(name, [*known], n=3, cutoff=0.5)
+def near_names(name: str, candidates: Collection[str]) -> list[str]:
+    """The candidates that begin with a name, else that contain it, else that are spelled like it; a few at most."""
+    beginning = [candidate for candidate in candidates if candidate.startswith(name.lower())]
+    if beginning:
+        return beginning[:5]
+    if len(name) > 2:
+        containing = [candidate for candidate in candidates if name.lower() in candidate]
+        if containing:
+            return containing[:5]
+    return difflib.get_close_matches(name, [*candidates], n=3, cutoff=0.5)
 
 
 def get_stack(name: str, catalog: Catalog) -> Stack:
     """The stack of that name or alias, or with devices of that name. If it names devices, only these are left in it.
 
-    Of several stacks with such devices, the one with an alias that the name begins with: `a100-pcie` is of the stack
-    `a100`. Raises UnknownNameError (usage).
+    Of several stacks with such devices, the one with an alias that the name begins with: `a100-pcie` selects the
+    stack `a100`. Raises UnknownNameError (usage).
     """
-    stacks = catalog.stacks.values()
-    known = {each: stack for stack in stacks for each in stack.names}
-    if name not in known:
-        having = [stack for stack in stacks if devices_named(name, stack.accelerators)]
-        of_alias = [stack for stack in having if any(name.startswith(f"{alias}-") for alias in stack.aliases)]
-        known |= {device.id: stack for stack in stacks for device in stack.accelerators}
-        known |= dict(zip([name], of_alias or having, strict=False))
-    stack = catalog_get(known, name, kind="stack")
+    stack = _find_stack(name, catalog)
     devices = devices_named(name, stack.accelerators)
-    return stack if devices in ((), stack.accelerators) else replace(stack, accelerators=devices, chosen=name)
+    if devices in ((), stack.accelerators):
+        return stack
+    return replace(stack, accelerators=devices, chosen=name)
+
+
+def _find_stack(name: str, catalog: Catalog) -> Stack:
+    by_name: dict[str, Stack] = {}
+    for stack in catalog.stacks.values():
+        by_name.update(dict.fromkeys(stack.names, stack))
+    if name in by_name:
+        return by_name[name]
+    candidates = [stack for stack in catalog.stacks.values() if devices_named(name, stack.accelerators)]
+    for stack in candidates:
+        if any(name.startswith(f"{alias}-") for alias in stack.aliases):
+            return stack
+    if candidates:
+        return candidates[0]
+    for stack in catalog.stacks.values():
+        by_name.update(dict.fromkeys([device.id for device in stack.accelerators], stack))
+    return catalog_get(by_name, name, kind="stack")
 
 
 def devices_named(name: str, devices: Iterable[DeviceModel]) -> tuple[DeviceModel, ...]:
@@ -85,13 +102,12 @@ def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
     """
     case_name, stack_name = case_and_stack(image)
     if not (case_name and stack_name):
-        close = difflib.get_close_matches(case_name, [*catalog.cases], n=1, cutoff=0.5) or [*catalog.cases]
-        example = next((name for name in image_names(catalog) if name.startswith(f"{close[0]}:")), "distilbert:cpu")
+        example = _example_image(case_name, catalog)
         raise UnknownNameError(f"'{image}' does not name an image", remedy=f"write case:stack, for example {example}")
     case = catalog_get(catalog.cases, case_name, kind="case")
     stack = get_stack(stack_name, catalog)
     if case.name not in stack.runs:
-        able = [other.name for other in catalog.stacks.values() if case.name in other.runs]
+        able = [candidate.name for candidate in catalog.stacks.values() if case.name in candidate.runs]
         why = stack.does_not_run.get(case.name) or case.does_not_run.get(stack.name)
         raise UnknownNameError(
             f"the stack '{stack.name}' does not run the case '{case.name}': {why}",
@@ -100,12 +116,19 @@ def resolve_image(image: str, catalog: Catalog) -> tuple[Case, Stack]:
     return case, stack
 
 
+def _example_image(case_name: str, catalog: Catalog) -> str:
+    """An image of the case whose name is nearest, else of the first case."""
+    close = difflib.get_close_matches(case_name, [*catalog.cases], n=1, cutoff=0.5) or [*catalog.cases]
+    for name in image_names(catalog):
+        if name.startswith(f"{close[0]}:"):
+            return name
+    return "distilbert:cpu"
+
+
 def image_names(catalog: Catalog) -> list[str]:
-    """Every `case:stack` there is, by the stacks' names and aliases, sorted."""
-    names = {
-        f"{case}:{name}"
-        for stack in catalog.stacks.values()
-        for case in stack.runs
-        for name in (stack.name, *stack.aliases)
-    }
-    return sorted(names)
+    """Every `case:stack` that exists, by the stacks' names and aliases, sorted."""
+    names = []
+    for stack in catalog.stacks.values():
+        for case in stack.runs:
+            names += [f"{case}:{name}" for name in stack.names]
+    return sorted({*names})

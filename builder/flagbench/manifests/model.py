@@ -176,9 +176,14 @@ class PublishedFormula:
     peaks: Annotated[Mapping[str, PositiveNumber], keys(Precision)] = field(default_factory=dict)
     """Other peaks that the publisher divides by, by the executed precision."""
 
-    def peak_of(self, precision: str, of_device: Number | None) -> Number | None:
-        """What the publisher divides by for a run of this executed precision; `of_device`: the device's own peak."""
-        return self.peaks.get(precision, self.peak or of_device)
+    def peak_of(self, precision: str, device_peak: Number | None) -> Number | None:
+        """The peak that the publisher divides by for a run that executed this precision, FLOP/s.
+
+        `device_peak`: the device's own, which is divided by where the publisher names none.
+        """
+        if precision in self.peaks:
+            return self.peaks[precision]
+        return self.peak or device_peak
 
 
 @dataclass(frozen=True)
@@ -298,27 +303,38 @@ class Case(CaseManifest, Manifest):
     def held_to(self, metrics: Iterable[Any]) -> Case:
         """The case with the gate that decides against these metrics, of a claim or of a baseline."""
         names = {metric.name for metric in metrics}
-        gate = next((name for name in (self.gate, *self.further_gates) if name in names), self.gate)
-        return self if gate == self.gate else replace(self, gate=gate)
+        for gate in (self.gate, *self.further_gates):
+            if gate in names:
+                return replace(self, gate=gate)
+        return self
 
     def metric(self, name: str) -> MetricSpec | None:
         """The specification of a metric, or None if the case has none of that name."""
-        return next((m for m in self.metrics if m.name == name), None)
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric
+        return None
 
     @property
     def formula(self) -> str | None:
-        """The id of the formula of its FLOPs; None where it counts none."""
-        return None if isinstance(self.flops, str) else self.flops.formula
+        """The id of the formula of its FLOPs; None if it counts none."""
+        if isinstance(self.flops, str):
+            return None
+        return self.flops.formula
 
     @property
     def count_flops(self) -> Formula | None:
         """The formula itself."""
-        return None if self.formula is None else FORMULAS[self.formula]
+        if self.formula is None:
+            return None
+        return FORMULAS[self.formula]
 
     @property
     def published_formula(self) -> PublishedFormula | None:
-        """How the publisher makes a utilisation of a throughput; None where it publishes none."""
-        return None if isinstance(self.flops, str) else self.flops.published
+        """How the publisher computes a utilisation from a throughput; None if it publishes none."""
+        if isinstance(self.flops, str):
+            return None
+        return self.flops.published
 
     @property
     def software_conditions(self) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ _SHOWN_APART = (*_COLUMNS.values(), *_BATCH, *_VERSIONS, "model")
 
 @dataclass(frozen=True)
 class Workload:
-    """What a published row is of, in one spelling for all sources."""
+    """The model and the task of a published row, in one spelling for all sources."""
 
     model: Name
     task: Task
@@ -113,7 +113,7 @@ class PublishedValue:
     printed: str | None = None
     """The cell as it was printed, where that is not `value`: `80.52%`, `4.30`."""
     source: Source | None = None
-    """An earlier version of the table, whose value a later one took out; None for the row's own source."""
+    """An earlier version of the table, whose value a later one removed; None for the row's own source."""
 
     @property
     def digits(self) -> str:
@@ -131,7 +131,9 @@ def printed_number(text: str) -> Decimal | None:
         return None
     if not number.is_finite():
         return None
-    return number.scaleb(-2) if text.endswith("%") else number
+    if text.endswith("%"):
+        return number.scaleb(-2)
+    return number
 
 
 @dataclass(frozen=True)
@@ -168,26 +170,33 @@ class PublishedRow:
 
     def metric(self, name: str) -> PublishedValue | None:
         """A published value by the metric's name, or None if the row has none."""
-        return next((m for m in self.metrics if m.name == name), None)
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric
+        return None
 
     @property
     def speed(self) -> PublishedValue | None:
         """The value that is compared between devices; None without one."""
         for name in SPEEDS:
-            value = self.metric(name)
-            if value is not None:
-                return value
+            speed = self.metric(name)
+            if speed is not None:
+                return speed
         return None
 
     def count(self, condition: str) -> int | None:
-        """A condition that is a number, such as `devices`; None where it is not published, or is in words."""
-        value = self.conditions.get(condition)
-        return value if isinstance(value, int) else None
+        """A condition that is a number, such as `devices`; None if it is not published, or in words."""
+        number = self.conditions.get(condition)
+        if not isinstance(number, int):
+            return None
+        return number
 
     def text(self, condition: str) -> str:
-        """A condition in the publisher's words; empty where it is not published."""
-        value = self.conditions.get(condition, NOT_PUBLISHED)
-        return "" if value == NOT_PUBLISHED else str(value)
+        """A condition in the publisher's words; empty if it is not published."""
+        words = self.conditions.get(condition, NOT_PUBLISHED)
+        if words == NOT_PUBLISHED:
+            return ""
+        return str(words)
 
     @property
     def device(self) -> str:
@@ -202,7 +211,7 @@ class PublishedRow:
     @property
     def batch(self) -> str:
         """The samples of a step: in the publisher's words, or of a claim as `32 / accumulated 2`."""
-        return " / accumulated ".join(filter(None, map(self.text, _BATCH)))
+        return " / accumulated ".join(self.text(name) for name in _BATCH if self.text(name))
 
     @property
     def software(self) -> str:
@@ -222,7 +231,8 @@ class PublishedRow:
         commit = self.source.commit
         if re.fullmatch("[0-9a-f]+", commit):
             commit = commit[:8]
-        return ", ".join(filter(None, (self.source.project, self.file or self.source.file, self.section, commit)))
+        parts = (self.source.project, self.file or self.source.file, self.section, commit)
+        return ", ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -248,7 +258,7 @@ class ClaimRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimFields:
-    """What a claims file states of a row as it is, without its source and its values."""
+    """What a claims file states about a row, without its source and its values."""
 
     id: Annotated[str, Meta(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+\Z")]
     title: str
@@ -370,23 +380,28 @@ COLUMNS = tuple(field.name for field in fields(CatalogueLine))
 
 
 def build_claim(claim: Raw, file: Raw, workload: Workload, devices: Mapping[str, DeviceModel]) -> Claim:
-    """A claim of a file, with what all of them share: the case, and the source where there is only one."""
+    """A claim of a file, with what its claims share: the case, and the source if there is only one."""
     sources = file.get("sources", {})
-    # Every field is given, in its order: `flagbench list --json` prints them.
+    # Every field is present, in its order: `flagbench list --json` prints them.
     absent = dict.fromkeys(field.name for field in fields(PublishedValue))
-    values: dict[str, Any] = {
+    metrics = []
+    for metric in claim["metrics"]:
+        metrics.append({**absent, **metric, "source": sources.get(metric.get("source"))})
+    raw: dict[str, Any] = {
         **claim,
         "case": file["case"],
-        "metrics": [{**absent, **metric, "source": sources.get(metric.get("source"))} for metric in claim["metrics"]],
+        "metrics": metrics,
         "source": file.get("source") or sources[claim["source"]],
         "model": workload.model,
         "task": workload.task,
     }
-    word = str(claim["conditions"].get("device_model", NOT_PUBLISHED))
-    values["device_id"] = next((device.id for device in devices.values() if device.name == word), None)
-    if values["device_id"] is None:
-        values["may_be"] = fitting_devices(word, devices.values())
-    return msgspec.convert(values, Claim)
+    device_name = str(claim["conditions"].get("device_model", NOT_PUBLISHED))
+    ids = [device.id for device in devices.values() if device.name == device_name]
+    if ids:
+        raw["device_id"] = ids[0]
+    else:
+        raw["may_be"] = fitting_devices(device_name, devices.values())
+    return msgspec.convert(raw, Claim)
 
 
 @lru_cache(maxsize=1)
@@ -415,64 +430,79 @@ def read_catalogue(root: Path, devices: Mapping[str, DeviceModel]) -> tuple[Publ
     return tuple(rows)
 
 
-def read_source(path: Path, shown: str, devices: Mapping[str, DeviceModel]) -> list[PublishedRow]:
-    """The rows of a file of the catalogue; `shown` is its name in messages. Raises ManifestError."""
+def read_source(path: Path, title: str, devices: Mapping[str, DeviceModel]) -> list[PublishedRow]:
+    """The rows of a file of the catalogue; `title` is its name in messages. Raises ManifestError."""
     try:
         text = read_text(path)
     except OSError as error:
-        raise ManifestError([Problem(shown, 1, (), f"cannot be read: {reason(error)}")]) from None
+        raise ManifestError([Problem(title, 1, (), f"cannot be read: {reason(error)}")]) from None
     except ValueError as error:
-        raise ManifestError([Problem(shown, 1, (), f"it is not UTF-8 text: {error}")]) from None
+        raise ManifestError([Problem(title, 1, (), f"it is not UTF-8 text: {error}")]) from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise ManifestError([Problem(shown, line, (), "it contains a NUL character")])
+        raise ManifestError([Problem(title, line, (), "it contains a NUL character")])
     try:
         source = _convert(dict(re.findall(r"^# *(\w+): *(.*)$", text, re.MULTILINE)), CatalogueSource)
     except msgspec.ValidationError as error:
-        raise ManifestError([Problem(shown, 1, (), f"in the lines that begin with #: {error}")]) from None
-    lines = parse_lines(text, shown, devices)
+        raise ManifestError([Problem(title, 1, (), f"in the lines that begin with #: {error}")]) from None
+    lines = parse_lines(text, title, devices)
     words = {line.device for line in lines if line.device_id is None}
     fitting = {word: fitting_devices(word, devices.values()) for word in words}
     rows = []
-    for number, values in groupby(lines, lambda line: line.row):
-        rows.append(_build_cited(f"{path.stem}/{number}", source, list(values), fitting))
+    for number, row_lines in groupby(lines, lambda line: line.row):
+        rows.append(_build_cited(f"{path.stem}/{number}", source, list(row_lines), fitting))
     return rows
 
 
-def parse_lines(text: str, shown: str, devices: Mapping[str, DeviceModel]) -> list[CatalogueLine]:
+def parse_lines(text: str, title: str, devices: Mapping[str, DeviceModel]) -> list[CatalogueLine]:
     """The lines of a file of the catalogue. Raises ManifestError with every problem, by line."""
-    lines = text.splitlines()
-    start = next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    reader = csv.DictReader(lines[start:], strict=True)
-    header = set(reader.fieldnames or ())
-    unknown = sorted(header - set(COLUMNS))
-    if unknown or not header:
-        what = f"unknown column {', '.join(unknown)}" if unknown else "there is no header"
-        raise ManifestError([Problem(shown, start + 1, (), f"{what}; the columns are {', '.join(COLUMNS)}")])
-    problems, found = [], []
+    text_lines = text.splitlines()
+    start = 0
+    while start < len(text_lines) and text_lines[start].startswith("#"):
+        start += 1
+    reader = csv.DictReader(text_lines[start:], strict=True)
+    fault = _header_fault(set(reader.fieldnames or ()))
+    if fault is not None:
+        raise ManifestError([Problem(title, start + 1, (), f"{fault}; the columns are {', '.join(COLUMNS)}")])
+    problems: list[Problem] = []
+    lines: list[CatalogueLine] = []
     try:
         for cells in reader:
-            line = start + reader.line_num
             try:
-                if None in cells or None in cells.values():
-                    raise msgspec.ValidationError("has not as many cells as the header")
-                value = _convert(cells, CatalogueLine)
-                if value.device_id not in (None, *devices):
-                    raise msgspec.ValidationError(f"there is no device '{value.device_id}'")
-                found.append(value)
+                lines.append(_to_line(cells, devices))
             except msgspec.ValidationError as error:
-                problems.append(Problem(shown, line, (), str(error).replace("$.", "")))
+                problems.append(Problem(title, start + reader.line_num, (), str(error).replace("$.", "")))
     except csv.Error as error:
-        problems.append(Problem(shown, start + reader.line_num, (), str(error)))
+        problems.append(Problem(title, start + reader.line_num, (), str(error)))
     if problems:
         raise ManifestError(problems)
-    return found
+    return lines
+
+
+def _header_fault(header: set[str]) -> str | None:
+    if not header:
+        return "there is no header"
+    unknown = sorted(header - set(COLUMNS))
+    if unknown:
+        return f"unknown column {', '.join(unknown)}"
+    return None
+
+
+def _to_line(cells: Mapping[str, Any], devices: Mapping[str, DeviceModel]) -> CatalogueLine:
+    """The cells of a line by their columns, as its type. Raises msgspec.ValidationError."""
+    # The csv module has None as the column of surplus cells, and as the cell of missing ones.
+    if None in cells or None in cells.values():
+        raise msgspec.ValidationError("has not as many cells as the header")
+    line: CatalogueLine = _convert(cells, CatalogueLine)
+    if line.device_id is not None and line.device_id not in devices:
+        raise msgspec.ValidationError(f"there is no device '{line.device_id}'")
+    return line
 
 
 def _build_cited(
     id: str, source: CatalogueSource, lines: Sequence[CatalogueLine], fitting: Mapping[str, tuple[str, ...]]
 ) -> PublishedRow:
-    """A row that is only cited, of its lines; `fitting`: ids of devices by the words that do not say which."""
+    """A row that is only cited, from its lines; `fitting`: ids of devices by the words that fit several or none."""
     first = lines[0]
     conditions: dict[str, Scalar] = {}
     for column, condition in _COLUMNS.items():
@@ -481,11 +511,6 @@ def _build_cited(
             conditions[condition] = cell
     if first.sequence.isdecimal():
         conditions["sequence_length"] = int(first.sequence)
-    metrics = []
-    for line in lines:
-        value: Number = int(line.value) if line.value.isdecimal() else float(line.value)
-        printed = None if str(value) == line.value else line.value
-        metrics.append(PublishedValue(line.metric, value, line.unit, printed=printed))
     return PublishedRow(
         id=id,
         source=Source(source.project, f"https://github.com/{source.project}", source.path, source.commit, ""),
@@ -496,10 +521,18 @@ def _build_cited(
         device_id=first.device_id,
         may_be=() if first.device_id else fitting[first.device],
         conditions=conditions,
-        metrics=tuple(metrics),
+        metrics=tuple(_to_value(line) for line in lines),
     )
 
 
+def _to_value(line: CatalogueLine) -> PublishedValue:
+    number: Number = float(line.value)
+    if line.value.isdecimal():
+        number = int(line.value)
+    printed = None if str(number) == line.value else line.value
+    return PublishedValue(line.metric, number, line.unit, printed=printed)
+
+
 def _convert(cells: Mapping[str, Any], kind: type) -> Any:
-    """Text cells as a type; an empty one is not given."""
+    """Text cells as a type; an empty cell counts as absent."""
     return msgspec.convert({key: text for key, text in cells.items() if text != ""}, kind, strict=False)

@@ -22,15 +22,18 @@ def config_errors() -> Iterator[None]:
 
 
 def completed(config: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration, with what it lacks as a preset has it; a section stays one, and a value does."""
-    found = copy.deepcopy({**preset, **config})
-    for key, known in preset.items():
-        own = found[key]
-        if isinstance(known, Mapping) and isinstance(own, Mapping):
-            found[key] = completed(own, known)
-        elif isinstance(known, Mapping) is not isinstance(own, Mapping):
-            found[key] = copy.deepcopy(known)
-    return found
+    """A configuration, with the keys that it lacks from a preset.
+
+    Where one has a section and the other a value, the preset's is taken: so every section of the preset is one.
+    """
+    complete = copy.deepcopy({**preset, **config})
+    for key, in_preset in preset.items():
+        in_config = complete[key]
+        if isinstance(in_preset, Mapping) and isinstance(in_config, Mapping):
+            complete[key] = completed(in_config, in_preset)
+        elif isinstance(in_preset, Mapping) is not isinstance(in_config, Mapping):
+            complete[key] = copy.deepcopy(in_preset)
+    return complete
 
 
 def reference_conditions(case: Case) -> dict[str, Any]:
@@ -40,7 +43,8 @@ def reference_conditions(case: Case) -> dict[str, Any]:
     """
     preset = case.presets["reference"]
     work = schedule(preset)
-    batch, accumulated = work.get("batch_size"), work.get("gradient_accumulation_steps")
+    batch = work.get("batch_size")
+    accumulated = work.get("gradient_accumulation_steps")
     if "micro_batch_size" in work:
         batch = work["micro_batch_size"]
         accumulated = work["batch_size"] // batch

@@ -217,8 +217,10 @@ class Stack(StackManifest, Manifest):
 
     @property
     def base_image(self) -> str | None:
-        """The base's reference; None where no public one exists."""
-        return self.base.image if self.base else None
+        """The base's reference; None if there is no public one."""
+        if self.base is None:
+            return None
+        return self.base.image
 
     @property
     def device_kind(self) -> str:
@@ -227,4 +229,7 @@ class Stack(StackManifest, Manifest):
 
     def accelerator(self, reported: str) -> DeviceModel | None:
         """The device model that a driver reports by this name; the whole name must match."""
-        return next((entry for entry in self.accelerators if entry.has_name(reported)), None)
+        for model in self.accelerators:
+            if model.has_name(reported):
+                return model
+        return None

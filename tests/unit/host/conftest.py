@@ -128,7 +128,7 @@ def _read_once() -> Iterator[None]:
     """flagbench's own manifests are read once for all commands that tests run in this process: 0.1 s of CPU each."""
     read, once = load._read_folder, cache(load._read_folder)
 
-    def read_folder(root: Path, name: str, model: type, stem: str = "*") -> list[Document]:
+    def read_folder(root: Path, name: str, model: type, stem: str | None = None) -> list[Document]:
         return (once if root == MANIFESTS else read)(root, name, model, stem)
 
     with pytest.MonkeyPatch.context() as patch:
