@@ -15,6 +15,7 @@ from flagbench.verdict.disturbance import others_on_devices, others_on_processor
 from flagbench.verdict.recompute import recompute
 from flagbench.verdict.rules.comparison import HEATED
 from flagbench.verdict.subject import Subject
+from flagbench_core.exit_codes import ExitCode
 
 WRONG = ("precision", "same_results", "loss_finite", "parameters_finite", "ranks_in_step")
 """Checks of a run that fail where a device computes wrongly."""
@@ -37,8 +38,15 @@ def ran(part: RunPart, record: Record | None, case: Case) -> AcceptanceCheck:
         against="its own checks",
         limit="it ends well, and its record follows from its evidence",
         reason=brief(reason, 300),
-        remedy=part.remedy,
+        remedy=_remedy(record),
     )
+
+
+def _remedy(record: Record) -> str:
+    """What the run advises where its preflight refused the machine: another run would end in the same way."""
+    if record.status.exit_code != ExitCode.WRONG_HARDWARE:
+        return ""
+    return record.status.remedy or ""
 
 
 def _ended(part: RunPart, record: Record, case: Case) -> tuple[Outcome, str]:

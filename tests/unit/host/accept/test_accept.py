@@ -132,6 +132,11 @@ def capped(facts: Raw, raw: Raw) -> None:
     facts["machine"]["capped"].append("GPU-0 is limited to 400 W of 700")
 
 
+def refused(facts: Raw, raw: Raw) -> None:
+    """By the preflight of its first run, such as for a torch without CUDA."""
+    raw["status"].update(state="failed", phase="preflight", exit_code=13, remedy="install a torch for this device")
+
+
 def sliced(facts: Raw, raw: Raw) -> None:
     cuda(facts)
     facts["machine"]["partitions"].append("GPU-0 is a part of a device")
@@ -146,6 +151,7 @@ def sliced(facts: Raw, raw: Raw) -> None:
         (capped, "undisturbed", "INCONCLUSIVE"),
         (sliced, "whole devices", "INCONCLUSIVE"),
         (lambda facts, raw: facts["parts"][0].update(record_id=None, remedy="build it"), "ran", "INCONCLUSIVE"),
+        (refused, "ran", "INCONCLUSIVE"),
     ],
 )
 def test_what_can_be_mended_is_fixed(change: Callable[[Raw, Raw], Any], name: str, outcome: str) -> None:
