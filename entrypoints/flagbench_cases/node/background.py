@@ -1,10 +1,12 @@
 """Runs what waits for a network in a thread, so that signals are handled meanwhile."""
 
+from __future__ import annotations
+
 import queue
 import sys
 import threading
 import time
-from typing import Any, Callable, Tuple, TypeVar
+from typing import Any, Callable, TypeVar
 
 from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.interruption import Interruption
@@ -20,7 +22,7 @@ def run(task: Callable[[], Result], interruption: Interruption, patience: float,
     After a signal, even one before this call, it is given `patience` seconds and then abandoned: CaseError (7), whose
     message begins with `doing`. A second signal abandons it at once, by KeyboardInterrupt.
     """
-    answers: "queue.Queue[Tuple[bool, Any]]" = queue.Queue()
+    answers: queue.Queue[tuple[bool, Any]] = queue.Queue()
 
     def work() -> None:
         try:
@@ -45,8 +47,8 @@ def run(task: Callable[[], Result], interruption: Interruption, patience: float,
 
 
 def _answer(
-    answers: "queue.Queue[Tuple[bool, Any]]", interruption: Interruption, patience: float, doing: str
-) -> Tuple[bool, Any]:
+    answers: queue.Queue[tuple[bool, Any]], interruption: Interruption, patience: float, doing: str
+) -> tuple[bool, Any]:
     deadline = None
     while True:
         try:
@@ -59,10 +61,10 @@ def _answer(
 
 
 def _abandoned(interruption: Interruption, doing: str) -> CaseError:
-    return CaseError("%s was %s" % (doing, interruption.reason), "run again", ExitCode.INTERRUPTED)
+    return CaseError(f"{doing} was {interruption.reason}", "run again", ExitCode.INTERRUPTED)
 
 
 def say(text: str) -> None:
     """Print a line of progress on stderr."""
-    sys.stderr.write("flagbench: %s\n" % text)
+    sys.stderr.write(f"flagbench: {text}\n")
     sys.stderr.flush()

@@ -1,7 +1,8 @@
 """The command line of an image. Arguments are validated before any device is touched."""
 
+from __future__ import annotations
+
 import argparse
-from typing import List
 
 from flagbench_cases.shared import checkpoint_facts
 from flagbench_cases.shared.arguments import Parser, command_name
@@ -18,9 +19,9 @@ def _integer(text: str, low: int, limit: int) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError("%r is not an integer" % text) from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
     if not low <= value < limit:
-        raise argparse.ArgumentTypeError("%s is out of range: %d to %d" % (text, low, limit - 1))
+        raise argparse.ArgumentTypeError(f"{text} is out of range: {low} to {limit - 1}")
     return value
 
 
@@ -41,18 +42,18 @@ def _duration(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError("%r is not a number" % text) from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if not 0 < value <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError("%s is out of range: above 0, at most %d" % (text, MAX_SECONDS))
+        raise argparse.ArgumentTypeError(f"{text} is out of range: above 0, at most {MAX_SECONDS}")
     return value
 
 
 def _run_id(text: str) -> str:
     """A run id, which becomes part of file names."""
     if not text or len(text) > 128 or not all((c.isalnum() and c.isascii()) or c in "._-" for c in text):
-        raise argparse.ArgumentTypeError("%r may contain only letters, digits, '.', '_' and '-' (at most 128)" % text)
+        raise argparse.ArgumentTypeError(f"{text!r} may contain only letters, digits, '.', '_' and '-' (at most 128)")
     if not text[0].isalnum():
-        raise argparse.ArgumentTypeError("%r must start with a letter or digit" % text)
+        raise argparse.ArgumentTypeError(f"{text!r} must start with a letter or digit")
     return text
 
 
@@ -66,15 +67,17 @@ def build_parser() -> Parser:
         prepare = "prepare CASE"
     parser = Parser(
         prog=command_name(),
-        description="%s and print one JSON record on stdout. Progress and logs go to stderr. "
-        "`%s` converts data and weights into the folders that a run reads." % (work_of, prepare),
+        description=(
+            f"{work_of} and print one JSON record on stdout. Progress and logs go to stderr. "
+            f"`{prepare}` converts data and weights into the folders that a run reads."
+        ),
         epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 4 a rank failed, 5 out of memory, 6 timeout or hang, "
         "7 interrupted, 12 a check failed, 13 wrong hardware, 14 measured but not stored, 15 network.",
         # An abbreviation that is unique today may be ambiguous once an option is added.
         allow_abbrev=False,
     )
     parser.add_case()
-    parser.add_argument("--version", action="version", version="flagbench %s" % __version__)
+    parser.add_argument("--version", action="version", version=f"flagbench {__version__}")
     job = parser.add_argument_group("job")
     job.add_argument("--nodes", type=_count, default=1, metavar="N", help="number of nodes (default 1)")
     job.add_argument(
@@ -130,6 +133,6 @@ def build_parser() -> Parser:
     return parser
 
 
-def parse(argv: List[str]) -> argparse.Namespace:
+def parse(argv: list[str]) -> argparse.Namespace:
     """Parse the arguments. Raises UsageError."""
     return build_parser().parse_args(argv)

@@ -4,8 +4,10 @@ The order makes a kill at any moment lose nothing that was announced: what has t
 folder from which `flagbench results push` can store it, then the record is printed, and only then uploaded.
 """
 
+from __future__ import annotations
+
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple
 
 from flagbench_cases.node import background
 from flagbench_cases.record import assemble, stores
@@ -26,9 +28,9 @@ UPLOAD_SECONDS = 5.0
 class Targets(NamedTuple):
     """Where the results of this node go, beside stdout; the folders of --out and --bundle."""
 
-    out: Optional[str] = None
-    bundle: Optional[str] = None
-    store: Optional[stores.Store] = None
+    out: str | None = None
+    bundle: str | None = None
+    store: stores.Store | None = None
 
     @property
     def want_bundle(self) -> bool:
@@ -43,7 +45,7 @@ class Delivery:
         self,
         targets: Targets,
         record_id: str,
-        bundle: Optional[Bundle],
+        bundle: Bundle | None,
         interruption: Interruption,
         patience: float = UPLOAD_SECONDS,
     ) -> None:
@@ -53,10 +55,10 @@ class Delivery:
         self._record_id = record_id
         self._bundle = bundle
         self._interruption = interruption
-        self._failures: List[str] = []
+        self._failures: list[str] = []
         self._complete = True
         meant_for = targets.store and targets.store.meant_for
-        self._unsent: Optional[Unsent] = None
+        self._unsent: Unsent | None = None
         if meant_for:
             self._unsent = self._try(lambda: Unsent(record_id, meant_for, targets.out), required=False)
         self._waits = False
@@ -67,7 +69,7 @@ class Delivery:
         self._failures.append(error.message)
         self._complete = False
 
-    def deliver_record(self, record: Dict[str, Any], stdout: int) -> Tuple[int, Optional[str]]:
+    def deliver_record(self, record: dict[str, Any], stdout: int) -> tuple[int, str | None]:
         """Hand over a record and the bundle; returns the exit code of the process, and what failed.
 
         The exit code is that of the run if the record was kept: on stdout or, if stdout failed, in --out or the
@@ -85,21 +87,21 @@ class Delivery:
             return int(ExitCode.NOT_STORED), self.lost
         return self._code(own), self.lost
 
-    def deliver_bundle(self, own: int) -> Tuple[int, Optional[str]]:
+    def deliver_bundle(self, own: int) -> tuple[int, str | None]:
         """Hand over the bundle of a node that writes no record, as `deliver_record` does. `own`: the run's code."""
         self._keep(None)
         self._store(None, "")
         return self._code(own), self.lost
 
     @property
-    def lost(self) -> Optional[str]:
+    def lost(self) -> str | None:
         """What failed, as text."""
         return "; ".join(self._failures) or None
 
     def _code(self, own: int) -> int:
         return own if self._complete else own or int(ExitCode.NOT_STORED)
 
-    def _print(self, writer: output.LineWriter, seconds: Optional[float] = None) -> Optional[bool]:
+    def _print(self, writer: output.LineWriter, seconds: float | None = None) -> bool | None:
         """Whether the record is printed; None, with the reason on stderr, if it cannot be. That alone does not change
         how the run ended: the record may be kept elsewhere."""
         try:
@@ -117,10 +119,10 @@ class Delivery:
             if required:
                 self.fail(error)
             else:
-                background.say("warning: nothing is kept for a later upload: %s" % error.message)
+                background.say(f"warning: nothing is kept for a later upload: {error.message}")
             return None
 
-    def _keep(self, line: Optional[str]) -> bool:
+    def _keep(self, line: str | None) -> bool:
         """Write the bundle to the folder of --bundle and the record to that of --out; whether the latter was written.
 
         What has to be uploaded waits there or elsewhere. It is uploaded all the same if there is no room for it.
@@ -138,7 +140,7 @@ class Delivery:
             written = bool(self._try(lambda: output.write_file(out, self._record_id + ".json", line)))
         return written and out is not None
 
-    def _store(self, record: Optional[Dict[str, Any]], line: str) -> Optional[str]:
+    def _store(self, record: dict[str, Any] | None, line: str) -> str | None:
         """Put the bundle into the store, then the record; returns where the last is, None if anything failed."""
         store, bundle, unsent = self._targets.store, self._bundle, self._unsent
         if store is None or (record is None and bundle is None):
@@ -161,26 +163,26 @@ class Delivery:
             return self._try(put)
         where = self._try(lambda: self._uploaded(put, target.name))
         if where:
-            background.say("stored %s" % where)
+            background.say(f"stored {where}")
         return where
 
     def _uploaded(self, put: Callable[[], str], name: str) -> str:
-        doing, remedy = "the upload to %s" % name, "see the reason"
+        doing, remedy = f"the upload to {name}", "see the reason"
         try:
             return background.run(put, self._interruption, self._patience, doing)
         except CaseError as error:
             reason, remedy = error.message, error.remedy or remedy
         except (OSError, RuntimeError, MemoryError) as error:  # no more threads, files or memory
-            reason = "%s failed (%s)" % (doing, redact(str(error)))
+            reason = f"{doing} failed ({redact(str(error))})"
         if self._waits and self._unsent is not None:
-            remedy += "; what waits in %s is stored by `%s`" % (self._unsent.folder, self._unsent.command)
+            remedy += f"; what waits in {self._unsent.folder} is stored by `{self._unsent.command}`"
             remedy += " (outside a container: of the folder that is mounted there)" if self._targets.out else ""
         raise CaseError(reason, remedy, ExitCode.NOT_STORED)
 
 
-def print_error(message: Optional[str], remedy: Optional[str]) -> None:
+def print_error(message: str | None, remedy: str | None) -> None:
     """Print on stderr what is wrong and how to fix it."""
-    sys.stderr.write("error: %s\n" % message)
+    sys.stderr.write(f"error: {message}\n")
     if remedy:
-        sys.stderr.write("fix: %s\n" % remedy)
+        sys.stderr.write(f"fix: {remedy}\n")
     sys.stderr.flush()

@@ -1,8 +1,10 @@
 """The ranks of one node, as their spool and the process table show them."""
 
+from __future__ import annotations
+
 import os
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Mapping, Sequence
 
 from flagbench_cases.node.outcome import RankEnd
 from flagbench_cases.shared import processes
@@ -20,15 +22,15 @@ class LocalRanks:
         self._readers = [SpoolReader(folder, rank) for rank in ranks]
         self._node = node
         self._world = world
-        self._pids: Dict[int, int] = {}
-        self._seen: Set[int] = set()
-        self._lost: Optional[int] = None
+        self._pids: dict[int, int] = {}
+        self._seen: set[int] = set()
+        self._lost: int | None = None
 
-    def progress(self) -> List[Optional[Heartbeat]]:
+    def progress(self) -> list[Heartbeat | None]:
         """The heartbeat of each rank; None for a rank that has not started."""
         return [reader.progress() for reader in self._readers]
 
-    def facts(self, kind: str) -> List[Dict[str, Any]]:
+    def facts(self, kind: str) -> list[dict[str, Any]]:
         """All facts of a kind, in rank order."""
         return [fact for reader in self._readers for fact in reader.facts() if fact["kind"] == kind]
 
@@ -39,11 +41,11 @@ class LocalRanks:
             return "launch"
         return min((state for state in states if state), key=lambda state: state.beat).phase
 
-    def steps(self) -> Dict[int, int]:
+    def steps(self) -> dict[int, int]:
         """Steps done, by rank."""
         return {reader.rank: state.steps for reader, state in zip(self._readers, self.progress()) if state}
 
-    def stopped(self) -> Dict[int, int]:
+    def stopped(self) -> dict[int, int]:
         """Process ids of the ranks that are stopped (SIGSTOP), frozen or blocked in the kernel, by rank."""
         pids = {fact["rank"]: fact["pid"] for fact in self.facts("process")}
         return {rank: pid for rank, pid in pids.items() if processes.state(pid) in ("T", "t", "D")}
@@ -57,7 +59,7 @@ class LocalRanks:
         reported = [fact["ranks"] for fact in self._readers[0].facts() if fact["kind"] == "done"]
         return reported == [list(range(self._world))]
 
-    def find_removed(self, states: Sequence[Optional[Heartbeat]]) -> Optional[int]:
+    def find_removed(self, states: Sequence[Heartbeat | None]) -> int | None:
         """A rank whose spool was removed or emptied since an earlier call, else None; `states`: its `progress`.
 
         The whole folder may be removed before the first step of a rank is seen.
@@ -68,18 +70,18 @@ class LocalRanks:
         self._seen.update(r.rank for r, state in zip(self._readers, states) if state is not None)
         return removed[0] if removed else None
 
-    def find_incomplete(self) -> Optional[int]:
+    def find_incomplete(self) -> int | None:
         """A rank that lacks facts although the run is done: its file was emptied meanwhile. On node 0 of any node."""
         ranks = range(self._world) if self._node == 0 else [reader.rank for reader in self._readers]
         kinds = ({fact["kind"] for fact in SpoolReader(self._folder, rank).facts()} for rank in ranks)
         return next((rank for rank, found in zip(ranks, kinds) if not found >= REQUIRED), None)
 
-    def find_lost(self, states: Sequence[Optional[Heartbeat]]) -> Optional[int]:
+    def find_lost(self, states: Sequence[Heartbeat | None]) -> int | None:
         """A rank that ended before it finished; else None. `states`: its `progress`."""
         self._lost = next((r.rank for r, state in zip(self._readers, states) if self._is_lost(r, state)), None)
         return self._lost
 
-    def _is_lost(self, reader: SpoolReader, state: Optional[Heartbeat]) -> bool:
+    def _is_lost(self, reader: SpoolReader, state: Heartbeat | None) -> bool:
         if is_done(state):
             return False
         if reader.exit() is not None:
@@ -89,9 +91,9 @@ class LocalRanks:
         pid = self._pids.get(reader.rank)
         return pid is not None and processes.state(pid) in (None, "Z")
 
-    def ends(self, report: Mapping[str, Any]) -> List[RankEnd]:
+    def ends(self, report: Mapping[str, Any]) -> list[RankEnd]:
         """How ranks ended before they finished, as reported by their guards, else by the launcher's `report`."""
-        found: List[RankEnd] = []
+        found: list[RankEnd] = []
         reported = {f["rank"]: (f["exit_code"], f["time"]) for f in report.get("failures", [])}
         for reader, state in zip(self._readers, self.progress()):
             if is_done(state):
@@ -104,6 +106,6 @@ class LocalRanks:
         return found
 
 
-def is_done(state: Optional[Heartbeat]) -> bool:
+def is_done(state: Heartbeat | None) -> bool:
     """Whether a rank has finished its work."""
     return state is not None and state.phase == "done"

@@ -1,11 +1,13 @@
 """The entry point of a node: runs a request and always ends with one record on stdout and an exit code."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import os
 import sys
 import traceback
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from flagbench_cases.node import background, cli, network, rendezvous, supervisor
 from flagbench_cases.node.delivery import UPLOAD_SECONDS, Delivery, Targets, print_error
@@ -35,7 +37,7 @@ OPEN_FILES = 8
 EXIT_SECONDS = 3.0
 
 
-def main(argv: List[str], interruption: Interruption) -> int:
+def main(argv: list[str], interruption: Interruption) -> int:
     """Run from arguments to exit code; `interruption` holds the signals received since the start."""
     if any(argument in ("-h", "--help", "--version") for argument in argv):
         return show_help(argv)
@@ -55,25 +57,25 @@ def main(argv: List[str], interruption: Interruption) -> int:
 class Attempt:
     """A request and the state of its execution."""
 
-    def __init__(self, argv: List[str], stdout: int, folder_removed: bool, interruption: Interruption) -> None:
+    def __init__(self, argv: list[str], stdout: int, folder_removed: bool, interruption: Interruption) -> None:
         self.argv = argv
         self.stdout = stdout
         self.interruption = interruption
         self._folder_removed = folder_removed
-        self.arguments: Optional[argparse.Namespace] = None
+        self.arguments: argparse.Namespace | None = None
         self.request = unresolved(argv, None)
         self.writes_record = likely_node(argv)[0] == 0
         self.targets = Targets()
         self.evidence = NOTHING
-        self.bundle: Optional[Bundle] = None
-        self.missing: List[CaseError] = []
+        self.bundle: Bundle | None = None
+        self.missing: list[CaseError] = []
         """What was asked for and could not be made."""
-        self._bundles: Optional[scratch.Scratch] = None
-        self.running: Optional[supervisor.Run] = None
+        self._bundles: scratch.Scratch | None = None
+        self.running: supervisor.Run | None = None
         self.finished = False
         self.aborted = False
 
-    def run(self) -> Optional[Outcome]:
+    def run(self) -> Outcome | None:
         """Execute the request; None for --describe."""
         try:
             self.arguments = cli.parse(self.argv)
@@ -88,11 +90,11 @@ class Attempt:
                 return None
             self.writes_record = resolved.placement.node_rank == 0
             if (store := resolved.store) is not None:  # before any device is used
-                background.run(store.check, self.interruption, 0.0, "looking at %s" % store.name)
+                background.run(store.check, self.interruption, 0.0, f"looking at {store.name}")
             for option in ("out", "bundle"):
                 folder = getattr(self.arguments, option)
                 if folder and (option == "bundle" or self.writes_record):
-                    output.check_folder("--%s" % option, folder)
+                    output.check_folder(f"--{option}", folder)
         except CaseError as error:
             interrupted = error.code == ExitCode.INTERRUPTED
             outcome = Outcome(
@@ -127,7 +129,7 @@ class Attempt:
             self._bundles = scratch.Scratch()
             self.bundle = bundle.write(self._bundles.folder, run.folder, run.own_ranks, origin)
         except OSError as error:
-            reason = "the bundle of this node's evidence could not be written (%s)" % (error.strerror or error)
+            reason = f"the bundle of this node's evidence could not be written ({error.strerror or error})"
             self.missing.append(CaseError(reason, SPOOL_REMEDY, ExitCode.NOT_STORED))
 
     def remove_bundle(self) -> None:
@@ -152,7 +154,7 @@ class Attempt:
             self.running.peers.close()
 
 
-def finish(attempt: Attempt, outcome: Optional[Outcome]) -> int:
+def finish(attempt: Attempt, outcome: Outcome | None) -> int:
     """Report the outcome and hand over the record or, on other nodes, the bundle; returns the exit code."""
     if outcome is None:
         return describe(attempt.request, attempt.stdout)
@@ -185,7 +187,7 @@ def delivery(attempt: Attempt, record_id: str) -> Delivery:
     return made
 
 
-def show_help(argv: List[str]) -> int:
+def show_help(argv: list[str]) -> int:
     """Print help or version on stdout. argparse exits by itself unless another argument is invalid."""
     try:
         cli.parse(argv)
@@ -214,7 +216,7 @@ def execute(
     attempt: Attempt,
     arguments: argparse.Namespace,
     placement: Placement,
-    data: Optional[str],
+    data: str | None,
 ) -> Outcome:
     """Run the job and collect its evidence. Every failure, including bugs of ours, becomes an outcome."""
     request, interruption = attempt.request, attempt.interruption
@@ -260,12 +262,12 @@ def execute(
     return outcome
 
 
-def system_failure(error: Exception, running: Optional[supervisor.Run]) -> Outcome:
+def system_failure(error: Exception, running: supervisor.Run | None) -> Outcome:
     """An unexpected error as an outcome: a resource that the system denied this process, or a bug."""
     folder = os.path.dirname(running.folder) if running else os.environ.get("TMPDIR", "/tmp")
     known = system_error(error, folder)
     if known is None and isinstance(error, OSError):
-        reason = "cannot use the run's temporary files in %s: %s" % (folder, error.strerror or error)
+        reason = f"cannot use the run's temporary files in {folder}: {error.strerror or error}"
         known = CaseError(reason, SPOOL_REMEDY)
     if known is None:
         return bug_outcome(error)
@@ -285,7 +287,7 @@ def node_info(attempt: Attempt) -> rendezvous.NodeInfo:
     return rendezvous.NodeInfo(host_name(), request.run_id, given, same, request.record_id or "")
 
 
-def assemble(request: Request, evidence: Evidence, outcome: Outcome, made: Optional[Bundle]) -> Dict[str, Any]:
+def assemble(request: Request, evidence: Evidence, outcome: Outcome, made: Bundle | None) -> dict[str, Any]:
     """The record. If the evidence cannot be processed, a record of the outcome only. `made`: node 0's bundle."""
     named = None if made is None else {"node": made.node, "sha256": made.sha256, "bytes": made.bytes}
     try:

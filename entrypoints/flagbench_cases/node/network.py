@@ -1,9 +1,10 @@
 """Network helpers: a free port, a loopback check, and the interface that reaches node 0."""
 
+from __future__ import annotations
+
 import errno
 import ipaddress
 import socket
-from typing import Optional
 
 from flagbench_cases.shared.errors import CaseError
 from flagbench_core.exit_codes import ExitCode
@@ -32,9 +33,9 @@ def check_loopback(port: int = 0) -> None:
             client.connect(listener.getsockname())
     except OSError as error:
         if port and error.errno in (errno.EADDRINUSE, errno.EACCES):
-            reason = "cannot listen on port %d of --master (%s)" % (port, error.strerror)
+            reason = f"cannot listen on port {port} of --master ({error.strerror})"
             raise CaseError(reason, "use another port, or omit --master", ExitCode.ENGINE) from None
-        reason = "this machine cannot connect to itself at 127.0.0.1 (%s)" % (error.strerror or error)
+        reason = f"this machine cannot connect to itself at 127.0.0.1 ({error.strerror or error})"
         if _loopback_is_up():
             remedy = "check the address of lo (ip address show lo) and the firewall rules for it"
         else:
@@ -49,7 +50,7 @@ def _loopback_is_up() -> bool:
     return loopback is not None and loopback.isup
 
 
-def interface_towards(host: str) -> Optional[str]:
+def interface_towards(host: str) -> str | None:
     """The network interface that this machine uses to reach `host`; None if it cannot be determined.
 
     Without it Gloo binds to the address that the host's own name resolves to, which in containers and namespaces is
@@ -81,7 +82,7 @@ def _means_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def default_route_interface(table: str = "/proc/net/route") -> Optional[str]:
+def default_route_interface(table: str = "/proc/net/route") -> str | None:
     """The interface of the IPv4 default route in the kernel's table; None if there is no such route."""
     try:
         with open(table, encoding="utf-8") as file:

@@ -1,7 +1,9 @@
 """Determines why a run ended, from the most to the least conclusive evidence. Pure functions without I/O."""
 
+from __future__ import annotations
+
 import signal
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Sequence
 
 from flagbench_cases.record.evidence import OK, Outcome
 from flagbench_cases.shared.parallel_layout import Layout
@@ -18,7 +20,7 @@ class RankEnd(NamedTuple):
 
     rank: int
     node: int
-    code: Optional[int]  # exit code, or minus the signal number; None: exit status unknown
+    code: int | None  # exit code, or minus the signal number; None: exit status unknown
     time: float  # Unix seconds
     phase: str
     steps: int
@@ -28,9 +30,9 @@ class RankEnd(NamedTuple):
         if self.code is None:
             how = "disappeared"
         else:
-            how = "%s %s" % ("was killed by" if self.code < 0 else "ended with", describe_exit(self.code))
-        where = "on node %d, in phase %s after %d steps" % (self.node, self.phase, self.steps)
-        return "%s %s %s, before it finished" % (layout.name(self.rank), how, where)
+            how = f"{'was killed by' if self.code < 0 else 'ended with'} {describe_exit(self.code)}"
+        where = f"on node {self.node}, in phase {self.phase} after {self.steps} steps"
+        return f"{layout.name(self.rank)} {how} {where}, before it finished"
 
     @property
     def remedy(self) -> str:
@@ -39,14 +41,14 @@ class RankEnd(NamedTuple):
 
 
 def outcome_of(
-    report: Dict[str, Any],
-    failures: List[Dict[str, Any]],
+    report: dict[str, Any],
+    failures: list[dict[str, Any]],
     ends: Sequence[RankEnd],
     layout: Layout,
     *,
     done: bool,
     memory_killed: bool,
-    returncode: Optional[int],
+    returncode: int | None,
     phase: str,
 ) -> Outcome:
     """The outcome of a run whose agent has ended.
@@ -75,14 +77,14 @@ def outcome_of(
         return Outcome("failed", phase, _killed_for_memory(killed, layout), MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
     if primary:
         first = min(primary, key=_time)
-        reason = "%s: %s" % (layout.name(first["rank"]), first["message"])
+        reason = f"{layout.name(first['rank'])}: {first['message']}"
         return Outcome("failed", phase, reason, first["remedy"], first["code"])
     if early:
         end = min(early, key=lambda end: end.time)
         return Outcome("failed", end.phase, end.reason(layout), end.remedy, ExitCode.RANK_FAILED)
     if failures:
         first = min(failures, key=_time)
-        reason = "%s: %s" % (layout.name(first["rank"]), first["message"])
+        reason = f"{layout.name(first['rank'])}: {first['message']}"
         return Outcome("failed", phase, reason, "see the log of the other nodes", ExitCode.RANK_FAILED)
     if report.get("ok"):
         reason = "the ranks ended before all of them reported that they had finished"
@@ -91,12 +93,12 @@ def outcome_of(
         end = min(ends, key=lambda end: end.time)
         return Outcome("failed", end.phase, end.reason(layout), end.remedy, ExitCode.RANK_FAILED)
     ended_by = -report["signal"] if report.get("signal") else returncode
-    reason = report.get("message") or "the launcher of the ranks ended with %s" % describe_exit(ended_by)
+    reason = report.get("message") or f"the launcher of the ranks ended with {describe_exit(ended_by)}"
     remedy = "see the log above; check --master on every node"
     return Outcome("failed", "launch", reason, remedy, ExitCode.RANK_FAILED)
 
 
-def may_be_secondary(report: Dict[str, Any], failures: List[Dict[str, Any]], ends: Sequence[RankEnd]) -> bool:
+def may_be_secondary(report: dict[str, Any], failures: list[dict[str, Any]], ends: Sequence[RankEnd]) -> bool:
     """Whether this node's ranks may have ended because of a failure on another node.
 
     NCCL aborts (SIGABRT) a rank whose peers are gone.
@@ -107,11 +109,11 @@ def may_be_secondary(report: Dict[str, Any], failures: List[Dict[str, Any]], end
     return report.get("code") is None and not own and all(f["secondary"] for f in failures)
 
 
-def _time(failure: Dict[str, Any]) -> float:
+def _time(failure: dict[str, Any]) -> float:
     return failure["time"]
 
 
-def _killed_for_memory(killed: List[RankEnd], layout: Layout) -> str:
+def _killed_for_memory(killed: list[RankEnd], layout: Layout) -> str:
     if not killed:
         return "the kernel's OOM killer killed a process of this run"
     return "the kernel's OOM killer killed %s" % layout.name(min(killed, key=lambda end: end.time).rank)

@@ -5,9 +5,11 @@ to a peer broke. The parent of that node knows the cause, or has itself died; ei
 a tenth of a second.
 """
 
+from __future__ import annotations
+
 import socket
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set
+from typing import Any, Callable, Mapping, NamedTuple
 
 from flagbench_cases.node.wire import Connection, printable, wait
 from flagbench_cases.record.evidence import Outcome
@@ -34,11 +36,11 @@ GONE_REMEDY = "check that node's log and kernel log: it was killed, or the machi
 class NodeReport(NamedTuple):
     """How a node ended, as reported by itself. `node` is None if the outcome concerns all nodes."""
 
-    node: Optional[int]
+    node: int | None
     host: str
     outcome: Outcome
 
-    def as_message(self) -> Dict[str, Any]:
+    def as_message(self) -> dict[str, Any]:
         """The JSON object to send."""
         return {"end": {"node": self.node, "host": self.host, **self.outcome.as_dict()}}
 
@@ -46,15 +48,15 @@ class NodeReport(NamedTuple):
         """The outcome, with the node's name in its reason."""
         if self.node is None:
             return self.outcome
-        return self.outcome._replace(reason="%s: %s" % (node_name(self.node, self.host), self.outcome.reason))
+        return self.outcome._replace(reason=f"{node_name(self.node, self.host)}: {self.outcome.reason}")
 
 
 def node_name(node: int, host: str) -> str:
     """The display name of a node."""
-    return "node %d (%s)" % (node, host) if host else "node %d" % node
+    return f"node {node} ({host})" if host else f"node {node}"
 
 
-def parse_report(message: Mapping[str, Any]) -> Optional[NodeReport]:
+def parse_report(message: Mapping[str, Any]) -> NodeReport | None:
     """The report in a message; None if it has no valid one."""
     found = message.get("end")
     if not isinstance(found, dict) or found.get("state") not in ("ok", "failed", "interrupted"):
@@ -73,8 +75,8 @@ class Peers:
     def __init__(
         self,
         node: int,
-        lines: Dict[int, Connection],
-        hosts: Dict[int, str],
+        lines: dict[int, Connection],
+        hosts: dict[int, str],
         port: int,
         run_id: str,
         record_id: str = "",
@@ -85,20 +87,20 @@ class Peers:
         self.run_id = run_id
         self.record_id = record_id
         self.hosts = hosts
-        self.listener: Optional[socket.socket] = None
+        self.listener: socket.socket | None = None
         self._connections = lines
-        self._reports: Dict[int, NodeReport] = {}
-        self._disconnected: Dict[int, float] = {}
-        self._states: Dict[int, Dict[str, Any]] = {}
+        self._reports: dict[int, NodeReport] = {}
+        self._disconnected: dict[int, float] = {}
+        self._states: dict[int, dict[str, Any]] = {}
         self._beaten = 0.0
         self._reported = False
         self._stay_until = 0.0
         self._close_seconds = READ_SECONDS
-        self._reasons: Set[Optional[str]] = set()
+        self._reasons: set[str | None] = set()
 
     # -- state of the other nodes ----------------------------------------------------------------------------
 
-    def poll(self, state: Optional[Callable[[], Dict[str, Any]]] = None) -> None:
+    def poll(self, state: Callable[[], dict[str, Any]] | None = None) -> None:
         """Process received messages; once a second, send a heartbeat with this node's `state`."""
         clock = time.monotonic()
         beat = clock - self._beaten >= BEAT_SECONDS and not self._reported
@@ -118,7 +120,7 @@ class Peers:
             self._beaten = clock
         self._refuse_latecomers()
 
-    def handle(self, node: int, message: Dict[str, Any]) -> None:
+    def handle(self, node: int, message: dict[str, Any]) -> None:
         """Process a message from a node."""
         report = parse_report(message)
         if report is not None:
@@ -133,17 +135,17 @@ class Peers:
             late = Connection(self.listener.accept()[0])
         except OSError:
             return
-        reason = "the run of node 0 (%s) has already started with all its nodes" % self.hosts.get(0, "")
+        reason = f"the run of node 0 ({self.hosts.get(0, '')}) has already started with all its nodes"
         remedy = "use a different --master port for every run, and a different --node-rank for every node"
         late.send(NodeReport(None, "", Outcome("failed", "launch", reason, remedy, int(ExitCode.USAGE))).as_message())
         late.end_sending()
         late.close()
 
-    def states(self) -> Dict[int, Dict[str, Any]]:
+    def states(self) -> dict[int, dict[str, Any]]:
         """The last reported state of the ranks of each node, by node."""
         return dict(self._states)
 
-    def silent_nodes(self) -> List[str]:
+    def silent_nodes(self) -> list[str]:
         """A message for each node that has been silent for too long."""
         clock = time.monotonic()
         quiet = {
@@ -152,7 +154,7 @@ class Peers:
             if node not in self._reports
         }
         return [
-            "%s has sent nothing for %.0f s" % (self.node_name(node), seconds)
+            f"{self.node_name(node)} has sent nothing for {seconds:.0f} s"
             for node, seconds in sorted(quiet.items())
             if seconds > SILENT_SECONDS
         ]
@@ -163,14 +165,14 @@ class Peers:
 
     # -- consequences for this node --------------------------------------------------------------------------
 
-    def failure(self, phase: str) -> Optional[Outcome]:
+    def failure(self, phase: str) -> Outcome | None:
         """The outcome caused by another node; None while no node has failed or disconnected."""
         found = self._find_failure(phase)
         if found is not None:
             self._reasons.add(found.reason)
         return found
 
-    def _find_failure(self, phase: str) -> Optional[Outcome]:
+    def _find_failure(self, phase: str) -> Outcome | None:
         for report in self._reports.values():
             if report.outcome.state == "ok":
                 continue
@@ -180,7 +182,7 @@ class Peers:
                 return found._replace(state="failed", exit_code=int(ExitCode.RANK_FAILED), remedy=GONE_REMEDY)
             return found
         for node in self._disconnected:
-            reason = "lost %s: its connection closed without a report" % self.node_name(node)
+            reason = f"lost {self.node_name(node)}: its connection closed without a report"
             return Outcome("failed", phase, reason, GONE_REMEDY, int(ExitCode.RANK_FAILED))
         return None
 
@@ -188,7 +190,7 @@ class Peers:
         """Whether another node has reported that it was interrupted."""
         return any(report.outcome.state == "interrupted" for report in self._reports.values())
 
-    def wait_for_failure(self, phase: str, seconds: Optional[float] = None) -> Optional[Outcome]:
+    def wait_for_failure(self, phase: str, seconds: float | None = None) -> Outcome | None:
         """Like `failure`, but wait for it: what this node noticed may be a consequence of another node's failure."""
         seconds = CAUSE_SECONDS[min(self.node, 1)] if seconds is None else seconds
         deadline = time.monotonic() + seconds
@@ -227,7 +229,7 @@ class Peers:
                 if self.node > 0:
                     connection.end_sending()
 
-    def close(self, seconds: Optional[float] = None) -> None:
+    def close(self, seconds: float | None = None) -> None:
         """Wait until the outcome has been read, up to a limit, and close the connections.
 
         Node 0 keeps its side open until its process ends, so that a failed node sees when that is. With `seconds`,
@@ -245,7 +247,7 @@ class Peers:
         if self.listener is not None:
             self.listener.close()
 
-    def _open(self) -> List[Connection]:
+    def _open(self) -> list[Connection]:
         return [connection for connection in self._connections.values() if not connection.closed]
 
 

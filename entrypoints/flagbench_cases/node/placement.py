@@ -3,11 +3,13 @@
 Bare RANK and WORLD_SIZE are never used: on some platforms they count nodes, on others processes.
 """
 
+from __future__ import annotations
+
 import ipaddress
 import os
 import re
 import subprocess
-from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Mapping, NamedTuple, Sequence
 
 from flagbench_cases.shared.arguments import Parser
 from flagbench_cases.shared.errors import UsageError
@@ -32,16 +34,16 @@ class Placement(NamedTuple):
     source: str
 
 
-def parse_address(text: str, option: str) -> Tuple[str, int]:
+def parse_address(text: str, option: str) -> tuple[str, int]:
     """Parse HOST[:PORT]; an IPv6 address with a port must be in brackets."""
     match = re.fullmatch(r"(?:\[(?P<six>[^\]\s]+)\]|(?P<host>[^:\[\]\s]+))(?::(?P<port>[0-9]{1,5}))?", text)
     port = int(match.group("port") or DEFAULT_PORT) if match else 0
     if match is None or not 1 <= port <= 65535 or not _is_host(match.group("six"), match.group("host")):
-        raise UsageError("%s %r is not HOST:PORT" % (option, text), "for example %s node-0:29400" % option)
+        raise UsageError(f"{option} {text!r} is not HOST:PORT", f"for example {option} node-0:29400")
     return match.group("six") or match.group("host"), port
 
 
-def _is_host(six: Optional[str], host: Optional[str]) -> bool:
+def _is_host(six: str | None, host: str | None) -> bool:
     """Whether an IPv6 address is valid, or a host name can be encoded for the resolver."""
     try:
         if six is not None:
@@ -53,15 +55,15 @@ def _is_host(six: Optional[str], host: Optional[str]) -> bool:
     return True
 
 
-def _address(host: Optional[str], port: Optional[str] = None) -> Optional[str]:
+def _address(host: str | None, port: str | None = None) -> str | None:
     """A platform's host and port as HOST:PORT."""
     if not host:
         return None
-    bracketed = "[%s]" % host if ":" in host and not host.startswith("[") else host
-    return "%s:%s" % (bracketed, port) if port else bracketed
+    bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{bracketed}:{port}" if port else bracketed
 
 
-def slurm_hosts(nodelist: str) -> List[str]:
+def slurm_hosts(nodelist: str) -> list[str]:
     """The hosts of a Slurm node list, expanded by scontrol."""
     try:
         done = subprocess.run(
@@ -73,7 +75,7 @@ def slurm_hosts(nodelist: str) -> List[str]:
         )
     except (OSError, subprocess.SubprocessError):
         raise UsageError(
-            "scontrol, which expands the node list %s, is not available" % nodelist,
+            f"scontrol, which expands the node list {nodelist}, is not available",
             "set --master HOST:PORT; `scontrol show hostnames`, where it is, prints node 0's host first",
         ) from None
     return done.stdout.decode().split()
@@ -84,13 +86,13 @@ def _number(env: Mapping[str, str], key: str) -> int:
         return int(env[key])
     except ValueError:
         raise UsageError(
-            "%s=%r is not a number" % (key, env[key]), "set it to the rank of the node, or unset it"
+            f"{key}={env[key]!r} is not a number", "set it to the rank of the node, or unset it"
         ) from None
 
 
 def _from_environment(
-    env: Mapping[str, str], expand: Callable[[str], List[str]]
-) -> Tuple[Optional[int], Optional[str], str]:
+    env: Mapping[str, str], expand: Callable[[str], list[str]]
+) -> tuple[int | None, str | None, str]:
     """Node rank, master address and the variable that identified the platform; the first platform found is used.
 
     FLAGBENCH_MASTER, which only a user sets, takes precedence over the platform's address of node 0.
@@ -118,15 +120,15 @@ def _from_environment(
 
 def locate_node(
     nodes: int,
-    node_rank: Optional[int],
-    master: Optional[str],
+    node_rank: int | None,
+    master: str | None,
     env: Mapping[str, str] = os.environ,
-    expand: Callable[[str], List[str]] = slurm_hosts,
+    expand: Callable[[str], list[str]] = slurm_hosts,
 ) -> Placement:
     """Determine the placement of this node. Flags take precedence over the environment. Raises UsageError."""
     if nodes == 1:
         if node_rank:
-            raise UsageError("--node-rank %d is out of range for 1 node" % node_rank, "set --nodes too")
+            raise UsageError(f"--node-rank {node_rank} is out of range for 1 node", "set --nodes too")
         host, port = parse_address(master, "--master") if master else ("127.0.0.1", 0)
         return Placement(1, 0, host, port, "single node")
     source = "--node-rank"
@@ -138,24 +140,24 @@ def locate_node(
         master = found_master if master is None else master
     if node_rank is None:
         raise UsageError(
-            "--nodes %d needs a node rank, and neither a flag nor the platform sets it" % nodes,
+            f"--nodes {nodes} needs a node rank, and neither a flag nor the platform sets it",
             "set --node-rank and --master, or run under Kubernetes, Slurm or SkyPilot, which provide both",
         )
     if not 0 <= node_rank < nodes:
         raise UsageError(
-            "node rank %d is out of range for %d nodes" % (node_rank, nodes),
-            "use a rank from 0 to %d" % (nodes - 1),
+            f"node rank {node_rank} is out of range for {nodes} nodes",
+            f"use a rank from 0 to {nodes - 1}",
         )
     if not master:
         raise UsageError(
-            "--nodes %d needs the address of node 0" % nodes,
+            f"--nodes {nodes} needs the address of node 0",
             "set --master HOST:PORT or FLAGBENCH_MASTER",
         )
     host, port = parse_address(master, "--master")
     return Placement(nodes, node_rank, host, port, source)
 
 
-def likely_node(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Tuple[int, Optional[Placement]]:
+def likely_node(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> tuple[int, Placement | None]:
     """The node rank as far as arguments that may be invalid tell, else 0, and the placement, if that is known, among
     several nodes. Never raises.
 
@@ -178,5 +180,5 @@ def likely_node(argv: Sequence[str], env: Mapping[str, str] = os.environ) -> Tup
     return number, placement
 
 
-def _small_number(text: Optional[str]) -> int:
+def _small_number(text: str | None) -> int:
     return int(text) if text and re.fullmatch("[0-9]{1,9}", text) else 0

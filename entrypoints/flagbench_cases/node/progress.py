@@ -1,11 +1,13 @@
 """Progress on stderr: one updating line on a terminal, otherwise a line every few seconds. No escape sequences."""
 
+from __future__ import annotations
+
 import math
 import os
 import sys
 import time
 from collections import deque
-from typing import Callable, Deque, Mapping, Optional, TextIO, Tuple
+from typing import Callable, Mapping, TextIO
 
 from flagbench_cases.shared.spool import Heartbeat
 
@@ -25,8 +27,8 @@ class Bar:
 
     def __init__(
         self,
-        stream: Optional[TextIO] = None,
-        sensors: Optional[Callable[[], str]] = None,
+        stream: TextIO | None = None,
+        sensors: Callable[[], str] | None = None,
         at_most: bool = False,
         unit: str = "step",
         environment: Mapping[str, str] = os.environ,
@@ -45,14 +47,14 @@ class Bar:
         self._last = float("-inf")
         self._done = 0
         self._read_at, self._sensed = float("-inf"), ""
-        self._seen: Deque[Tuple[float, int]] = deque()
+        self._seen: deque[tuple[float, int]] = deque()
 
     def _is_live(self) -> bool:
         if self._environment.get(MODE) in ("live", "lines"):
             return self._environment[MODE] == "live"
         return self.stream.isatty() and self._environment.get("TERM", "dumb") not in ("dumb", "")
 
-    def show(self, progress: Optional[Heartbeat]) -> None:
+    def show(self, progress: Heartbeat | None) -> None:
         """Display the state: in place on a terminal, otherwise at every new phase and every ten seconds."""
         progress = progress or LAUNCH
         if progress.phase in STEPPING and progress.done < progress.steps:
@@ -66,15 +68,15 @@ class Bar:
         facts = timing(progress, clock - self._began, rate, self._at_most, self._unit)
         text = render(progress, facts, self._sensor_text(clock), self._columns() if self.live else None)
         if not self.live:
-            self._write("flagbench: %s\n" % text)
+            self._write(f"flagbench: {text}\n")
         elif text != self._drawn:
-            self._write("\r%s%s" % (text, " " * (len(self._drawn) - len(text))))
+            self._write(f"\r{text}{' ' * (len(self._drawn) - len(text))}")
             self._drawn = text
 
     def end(self) -> None:
         """Clear the line."""
         if self._drawn:
-            self._write("\r%s\r" % (" " * len(self._drawn)))
+            self._write(f"\r{' ' * len(self._drawn)}\r")
             self._drawn = ""
 
     def _is_due(self, progress: Heartbeat, clock: float) -> bool:
@@ -83,7 +85,7 @@ class Bar:
             return progress.done != self._done
         return clock - self._last >= QUIET_SECONDS
 
-    def _rate(self, progress: Heartbeat, clock: float) -> Optional[float]:
+    def _rate(self, progress: Heartbeat, clock: float) -> float | None:
         """Units per second over the last RATE_SECONDS of this phase; None until two values are known."""
         seen = self._seen
         if progress.phase != self._phase or (seen and progress.done < seen[-1][1]):
@@ -115,18 +117,18 @@ class Bar:
             self.live = False
 
 
-def render(progress: Heartbeat, facts: str = "", sensors: str = "", columns: Optional[int] = None) -> str:
+def render(progress: Heartbeat, facts: str = "", sensors: str = "", columns: int | None = None) -> str:
     """`train  [##....] 12/31  loss 0.4321  0:12  9.8 steps/s  ETA 0:19  312 W  64 C`, cut to `columns`."""
-    head, tail = "%-6s " % progress.phase, ""
+    head, tail = f"{progress.phase:<6} ", ""
     if progress.total:
-        tail = " %d/%d" % (progress.done, progress.total)
+        tail = f" {progress.done}/{progress.total}"
     if math.isfinite(progress.loss):
         if progress.phase in STEPPING:
-            tail += "  loss %.4f" % progress.loss
+            tail += f"  loss {progress.loss:.4f}"
         elif not progress.total:
             # Once the steps are over this is beside the record's loss, the mean of the last ones. An evaluation's bar
             # needs the space.
-            tail += "  loss of the last step %.4f" % progress.loss
+            tail += f"  loss of the last step {progress.loss:.4f}"
     for more in (facts, sensors):
         tail += "  " + more if more else ""
     width = WIDTH
@@ -135,21 +137,19 @@ def render(progress: Heartbeat, facts: str = "", sensors: str = "", columns: Opt
         width = min(width, columns - 3 - len(head) - len(tail))
     if progress.total and width > 0:
         filled = int(width * min(1.0, progress.done / progress.total))
-        head += "[%s%s]" % ("#" * filled, "." * (width - filled))
+        head += f"[{'#' * filled}{'.' * (width - filled)}]"
     text = head + (tail if progress.total else tail.lstrip())
     return text if columns is None else text[: max(columns - 1, 0)]
 
 
-def timing(
-    progress: Heartbeat, elapsed: float, rate: Optional[float], at_most: bool = False, unit: str = "step"
-) -> str:
+def timing(progress: Heartbeat, elapsed: float, rate: float | None, at_most: bool = False, unit: str = "step") -> str:
     """`0:12  9.8 steps/s  ETA 0:19`, as far as known."""
     words = [clock_text(elapsed)]
     if rate is not None:
-        words.append("%.3g %ss/s" % (rate, unit) if rate >= 1 else "%.3g s/%s" % (1 / rate, unit))
+        words.append(f"{rate:.3g} {unit}s/s" if rate >= 1 else f"{1 / rate:.3g} s/{unit}")
         if progress.total > progress.done:
             left = clock_text((progress.total - progress.done) / rate)
-            words.append("ETA %s%s" % ("< " if at_most else "", left))
+            words.append(f"ETA {'< ' if at_most else ''}{left}")
     return "  ".join(words)
 
 
@@ -159,5 +159,5 @@ def clock_text(seconds: float) -> str:
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
     if days:
-        return "%dd %02d:%02d:%02d" % (days, hour, minute, second)
-    return "%d:%02d:%02d" % (hour, minute, second) if hour else "%d:%02d" % (minute, second)
+        return f"{days}d {hour:02d}:{minute:02d}:{second:02d}"
+    return f"{hour}:{minute:02d}:{second:02d}" if hour else f"{minute}:{second:02d}"

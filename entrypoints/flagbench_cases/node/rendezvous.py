@@ -4,11 +4,13 @@ Node 0 compares the nodes' settings, reports which are missing and, once all are
 own rendezvous. A node that has already failed reports that to the others, which would otherwise wait until a timeout.
 """
 
+from __future__ import annotations
+
 import queue
 import secrets
 import socket
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, NamedTuple
 
 from flagbench_cases.node import background
 from flagbench_cases.node.network import free_port
@@ -40,8 +42,8 @@ class NodeInfo(NamedTuple):
 
     host: str
     run_id: str
-    given_run_id: Optional[str]
-    same: Dict[str, Any]
+    given_run_id: str | None
+    same: dict[str, Any]
     record_id: str = ""
 
 
@@ -62,9 +64,7 @@ def report_failure(placement: Placement, host: str, outcome: Outcome, interrupti
     deadline = Deadline(REPORT_FAILURE_SECONDS, interruption)
     me = NodeInfo(host, "", None, {})
     report = NodeReport(placement.node_rank, host, outcome)
-    background.say(
-        "%s; reporting this to the other nodes for at most %.0f s" % (outcome.reason, REPORT_FAILURE_SECONDS)
-    )
+    background.say(f"{outcome.reason}; reporting this to the other nodes for at most {REPORT_FAILURE_SECONDS:.0f} s")
     try:
         if placement.node_rank:
             Client(placement, me, deadline).report_failure(report)
@@ -94,10 +94,10 @@ class Deadline:
         if self._interruption:
             raise CaseError(self._interruption.reason, "run again", ExitCode.INTERRUPTED)
         if elapsed > self.seconds:
-            raise CaseError("%s: gave up after %.0f s" % (status, elapsed), remedy, ExitCode.TIMEOUT)
+            raise CaseError(f"{status}: gave up after {elapsed:.0f} s", remedy, ExitCode.TIMEOUT)
         if time.monotonic() - self._reported >= REPORT_SECONDS:
             self._reported = time.monotonic()
-            background.say("%s (%.0f s of at most %.0f s); %s" % (status, elapsed, self.seconds, remedy))
+            background.say(f"{status} ({elapsed:.0f} s of at most {self.seconds:.0f} s); {remedy}")
 
 
 class Connector:
@@ -105,11 +105,11 @@ class Connector:
 
     def __init__(self, placement: Placement) -> None:
         self._host, self._port = placement.host, placement.port
-        self.address = "%s:%d" % ("[%s]" % self._host if ":" in self._host else self._host, self._port)
+        self.address = "%s:%d" % (f"[{self._host}]" if ":" in self._host else self._host, self._port)
         self.reason = "no answer yet"
         self._answers = connect_async(self._host, self._port)
 
-    def poll(self, seconds: float) -> Optional[Connection]:
+    def poll(self, seconds: float) -> Connection | None:
         """The connection; None if there is none after `seconds`."""
         try:
             answer = self._answers.get(timeout=seconds)
@@ -126,7 +126,7 @@ class Connector:
         self._answers = connect_async(self._host, self._port, RETRY_SECONDS)
 
 
-def raise_failure(message: Dict[str, Any], states: Tuple[str, ...] = ("failed", "interrupted")) -> None:
+def raise_failure(message: dict[str, Any], states: tuple[str, ...] = ("failed", "interrupted")) -> None:
     """Raise CaseError if a message reports that a node ended in one of these states."""
     report = parse_report(message)
     if report is not None and report.outcome.state in states:
@@ -176,10 +176,10 @@ class Client:
                 return connection
 
     def _check_deadline(self, status: str, remedy: str) -> None:
-        waiting = "node %d is waiting for node 0 at %s" % (self._node, self._connector.address)
-        self._deadline.check("%s (%s)" % (waiting, status), remedy)
+        waiting = f"node {self._node} is waiting for node 0 at {self._connector.address}"
+        self._deadline.check(f"{waiting} ({status})", remedy)
 
-    def _wait_for_start(self, connection: Connection) -> Optional[Peers]:
+    def _wait_for_start(self, connection: Connection) -> Peers | None:
         """Read messages of node 0: the peers once the run starts, None if the connection closes before."""
         while True:
             messages = connection.receive()
@@ -199,7 +199,7 @@ class Client:
             self._check_deadline("connected", "see the log of node 0, which names the missing nodes")
             connection.wait(0.1)
 
-    def _begin(self, connection: Connection, go: Dict[str, Any]) -> Peers:
+    def _begin(self, connection: Connection, go: dict[str, Any]) -> Peers:
         port, run_id, record_id = go.get("port"), str(go.get("run_id")), str(go.get("record_id"))
         if not isinstance(port, int) or not 0 < port < 65536:
             raise CaseError("node 0 sent no valid port", "use the same image on every node", ExitCode.USAGE)
@@ -218,20 +218,20 @@ class Server:
 
     def __init__(self, placement: Placement, me: NodeInfo, deadline: Deadline) -> None:
         self._nodes, self._me, self._deadline = placement.nodes, me, deadline
-        self._clients: Dict[int, Connection] = {}
+        self._clients: dict[int, Connection] = {}
         self._hosts = {0: me.host}
-        self._seen: Set[int] = set()
-        self._unidentified: List[Connection] = []
+        self._seen: set[int] = set()
+        self._unidentified: list[Connection] = []
         """Connections that have not identified themselves, or were rejected and wait to read the reason."""
         try:
             self._listener = listen(placement.port)
         except OSError as error:
-            reason = "node 0 cannot listen on port %d (%s)" % (placement.port, error.strerror or error)
+            reason = f"node 0 cannot listen on port {placement.port} ({error.strerror or error})"
             remedy = "free that port, or use another port in --master on every node"
             raise CaseError(reason, remedy, ExitCode.ENGINE) from None
         self._connector = Connector(placement)
         self._secret = secrets.token_hex(16)
-        self._probe: Optional[Connection] = None
+        self._probe: Connection | None = None
         self._reaches_itself = False
 
     def wait_for_all(self) -> Peers:
@@ -255,7 +255,7 @@ class Server:
 
     def end(self, report: NodeReport, linger: float) -> None:
         """Report to all nodes why the run does not start, including those that connect within `linger` seconds."""
-        notified: Set[Connection] = set()
+        notified: set[Connection] = set()
         deadline = time.monotonic() + linger
         while True:
             self._accept()
@@ -275,14 +275,14 @@ class Server:
         for connection in [*self._clients.values(), *self._unidentified]:
             connection.close()
 
-    def _waiting_for(self, missing: List[int]) -> Tuple[str, str]:
+    def _waiting_for(self, missing: list[int]) -> tuple[str, str]:
         """What node 0 is waiting for, and the remedy."""
         where = self._connector.address
         if missing:
             nodes = "nodes" if len(missing) > 1 else "node"
             shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-            return "node 0 at %s is waiting for %s %s of %d" % (where, nodes, shown, self._nodes), MISSING_REMEDY
-        return "node 0 cannot connect to itself at %s yet (%s)" % (where, self._connector.reason), PROBE_REMEDY
+            return f"node 0 at {where} is waiting for {nodes} {shown} of {self._nodes}", MISSING_REMEDY
+        return f"node 0 cannot connect to itself at {where} yet ({self._connector.reason})", PROBE_REMEDY
 
     def _begin(self) -> Peers:
         port, me = free_port(""), self._me
@@ -303,7 +303,7 @@ class Server:
         except OSError:
             return
 
-    def _connections(self) -> List[Connection]:
+    def _connections(self) -> list[Connection]:
         return [connection for connection in [*self._clients.values(), *self._unidentified] if not connection.closed]
 
     def _advance_probe(self) -> None:
@@ -343,25 +343,25 @@ class Server:
             if connection.closed or connection in self._clients.values():
                 self._unidentified.remove(connection)
 
-    def _accept_node(self, connection: Connection, node: int, message: Dict[str, Any]) -> None:
+    def _accept_node(self, connection: Connection, node: int, message: dict[str, Any]) -> None:
         """Accept a node. Raises CaseError if its settings differ or it has failed."""
         host = printable(str(message.get("host")))[:200]
         raise_failure(message, states=("failed",))
         if node == 0 or node in self._clients:
-            reason = "two nodes have the node rank %d: %s and %s" % (node, self._hosts[node], host)
+            reason = f"two nodes have the node rank {node}: {self._hosts[node]} and {host}"
             raise UsageError(reason, "use a different --node-rank on every node")
         differences = self._differences(message)
         if differences:
             more = len(differences) - MAX_DIFFERENCES
-            shown = ", ".join(differences[:MAX_DIFFERENCES]) + (" and %d more" % more if more > 0 else "")
-            raise UsageError("%s was started with %s" % (node_name(node, host), shown), SAME_REMEDY)
+            shown = ", ".join(differences[:MAX_DIFFERENCES]) + (f" and {more} more" if more > 0 else "")
+            raise UsageError(f"{node_name(node, host)} was started with {shown}", SAME_REMEDY)
         if not 0 < node < self._nodes:
-            raise UsageError("%s is out of range for %d nodes" % (node_name(node, host), self._nodes), SAME_REMEDY)
+            raise UsageError(f"{node_name(node, host)} is out of range for {self._nodes} nodes", SAME_REMEDY)
         self._hosts[node] = host
         if not connection.closed:
             self._clients[node] = connection
 
-    def _differences(self, message: Dict[str, Any]) -> List[str]:
+    def _differences(self, message: dict[str, Any]) -> list[str]:
         """Messages about the settings of a node that differ from this one's."""
         theirs = message.get("same")
         theirs = theirs if isinstance(theirs, dict) else {}
@@ -370,7 +370,7 @@ class Server:
         pairs = [(str(key), theirs.get(key), mine.get(key)) for key in keys]
         if given is not None:  # a node without a run id uses this node's
             pairs.append(("--run-id", given, self._me.run_id))
-        return ["%s %s where node 0 has %s" % (printable(k), _short(a), _short(b)) for k, a, b in pairs if a != b]
+        return [f"{printable(k)} {_short(a)} where node 0 has {_short(b)}" for k, a, b in pairs if a != b]
 
 
 def _short(value: Any) -> str:

@@ -1,9 +1,11 @@
 """From parsed arguments to a resolved request, the node's placement, and the data folder."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import uuid
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from flagbench_cases.node.placement import Placement, locate_node
 from flagbench_cases.record import stores, time_of_day
@@ -23,10 +25,10 @@ FALLBACK_STACK = {"name": "cpu", "device": {"kind": "cpu"}, "accelerators": [], 
 
 def new_run_id() -> str:
     """A generated run id."""
-    return "run-%s" % uuid.uuid4().hex[:12]
+    return f"run-{uuid.uuid4().hex[:12]}"
 
 
-def unresolved(argv: List[str], arguments: Optional[argparse.Namespace]) -> Request:
+def unresolved(argv: list[str], arguments: argparse.Namespace | None) -> Request:
     """The request as far as it is known without resolving it."""
     known = manifests.case_names()
     words = [argument for argument in argv if not argument.startswith("-")]
@@ -47,9 +49,9 @@ class Resolved(NamedTuple):
 
     request: Request
     placement: Placement
-    data: Optional[str]
+    data: str | None
     """The data folder."""
-    store: Optional[stores.Store]
+    store: stores.Store | None
 
 
 def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
@@ -65,7 +67,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
     for option in ("data", "weights", "out", "resume", "bundle"):
         if "://" in (getattr(arguments, option) or ""):
             raise UsageError(
-                "--%s takes a folder, not a URL" % option,
+                f"--{option} takes a folder, not a URL",
                 "give a folder; `aws s3 sync` copies folders from and to buckets",
             )
     for option in ("out", "bundle"):
@@ -103,7 +105,7 @@ def resolve(arguments: argparse.Namespace, request: Request) -> Resolved:
     return Resolved(request, placement, folders.data, store)
 
 
-def choose_preset(arguments: argparse.Namespace, case: Dict[str, Any], stack: Dict[str, Any]) -> str:
+def choose_preset(arguments: argparse.Namespace, case: dict[str, Any], stack: dict[str, Any]) -> str:
     """The preset, by default `reference`.
 
     Raises UsageError if none is given on a processor, where the reference preset can take days.
@@ -118,7 +120,7 @@ def choose_preset(arguments: argparse.Namespace, case: Dict[str, Any], stack: Di
     return "reference"
 
 
-def check_ranks(arguments: argparse.Namespace, stack: Dict[str, Any]) -> None:
+def check_ranks(arguments: argparse.Namespace, stack: dict[str, Any]) -> None:
     """Raise UsageError for more ranks than the processors of this node take. --describe may be of another node."""
     if stack["device"]["kind"] != "cpu" or arguments.describe:
         return
@@ -127,7 +129,7 @@ def check_ranks(arguments: argparse.Namespace, stack: Dict[str, Any]) -> None:
         raise UsageError(excess, "use fewer --gpus, or more processors")
 
 
-def roofs_beside(resolved: Dict[str, Any]) -> Dict[str, Any]:
+def roofs_beside(resolved: dict[str, Any]) -> dict[str, Any]:
     """The configuration of the roofs that are measured before the steps of another case, in its precision."""
     found = config.preset_of(manifests.load_case("roofs")["presets"], resolved["preset"])
     found.update(case="roofs", **{name: resolved[name] for name in ("nodes", "gpus", "precision")})
@@ -135,6 +137,6 @@ def roofs_beside(resolved: Dict[str, Any]) -> Dict[str, Any]:
     return found
 
 
-def find_checkpoint(given: Optional[str], resolved: Dict[str, Any]) -> Optional[str]:
+def find_checkpoint(given: str | None, resolved: dict[str, Any]) -> str | None:
     """The checkpoint that `--resume` selects, checked against the configuration."""
     return checkpoint_facts.find(os.path.abspath(given), resolved) if given else None

@@ -4,6 +4,8 @@ outcome.
 It does not import torch, so it survives any failure of the ranks.
 """
 
+from __future__ import annotations
+
 import errno
 import json
 import os
@@ -12,7 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from flagbench_cases.node import peers
 from flagbench_cases.node.background import say
@@ -64,7 +66,7 @@ class Limits(NamedTuple):
     """Time limits of a run, seconds: without progress, and in total."""
 
     no_progress: float
-    total: Optional[float]
+    total: float | None
 
     @property
     def joining(self) -> float:
@@ -78,8 +80,8 @@ class Run:
 
     def __init__(
         self,
-        config: Dict[str, Any],
-        stack: Dict[str, Any],
+        config: dict[str, Any],
+        stack: dict[str, Any],
         placement: Placement,
         limits: Limits,
         interruption: Interruption,
@@ -99,8 +101,8 @@ class Run:
         self.interruption = interruption
         self.peers = peers.no_peers()
         self._refused_forks = 0
-        self._sampler: Optional[subprocess.Popen] = None
-        self._silence: Optional[str] = None
+        self._sampler: subprocess.Popen | None = None
+        self._silence: str | None = None
         """Why the sampler had written nothing when the ranks started."""
         self._telemetry = os.path.join(self.folder, "telemetry.jsonl")
         self._health = HealthReadings(stack["monitor"], self._telemetry)
@@ -114,9 +116,9 @@ class Run:
     def execute(
         self,
         config_digest: str,
-        folders: Mapping[str, Optional[str]],
+        folders: Mapping[str, str | None],
         run_id: str = "",
-        roofs: Optional[Dict[str, Any]] = None,
+        roofs: dict[str, Any] | None = None,
     ) -> Outcome:
         """Execute the run; returns its outcome. `folders`: the given ones of FOLDERS; `roofs`: see Request."""
         processes.adopt_orphans()
@@ -168,7 +170,7 @@ class Run:
 
     # -- starting --------------------------------------------------------------------------------------------
 
-    def _write_plan(self, config_digest: str, folders: Mapping[str, Optional[str]], run_id: str, roofs: Any) -> None:
+    def _write_plan(self, config_digest: str, folders: Mapping[str, str | None], run_id: str, roofs: Any) -> None:
         plan = {
             "config": self.config,
             "config_digest": config_digest,
@@ -176,7 +178,7 @@ class Run:
             "node_rank": self.placement.node_rank,
             "host": self.placement.host,
             "port": self.peers.port or self.placement.port or free_port(),
-            "rendezvous_id": "flagbench-%s" % uuid.uuid4().hex[:8] if self.placement.nodes == 1 else "flagbench",
+            "rendezvous_id": f"flagbench-{uuid.uuid4().hex[:8]}" if self.placement.nodes == 1 else "flagbench",
             "join_timeout": max(self.limits.no_progress, START_SECONDS),
             "timeout": self.limits.no_progress,
             "run_id": run_id,
@@ -187,7 +189,7 @@ class Run:
         with open(os.path.join(self.folder, "plan.json"), "w", encoding="utf-8") as file:
             json.dump(plan, file)
 
-    def environment(self) -> Dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """The ranks' environment: this package importable, precision switches, threads limited to the node's
         cores, and, unless set, the publisher's variables."""
         env = child_environment()
@@ -210,7 +212,7 @@ class Run:
         user_home.prepare(env, os.path.join(self.folder, "home"))
         return env
 
-    def _start_agent(self) -> "subprocess.Popen[bytes]":
+    def _start_agent(self) -> subprocess.Popen[bytes]:
         # A new session: Ctrl-C on the terminal is handled by this process, not by the ranks.
         return subprocess.Popen(
             [sys.executable, *python_module.options("flagbench_cases.engines.elastic"), self.folder],
@@ -237,11 +239,11 @@ class Run:
             if os.path.exists(self._telemetry) and os.path.getsize(self._telemetry):
                 return
             if waited > MONITOR_SECONDS:
-                self._silence = "the monitor %s gave no answer in %.0f s" % (monitor, waited)
+                self._silence = f"the monitor {monitor} gave no answer in {waited:.0f} s"
                 return
             if waited > MONITOR_SLOW_SECONDS and not explained:
                 explained = True
-                say("the monitor %s has not answered yet; a persistence daemon keeps a driver loaded" % monitor)
+                say(f"the monitor {monitor} has not answered yet; a persistence daemon keeps a driver loaded")
             self.bar.show(None)
             time.sleep(0.02)
 
@@ -254,12 +256,12 @@ class Run:
 
     # -- watching --------------------------------------------------------------------------------------------
 
-    def _watch(self, agent: "subprocess.Popen[bytes]") -> Optional[Outcome]:
+    def _watch(self, agent: subprocess.Popen[bytes]) -> Outcome | None:
         """Wait until the agent or a rank ends (None), or for an interruption, a hang or the time limit (outcome)."""
         began = moved = time.monotonic()
-        beats: List[int] = []
-        lost_since: Optional[float] = None
-        done_since: Optional[float] = None
+        beats: list[int] = []
+        lost_since: float | None = None
+        done_since: float | None = None
         while agent.poll() is None:
             if self.interruption:
                 return self._interrupted()
@@ -285,7 +287,7 @@ class Run:
             if done_since is not None and clock - done_since > DONE_SECONDS:
                 return OK if self.ranks.all_reported() else self._hang_outcome(clock - done_since)
             if self.limits.total is not None and clock - began > self.limits.total:
-                reason = "it did not end within its limit of %.0f s" % self.limits.total
+                reason = f"it did not end within its limit of {self.limits.total:.0f} s"
                 remedy = "increase --max-minutes (of accept: --minutes), or use fewer --steps"
                 return Outcome("failed", self.ranks.phase(), reason, remedy, ExitCode.TIMEOUT)
             time.sleep(POLL)
@@ -303,7 +305,7 @@ class Run:
             time.sleep(0.02)
         return bool(self.interruption) and not report.get("ok")
 
-    def _failed_elsewhere(self) -> Optional[Outcome]:
+    def _failed_elsewhere(self) -> Outcome | None:
         """The outcome caused by another node; None while no node has failed."""
         self.peers.poll(self._state)
         found = self.peers.failure(self.ranks.phase())
@@ -311,7 +313,7 @@ class Run:
             return self._interrupted()
         return found
 
-    def _state(self) -> Dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         """The state of this node's ranks that is sent to the other nodes."""
         return {"stopped": self.ranks.stopped(), "steps": self.ranks.steps()}
 
@@ -326,36 +328,36 @@ class Run:
 
     def _removed_outcome(self, rank: int) -> Outcome:
         """The outcome if the spool of a rank was removed or emptied, since further measurements would be lost."""
-        where = "%s on node %d" % (self.layout.name(rank), rank // self.config["gpus"])
-        reason = "the spool of %s was removed or emptied during the run" % where
-        remedy = "find out what cleans %s, or set TMPDIR" % os.path.dirname(self.folder)
+        where = f"{self.layout.name(rank)} on node {rank // self.config['gpus']}"
+        reason = f"the spool of {where} was removed or emptied during the run"
+        remedy = f"find out what cleans {os.path.dirname(self.folder)}, or set TMPDIR"
         return Outcome("failed", "launch", reason, remedy, ExitCode.RANK_FAILED)
 
     def _hang_outcome(self, seconds: float) -> Outcome:
         """The outcome of a hang. It names stopped processes, or the steps done by each rank."""
-        stopped: List[Any] = [self.ranks.stopped()]
-        steps: List[Any] = [self.ranks.steps()]
+        stopped: list[Any] = [self.ranks.stopped()]
+        steps: list[Any] = [self.ranks.steps()]
         for state in self.peers.states().values():
             stopped.append(state.get("stopped"))
             steps.append(state.get("steps"))
         words = "%s (process %s) is stopped, frozen or blocked in the kernel"
         held = [words % (self.layout.name(rank), pid) for rank, pid in merge_by_rank(stopped)]
-        behind = ["%s has done %s steps" % (self.layout.name(rank), done) for rank, done in merge_by_rank(steps)]
+        behind = [f"{self.layout.name(rank)} has done {done} steps" for rank, done in merge_by_rank(steps)]
         detail = "; ".join((held or behind or ["no rank has started"]) + self.peers.silent_nodes())
-        reason = "no progress for %.0f s: %s" % (seconds, detail)
+        reason = f"no progress for {seconds:.0f} s: {detail}"
         remedy = "check the node of that rank; if steps are merely slow, increase --timeout"
         return Outcome("failed", self.ranks.phase(), reason, remedy, ExitCode.TIMEOUT)
 
     # -- outcome ---------------------------------------------------------------------------------------------
 
-    def _report(self) -> Dict[str, Any]:
+    def _report(self) -> dict[str, Any]:
         try:
             with open(os.path.join(self.folder, "agent.json"), encoding="utf-8") as file:
                 return json.load(file)
         except (OSError, ValueError):
             return {}
 
-    def _outcome(self, returncode: Optional[int], kills_before: Optional[int]) -> Outcome:
+    def _outcome(self, returncode: int | None, kills_before: int | None) -> Outcome:
         """Why the agent ended, or had to be stopped."""
         kills = processes.oom_kills()
         report = self._report()
@@ -373,13 +375,13 @@ class Run:
         exhausted = self._exhausted_resource() if outcome.exit_code == ExitCode.RANK_FAILED else None
         if exhausted is not None and exhausted.message not in (outcome.reason or ""):
             # A process that lacks a resource often cannot report it.
-            outcome = outcome._replace(reason="%s; %s" % (exhausted.message, outcome.reason), remedy=exhausted.remedy)
+            outcome = outcome._replace(reason=f"{exhausted.message}; {outcome.reason}", remedy=exhausted.remedy)
         if outcome.state == "ok" or not may_be_secondary(report, failures, ends):
             return outcome
         # This is usually a consequence of the failure of another node, which knows the cause.
         return self.peers.wait_for_failure(outcome.phase) or outcome
 
-    def _exhausted_resource(self) -> Optional[CaseError]:
+    def _exhausted_resource(self) -> CaseError | None:
         """A resource, other than memory, that this node has run out of: processes, or disk space for the spool."""
         folder = os.path.dirname(self.folder)
         if processes.refused_forks() > self._refused_forks:
@@ -393,16 +395,16 @@ class Run:
             return system_error(error, folder)
         return None
 
-    def _training_span(self, evidence: Evidence) -> Optional[Any]:
+    def _training_span(self, evidence: Evidence) -> Any | None:
         """Start and end of training, Unix seconds, from rank 0's phases."""
         times = {f["name"]: f["time"] for f in reversed(evidence.all("phase")) if f["rank"] == 0}
         begin = times.get("warmup")
         return None if begin is None else (begin, times.get("report", time.time()))
 
-    def _window_stretches(self, evidence: Evidence) -> Dict[int, List[Stretch]]:
+    def _window_stretches(self, evidence: Evidence) -> dict[int, list[Stretch]]:
         """By device of this node, when its rank took the steps of the record's window."""
         kind = kind_of(self.config)
-        found: Dict[int, List[Stretch]] = {}
+        found: dict[int, list[Stretch]] = {}
         for fact in evidence.all("window"):
             if fact["name"] == kind and fact["rank"] in self.own_ranks:
                 times = (fact["time"] - fact["seconds"], fact["time"])
@@ -410,9 +412,9 @@ class Run:
         return found
 
 
-def merge_by_rank(found: Sequence[Any]) -> List[Tuple[int, int]]:
+def merge_by_rank(found: Sequence[Any]) -> list[tuple[int, int]]:
     """Numbers by rank from several nodes, in rank order. Messages of other nodes are validated."""
-    pairs: Dict[int, int] = {}
+    pairs: dict[int, int] = {}
     for numbers in found:
         for rank, number in numbers.items() if isinstance(numbers, dict) else ():
             if re.fullmatch("[0-9]{1,9}", str(rank)) and isinstance(number, int):
@@ -420,7 +422,7 @@ def merge_by_rank(found: Sequence[Any]) -> List[Tuple[int, int]]:
     return sorted(pairs.items())
 
 
-def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> Optional[int]:
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
     """A process's exit code; None on timeout, for example if it is blocked in a driver call."""
     try:
         return process.wait(timeout=seconds)

@@ -1,5 +1,7 @@
 """A non-blocking connection between the parent processes of two nodes that carries JSON lines."""
 
+from __future__ import annotations
+
 import errno
 import json
 import os
@@ -8,7 +10,7 @@ import select
 import socket
 import threading
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Sequence
 
 # A configuration has a few KB. A longer line does not belong to this protocol.
 MAX_UNREAD_BYTES = 2**18
@@ -24,11 +26,11 @@ class Connection:
         self._socket = connection
         self._unread, self._unsent = b"", b""
         self.closed = False
-        self.foreign: Optional[str] = None
+        self.foreign: str | None = None
         """The start of received bytes that do not belong to this protocol."""
         self.last_received = time.monotonic()
 
-    def send(self, message: Dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Send an object, as much as the connection accepts now; `flush` sends the rest."""
         self._unsent += json.dumps(message, separators=(",", ":")).encode("utf-8") + b"\n"
         self.flush()
@@ -44,7 +46,7 @@ class Connection:
             # Received bytes may still be readable.
             self._unsent = b""
 
-    def receive(self) -> List[Dict[str, Any]]:
+    def receive(self) -> list[dict[str, Any]]:
         """The objects received since the last call."""
         try:
             while not self.closed and len(self._unread) <= MAX_UNREAD_BYTES:
@@ -62,7 +64,7 @@ class Connection:
             lines.append(self._unread)
         return [message for message in map(self._parse, lines) if message is not None]
 
-    def _parse(self, line: bytes) -> Optional[Dict[str, Any]]:
+    def _parse(self, line: bytes) -> dict[str, Any] | None:
         try:
             message = json.loads(line.decode("utf-8"))
         except (ValueError, RecursionError):

@@ -4,6 +4,8 @@ The parent stays able to report whatever happens to it: a crash in a file format
 interruption, upon which the child is killed.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -11,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict
+from typing import Any
 
 from flagbench_cases.shared import processes, user_home
 from flagbench_cases.shared.errors import CaseError, DataError
@@ -25,7 +27,7 @@ POLL_SECONDS = 0.1
 MEMORY_REMEDY = "provide more memory; no partial output was left"
 
 
-def run(plan: Dict[str, Any], interruption: Interruption, doing: str) -> Dict[str, Any]:
+def run(plan: dict[str, Any], interruption: Interruption, doing: str) -> dict[str, Any]:
     """Have a child carry out a plan; returns its results.
 
     Raises CaseError for what the child reports, and for how it ended otherwise; `doing` then begins the message.
@@ -41,10 +43,10 @@ def run(plan: Dict[str, Any], interruption: Interruption, doing: str) -> Dict[st
             if code:
                 raise death(code, kills is not None and (processes.oom_kills() or 0) > kills, doing)
             with open(os.path.join(folder, ANSWER), encoding="utf-8") as file:
-                answer: Dict[str, Any] = json.load(file)
+                answer: dict[str, Any] = json.load(file)
     except OSError as error:
         raise CaseError(
-            "%s cannot be used (%s)" % (tempfile.gettempdir(), error.strerror or error),
+            f"{tempfile.gettempdir()} cannot be used ({error.strerror or error})",
             "free space there, or set TMPDIR",
             ExitCode.NOT_STORED,
         ) from None
@@ -61,18 +63,15 @@ def death(code: int, memory_killed: bool, doing: str) -> CaseError:
         remedy = MEMORY_REMEDY if memory_killed else MEMORY_REMEDY + "; the kernel log lists kills by the kernel"
         return CaseError(words, remedy, ExitCode.OUT_OF_MEMORY)
     if code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
-        words = "%s was ended by %s" % (doing, signal.Signals(-code).name)
+        words = f"{doing} was ended by {signal.Signals(-code).name}"
         return CaseError(words, "run again; no partial output was left", ExitCode.INTERRUPTED)
     if code == -signal.SIGBUS:
-        words = "%s could not access a mapped file: a source was truncated, or the disk is full" % doing
+        words = f"{doing} could not access a mapped file: a source was truncated, or the disk is full"
         return DataError(words, "free disk space, make sure that the sources do not change, and run again")
     if code < 0:
-        words = "%s crashed in a library (%s): a source is damaged or malicious" % (
-            doing,
-            processes.describe_exit(code),
-        )
+        words = f"{doing} crashed in a library ({processes.describe_exit(code)}): a source is damaged or malicious"
         return DataError(words, "download the source again")
-    return CaseError("%s ended with exit %d" % (doing, code), "report it with the output above", ExitCode.BUG)
+    return CaseError(f"{doing} ended with exit {code}", "report it with the output above", ExitCode.BUG)
 
 
 def _follow(folder: str, interruption: Interruption) -> int:

@@ -1,11 +1,13 @@
 """What the process of child.py does, `python -m flagbench_cases.prepare.child_main FOLDER`: prepare or check."""
 
+from __future__ import annotations
+
 import importlib
 import importlib.util
 import json
 import os
 import sys
-from typing import Any, Dict, Optional
+from typing import Any
 
 from flagbench_cases.prepare.child import ANSWER, MEMORY_REMEDY, PLAN
 from flagbench_cases.prepare.prepared_folder import open_folder
@@ -25,12 +27,12 @@ def main(folder: str) -> int:
     with open(os.path.join(folder, PLAN), encoding="utf-8") as file:
         plan = json.load(file)
     progress = Progress()
-    results: Dict[str, Any] = {}
+    results: dict[str, Any] = {}
     failure = _attempt(plan, progress, results)
     progress.end_phase()
-    answer: Dict[str, Any] = {"results": results}
+    answer: dict[str, Any] = {"results": results}
     if failure is not None:
-        kept = ["; %s was finished and is kept" % kind for kind in results if plan["do"] == "prepare"]
+        kept = [f"; {kind} was finished and is kept" for kind in results if plan["do"] == "prepare"]
         remedy = failure.remedy + "".join(kept)
         answer = {"failure": {"message": failure.message, "remedy": remedy, "code": int(failure.code)}}
     with open(os.path.join(folder, ANSWER), "w", encoding="utf-8") as file:
@@ -38,7 +40,7 @@ def main(folder: str) -> int:
     return 0
 
 
-def _attempt(plan: Dict[str, Any], progress: Progress, results: Dict[str, Any]) -> Optional[CaseError]:
+def _attempt(plan: dict[str, Any], progress: Progress, results: dict[str, Any]) -> CaseError | None:
     """Carry out the plan; returns the error it fails with, if any. Unexpected exceptions propagate."""
     starved = CaseError("there is not enough memory", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
     try:
@@ -56,7 +58,7 @@ def _attempt(plan: Dict[str, Any], progress: Progress, results: Dict[str, Any]) 
     return None
 
 
-def prepare(plan: Dict[str, Any], progress: Progress, folders: Dict[str, Any]) -> None:
+def prepare(plan: dict[str, Any], progress: Progress, folders: dict[str, Any]) -> None:
     """Convert the sources; adds the facts of each folder by kind. Raises CaseError."""
     case, out = plan["case"], plan["out"]
     module = module_of(case)
@@ -69,12 +71,12 @@ def prepare(plan: Dict[str, Any], progress: Progress, folders: Dict[str, Any]) -
         folders[kind] = open_folder(out, case, kind, thorough=False).as_json()
 
 
-def check(plan: Dict[str, Any], progress: Progress, folders: Dict[str, Any]) -> None:
+def check(plan: dict[str, Any], progress: Progress, folders: dict[str, Any]) -> None:
     """Verify all checksums of the prepared folders below OUT; adds their facts by kind. Raises DataError."""
     case, out = plan["case"], plan["out"]
     kinds = [kind for kind in KINDS if is_prepared(os.path.join(out, kind))]
     if not kinds:
-        raise DataError("%s has no prepared folder" % out, "give the folder that was used as prepare -o")
+        raise DataError(f"{out} has no prepared folder", "give the folder that was used as prepare -o")
     for kind in kinds:
         progress.begin(kind)
         folders[kind] = open_folder(out, case, kind, thorough=True, report=progress).as_json()
@@ -82,29 +84,29 @@ def check(plan: Dict[str, Any], progress: Progress, folders: Dict[str, Any]) -> 
 
 def module_of(case: str) -> Any:
     """The `prepare` module of a case. Raises UsageError if it has none."""
-    name = "flagbench_cases.cases.%s.prepare" % package_of(case)
+    name = f"flagbench_cases.cases.{package_of(case)}.prepare"
     if importlib.util.find_spec(name) is None:
         raise UsageError(
-            "%s reads a folder of the published files, which are not prepared" % case,
+            f"{case} reads a folder of the published files, which are not prepared",
             "give it as --data FOLDER; docs/data-and-weights.md lists the files",
         )
     return importlib.import_module(name)
 
 
-def check_sources(case: str, module: Any, plan: Dict[str, Any]) -> None:
+def check_sources(case: str, module: Any, plan: dict[str, Any]) -> None:
     """Raise UsageError for sources that the case does not support, or if none is given."""
     wants = module.WANTS
-    takes = "; ".join("--%s: %s" % (name, wants[name]) for name in ("data", "weights", "vocabulary") if name in wants)
+    takes = "; ".join(f"--{name}: {wants[name]}" for name in ("data", "weights", "vocabulary") if name in wants)
     for name in ("data", "weights", "vocabulary"):
         if plan[name] is not None and name not in wants:
-            raise UsageError("%s does not support --%s" % (case, name), "it takes %s" % takes)
+            raise UsageError(f"{case} does not support --{name}", f"it takes {takes}")
     if plan["data"] is None and plan["weights"] is None:
-        raise UsageError("no source was given", "%s takes %s" % (case, takes))
+        raise UsageError("no source was given", f"{case} takes {takes}")
     if plan["vocabulary"] is not None and plan["data"] is None:
-        raise UsageError("--vocabulary requires --data", "%s takes %s" % (case, takes))
+        raise UsageError("--vocabulary requires --data", f"{case} takes {takes}")
 
 
-def convert(plan: Dict[str, Any], module: Any, kind: str, progress: Progress) -> None:
+def convert(plan: dict[str, Any], module: Any, kind: str, progress: Progress) -> None:
     """Prepare one kind, for the case's reference preset."""
     progress.begin(kind)
     preset = load_case(plan["case"])["presets"]["reference"]
@@ -116,12 +118,12 @@ def convert(plan: Dict[str, Any], module: Any, kind: str, progress: Progress) ->
             module.prepare_weights(plan["weights"], preset, writer, progress)
 
 
-def licence_of(licences: Dict[str, str], kind: str, with_vocabulary: bool) -> Optional[str]:
+def licence_of(licences: dict[str, str], kind: str, with_vocabulary: bool) -> str | None:
     """The known licence of a kind. Token ids derive from the vocabulary too, so its licence is included."""
     known = licences.get(kind)
     if kind != "data" or not with_vocabulary or "vocabulary" not in licences:
         return known
-    return "%s; vocabulary: %s" % (known or "unknown", licences["vocabulary"])
+    return f"{known or 'unknown'}; vocabulary: {licences['vocabulary']}"
 
 
 if __name__ == "__main__":

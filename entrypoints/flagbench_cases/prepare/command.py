@@ -4,13 +4,15 @@ It converts downloaded files into the folders that a run reads, or checks such f
 process.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import json
 import os
 import shlex
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from flagbench_cases.prepare import child
 from flagbench_cases.prepare.progress import printable, readable
@@ -28,7 +30,7 @@ MAX_SHOWN_SOURCES = 6
 """Number of sources shown in a summary; some data sets have hundreds of files."""
 
 
-def prepare_arguments(argv: List[str]) -> Optional[List[str]]:
+def prepare_arguments(argv: list[str]) -> list[str] | None:
     """The arguments of `prepare CASE ...` or, as in an image, `CASE prepare ...`; None for a run."""
     if argv[:1] == ["prepare"]:
         return argv[1:]
@@ -37,24 +39,24 @@ def prepare_arguments(argv: List[str]) -> Optional[List[str]]:
     return None
 
 
-def main(argv: List[str], interruption: Interruption) -> int:
+def main(argv: list[str], interruption: Interruption) -> int:
     """Run the command and return the exit code; prints its result on stdout, progress and errors on stderr."""
     try:
         printed = prepare(argv, interruption)
         output.write_line(1, printed.encode("utf-8", "backslashreplace").decode("utf-8"), "the summary")
     except CaseError as error:
-        sys.stderr.write("error: %s\nfix: %s\n" % (printable(redact(error.message)), printable(error.remedy)))
+        sys.stderr.write(f"error: {printable(redact(error.message))}\nfix: {printable(error.remedy)}\n")
         sys.stderr.flush()
         return int(error.code)
     except KeyboardInterrupt:  # a second signal
         interruption.exit_within(EXIT_SECONDS, int(ExitCode.INTERRUPTED))
         processes.kill_all(os.getpid())
-        sys.stderr.write("error: %s, twice\nfix: run again\n" % interruption.reason)
+        sys.stderr.write(f"error: {interruption.reason}, twice\nfix: run again\n")
         return int(ExitCode.INTERRUPTED)
     return 0
 
 
-def prepare(argv: List[str], interruption: Interruption) -> str:
+def prepare(argv: list[str], interruption: Interruption) -> str:
     """Convert or check; returns a summary or JSON. Raises CaseError."""
     lost = user_home.leave_removed_folder()
     arguments = prepare_parser().parse_args(argv)
@@ -76,7 +78,7 @@ def prepare(argv: List[str], interruption: Interruption) -> str:
     shown = arguments.shown_as or arguments.out
     for kind, facts in folders.items():
         facts["folder"] = os.path.join(shown, kind)
-    words = ["flagbench", "run", "%s:%s" % (plan["case"], os.environ.get("FLAGBENCH_STACK", "cpu"))]
+    words = ["flagbench", "run", f"{plan['case']}:{os.environ.get('FLAGBENCH_STACK', 'cpu')}"]
     words += ["--data" if "data" in folders else "--weights", shown]
     result = {"case": plan["case"], "folders": folders, "run": " ".join(shlex.quote(word) for word in words)}
     return json.dumps(result, sort_keys=True) if arguments.json else summary(result, arguments.check)
@@ -85,7 +87,7 @@ def prepare(argv: List[str], interruption: Interruption) -> str:
 def prepare_parser() -> Parser:
     """The argument parser of `prepare`."""
     parser = Parser(
-        prog="%s prepare" % command_name(),
+        prog=f"{command_name()} prepare",
         description="Convert downloaded data and weights into the folders OUT/data and OUT/weights, which runs read.",
         epilog="Exit codes: 0 done, 2 usage, 3 data or weights, 5 out of memory, 7 interrupted, 14 the disk is full.",
         allow_abbrev=False,
@@ -102,7 +104,7 @@ def prepare_parser() -> Parser:
     return parser
 
 
-def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
+def plan_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """What to do. Raises UsageError, and DataError for missing sources."""
     manifests.load_case(arguments.case)
     sources = {name: getattr(arguments, name) for name in (*KINDS, "vocabulary")}
@@ -117,13 +119,13 @@ def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
             continue
         if "://" in value:
             raise UsageError(
-                "--%s takes a path, not a URL" % name,
+                f"--{name} takes a path, not a URL",
                 "give a path: download sources before, and upload what was prepared afterwards",
             )
         if not value or "\0" in value:
-            raise UsageError("--%s is not a valid path" % name, "give a path")
+            raise UsageError(f"--{name} is not a valid path", "give a path")
         if name != "out" and not os.path.exists(value):
-            raise DataError("--%s %s does not exist" % (name, value), "give the downloaded file or folder")
+            raise DataError(f"--{name} {value} does not exist", "give the downloaded file or folder")
     return {
         "do": "check" if arguments.check else "prepare",
         "case": arguments.case,
@@ -132,20 +134,20 @@ def plan_of(arguments: argparse.Namespace) -> Dict[str, Any]:
     }
 
 
-def summary(result: Dict[str, Any], checked: bool) -> str:
+def summary(result: dict[str, Any], checked: bool) -> str:
     """The result as text: the folders, their sources and licences, and the command to run next."""
     lines = []
     for kind, made in sorted(result["folders"].items()):
         size = sum(facts["bytes"] for facts in made["files"].values())
         state = ", all checksums verified" if checked else ""
         words = (result["case"], kind, made["folder"], readable(size), len(made["files"]), state)
-        lines += ["%s %s: %s, %s in %d files%s" % words, "  format  %s" % made["format"]]
-        lines += ["  %s  %s" % (name, _shorten(value)) for name, value in sorted(made["facts"].items())]
+        lines += ["%s %s: %s, %s in %d files%s" % words, f"  format  {made['format']}"]
+        lines += [f"  {name}  {_shorten(value)}" for name, value in sorted(made["facts"].items())]
         shown, more = made["sources"][:MAX_SHOWN_SOURCES], made["sources"][MAX_SHOWN_SOURCES:]
         lines += ["  from  %(name)s, %(bytes)d bytes, sha256 %(sha256)s" % source for source in shown]
-        lines += ["  from  %d more files, listed in prepared.json" % len(more)] if more else []
-        lines += ["  digest  %s" % made["digest"], "  licence  %s" % (made["licence"] or "unknown")]
-    lines.append("run it: %s" % result["run"])
+        lines += [f"  from  {len(more)} more files, listed in prepared.json"] if more else []
+        lines += [f"  digest  {made['digest']}", f"  licence  {made['licence'] or 'unknown'}"]
+    lines.append(f"run it: {result['run']}")
     return "\n".join(printable(line) for line in lines)
 
 

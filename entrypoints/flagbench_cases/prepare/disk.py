@@ -1,10 +1,12 @@
 """What processes that write to one disk need: a lock between them, the free space, and how a full disk shows."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import fcntl
 import os
-from typing import Iterator, Optional
+from typing import Iterator
 
 SLACK = 2**20
 """Bytes. With less free space than this a disk counts as full, since file systems reserve the last blocks."""
@@ -33,7 +35,7 @@ def file_lock(path: str) -> Iterator[None]:
                 os.unlink(path)  # while locked: another process then notices that its descriptor is stale
 
 
-def free_bytes(folder: str) -> Optional[int]:
+def free_bytes(folder: str) -> int | None:
     """Free space available to this user at a folder, bytes; None if unknown."""
     try:
         found = os.statvfs(folder)

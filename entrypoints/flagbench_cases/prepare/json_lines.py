@@ -1,8 +1,10 @@
 """JSON lines, as data sets are published in."""
 
+from __future__ import annotations
+
 import json
 import os
-from typing import Any, Iterator, NamedTuple, Tuple
+from typing import Any, Iterator, NamedTuple
 
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
@@ -27,12 +29,12 @@ def objects(path: str) -> Iterator[Line]:
             for number, line in enumerate(file, 1):
                 done += len(line)
                 if line.strip():
-                    yield Line("%s:%d" % (path, number), _parse("%s:%d" % (path, number), line), done, total)
+                    yield Line(f"{path}:{number}", _parse(f"{path}:{number}", line), done, total)
     except OSError as error:
-        raise DataError("%s cannot be read (%s)" % (path, error.strerror), REMEDY) from None
+        raise DataError(f"{path} cannot be read ({error.strerror})", REMEDY) from None
 
 
-def texts(path: str, required: bool) -> Iterator[Tuple[int, int, str]]:
+def texts(path: str, required: bool) -> Iterator[tuple[int, int, str]]:
     """The bytes read, the bytes of the file, and the text of every line.
 
     Lines without `text` are skipped unless it is `required`. Raises DataError naming the line.
@@ -40,7 +42,7 @@ def texts(path: str, required: bool) -> Iterator[Tuple[int, int, str]]:
     for line in objects(path):
         text = line.content.get("text") if isinstance(line.content, dict) else None
         if (required or text is not None) and not is_text(text):
-            raise DataError("%s has no valid `text`" % line.where, REMEDY)
+            raise DataError(f"{line.where} has no valid `text`", REMEDY)
         if text is not None:
             yield line.done, line.total, text
 
@@ -54,4 +56,4 @@ def _parse(where: str, line: bytes) -> Any:
     try:
         return json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise DataError("%s is not JSON (%s)" % (where, error), REMEDY) from None
+        raise DataError(f"{where} is not JSON ({error})", REMEDY) from None

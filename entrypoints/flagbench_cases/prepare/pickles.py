@@ -4,13 +4,15 @@
 weights (arguments, random states, loss scalers) are replaced by `Ignored`; any other name is refused.
 """
 
+from __future__ import annotations
+
 import contextlib
 import pickle
 import pickletools
 import re
 import struct
 import zipfile
-from typing import IO, Any, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import IO, Any, Iterator, Sequence
 
 import torch
 
@@ -45,7 +47,7 @@ DAMAGED = (
 class Ignored:
     """Replaces an object that is not a tensor: accepts any arguments and any state, and does nothing."""
 
-    def __new__(cls, *arguments: Any) -> "Ignored":
+    def __new__(cls, *arguments: Any) -> Ignored:
         return object.__new__(cls)
 
     def __init__(self, *arguments: Any) -> None:
@@ -55,7 +57,7 @@ class Ignored:
         pass
 
 
-def read_table(path: str, inside: Sequence[str] = ("module",)) -> Dict[str, torch.Tensor]:
+def read_table(path: str, inside: Sequence[str] = ("module",)) -> dict[str, torch.Tensor]:
     """The table of tensors under the keys `inside` of a file of torch.save, in its order. Raises DataError."""
     return table_in(path, read(path), inside)
 
@@ -80,7 +82,7 @@ def read(path: str) -> Any:
 
 
 @contextlib.contextmanager
-def _only_globals(replaced: List[Any]) -> Iterator[None]:
+def _only_globals(replaced: list[Any]) -> Iterator[None]:
     """Let torch.load use these names besides its own, and none that an imported library has allowed."""
     allowed = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
@@ -91,7 +93,7 @@ def _only_globals(replaced: List[Any]) -> Iterator[None]:
         torch.serialization.add_safe_globals(allowed)
 
 
-def _survey(path: str) -> Tuple[Set[str], bool]:
+def _survey(path: str) -> tuple[set[str], bool]:
     """The names of classes and functions that a file uses, and whether it is an archive, whose tensors can be
     memory-mapped. Verifies the checksums of an archive, which torch.load does not do for mapped tensors."""
     if not zipfile.is_zipfile(path):
@@ -100,8 +102,8 @@ def _survey(path: str) -> Tuple[Set[str], bool]:
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
         if damaged is not None:
-            raise zipfile.BadZipFile("%s does not match its checksum" % damaged)
-        names: Set[str] = set()
+            raise zipfile.BadZipFile(f"{damaged} does not match its checksum")
+        names: set[str] = set()
         for member in archive.namelist():
             if member.endswith("/data.pkl"):
                 with archive.open(member) as file:
@@ -116,15 +118,15 @@ def _names(file: IO[bytes]) -> Iterator[str]:
             yield str(argument).replace(" ", ".")
 
 
-def dict_in(path: str, content: Any, inside: Sequence[str]) -> Dict[Any, Any]:
+def dict_in(path: str, content: Any, inside: Sequence[str]) -> dict[Any, Any]:
     """The dict under the keys `inside` of a content that `read` returned. Raises DataError if it is not there."""
     place = path
     for key in inside:
-        place += "[%r]" % key
+        place += f"[{key!r}]"
         if not isinstance(content, dict) or key not in content:
             names = sorted(repr(name)[:40] for name in content)[:8] if isinstance(content, dict) else ["no table"]
             raise DataError(
-                "%s does not exist; there is %s" % (place, ", ".join(names) or "nothing"),
+                f"{place} does not exist; there is {', '.join(names) or 'nothing'}",
                 "give the published checkpoint",
             )
         content = content[key]
@@ -133,16 +135,16 @@ def dict_in(path: str, content: Any, inside: Sequence[str]) -> Dict[Any, Any]:
     return content
 
 
-def table_in(path: str, content: Any, inside: Sequence[str]) -> Dict[str, torch.Tensor]:
+def table_in(path: str, content: Any, inside: Sequence[str]) -> dict[str, torch.Tensor]:
     """Like `dict_in`, for a dict of tensors, which it returns without gradients. Raises DataError for other dicts."""
     table = dict_in(path, content, inside)
     if not all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in table.items()):
-        raise _no_table(path + "".join("[%r]" % key for key in inside))
+        raise _no_table(path + "".join(f"[{key!r}]" for key in inside))
     return {name: tensor.detach() for name, tensor in table.items()}
 
 
 def _no_table(place: str) -> DataError:
-    return DataError("%s is not a table of tensors" % place, "give a checkpoint saved as a state dict")
+    return DataError(f"{place} is not a table of tensors", "give a checkpoint saved as a state dict")
 
 
 @contextlib.contextmanager
@@ -156,7 +158,7 @@ def _refused(path: str) -> Iterator[None]:
         name = re.search(r"GLOBAL (\S+)", str(error))
         if name:
             raise DataError(
-                "%s is not a plain checkpoint: it uses %s" % (path, name.group(1)[:80]), SOURCE_REMEDY
+                f"{path} is not a plain checkpoint: it uses {name.group(1)[:80]}", SOURCE_REMEDY
             ) from error
         raise unreadable(path, error) from error
 
@@ -164,4 +166,4 @@ def _refused(path: str) -> Iterator[None]:
 def unreadable(path: str, error: Exception) -> DataError:
     """The error for a damaged file. torch's advice, which follows its first sentence, is left out."""
     cause = re.split(r"\n|\. ", str(error))[0]
-    return DataError("%s cannot be read (%s: %s)" % (path, type(error).__name__, cause[:200]), FETCH_REMEDY)
+    return DataError(f"{path} cannot be read ({type(error).__name__}: {cause[:200]})", FETCH_REMEDY)

@@ -5,12 +5,14 @@ file. It is created atomically, by writer.py. It may come from anywhere, so the 
 is used.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import re
 import stat
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from flagbench_cases.prepare.writer import Writer, writing
 from flagbench_cases.shared.errors import DataError
@@ -32,15 +34,15 @@ class PreparedFolder(NamedTuple):
     case: str
     kind: str
     format: str
-    facts: Dict[str, Any]
-    files: Dict[str, Dict[str, Any]]
-    sources: List[Dict[str, Any]]
-    licence: Optional[str]
+    facts: dict[str, Any]
+    files: dict[str, dict[str, Any]]
+    sources: list[dict[str, Any]]
+    licence: str | None
 
     def path(self, name: str) -> str:
         """The path of a file. Raises DataError if the folder does not have it."""
         if name not in self.files:
-            raise DataError("%s does not contain %s" % (self.folder, name), prepare_again(self.case, self.kind))
+            raise DataError(f"{self.folder} does not contain {name}", prepare_again(self.case, self.kind))
         return os.path.join(self.folder, name)
 
     def array(self, name: str) -> Any:
@@ -56,10 +58,10 @@ class PreparedFolder(NamedTuple):
     @property
     def digest(self) -> str:
         """`sha256:` and the hash of all names and checksums; equal for folders with equal contents."""
-        lines = ["%s  %s\n" % (self.files[name]["sha256"], name) for name in sorted(self.files)]
+        lines = [f"{self.files[name]['sha256']}  {name}\n" for name in sorted(self.files)]
         return "sha256:" + hashlib.sha256("".join(lines).encode("utf-8")).hexdigest()
 
-    def as_json(self) -> Dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The folder as `prepare --json` prints it."""
         facts = self._asdict()
         del facts["case"], facts["kind"]
@@ -70,8 +72,8 @@ def open_folder(
     folder: str,
     case: str,
     kind: str,
-    formats: Optional[Sequence[str]] = None,
-    thorough: Optional[bool] = None,
+    formats: Sequence[str] | None = None,
+    thorough: bool | None = None,
     report: Any = None,
 ) -> PreparedFolder:
     """Open a prepared folder, or the one of this kind below it, and verify it.
@@ -90,68 +92,67 @@ def open_folder(
         with open_file(path, "rb") as file:
             content = file.read(_MAX_INDEX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
-        remedy = "prepare one first: flagbench prepare %s --%s SOURCE -o OUT, then use OUT" % (case, kind)
+        remedy = f"prepare one first: flagbench prepare {case} --{kind} SOURCE -o OUT, then use OUT"
         raise DataError("%s is not a prepared folder: it has no %s" % (folder or "''", INDEX), remedy) from None
     except (OSError, ValueError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), prepare_again(case, kind)) from None
+        raise DataError(f"{path} cannot be read ({error})", prepare_again(case, kind)) from None
     index = _parse_index(content, path, case, kind)
     _check_use(index, folder, case, kind, formats)
-    known: Dict[str, Any] = {name: index.get(name) for name in PreparedFolder._fields[1:]}
+    known: dict[str, Any] = {name: index.get(name) for name in PreparedFolder._fields[1:]}
     opened = PreparedFolder(folder, **known)
     _check_files(opened, thorough, report)
     return opened
 
 
-def _parse_index(content: bytes, path: str, case: str, kind: str) -> Dict[str, Any]:
+def _parse_index(content: bytes, path: str, case: str, kind: str) -> dict[str, Any]:
     """The index in `content`; `path` is where it is from, `case` and `kind` are for the remedy. Raises DataError."""
     try:
         if len(content) > _MAX_INDEX_BYTES:
             raise ValueError("it is too large")
         found = json.loads(content.decode("utf-8"))
         if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-            raise ValueError("it does not have the schema %s" % SCHEMA)
+            raise ValueError(f"it does not have the schema {SCHEMA}")
         _check_structure(found)
     except (ValueError, RecursionError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), prepare_again(case, kind)) from None
+        raise DataError(f"{path} cannot be read ({error})", prepare_again(case, kind)) from None
     return found
 
 
-def _check_use(index: Mapping[str, Any], folder: str, case: str, kind: str, formats: Optional[Sequence[str]]) -> None:
+def _check_use(index: Mapping[str, Any], folder: str, case: str, kind: str, formats: Sequence[str] | None) -> None:
     """Raise DataError if a folder is of another case or kind, or in none of the formats (None accepts any)."""
     for key, asked in (("case", case), ("kind", kind)):
         if index[key] != asked:
             raise DataError(
-                "%s was prepared as the %s %s, not %s" % (folder, key, _quoted(index[key]), asked),
+                f"{folder} was prepared as the {key} {_quoted(index[key])}, not {asked}",
                 "use a folder that was prepared for it, or prepare one",
             )
     if formats is not None and index["format"] not in formats:
         raise DataError(
-            "%s has the format %s; this flagbench reads %s"
-            % (folder, _quoted(index["format"]), " and ".join(formats)),
+            f"{folder} has the format {_quoted(index['format'])}; this flagbench reads {' and '.join(formats)}",
             prepare_again(case, kind),
         )
 
 
 def prepare_again(case: str, kind: str) -> str:
     """The remedy for a damaged folder."""
-    return "prepare it again: flagbench prepare %s --%s SOURCE -o OUT --force" % (case, kind)
+    return f"prepare it again: flagbench prepare {case} --{kind} SOURCE -o OUT --force"
 
 
-def _check_structure(index: Dict[str, Any]) -> None:
+def _check_structure(index: dict[str, Any]) -> None:
     """Raise ValueError if anything in an index is missing or has the wrong type. Names must be plain file names."""
     for key, kind in (("case", str), ("kind", str), ("format", str), ("facts", dict), ("files", dict)):
         if not isinstance(index.get(key), kind):
-            raise ValueError("%s is missing or has the wrong type" % key)
+            raise ValueError(f"{key} is missing or has the wrong type")
     if not isinstance(index.setdefault("sources", []), list):
         raise ValueError("sources is not a list")
     if index["kind"] not in KINDS or not index["files"]:
         raise ValueError("its kind is neither data nor weights, or it lists no files")
     for name, facts in index["files"].items():
         if not is_plain(name) or not name.isprintable():
-            raise ValueError("%s is not a plain file name" % _quoted(name))
+            raise ValueError(f"{_quoted(name)} is not a plain file name")
         size, sha256 = (facts.get("bytes"), facts.get("sha256")) if isinstance(facts, dict) else (None, None)
         if type(size) is not int or size < 0 or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-            raise ValueError("%s has no size or no checksum" % _quoted(name))
+            raise ValueError(f"{_quoted(name)} has no size or no checksum")
 
 
 def _quoted(value: Any) -> str:
@@ -159,7 +160,7 @@ def _quoted(value: Any) -> str:
     return repr(value)[:80]
 
 
-def _check_files(opened: PreparedFolder, thorough: Optional[bool], report: Any) -> None:
+def _check_files(opened: PreparedFolder, thorough: bool | None, report: Any) -> None:
     """Raise DataError for a file that is missing, has another size or, where that is verified, another checksum."""
     remedy = prepare_again(opened.case, opened.kind)
     summed = {}
@@ -168,9 +169,9 @@ def _check_files(opened: PreparedFolder, thorough: Optional[bool], report: Any) 
             path = opened.path(name)
             found = os.stat(path)
             if not stat.S_ISREG(found.st_mode):
-                raise DataError("%s is not a file" % path, remedy)
+                raise DataError(f"{path} is not a file", remedy)
             if found.st_size != facts["bytes"]:
-                words = "%s has %d bytes; it was prepared with %d" % (path, found.st_size, facts["bytes"])
+                words = f"{path} has {found.st_size} bytes; it was prepared with {facts['bytes']}"
                 raise DataError(words, remedy)
             if thorough or (thorough is None and found.st_size <= MAX_CHECKSUM_BYTES_IN_A_RUN):
                 summed[name] = facts
@@ -178,6 +179,6 @@ def _check_files(opened: PreparedFolder, thorough: Optional[bool], report: Any) 
         for name, facts in summed.items():
             path = opened.path(name)
             if sum_of(path, reading) != facts["sha256"]:
-                raise DataError("%s is damaged: its checksum differs" % path, remedy)
+                raise DataError(f"{path} is damaged: its checksum differs", remedy)
     except OSError as error:
-        raise DataError("%s cannot be read (%s)" % (path, error.strerror or error), remedy) from None
+        raise DataError(f"{path} cannot be read ({error.strerror or error})", remedy) from None

@@ -1,8 +1,10 @@
 """Progress on stderr: one line that is updated on a terminal, otherwise a line every few seconds."""
 
+from __future__ import annotations
+
 import sys
 import time
-from typing import Optional, TextIO
+from typing import TextIO
 
 QUIET_SECONDS = 10.0
 LIVE_SECONDS = 0.1
@@ -11,7 +13,7 @@ LIVE_SECONDS = 0.1
 class Progress:
     """Called with a phase, the amount done and the total amount (0 if unknown), in bytes or a unit of the case."""
 
-    def __init__(self, stream: Optional[TextIO] = None) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._live = self._stream.isatty()
         self._subject = self._phase = self._text = ""
@@ -26,7 +28,7 @@ class Progress:
         self._text = line(self._subject, phase, done, total, unit, clock - self._begun)
         if clock - self._shown >= (LIVE_SECONDS if self._live else QUIET_SECONDS):
             self._shown = clock
-            self._write("\r\x1b[2K%s" % self._text if self._live else "flagbench: %s\n" % self._text)
+            self._write(f"\r\x1b[2K{self._text}" if self._live else f"flagbench: {self._text}\n")
             self._text = self._text if self._live else ""
 
     def begin(self, subject: str) -> None:
@@ -37,7 +39,7 @@ class Progress:
     def end_phase(self) -> None:
         """Show the final state of the phase and end its line."""
         if self._text:
-            self._write("\r\x1b[2K%s\n" % self._text if self._live else "flagbench: %s\n" % self._text)
+            self._write(f"\r\x1b[2K{self._text}\n" if self._live else f"flagbench: {self._text}\n")
         self._phase = self._text = ""
 
     def _write(self, text: str) -> None:
@@ -51,22 +53,22 @@ class Progress:
 def line(subject: str, phase: str, done: int, total: int, unit: str, seconds: float) -> str:
     """`data: check 1.2 GB of 3.1 GB, 34.1 MB/s`, or in a unit of the case `data: examples 3/7`."""
     if unit == "bytes":
-        amount = "%s of %s" % (readable(done), readable(total))
-        amount += ", %s/s" % readable(done / seconds) if seconds >= 1 else ""
+        amount = f"{readable(done)} of {readable(total)}"
+        amount += f", {readable(done / seconds)}/s" if seconds >= 1 else ""
     else:
-        amount = "%d/%d" % (done, total) if total else "%d" % done
-    return printable("%s%s %s" % ("%s: " % subject if subject else "", phase, amount))
+        amount = f"{done}/{total}" if total else f"{done}"
+    return printable("%s%s %s" % (f"{subject}: " if subject else "", phase, amount))
 
 
 def readable(size: float) -> str:
     """A human-readable number of bytes: `12.3 MB`."""
     if size < 1000:
-        return "%d bytes" % size
+        return f"{size} bytes"
     units = iter(("kB", "MB", "GB"))
     unit, size = next(units), size / 1000
     while size >= 999.95 and unit != "GB":
         unit, size = next(units), size / 1000
-    return "%.1f %s" % (size, unit)
+    return f"{size:.1f} {unit}"
 
 
 def printable(text: str) -> str:

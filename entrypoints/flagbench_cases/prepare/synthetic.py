@@ -1,5 +1,7 @@
 """Random data for runs without a data set; the same for a seed in all versions of numpy."""
 
+from __future__ import annotations
+
 import hashlib
 import math
 
@@ -39,5 +41,5 @@ class RandomBlocks(torch.utils.data.Dataset):
 
     def digest(self) -> str:
         """sha256 of the parameters of the set."""
-        words = "random blocks %d %d %d %d" % (self.count, self.length, self.vocabulary_size, self.seed)
+        words = f"random blocks {self.count} {self.length} {self.vocabulary_size} {self.seed}"
         return hashlib.sha256(words.encode("ascii")).hexdigest()

@@ -1,8 +1,10 @@
 """Reads Hugging Face checkpoint folders: one file or shards with an index, of safetensors or pickles."""
 
+from __future__ import annotations
+
 import json
 import os
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Iterator
 
 import torch
 
@@ -16,12 +18,12 @@ FOLDER_REMEDY = "set --weights to a Hugging Face checkpoint folder"
 MAX_JSON_BYTES = 64 * 2**20
 
 
-def shard_files(folder: str) -> List[str]:
+def shard_files(folder: str) -> list[str]:
     """The paths of the files that `shards` reads, in order. Raises DataError if one is missing."""
     return [os.path.join(folder, name) for name in sorted(_files(folder))]
 
 
-def shards(folder: str) -> Iterator[Tuple[str, torch.Tensor]]:
+def shards(folder: str) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a Hugging Face folder with their names, one open file at a time.
 
     The existence of all files is checked first. Raises DataError for a missing file or tensor, an index that points
@@ -31,38 +33,36 @@ def shards(folder: str) -> Iterator[Tuple[str, torch.Tensor]]:
     return _each(folder, files)
 
 
-def _files(folder: str) -> Dict[str, Optional[List[str]]]:
+def _files(folder: str) -> dict[str, list[str] | None]:
     """The files of a folder, each with the tensors listed by the index; None without an index."""
     for name in (SAFETENSORS, SAFETENSORS + INDEX_SUFFIX, PICKLED, PICKLED + INDEX_SUFFIX):
         path = os.path.join(folder, name)
         if os.path.isfile(path):
             return _indexed(folder, path) if name.endswith(INDEX_SUFFIX) else {name: None}
-    raise DataError("%s has neither %s nor %s, whole or sharded" % (folder, SAFETENSORS, PICKLED), FOLDER_REMEDY)
+    raise DataError(f"{folder} has neither {SAFETENSORS} nor {PICKLED}, whole or sharded", FOLDER_REMEDY)
 
 
-def _indexed(folder: str, path: str) -> Dict[str, Optional[List[str]]]:
+def _indexed(folder: str, path: str) -> dict[str, list[str] | None]:
     table = read_json(path).get("weight_map")
     if not isinstance(table, dict) or not table or not all(isinstance(name, str) for name in table.values()):
-        raise DataError("%s has no valid weight_map" % path, "download the checkpoint again")
-    files: Dict[str, Optional[List[str]]] = {}
+        raise DataError(f"{path} has no valid weight_map", "download the checkpoint again")
+    files: dict[str, list[str] | None] = {}
     for tensor, name in table.items():
         if not is_plain(name):
-            raise DataError(
-                "%s lists %s, which is not a plain file name" % (path, repr(name)[:80]), pickles.SOURCE_REMEDY
-            )
+            raise DataError(f"{path} lists {repr(name)[:80]}, which is not a plain file name", pickles.SOURCE_REMEDY)
         names = files.setdefault(name, [])
         if names is not None:
             names.append(tensor)
     missing = [name for name in sorted(files) if not os.path.isfile(os.path.join(folder, name))]
     if missing:
         raise DataError(
-            "%s lacks %d of its %d shards: %s" % (folder, len(missing), len(files), ", ".join(missing[:4])),
+            f"{folder} lacks {len(missing)} of its {len(files)} shards: {', '.join(missing[:4])}",
             "download the missing files",
         )
     return files
 
 
-def _each(folder: str, files: Dict[str, Optional[List[str]]]) -> Iterator[Tuple[str, torch.Tensor]]:
+def _each(folder: str, files: dict[str, list[str] | None]) -> Iterator[tuple[str, torch.Tensor]]:
     for file in sorted(files):
         path = os.path.join(folder, file)
         names = files[file]
@@ -74,19 +74,19 @@ def _each(folder: str, files: Dict[str, Optional[List[str]]]) -> Iterator[Tuple[
         missing = sorted(set(names or ()) - found)
         if missing:
             raise DataError(
-                "%s lacks %d tensors listed in the index, such as %s" % (path, len(missing), missing[0][:80]),
+                f"{path} lacks {len(missing)} tensors listed in the index, such as {missing[0][:80]}",
                 "download it again",
             )
 
 
-def _tensors(path: str) -> Iterator[Tuple[str, torch.Tensor]]:
+def _tensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a safetensors or pickled file."""
     if path.endswith(".safetensors"):
         return _safetensors(path)
     return iter(pickles.read_table(path, inside=()).items())
 
 
-def _safetensors(path: str) -> Iterator[Tuple[str, torch.Tensor]]:
+def _safetensors(path: str) -> Iterator[tuple[str, torch.Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     # KeyError, AttributeError: a dtype that this torch does not have
@@ -105,7 +105,7 @@ def _safetensors(path: str) -> Iterator[Tuple[str, torch.Tensor]]:
 
 
 def load_into(
-    model: torch.nn.Module, state: Dict[str, torch.Tensor], folder: str, remedy: str, optional: Tuple[str, ...] = ()
+    model: torch.nn.Module, state: dict[str, torch.Tensor], folder: str, remedy: str, optional: tuple[str, ...] = ()
 ) -> None:
     """Load the tensors of a checkpoint folder by the names of a model; others are ignored.
 
@@ -117,16 +117,16 @@ def load_into(
             shapes = (folder, name, tuple(state[name].shape), tuple(tensor.shape))
             raise DataError("%s: %s has the shape %s, not %s" % shapes, remedy)
         if name not in state and not name.startswith(optional):
-            raise DataError("%s has no tensor %s" % (folder, name), remedy)
+            raise DataError(f"{folder} has no tensor {name}", remedy)
     model.load_state_dict({name: state.get(name, tensor) for name, tensor in wanted.items()})
 
 
-def read_config(folder: str) -> Dict[str, Any]:
+def read_config(folder: str) -> dict[str, Any]:
     """The checkpoint's config.json."""
     return read_json(os.path.join(folder, "config.json"))
 
 
-def read_json(path: str) -> Dict[str, Any]:
+def read_json(path: str) -> dict[str, Any]:
     """A JSON object of a checkpoint. Raises DataError."""
     try:
         if os.stat(path).st_size > MAX_JSON_BYTES:
@@ -134,9 +134,9 @@ def read_json(path: str) -> Dict[str, Any]:
         with open_file(path, encoding="utf-8") as file:
             content = json.load(file)
     except FileNotFoundError:
-        raise DataError("%s does not exist" % path, FOLDER_REMEDY) from None
+        raise DataError(f"{path} does not exist", FOLDER_REMEDY) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), "download the checkpoint again") from error
+        raise DataError(f"{path} cannot be read ({error})", "download the checkpoint again") from error
     if not isinstance(content, dict):
-        raise DataError("%s is not a JSON object" % path, "download the checkpoint again")
+        raise DataError(f"{path} is not a JSON object", "download the checkpoint again")
     return content

@@ -1,6 +1,8 @@
 """WordPiece vocabularies: vocab.txt of BERT's checkpoints, a token on every line."""
 
-from typing import Dict, Sequence
+from __future__ import annotations
+
+from typing import Sequence
 
 from flagbench_cases.shared.errors import DataError
 from flagbench_cases.shared.files import open_file
@@ -8,20 +10,20 @@ from flagbench_cases.shared.files import open_file
 REMEDY = "use the unmodified vocab.txt of the checkpoint"
 
 
-def read_vocabulary(path: str, special: Sequence[str]) -> Dict[str, int]:
+def read_vocabulary(path: str, special: Sequence[str]) -> dict[str, int]:
     """The tokens with their ids. Raises DataError for a duplicate, and if one of `special` is missing."""
     try:
         with open_file(path, encoding="utf-8", newline="\n") as file:
             tokens = [line.rstrip("\r\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), REMEDY) from error
-    vocabulary: Dict[str, int] = {}
+        raise DataError(f"{path} cannot be read ({error})", REMEDY) from error
+    vocabulary: dict[str, int] = {}
     for index, token in enumerate(tokens):
         first = vocabulary.setdefault(token, index)
         if first != index:
             shown = ascii(token)[1:-1][:60]
-            raise DataError("%s has %s twice, in lines %d and %d" % (path, shown, first + 1, index + 1), REMEDY)
+            raise DataError(f"{path} has {shown} twice, in lines {first + 1} and {index + 1}", REMEDY)
     missing = [token for token in special if token not in vocabulary]
     if missing:
-        raise DataError("%s has no token %s" % (path, ", ".join(missing)), REMEDY)
+        raise DataError(f"{path} has no token {', '.join(missing)}", REMEDY)
     return vocabulary

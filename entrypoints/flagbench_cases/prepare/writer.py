@@ -4,12 +4,14 @@ Everything happens under a file lock, which the kernel releases when its process
 `prepare` can be removed safely.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import shutil
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set
+from typing import Any, Callable, Iterator
 
 from flagbench_cases.prepare.disk import FULL, SLACK, file_lock, free_bytes, is_full
 from flagbench_cases.prepare.progress import readable
@@ -25,23 +27,21 @@ SPACE_REMEDY = "free space there, or use a folder on another disk as -o"
 class Writer:
     """The interface through which a case's `prepare` writes its files. Created by `writing`."""
 
-    def __init__(
-        self, folder: str, case: str, kind: str, licence: Optional[str], report: Optional[Callable[..., None]]
-    ):
+    def __init__(self, folder: str, case: str, kind: str, licence: str | None, report: Callable[..., None] | None):
         self.folder = folder
         self.case = case
         self.kind = kind
         self._licence = licence
         self._report = report
-        self._format: Optional[str] = None
-        self._facts: Dict[str, Any] = {}
-        self._sources: List[Dict[str, Any]] = []
+        self._format: str | None = None
+        self._facts: dict[str, Any] = {}
+        self._sources: list[dict[str, Any]] = []
         self._reading = Reading("checksums of the sources", 0, report)
 
     def path(self, name: str) -> str:
         """The path for a file. Raises ValueError if `name` is not a plain file name."""
         if not is_plain(name):
-            raise ValueError("%r is not a plain file name" % name)
+            raise ValueError(f"{name!r} is not a plain file name")
         return os.path.join(self.folder, name)
 
     def need(self, size: int) -> None:
@@ -49,7 +49,7 @@ class Writer:
         free = free_bytes(self.folder)
         if free is not None and free < size + SLACK:
             out = os.path.dirname(self.folder)
-            words = "%s needs %s of free space but has %s" % (out, readable(size), readable(free))
+            words = f"{out} needs {readable(size)} of free space but has {readable(free)}"
             raise CaseError(words, SPACE_REMEDY, ExitCode.NOT_STORED)
 
     def fact(self, **facts: Any) -> None:
@@ -59,18 +59,16 @@ class Writer:
 
     def licence(self, words: str) -> None:
         """Add licence information that depends on the source."""
-        self._licence = words if self._licence is None else "%s; %s" % (self._licence, words)
+        self._licence = words if self._licence is None else f"{self._licence}; {words}"
 
-    def source(self, path: str, name: Optional[str] = None) -> None:
+    def source(self, path: str, name: str | None = None) -> None:
         """Record the name (default: base name), size and checksum of an input file. Raises DataError."""
         try:
             size = os.stat(path).st_size
             self._reading.total += size
             sha256 = sum_of(path, self._reading)
         except OSError as error:
-            raise DataError(
-                "%s cannot be read (%s)" % (path, error.strerror or error), "give a readable file"
-            ) from None
+            raise DataError(f"{path} cannot be read ({error.strerror or error})", "give a readable file") from None
         shown = (name or os.path.basename(path)).encode("utf-8", "replace").decode("utf-8")
         self._sources.append({"name": shown, "bytes": size, "sha256": sha256})
 
@@ -85,7 +83,7 @@ class Writer:
         names = sorted(os.listdir(self.folder))
         strange = [n for n in names if not is_plain(n) or not os.path.isfile(os.path.join(self.folder, n))]
         if strange or not names:
-            raise ValueError("invalid or missing prepared files: %s" % (", ".join(strange) or "none written"))
+            raise ValueError(f"invalid or missing prepared files: {', '.join(strange) or 'none written'}")
         sizes = {name: os.stat(os.path.join(self.folder, name)).st_size for name in names}
         reading, files = Reading("sums", sum(sizes.values()), self._report), {}
         for name in names:
@@ -118,9 +116,9 @@ def writing(
     out: str,
     case: str,
     kind: str,
-    licence: Optional[str] = None,
+    licence: str | None = None,
     force: bool = False,
-    report: Optional[Callable[..., None]] = None,
+    report: Callable[..., None] | None = None,
 ) -> Iterator[Writer]:
     """A context manager with a writer whose folder becomes OUT/KIND on success, and is removed otherwise.
 
@@ -139,7 +137,7 @@ def writing(
             _move(out, kind)
         except Exception as error:  # libraries have their own exceptions for a full disk
             if not isinstance(error, CaseError) and is_full(error, out):
-                raise CaseError("the disk of %s is full" % out, SPACE_REMEDY, ExitCode.NOT_STORED) from error
+                raise CaseError(f"the disk of {out} is full", SPACE_REMEDY, ExitCode.NOT_STORED) from error
             raise
         finally:
             shutil.rmtree(_preparing(out, kind), ignore_errors=True)
@@ -158,7 +156,7 @@ def check_target(out: str, kind: str, force: bool) -> None:
     if not os.path.lexists(target):
         return
     if os.path.islink(target) or not os.path.isdir(target):
-        raise UsageError("%s exists and is not a folder" % target, "use another -o")
+        raise UsageError(f"{target} exists and is not a folder", "use another -o")
     try:
         found = set(os.listdir(target))
     except OSError as error:
@@ -168,14 +166,14 @@ def check_target(out: str, kind: str, force: bool) -> None:
     foreign = sorted(found - _names_in_index(target))
     if foreign:
         raise UsageError(
-            "%s contains %s, which prepare did not write" % (target, repr(foreign[0])[:80]),
+            f"{target} contains {repr(foreign[0])[:80]}, which prepare did not write",
             "move it elsewhere, or use another -o",
         )
     if not force:
-        raise UsageError("%s is already prepared" % target, "use it, or replace it with --force")
+        raise UsageError(f"{target} is already prepared", "use it, or replace it with --force")
 
 
-def _names_in_index(folder: str) -> Set[str]:
+def _names_in_index(folder: str) -> set[str]:
     """The files of a prepared folder and its index, by name; empty if it is not one."""
     try:
         with open(os.path.join(folder, INDEX), encoding="utf-8") as file:
@@ -194,10 +192,10 @@ def _locked(out: str, kind: str) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         try:
             os.makedirs(out, exist_ok=True)
-            held.enter_context(file_lock(os.path.join(out, ".%s.lock" % kind)))
+            held.enter_context(file_lock(os.path.join(out, f".{kind}.lock")))
         except BlockingIOError:
             raise UsageError(
-                "another process is preparing %s in %s" % (kind, out), "wait for it, or use another -o"
+                f"another process is preparing {kind} in {out}", "wait for it, or use another -o"
             ) from None
         except OSError as error:
             raise _unusable(out, error) from None
@@ -206,18 +204,18 @@ def _locked(out: str, kind: str) -> Iterator[None]:
 
 def _unusable(out: str, error: OSError) -> CaseError:
     if error.errno in FULL:
-        return CaseError("the disk of %s is full" % out, SPACE_REMEDY, ExitCode.NOT_STORED)
-    return UsageError("%s is not writable (%s)" % (out, error.strerror or error), "use a writable folder as -o")
+        return CaseError(f"the disk of {out} is full", SPACE_REMEDY, ExitCode.NOT_STORED)
+    return UsageError(f"{out} is not writable ({error.strerror or error})", "use a writable folder as -o")
 
 
 def _preparing(out: str, kind: str) -> str:
     """The folder that is being written."""
-    return os.path.join(out, ".%s.preparing" % kind)
+    return os.path.join(out, f".{kind}.preparing")
 
 
 def _replaced(out: str, kind: str) -> str:
     """Where the old folder is for the moment in which the new one takes its place."""
-    return os.path.join(out, ".%s.replaced" % kind)
+    return os.path.join(out, f".{kind}.replaced")
 
 
 def _move(out: str, kind: str) -> None:

@@ -8,9 +8,11 @@ nodes, they must share the folder.
 In cases that can be resumed, the order of batches does not depend on torch's generators.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 
@@ -28,14 +30,14 @@ class Checkpoint(NamedTuple):
 
     folder: str
     step: int
-    tensors: Dict[str, torch.Tensor]
-    facts: Dict[str, Any]
-    generators: Dict[str, torch.Tensor]
+    tensors: dict[str, torch.Tensor]
+    facts: dict[str, Any]
+    generators: dict[str, torch.Tensor]
     sha256: str
 
 
 def read(
-    folder: str, ours: Dict[str, Any], name: str = TENSORS, beat: Callable[[], None] = lambda: None
+    folder: str, ours: dict[str, Any], name: str = TENSORS, beat: Callable[[], None] = lambda: None
 ) -> Checkpoint:
     """Read the checkpoint in `folder` with the tensors in the file `name`.
 
@@ -49,23 +51,23 @@ def read(
     return Checkpoint(folder, content["step"], tensors, content["facts"], states, content["sha256"])
 
 
-def _verify(folder: str, name: str, files: Dict[str, Any], beat: Callable[[], None]) -> None:
+def _verify(folder: str, name: str, files: dict[str, Any], beat: Callable[[], None]) -> None:
     """Raise DataError unless a file has the checksum that is listed."""
     path, digest = os.path.join(folder, name), hashlib.sha256()
     if name not in files:
-        raise DataError("%s has no %s" % (folder, name), REMEDY)
+        raise DataError(f"{folder} has no {name}", REMEDY)
     try:
         with open_file(path, "rb") as file:
             for piece in pieces(file):
                 digest.update(piece)
                 beat()
     except OSError as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), NOT_SHARED) from error
+        raise DataError(f"{path} cannot be read ({error})", NOT_SHARED) from error
     if digest.hexdigest() != files[name]["sha256"]:
-        raise DataError("%s is damaged: its checksum differs" % path, REMEDY)
+        raise DataError(f"{path} is damaged: its checksum differs", REMEDY)
 
 
-def _load(folder: str, name: str, mapped: bool) -> Dict[str, torch.Tensor]:
+def _load(folder: str, name: str, mapped: bool) -> dict[str, torch.Tensor]:
     """The tensors of a file, in memory or mapped from it."""
     from safetensors import SafetensorError
     from safetensors.torch import load, load_file
@@ -77,16 +79,16 @@ def _load(folder: str, name: str, mapped: bool) -> Dict[str, torch.Tensor]:
         with open_file(path, "rb") as file:
             return load(file.read())
     except (OSError, SafetensorError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), REMEDY) from error
+        raise DataError(f"{path} cannot be read ({error})", REMEDY) from error
 
 
 def prepare(
-    plan: Dict[str, Any],
+    plan: dict[str, Any],
     job: Any,
     device: torch.device,
     workload: TrainWorkload,
     beat: Callable[[], None] = lambda: None,
-) -> Tuple[Optional[Checkpoint], Optional[Callable[[int], None]]]:
+) -> tuple[Checkpoint | None, Callable[[int], None] | None]:
     """Restore `workload` from the plan's checkpoint, if any; returns it, and a function that writes new ones, if
     due. Called by every rank; if it fails on one, it fails on all."""
     config, saved = plan["config"], None
@@ -110,7 +112,7 @@ def prepare(
 
 def _read_on_all(
     folder: str,
-    training: Dict[str, Any],
+    training: dict[str, Any],
     name: str,
     job: Any,
     device: torch.device,
@@ -129,7 +131,7 @@ def _read_on_all(
     for rank, (sha256, theirs) in enumerate(found):
         if sha256 != found[0][0]:
             raise UsageError(
-                "rank %d resumes from another checkpoint (%s) than rank 0 (%s)" % (rank, theirs, found[0][1]),
+                f"rank {rank} resumes from another checkpoint ({theirs}) than rank 0 ({found[0][1]})",
                 "give all nodes the same --resume folder",
             )
     assert saved is not None
@@ -138,19 +140,19 @@ def _read_on_all(
 
 def check_generators(device: torch.device, saved: Checkpoint, rank: int) -> None:
     """Raise DataError unless the states of a rank's random generators can be restored."""
-    where = "%s of %s" % (GENERATORS, saved.folder)
-    for name, kind in (("%d.cpu" % rank, "cpu"), ("%d.cuda" % rank, "cuda")):
+    where = f"{GENERATORS} of {saved.folder}"
+    for name, kind in ((f"{rank}.cpu", "cpu"), (f"{rank}.cuda", "cuda")):
         if name in saved.generators:
             try:
                 torch.Generator(device if kind == "cuda" else "cpu").set_state(saved.generators[name])
             except (RuntimeError, TypeError) as error:
-                raise DataError("%s has an unusable state %s: %s" % (where, name, error), REMEDY) from None
+                raise DataError(f"{where} has an unusable state {name}: {error}", REMEDY) from None
         elif kind == "cpu":
-            raise DataError("%s has no state %s" % (where, name), REMEDY)
+            raise DataError(f"{where} has no state {name}", REMEDY)
 
 
-def restore_generators(device: torch.device, states: Dict[str, torch.Tensor], rank: int) -> None:
+def restore_generators(device: torch.device, states: dict[str, torch.Tensor], rank: int) -> None:
     """Restore a rank's random generators from the states of all ranks in a checkpoint."""
-    torch.set_rng_state(states["%d.cpu" % rank])
-    if device.type == "cuda" and "%d.cuda" % rank in states:
-        torch.cuda.set_rng_state(states["%d.cuda" % rank], device)
+    torch.set_rng_state(states[f"{rank}.cpu"])
+    if device.type == "cuda" and f"{rank}.cuda" in states:
+        torch.cuda.set_rng_state(states[f"{rank}.cuda"], device)

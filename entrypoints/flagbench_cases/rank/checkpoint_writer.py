@@ -5,12 +5,14 @@ fails, leaves the previous checkpoint. All methods are called by every rank, and
 one.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import re
 import shutil
 import tempfile
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple
 
 import torch
 
@@ -31,7 +33,7 @@ class Files(NamedTuple):
     """Which files this rank uses: `own`, which it writes, None if its state is that of another rank; `restored`, from
     which it is restored; `split`, whether several ranks write one."""
 
-    own: Optional[str]
+    own: str | None
     restored: str
     split: bool
 
@@ -50,7 +52,7 @@ class CheckpointWriter:
     def __init__(
         self,
         folder: str,
-        identity: Dict[str, Any],
+        identity: dict[str, Any],
         run_id: str,
         job: Any,
         device: torch.device,
@@ -63,7 +65,7 @@ class CheckpointWriter:
         self.job = job
         self.device = device
         self.beat = beat
-        self.written: List[str] = []
+        self.written: list[str] = []
 
     def check_shared(self) -> None:
         """Raise UsageError if the ranks do not see the same folder, CaseError (14) if one cannot write there."""
@@ -77,7 +79,7 @@ class CheckpointWriter:
             raise
         self._discard(part)
 
-    def write(self, workload: TrainWorkload, step: int, layout: Optional[Dict[str, int]] = None) -> None:
+    def write(self, workload: TrainWorkload, step: int, layout: dict[str, int] | None = None) -> None:
         """Write a checkpoint after `step`; all ranks wait until it is complete. `layout` is that of a split model.
 
         Raises CaseError (14) on a rank that cannot write, and PeerError on the others.
@@ -85,10 +87,10 @@ class CheckpointWriter:
         tensors, facts = workload.state()
         own, _, split = files_of(workload, self.job)
         states = self.job.gather(generator_states(self.device))
-        what = "the checkpoint of step %d" % step
+        what = f"the checkpoint of step {step}"
         part = self._make_part(what)
         try:
-            files: Dict[str, Any] = {}
+            files: dict[str, Any] = {}
             for found in self._on_all(what, lambda: self._save(part, own, tensors)):
                 files.update(found)
             content = {
@@ -109,7 +111,7 @@ class CheckpointWriter:
             self._discard(part)
             raise
 
-    def _on_all(self, what: str, action: Callable[[], Any]) -> List[Any]:
+    def _on_all(self, what: str, action: Callable[[], Any]) -> list[Any]:
         """What `action` returns on every rank, if none fails."""
         result, error = None, None
         try:
@@ -123,7 +125,7 @@ class CheckpointWriter:
     def _not_written(self, what: str, error: OSError) -> CaseError:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return CaseError(
-            "%s could not be written to %s (%s)" % (what, self.folder, error.strerror or error),
+            f"{what} could not be written to {self.folder} ({error.strerror or error})",
             "free space there, or write checkpoints less often" if full else "set --out to a writable folder",
             ExitCode.NOT_STORED,
         )
@@ -134,7 +136,7 @@ class CheckpointWriter:
         """The name of a new temporary folder."""
         return str(self._on_all(what, self._new_part)[0])
 
-    def _new_part(self) -> Optional[str]:
+    def _new_part(self) -> str | None:
         if self.job.rank != 0:
             return None
         os.makedirs(self.folder, exist_ok=True)
@@ -168,27 +170,27 @@ class CheckpointWriter:
 
     def _not_shared(self) -> CaseError:
         return UsageError(
-            "all ranks write their parts of a checkpoint into one folder, but %s is not the same folder on all nodes"
-            % self.folder,
+            "all ranks write their parts of a checkpoint into one folder, "
+            f"but {self.folder} is not the same folder on all nodes",
             "set --out to a shared folder",
         )
 
     # -- files -----------------------------------------------------------------------------------------------
 
-    def _save(self, part: str, own: Optional[str], tensors: Dict[str, torch.Tensor]) -> Dict[str, Any]:
+    def _save(self, part: str, own: str | None, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
         """Write this rank's tensors, if they are its own; returns the file's entry by its name."""
         if own is None:
             return {}
         return {own: tensor_file.write(os.path.join(self.folder, part, own), tensors, self.beat)}
 
-    def _commit(self, part: str, content: Dict[str, Any], states: Any) -> None:
+    def _commit(self, part: str, content: dict[str, Any], states: Any) -> None:
         """On rank 0: complete the folder, give it its name, and remove the oldest one."""
         if self.job.rank != 0:
             return
         folder = os.path.join(self.folder, part)
         for name in content["files"]:
             os.stat(os.path.join(folder, name))  # written by another rank, perhaps on another node
-        named = {"%d.%s" % (rank, name): t for rank, each in enumerate(states) for name, t in each.items()}
+        named = {f"{rank}.{name}": t for rank, each in enumerate(states) for name, t in each.items()}
         files = dict(content["files"], **{GENERATORS: tensor_file.write(os.path.join(folder, GENERATORS), named)})
         with open(os.path.join(folder, FACTS), "xb") as file:
             file.write(checkpoint_facts.to_bytes(dict(content, files=files)))
@@ -196,7 +198,7 @@ class CheckpointWriter:
             os.fsync(file.fileno())
         sync(folder)
         os.chmod(folder, 0o755)
-        target = os.path.join(self.folder, "step-%08d" % content["step"])
+        target = os.path.join(self.folder, f"step-{content['step']:08d}")
         if os.path.isdir(target):  # the run resumed from an earlier checkpoint and reached this step again
             before = tempfile.mkdtemp(prefix=".step-", suffix=".part", dir=self.folder)
             os.rename(target, before)
@@ -210,7 +212,7 @@ class CheckpointWriter:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def generator_states(device: torch.device) -> Dict[str, torch.Tensor]:
+def generator_states(device: torch.device) -> dict[str, torch.Tensor]:
     """The states of this rank's random generators."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":

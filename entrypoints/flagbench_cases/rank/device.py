@@ -1,7 +1,9 @@
 """The device of a rank behind a small interface: the CPU, or any device available as torch.cuda."""
 
+from __future__ import annotations
+
 import resource
-from typing import Any, Dict, Optional
+from typing import Any
 
 import torch
 
@@ -22,14 +24,14 @@ class CpuDevice:
     def synchronize(self) -> None:
         """Nothing to wait for."""
 
-    def describe(self, index: int) -> Dict[str, Any]:
+    def describe(self, index: int) -> dict[str, Any]:
         """Name and memory (bytes) of the host."""
         return {"index": index, "name": system.processor_name(), "memory_bytes": system.memory_bytes()}
 
     def reset_peak(self) -> None:
         """Nothing: the kernel's peak of a process cannot be reset."""
 
-    def allocator_peak(self) -> Optional[int]:
+    def allocator_peak(self) -> int | None:
         """None: there is no device allocator."""
         return None
 
@@ -54,7 +56,7 @@ class CudaDevice:
         """Wait until the device has finished all queued work."""
         torch.cuda.synchronize(self.torch)
 
-    def describe(self, index: int) -> Dict[str, Any]:
+    def describe(self, index: int) -> dict[str, Any]:
         """Name and memory (bytes) as reported by the driver."""
         properties = torch.cuda.get_device_properties(self.torch)
         return {"index": index, "name": properties.name, "memory_bytes": properties.total_memory}
@@ -65,7 +67,7 @@ class CudaDevice:
         torch.cuda.reset_peak_memory_stats(self.torch)
         self._used = 0
 
-    def allocator_peak(self) -> Optional[int]:
+    def allocator_peak(self) -> int | None:
         """Peak sum of live tensors, bytes."""
         return int(torch.cuda.max_memory_allocated(self.torch))
 
@@ -80,6 +82,6 @@ class CudaDevice:
         return self._used
 
 
-def open_device(stack: Dict[str, Any], local_rank: int) -> Any:
+def open_device(stack: dict[str, Any], local_rank: int) -> Any:
     """The device of this rank."""
     return CpuDevice(local_rank) if stack["device"]["kind"] == "cpu" else CudaDevice(local_rank)

@@ -1,5 +1,7 @@
 """Validates the result of an evaluation and writes it to the spool."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 
@@ -20,7 +22,7 @@ def report(spool: RankSpool, evaluation: Evaluation, seconds: float, **where: An
     for name, value in found.items():
         if not math.isfinite(value):
             raise CaseError(
-                "the %s of the evaluation after step %d is %s" % (name, where["steps"], value),
+                f"the {name} of the evaluation after step {where['steps']} is {value}",
                 "see the preceding losses in the record; a smaller --set learning_rate may help",
                 ExitCode.INVALID,
             )

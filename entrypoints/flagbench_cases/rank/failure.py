@@ -1,8 +1,10 @@
 """Why a rank failed, by its exception and by the words of torch and drivers: out of memory, a lost peer, others."""
 
+from __future__ import annotations
+
 import os
 import re
-from typing import Any, Dict
+from typing import Any
 
 from flagbench_cases.shared.errors import CaseError, PeerError, shared_memory_error, system_error
 from flagbench_core.exit_codes import ExitCode
@@ -18,7 +20,7 @@ OUT_OF_MEMORY = re.compile(
 )
 
 
-def classify(error: BaseException) -> Dict[str, Any]:
+def classify(error: BaseException) -> dict[str, Any]:
     """A failure as facts: exit code, message, remedy, and whether it is secondary to the failure of another rank."""
     text = str(error).strip()
     first = text.split("\n")[0] if text else type(error).__name__
@@ -33,8 +35,8 @@ def classify(error: BaseException) -> Dict[str, Any]:
     if known is not None:
         return {"code": int(known.code), "message": known.message, "remedy": known.remedy, "secondary": False}
     secondary = isinstance(error, RuntimeError) and PEER_LOST.search(text) is not None
-    message = "%s: %s" % (type(error).__name__, first)
+    message = f"{type(error).__name__}: {first}"
     if secondary:
-        message = "the connection to another rank broke: %s" % first
+        message = f"the connection to another rank broke: {first}"
     remedy = "see the log above for the traceback of the rank that failed first"
     return {"code": int(ExitCode.RANK_FAILED), "message": message, "remedy": remedy, "secondary": secondary}

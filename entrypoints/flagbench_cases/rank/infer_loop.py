@@ -7,7 +7,9 @@ and p_val_whole and p_val_core for a pass over data with known answers. The publ
 by rank 0's host clock and with batches counted as full, are p_infer_core_host and p_val_core_host.
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Sequence
 
 from flagbench_cases.contract import INFER, InferWorkload
 from flagbench_cases.rank.evaluation import report
@@ -24,14 +26,14 @@ class InferPlan(NamedTuple):
     steps after the warm-up, starting over if the pass is shorter."""
 
     warmup_steps: int
-    window_steps: Optional[int]
+    window_steps: int | None
 
     def passes(self, workload: InferWorkload) -> Sequence[str]:
         """The passes of this run, in order. Raises DataError for an empty pass."""
         names = workload.passes() if self.window_steps is None else (INFER,)
         for name in names:
             if workload.steps(name) < 1:
-                raise DataError("the pass %s has no batches on this rank" % name, "use more data")
+                raise DataError(f"the pass {name} has no batches on this rank", "use more data")
         return names
 
     def steps(self, workload: InferWorkload, name: str) -> int:
@@ -58,9 +60,9 @@ class InferLoop:
         self.device = device
         self.timer = StepTimer(workload, workload.infer, spool, device, probe, counts, workload.after_step)
 
-    def run(self) -> Dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Run every pass. Returns the duration of each, seconds."""
-        seconds: Dict[str, Any] = {}
+        seconds: dict[str, Any] = {}
         for name in self.plan.passes(self.workload):
             first = self.timer.count
             self.spool.fact("pass_begun", name=name, first_step=first)
@@ -96,7 +98,7 @@ class InferLoop:
                     seconds = now() - start
                     break
             if self.timer.count == before:
-                raise DataError("the pass %s has no batches" % name, "use more data")
+                raise DataError(f"the pass {name} has no batches", "use more data")
         self.timer.drain(everything=True)
         self._check_late_losses()
         return seconds
@@ -105,10 +107,10 @@ class InferLoop:
         if self.timer.not_finite is not None:
             self._not_finite(*self.timer.not_finite)
 
-    def _not_finite(self, step: int, loss: Optional[float]) -> None:
+    def _not_finite(self, step: int, loss: float | None) -> None:
         self.timer.drain()
         raise CaseError(
-            "the loss of step %d is %s" % (step, loss),
+            f"the loss of step {step} is {loss}",
             "another --precision may help; without --weights the model has random weights",
             ExitCode.INVALID,
         )

@@ -1,6 +1,8 @@
 """The health of the devices of a node after each lap of a soak, read by the first rank of the node."""
 
-from typing import Any, Dict, List, Optional, Sequence
+from __future__ import annotations
+
+from typing import Any, Sequence
 
 from flagbench_core.health.change import health_change
 from flagbench_core.health.judge import HealthFinding, HealthOutcome, judge_health
@@ -34,10 +36,10 @@ class LapHealth:
         self._kernel_log = kernel_log
         self._last_line = self._log().last
         self._first_reading = start_reading(monitor, uuids, seconds)
-        self._before: Optional[Sequence[DeviceHealth]] = None
+        self._before: Sequence[DeviceHealth] | None = None
         self._is_stalled = False
 
-    def read(self) -> Optional[Dict[str, Any]]:
+    def read(self) -> dict[str, Any] | None:
         """`findings`, each with the `index` of its device, and `counters`: by device, which rose by how much.
 
         None after a reading that did not end in time, which another one would not do either.
@@ -55,12 +57,12 @@ class LapHealth:
             "counters": [{name: rise for name, rise in rises.items() if rise} for rises in counters],
         }
 
-    def _log(self, after: Optional[int] = None) -> XidLog:
+    def _log(self, after: int | None = None) -> XidLog:
         """NVIDIA's lines of the kernel log after one."""
         return read_xids(after, self._kernel_log) if self._monitor == NVIDIA else XidLog()
 
 
-def _values(finding: HealthFinding) -> Dict[str, Any]:
+def _values(finding: HealthFinding) -> dict[str, Any]:
     return {
         "index": finding.index,
         "kind": finding.kind,
@@ -69,7 +71,7 @@ def _values(finding: HealthFinding) -> Dict[str, Any]:
     }
 
 
-def of_all_ranks(readings: Sequence[Optional[Dict[str, Any]]]) -> Dict[str, Any]:
+def of_all_ranks(readings: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
     """The readings of nodes put together: by rank that read, None of the others.
 
     Returns `health`, the findings with their `rank`, None where no rank read, and `counters`: by the name of each
@@ -77,8 +79,8 @@ def of_all_ranks(readings: Sequence[Optional[Dict[str, Any]]]) -> Dict[str, Any]
     """
     if not any(readings):
         return {"health": None, "counters": {}}
-    findings: List[Dict[str, Any]] = []
-    counters: Dict[str, List[int]] = {}
+    findings: list[dict[str, Any]] = []
+    counters: dict[str, list[int]] = {}
     for first_rank, reading in enumerate(readings):
         if reading is None:
             continue

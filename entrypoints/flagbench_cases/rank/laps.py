@@ -1,6 +1,8 @@
 """A soak: a device is measured in laps, and after each lap fixed operations are compared bit by bit."""
 
-from typing import Any, Dict, List, Optional
+from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -29,9 +31,9 @@ class LapLoop(MeasureLoop):
         spool: RankSpool,
         repeater: Repeater,
         laps: int,
-        first_results: Dict[str, str],
+        first_results: dict[str, str],
         alike: Any,
-        health: Optional[LapHealth] = None,
+        health: LapHealth | None = None,
     ) -> None:
         """`first_results`: those of the workload before the laps. `alike`: equal for devices of one model with one
         driver, which compute the same bits. `health`: of the first rank of a node, that of its devices."""
@@ -45,10 +47,10 @@ class LapLoop(MeasureLoop):
         self.health = health
         self.lap = 1
         self.repeated = [each for each in self.measurements if len(each.candidates) == 1]
-        self._rates: Dict[str, float] = {}
-        self._collectives: List[str] = []
+        self._rates: dict[str, float] = {}
+        self._collectives: list[str] = []
 
-    def run(self) -> Dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Measure until the last lap, or until a device is faulty. Returns the duration, seconds."""
         self.spool.phase("measure", self.laps, of_steps=False)
         start = now()
@@ -78,7 +80,7 @@ class LapLoop(MeasureLoop):
         faults = [finding for finding in health["health"] or () if ends_soak(finding["outcome"])]
         return not other_bits and not faults
 
-    def _other_bits(self, ranks: List[Any]) -> List[Dict[str, Any]]:
+    def _other_bits(self, ranks: list[Any]) -> list[dict[str, Any]]:
         """Each fixed operation and rank whose bits are not those of before the laps, or of the devices alike."""
         results = {}
         for rank, (_, last, first, alike, _) in enumerate(ranks):
@@ -89,7 +91,7 @@ class LapLoop(MeasureLoop):
                 wrong.append({"name": result["name"], "rank": rank})
         return wrong
 
-    def _rates_of_devices(self, ranks: List[Dict[str, float]]) -> Dict[str, List[float]]:
+    def _rates_of_devices(self, ranks: list[dict[str, float]]) -> dict[str, list[float]]:
         """The rates of this lap by measurement: those of all ranks; of a collective that of the slowest alone.
 
         Empty for more ranks than a record lists."""
@@ -110,7 +112,7 @@ class LapLoop(MeasureLoop):
         """Progress is the laps that are done."""
         self.spool.beat()
 
-    def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any], keep: int) -> None:
+    def _write(self, name: str, times: list[Times], operations: int, measured: dict[str, Any], keep: int) -> None:
         """Keep the median rate of what every lap measures, over all repeats; write the last ones of lap 1."""
         if self.lap == 1:
             super()._write(name, times, operations, measured, keep)

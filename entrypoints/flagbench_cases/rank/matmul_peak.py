@@ -1,7 +1,9 @@
 """The highest matrix-product rate of the device in the run's precision, to complement the datasheet peak: the short
 form of what the case `roofs` measures."""
 
-from typing import Any, Dict
+from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -13,7 +15,7 @@ SECONDS = {"cpu": 0.5, "cuda": 2.0}
 """At most. Steady repeats of a processor take 0.4 s, and runs that share its cores wait for one another."""
 
 
-def measure(device: Any, precision: str) -> Dict[str, Any]:
+def measure(device: Any, precision: str) -> dict[str, Any]:
     """FLOP/s of the fastest repeat of an N x N x N product, whether its repeats were steady, and their spread."""
     size, limit = _size(device.kind, torch.get_num_threads()), SECONDS[device.kind]
     repeater = Repeater(device)

@@ -1,6 +1,8 @@
 """The loop of a case that measures. It runs a MeasureWorkload; each repeat of an operation is a step in the spool."""
 
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import torch
 
@@ -51,7 +53,7 @@ class MeasureLoop:
         self.spool = spool
         self.repeater = repeater
         self.steps = 0
-        self.heated: Optional[float] = None
+        self.heated: float | None = None
         """Seconds of products that heated the device; None before."""
 
     @property
@@ -59,7 +61,7 @@ class MeasureLoop:
         """The maximum number of steps."""
         return len(self.measurements) * max(self.plan.repeats, FULL_REPEATS, MAMF_REPEATS)
 
-    def run(self) -> Dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Measure everything. Returns the duration, seconds."""
         self.spool.phase("measure", self.capacity, of_steps=False)
         start = now()
@@ -90,7 +92,7 @@ class MeasureLoop:
         """Write how many of the measurements are done."""
         self.spool.progress(done * self.capacity // count, self.capacity)
 
-    def _measure(self, each: Measurement, seconds: float) -> Tuple[Optional[str], float]:
+    def _measure(self, each: Measurement, seconds: float) -> tuple[str | None, float]:
         """Measure one operation in about so many seconds.
 
         Returns why it could not be measured, if it could not, and the seconds that it took beside its own.
@@ -123,7 +125,7 @@ class MeasureLoop:
 
     def _measure_isolated(
         self, name: str, ready: Ready, operation: Isolated, seconds: float
-    ) -> Tuple[Optional[str], float]:
+    ) -> tuple[str | None, float]:
         """Measure an isolated operation in its share of seconds, on a heated device if the plan says so.
 
         Returns what `_measure` does.
@@ -146,13 +148,13 @@ class MeasureLoop:
         self._write(name, times, 1, measured, MAMF_REPEATS)
         return None, beside
 
-    def _finalists(self, each: Measurement, seconds: float) -> Tuple[List[Ready], int, Optional[str]]:
+    def _finalists(self, each: Measurement, seconds: float) -> tuple[list[Ready], int, str | None]:
         """The first candidate and the fastest other one, how many were tried, and why the last one that failed did.
 
         A device that was idle is fast for a moment, until its power is limited: the two are measured to the end.
         """
-        first: Optional[Ready] = None
-        other: Optional[Ready] = None
+        first: Ready | None = None
+        other: Ready | None = None
         start, tried, reason = now(), 0, None
         for operation in each.candidates:
             if tried and not all(self.repeater.all_gather(now() - start < seconds * SEARCH_SHARE)):
@@ -168,7 +170,7 @@ class MeasureLoop:
                 other = ready
         return [one for one in (first, other) if one is not None], tried, reason
 
-    def _prepare(self, operation: Operation, seconds: float) -> Tuple[Optional[Ready], Optional[str]]:
+    def _prepare(self, operation: Operation, seconds: float) -> tuple[Ready | None, str | None]:
         """An operation that can be repeated on all ranks within so many seconds, or why it cannot."""
         if operation.probe is not None:
             small, why = self._prepare(operation.probe, seconds)
@@ -188,7 +190,7 @@ class MeasureLoop:
             return None, TOO_LONG % first
         return Ready(operation, start, self.repeater.pace(start)), None
 
-    def _attempt(self, run: Callable[[], Any]) -> Tuple[Any, Optional[str]]:
+    def _attempt(self, run: Callable[[], Any]) -> tuple[Any, str | None]:
         """What a function returns on this rank, if it raised an error on none; else None and the first error."""
         found, why = None, None
         try:
@@ -198,7 +200,7 @@ class MeasureLoop:
         whys = [each for each in self.repeater.all_gather(why) if each]
         return (None, whys[0]) if whys else (found, None)
 
-    def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any], keep: int) -> None:
+    def _write(self, name: str, times: list[Times], operations: int, measured: dict[str, Any], keep: int) -> None:
         """Write the last `keep` repeats as steps, and which operation they are of."""
         times = times[-keep:]
         written = total = 0.0
@@ -218,7 +220,7 @@ class MeasureLoop:
 class RoofsLoop(MeasureLoop):
     """Measures some of the roofs before the steps of another case, among which the repeats are not counted."""
 
-    def _write(self, name: str, times: List[Times], operations: int, measured: Dict[str, Any], keep: int) -> None:
+    def _write(self, name: str, times: list[Times], operations: int, measured: dict[str, Any], keep: int) -> None:
         """Write the last `keep` repeats as one fact."""
         self.spool.fact("roof", name=name, operations=operations, times=times[-keep:], measured=measured)
 

@@ -9,7 +9,9 @@ In a pipeline of stages, a rank also waits for other stages between the passes o
 marked too.
 """
 
-from typing import Any, List, Optional, Tuple
+from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -23,14 +25,14 @@ class CollectiveProbe:
 
     def __init__(self, clock: Any) -> None:
         self._clock = clock
-        self.first: Optional[Any] = None
-        self.last: Optional[Any] = None
-        self.done: Optional[Any] = None
-        self._passes: List[Any] = []
-        self._micro_batches: List[Any] = []
-        self._syncs: List[Any] = []
+        self.first: Any | None = None
+        self.last: Any | None = None
+        self.done: Any | None = None
+        self._passes: list[Any] = []
+        self._micro_batches: list[Any] = []
+        self._syncs: list[Any] = []
 
-    def attach(self, parameters: List[torch.nn.Parameter]) -> None:
+    def attach(self, parameters: list[torch.nn.Parameter]) -> None:
         """Hook a module's parameters, given in the order of its forward pass: gradients arrive in reverse order."""
         parameters[-1].register_hook(self._first_gradient)
         parameters[0].register_hook(self._last_gradient)
@@ -62,7 +64,7 @@ class CollectiveProbe:
         self.first = self.last = self.done = None
         return None if None in marks else marks
 
-    def take_syncs(self) -> List[Any]:
+    def take_syncs(self) -> list[Any]:
         """Return and reset the marks of the last step's waits for buffers: start and end in turn."""
         syncs, self._syncs = self._syncs, []
         return syncs
@@ -75,7 +77,7 @@ class CollectiveProbe:
         """Mark the end of the pass."""
         self._passes.append(self._clock.mark())
 
-    def take_passes(self) -> List[Any]:
+    def take_passes(self) -> list[Any]:
         """Return and reset the marks of the last step's passes: start and end in turn. Empty if none were marked."""
         passes, self._passes = self._passes, []
         return passes
@@ -84,16 +86,16 @@ class CollectiveProbe:
         """Mark the start of a micro-batch, or the end of the last one of a step."""
         self._micro_batches.append(self._clock.mark())
 
-    def take_micro_batches(self) -> List[Any]:
+    def take_micro_batches(self) -> list[Any]:
         """Return and reset the marks of the last step's micro-batches. Empty if none were marked."""
         marks, self._micro_batches = self._micro_batches, []
         return marks
 
-    def pass_seconds(self, passes: List[Any]) -> Tuple[float, float]:
+    def pass_seconds(self, passes: list[Any]) -> tuple[float, float]:
         """The sum of the passes' durations, and the time from the first start to the last end, seconds. The marks
         must have been reached."""
         return self.total_seconds(passes), self._clock.seconds(passes[0], passes[-1])
 
-    def total_seconds(self, marks: List[Any]) -> float:
+    def total_seconds(self, marks: list[Any]) -> float:
         """The sum of the times between each start and its end, seconds. The marks must have been reached."""
         return sum(self._clock.seconds(start, end) for start, end in zip(marks[::2], marks[1::2]))

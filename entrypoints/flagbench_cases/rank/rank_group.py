@@ -1,9 +1,11 @@
 """Communication among the ranks of a job, apart from that of the workload."""
 
+from __future__ import annotations
+
 import os
 import re
 from datetime import timedelta
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,11 +32,11 @@ class Job:
                 dist.new_group(backend="gloo", timeout=self.limit) if device.backend != "gloo" else dist.group.WORLD
             )
 
-    def all_gather(self, value: Any) -> List[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order, on every rank."""
         if self.world == 1:
             return [value]
-        values: List[Any] = [None] * self.world
+        values: list[Any] = [None] * self.world
         dist.all_gather_object(values, value, group=self.control)
         return values
 
@@ -46,7 +48,7 @@ class Job:
         dist.gather_object(value, values, dst=0, group=self.control)
         return values
 
-    def all_succeed(self, value: Any, error: Optional[CaseError]) -> List[Any]:
+    def all_succeed(self, value: Any, error: CaseError | None) -> list[Any]:
         """Every rank's value, in rank order, if no rank has an error. Otherwise a rank raises its own, and the ranks
         without one raise PeerError."""
         found = self.all_gather((value, error is not None))
@@ -74,7 +76,7 @@ def keep_nccl_log(spool: RankSpool) -> None:
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=file)
 
 
-def nccl_networks(spool: RankSpool) -> List[str]:
+def nccl_networks(spool: RankSpool) -> list[str]:
     """The networks that NCCL chose on this rank by its log, each once; none without a log."""
     try:
         with open(path_of(spool.folder, spool.rank, "nccl"), encoding="utf-8", errors="replace") as file:
@@ -83,7 +85,7 @@ def nccl_networks(spool: RankSpool) -> List[str]:
         return []
 
 
-def check_same_configuration(job: Job, plan: Dict[str, Any]) -> None:
+def check_same_configuration(job: Job, plan: dict[str, Any]) -> None:
     """Raise UsageError on every rank if a node's arguments or software differ from those of node 0."""
     mine = {"configuration": plan["config_digest"], "stack": plan["stack"]["name"], "torch": str(torch.__version__)}
     all_ranks = job.all_gather(mine)
@@ -92,12 +94,12 @@ def check_same_configuration(job: Job, plan: Dict[str, Any]) -> None:
             first = all_ranks[0][what]
             if value != first:
                 raise UsageError(
-                    "rank %d has the %s %s, but rank 0 has %s" % (rank, what, value, first),
+                    f"rank {rank} has the {what} {value}, but rank 0 has {first}",
                     "start every node with the same arguments and the same image",
                 )
 
 
-def collect_spools(job: Job, plan: Dict[str, Any], spool: RankSpool) -> None:
+def collect_spools(job: Job, plan: dict[str, Any], spool: RankSpool) -> None:
     """Send the spools of other nodes to node 0, where the record is assembled."""
     theirs = job.gather(spool.files() if plan["node_rank"] > 0 else None)
     for rank, files in enumerate(theirs or []):

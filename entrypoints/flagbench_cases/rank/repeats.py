@@ -1,8 +1,10 @@
 """Repeats an operation until its time is steady. A repeat is several operations, so that its time is long enough for
 the clock; it is timed by marks on the device's timeline."""
 
+from __future__ import annotations
+
 from collections import deque
-from typing import Any, Callable, Deque, List, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from flagbench_cases.contract import Isolated
 from flagbench_cases.rank.stopwatch import now
@@ -28,7 +30,7 @@ class Times(NamedTuple):
     after: float
 
 
-def only_rank(value: Any) -> List[Any]:
+def only_rank(value: Any) -> list[Any]:
     """The values of all ranks, where there is one."""
     return [value]
 
@@ -37,7 +39,7 @@ class Repeater:
     """Repeats operations on the device of a rank."""
 
     def __init__(
-        self, device: Any, all_gather: Callable[[Any], List[Any]] = only_rank, beat: Callable[[], None] = lambda: None
+        self, device: Any, all_gather: Callable[[Any], list[Any]] = only_rank, beat: Callable[[], None] = lambda: None
     ) -> None:
         """`all_gather`: every rank's value, by which all ranks decide the same; `beat` reports progress."""
         self.device = device
@@ -67,7 +69,7 @@ class Repeater:
         keep: int = REPEATS,
         warmup: int = 0,
         whole: bool = False,
-    ) -> List[Times]:
+    ) -> list[Times]:
         """The last repeats, at most `keep`, once they are steady on all ranks or the limit of seconds is over.
 
         `seconds`: what one operation takes, the same on all ranks, as all of them make as many repeats. `warmup`:
@@ -75,7 +77,7 @@ class Repeater:
         steady ones.
         """
         operations = self.operations(seconds)
-        kept: Deque[Times] = deque(maxlen=None if whole else keep)
+        kept: deque[Times] = deque(maxlen=None if whole else keep)
         count = self._repeats_of_round(seconds, keep)
         made, end = 0, now() + limit
         while True:
@@ -86,15 +88,15 @@ class Repeater:
             if all(self.all_gather(steady or now() >= end)):
                 return list(kept)
 
-    def all_of(self, operation: Callable[[], Any], operations: int, count: int) -> List[Times]:
+    def all_of(self, operation: Callable[[], Any], operations: int, count: int) -> list[Times]:
         """So many repeats, after one that warms up."""
-        found: List[Times] = []
+        found: list[Times] = []
         for _ in range(count + 1):
             found += self._timed(operation, operations, 1)
             self.beat()
         return found[1:]
 
-    def isolated(self, operation: Isolated, warmup: int, count: int, least: float = 0.0) -> List[Times]:
+    def isolated(self, operation: Isolated, warmup: int, count: int, least: float = 0.0) -> list[Times]:
         """So many repeats of one operation each, after others that warm up, and more until `least` seconds passed."""
         begun = now()
         found = self._timed(operation.run, 1, warmup + count, operation.clear)[warmup:]
@@ -120,7 +122,7 @@ class Repeater:
 
     def _timed(
         self, operation: Callable[[], Any], operations: int, count: int, before: Callable[[], Any] = lambda: None
-    ) -> List[Times]:
+    ) -> list[Times]:
         """Time repeats that follow one another without a wait; the wait for the device is after the last one.
 
         `before` runs before each repeat and is not timed.

@@ -1,10 +1,12 @@
 """Runs one rank: builds the workload, runs the loop, and writes facts to the spool."""
 
+from __future__ import annotations
+
 import functools
 import gc
 import importlib
 import os
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable
 
 import torch
 
@@ -43,10 +45,10 @@ from flagbench_core.evidence.roofs import REPEATS, short_roofs
 class RankRun:
     """Executes the plan written by the node's parent process, on one rank."""
 
-    def __init__(self, plan: Dict[str, Any], spool: RankSpool, started: float) -> None:
+    def __init__(self, plan: dict[str, Any], spool: RankSpool, started: float) -> None:
         """`started`: when this process started, by the stopwatch. Raises UsageError if the nodes' settings differ."""
         self.plan = plan
-        self.config: Dict[str, Any] = plan["config"]
+        self.config: dict[str, Any] = plan["config"]
         self.spool = spool
         self.started = started
         self.local_rank = int(os.environ["LOCAL_RANK"])
@@ -114,13 +116,13 @@ class RankRun:
             spool.fact("workload", **workload.describe())
         return workload
 
-    def _build(self, config: Dict[str, Any], *given: Any) -> Any:
+    def _build(self, config: dict[str, Any], *given: Any) -> Any:
         """The workload of a configuration's case; `given`: its data, weights and groups."""
-        module = importlib.import_module("flagbench_cases.cases.%s.workload" % package_of(config["case"]))
+        module = importlib.import_module(f"flagbench_cases.cases.{package_of(config['case'])}.workload")
         own = (self.device, self.job.rank, self.layout, self.local_rank, self.probe, self.spool)
         return module.build(Context(config, *own, *given))
 
-    def _measure_roofs(self, config: Dict[str, Any]) -> None:
+    def _measure_roofs(self, config: dict[str, Any]) -> None:
         """Measure what the device reaches while nothing else is on it. Neither random numbers nor times of the run
         change by it."""
         begun = now()
@@ -137,11 +139,11 @@ class RankRun:
         saved, save = checkpoint.prepare(self.plan, self.job, device.torch, workload, self.spool.beat)
         plan = plan_of(self.config, self.layout.dp, saved.step if saved else 0)
         capacity = plan.capacity(workload.steps_per_epoch())
-        resume: Optional[Callable[[], None]] = None
+        resume: Callable[[], None] | None = None
         if saved is not None:
             if capacity < 1:
                 raise UsageError(
-                    "the checkpoint is from the last step, %d: there is nothing left to train" % saved.step,
+                    f"the checkpoint is from the last step, {saved.step}: there is nothing left to train",
                     "resume from an earlier checkpoint, or start a new run",
                 )
             resume = functools.partial(checkpoint.restore_generators, device.torch, saved.generators, rank)
@@ -192,12 +194,12 @@ class RankRun:
         after = loop.last_results if isinstance(loop, LapLoop) else workload.results()
         self.spool.fact("results", first=cold, second=after)
 
-    def _alike(self) -> Tuple[str, Optional[str]]:
+    def _alike(self) -> tuple[str, str | None]:
         """What devices that compute the same bits have in common: their model and their driver."""
         monitored = read_start(self.plan["telemetry"]) or {}
         return self.device.describe(self.local_rank)["name"], monitored.get("driver_version")
 
-    def _lap_health(self) -> Optional[LapHealth]:
+    def _lap_health(self) -> LapHealth | None:
         """What reads the health of this node's devices, on its first rank; None where the monitor names none."""
         monitored = read_start(self.plan["telemetry"]) or {}
         uuids = [uuid_of(monitored, index).get("uuid") for index in range(self.config["gpus"])]
@@ -217,7 +219,7 @@ class RankRun:
         self.device.reset_peak()  # weights that are drawn can take more than the run does
         return now() - self.started
 
-    def _end(self, workload: Any, timing: Dict[str, Any], init: float, excluded: float = 0.0) -> None:
+    def _end(self, workload: Any, timing: dict[str, Any], init: float, excluded: float = 0.0) -> None:
         """Write timing, memory and, of a workload with a model, the parameters' checksum.
 
         `excluded`: seconds to subtract from e2e.
@@ -231,7 +233,7 @@ class RankRun:
         self.spool.fact("memory", **memory)
 
 
-def uuid_of(monitored: Dict[str, Any], index: int) -> Dict[str, str]:
+def uuid_of(monitored: dict[str, Any], index: int) -> dict[str, str]:
     """`uuid` of a device of this node, by the start line of the monitor; empty if it does not say."""
     devices = monitored.get("devices", [])
     found = next((device.get("uuid") for device in devices if device.get("index") == index), None)
@@ -243,7 +245,7 @@ def parameter_sum(module: torch.nn.Module) -> float:
     return float(sum(p.detach().double().sum() for p in module.parameters()))
 
 
-def plan_of(config: Dict[str, Any], replicas: int, first_step: int) -> Plan:
+def plan_of(config: dict[str, Any], replicas: int, first_step: int) -> Plan:
     """How long to train and when to evaluate. Samples over all devices are converted to steps."""
     train = config["train"]
     every, most = train.get("evaluate_every_samples"), train.get("max_samples")

@@ -1,8 +1,10 @@
 """Versions and settings of the framework, read from torch."""
 
+from __future__ import annotations
+
 import os
 import platform
-from typing import Any, Dict
+from typing import Any
 
 import torch
 
@@ -10,7 +12,7 @@ from flagbench_cases.shared import system
 from flagbench_core import environment
 
 
-def software(kind: str, precision: str) -> Dict[str, Any]:
+def software(kind: str, precision: str) -> dict[str, Any]:
     """Framework and library versions, and settings of torch, for the record."""
     cuda = kind == "cuda"
     nccl = torch.cuda.nccl.version() if cuda and hasattr(torch.cuda, "nccl") else None

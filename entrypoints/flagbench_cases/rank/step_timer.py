@@ -1,8 +1,10 @@
 """Times one step for both loops: host times, device times and work, written to the spool."""
 
+from __future__ import annotations
+
 import math
 from collections import deque
-from typing import Any, Callable, Deque, List, Optional, Tuple, Union
+from typing import Any, Callable
 
 import torch
 
@@ -28,7 +30,7 @@ class StepTimer:
     def __init__(
         self,
         workload: Workload,
-        run: Callable[[Any], Union[float, torch.Tensor, None]],
+        run: Callable[[Any], float | torch.Tensor | None],
         spool: RankSpool,
         device: Any,
         probe: CollectiveProbe,
@@ -47,16 +49,16 @@ class StepTimer:
         self.counts = counts
         self.count = 0
         self._drained = now()
-        self._ended: Optional[float] = None  # end of the last step; None while something other than a step runs
-        self._window: Optional[str] = None  # the phase whose window the steps are of; None during the warm-up
-        self._stretch: Optional[Tuple[int, Any]] = None  # the first of consecutive steps of the window, and its mark
-        self._pending: Deque[Tuple[int, Any, Any, Any, List[Any], List[Any], List[Any], Optional[torch.Tensor]]] = (
+        self._ended: float | None = None  # end of the last step; None while something other than a step runs
+        self._window: str | None = None  # the phase whose window the steps are of; None during the warm-up
+        self._stretch: tuple[int, Any] | None = None  # the first of consecutive steps of the window, and its mark
+        self._pending: deque[tuple[int, Any, Any, Any, list[Any], list[Any], list[Any], torch.Tensor | None]] = (
             deque()
         )
         # The first step whose loss, read after the step, is not finite.
-        self.not_finite: Optional[Tuple[int, float]] = None
+        self.not_finite: tuple[int, float] | None = None
 
-    def step(self, batch: Any, mark: float) -> Tuple[Optional[float], float]:
+    def step(self, batch: Any, mark: float) -> tuple[float | None, float]:
         """Run one step on a batch requested at time `mark`. Returns the loss, if this rank has it already, and the
         time at which the step's bookkeeping ended. A loss on the device is read by `drain`."""
         ready = now()
@@ -91,7 +93,7 @@ class StepTimer:
             self.spool.update(self.count - 1, after=at - self._ended)
         return at
 
-    def enter(self, window: Optional[str]) -> None:
+    def enter(self, window: str | None) -> None:
         """The next step is of the window of that phase, or (None) of the warm-up."""
         self._window = window
         self._stretch = None
@@ -144,10 +146,10 @@ class StepTimer:
                     self.not_finite = (index, loss)
 
 
-def _number(loss: Optional[float]) -> float:
+def _number(loss: float | None) -> float:
     return NAN if loss is None else loss
 
 
-def is_finite(loss: Optional[float]) -> bool:
+def is_finite(loss: float | None) -> bool:
     """Whether a loss is finite; True for None."""
     return loss is None or math.isfinite(loss)

@@ -1,7 +1,9 @@
 """The two clocks of a step: host time, and marks on the device's timeline. Neither synchronises."""
 
+from __future__ import annotations
+
 import time
-from typing import Any, List
+from typing import Any
 
 import torch
 
@@ -27,7 +29,7 @@ class HostClock:
         """Device seconds between two reached marks."""
         return end - start
 
-    def release(self, marks: List[Any]) -> None:
+    def release(self, marks: list[Any]) -> None:
         """Return marks for reuse."""
 
     def copy(self, value: torch.Tensor) -> torch.Tensor:
@@ -42,7 +44,7 @@ class CudaClock:
     """Number of steps after which marks are queried; a query is a driver call."""
 
     def __init__(self) -> None:
-        self._pool: List[Any] = []
+        self._pool: list[Any] = []
 
     def mark(self) -> Any:
         """Record an event on the current stream."""
@@ -58,7 +60,7 @@ class CudaClock:
         """Device seconds between two reached events."""
         return float(start.elapsed_time(end)) / 1e3
 
-    def release(self, marks: List[Any]) -> None:
+    def release(self, marks: list[Any]) -> None:
         """Return events for reuse."""
         self._pool.extend(marks)
 

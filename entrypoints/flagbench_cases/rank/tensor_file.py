@@ -4,11 +4,13 @@ The library's own functions need all tensors of a file on the host at once: for 
 20 GB, on all ranks of a node at the same time.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import struct
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 import torch
 
@@ -28,7 +30,7 @@ FLUSHED = 2**30
 """Bytes after which a file is flushed to disk, so that no flush takes longer than a run may be silent."""
 
 
-def write(path: str, tensors: Dict[str, torch.Tensor], beat: Callable[[], None] = lambda: None) -> Dict[str, Any]:
+def write(path: str, tensors: dict[str, torch.Tensor], beat: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Write a new file and flush it to disk; returns its size and checksum. Raises OSError.
 
     `beat` is called before each tensor.
@@ -56,7 +58,7 @@ def write(path: str, tensors: Dict[str, torch.Tensor], beat: Callable[[], None] 
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def _pieces(words: bytes, names: Any, tensors: Dict[str, torch.Tensor], beat: Callable[[], None]) -> Any:
+def _pieces(words: bytes, names: Any, tensors: dict[str, torch.Tensor], beat: Callable[[], None]) -> Any:
     yield struct.pack("<Q", len(words)) + words
     for name in names:
         beat()

@@ -13,7 +13,9 @@ The device is synchronised only at phase boundaries (init end, train start, eval
 where the publisher synchronises, in `step` and `after_step`.
 """
 
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple
 
 from flagbench_cases.contract import Evaluation, TrainWorkload
 from flagbench_cases.rank.evaluation import report
@@ -39,14 +41,14 @@ class Plan(NamedTuple):
 
     max_epochs: int
     warmup_steps: int
-    window_steps: Optional[int]
-    target_acc: Optional[float]
+    window_steps: int | None
+    target_acc: float | None
     initial_evaluation: bool
-    evaluate_every: Optional[int] = None
-    max_steps: Optional[int] = None
-    evaluate_from: Optional[int] = None
+    evaluate_every: int | None = None
+    max_steps: int | None = None
+    evaluate_from: int | None = None
     first_step: int = 0
-    checkpoint_every: Optional[int] = None
+    checkpoint_every: int | None = None
 
     def last_step(self, steps_per_epoch: int) -> int:
         """The last step, counted from the start of the published run."""
@@ -70,8 +72,8 @@ class TrainLoop:
         spool: RankSpool,
         device: Any,
         probe: CollectiveProbe,
-        checkpoint: Optional[Callable[[int], None]] = None,
-        resume: Optional[Callable[[], None]] = None,
+        checkpoint: Callable[[int], None] | None = None,
+        resume: Callable[[], None] | None = None,
         counts: bool = True,
     ) -> None:
         """`checkpoint` writes a checkpoint after the given step, `resume` restores the generators of a resumed run,
@@ -88,7 +90,7 @@ class TrainLoop:
         self.eval_seconds = 0.0
         self.checkpoint_seconds = 0.0
         self.per_epoch = 0
-        self._finished: Optional[float] = None  # the time at which a run ended that stops within an epoch
+        self._finished: float | None = None  # the time at which a run ended that stops within an epoch
         self._skipped = 0  # consecutive steps without a finite loss
 
     @property
@@ -96,7 +98,7 @@ class TrainLoop:
         """Steps done by this run; plan.first_step must be added for the number in the published run."""
         return self.timer.count
 
-    def run(self) -> Dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Train. Returns the seconds spent in training and evaluation, and whether the target was reached."""
         plan, self.per_epoch = self.plan, self.workload.steps_per_epoch()
         if self.per_epoch < 1:
@@ -128,7 +130,7 @@ class TrainLoop:
         self._finished = now()
         return self._finished
 
-    def _train(self) -> Optional[bool]:
+    def _train(self) -> bool | None:
         """Train until the window is complete, the target is reached or the last step is done; returns whether it
         converged."""
         plan = self.plan
@@ -139,7 +141,7 @@ class TrainLoop:
             if self._epoch(epoch, skip, end):
                 return True
             if self.steps == before:
-                raise DataError("epoch %d has no batches" % epoch, "use more data")
+                raise DataError(f"epoch {epoch} has no batches", "use more data")
             epoch, skip = epoch + 1, 0
         return None if plan.window_steps is not None or plan.target_acc is None else False
 
@@ -195,7 +197,7 @@ class TrainLoop:
             self.resume()
             self.resume = None
 
-    def _reached(self, evaluation: Optional[Evaluation]) -> bool:
+    def _reached(self, evaluation: Evaluation | None) -> bool:
         target, deciding = self.plan.target_acc, evaluation and evaluation.deciding
         return target is not None and deciding is not None and deciding >= target
 
@@ -230,12 +232,12 @@ class TrainLoop:
             return
         self.timer.drain()
         raise CaseError(
-            "the loss of step %d is %s" % (self.plan.first_step + self.steps - 1, loss),
+            f"the loss of step {self.plan.first_step + self.steps - 1} is {loss}",
             "see the preceding losses in the record; a smaller --set learning_rate or another --precision may help",
             ExitCode.INVALID,
         )
 
-    def _evaluate(self, epoch: int, last: bool) -> Optional[Evaluation]:
+    def _evaluate(self, epoch: int, last: bool) -> Evaluation | None:
         """Evaluate, synchronised at start and end."""
         self.timer.settle()
         self.spool.phase("eval")

@@ -1,11 +1,13 @@
 """The process of one rank: runs the plan and, on failure, writes the reason to the spool."""
 
+from __future__ import annotations
+
 import gc
 import json
 import os
 import sys
 import traceback
-from typing import Any, Dict, NoReturn
+from typing import Any, NoReturn
 
 from flagbench_cases.rank.failure import classify
 from flagbench_cases.shared import interpreter
@@ -13,7 +15,7 @@ from flagbench_cases.shared.errors import CaseError
 from flagbench_cases.shared.spool import RankSpool
 
 
-def report(spool: RankSpool, failure: Dict[str, Any]) -> None:
+def report(spool: RankSpool, failure: dict[str, Any]) -> None:
     """Write the failure to the spool. If the disk is full, only the traceback on stderr remains."""
     try:
         spool.fact("failure", **failure)

@@ -1,6 +1,8 @@
 """What a record says, in a few lines for a person who runs an image without the flagbench command."""
 
-from typing import Any, Dict, List, Optional
+from __future__ import annotations
+
+from typing import Any
 
 from flagbench_core.exit_codes import ExitCode
 
@@ -9,7 +11,7 @@ RESULTS = ("acc", "loss")
 """Metrics of what a model learned: the first that a record has is shown."""
 
 
-def lines(record: Dict[str, Any], gate: Optional[str]) -> List[str]:
+def lines(record: dict[str, Any], gate: str | None) -> list[str]:
     """The metric `gate`, the accuracy or loss, the checks, and what to type next.
 
     None for a run that measured nothing to the end: its error is its answer.
@@ -28,43 +30,42 @@ def lines(record: Dict[str, Any], gate: Optional[str]) -> List[str]:
     return [*found, checks(quality["checks"]), NEXT]
 
 
-def learned(metric: Dict[str, Any]) -> str:
+def learned(metric: dict[str, Any]) -> str:
     """`loss 0.7142, mean training loss of the last 50 steps`."""
-    text = "%s %.4g" % (metric["name"], metric["value"])
-    return "%s, %s" % (text, metric["note"]) if metric.get("note") else text
+    text = f"{metric['name']} {metric['value']:.4g}"
+    return f"{text}, {metric['note']}" if metric.get("note") else text
 
 
-def speed(metric: Dict[str, Any]) -> str:
+def speed(metric: dict[str, Any]) -> str:
     """`p_core 555.5 samples/s, 95 % interval 550.5 to 560.5`, or why it has no interval.
 
     Of a metric of several devices also `(slowest device: rank 5, 389.9, 70.2 % of the others)`.
     """
-    text = "%s %s %s" % (metric["name"], number(metric["value"]), metric["unit"])
+    text = f"{metric['name']} {number(metric['value'])} {metric['unit']}"
     if "slowest_device" in metric:
         slowest = metric["slowest_device"]
-        text += " (slowest device: rank %d, %s, %.1f %% of the others)" % (
-            slowest["rank"],
-            number(slowest["value"]),
-            100 * slowest["share"],
+        percent = 100 * slowest["share"]
+        text += (
+            f" (slowest device: rank {slowest['rank']}, {number(slowest['value'])}, {percent:.1f} % of the others)"
         )
     if "ci95" in metric:
         low, high = metric["ci95"]
-        return "%s, 95 %% interval %s to %s" % (text, number(low), number(high))
+        return f"{text}, 95 % interval {number(low)} to {number(high)}"
     if "ci_reason" in metric:
-        return "%s, without a 95 %% interval: %s" % (text, metric["ci_reason"])
+        return f"{text}, without a 95 % interval: {metric['ci_reason']}"
     return text
 
 
-def checks(made: List[Dict[str, Any]]) -> str:
+def checks(made: list[dict[str, Any]]) -> str:
     """How many of the run's own checks passed, and the names of the others."""
     failed = [check["name"] for check in made if not check["ok"]]
     if failed:
-        return "%d of %d checks passed; failed: %s" % (len(made) - len(failed), len(made), ", ".join(failed))
+        return f"{len(made) - len(failed)} of {len(made)} checks passed; failed: {', '.join(failed)}"
     if len(made) == 1:
         return "1 check passed"
-    return "all %d checks passed" % len(made)
+    return f"all {len(made)} checks passed"
 
 
 def number(value: float) -> str:
     """Four digits, or all of a larger number: 0.9775, 555.5, 12,473."""
-    return "{:,.0f}".format(value) if abs(value) >= 1000 else "%.4g" % value
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

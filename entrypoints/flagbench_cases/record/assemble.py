@@ -1,11 +1,13 @@
 """Assembles the record of a run from the evidence of its ranks, complete or not."""
 
+from __future__ import annotations
+
 import datetime
 import json
 import math
 import re
 import uuid
-from typing import Any, Dict, Optional
+from typing import Any
 
 from flagbench_cases.record import measured, ranks, sections, time_of_day
 from flagbench_cases.record.evidence import Evidence, Outcome
@@ -26,7 +28,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", text.lower()).strip("-.")[:64] or "unknown"
 
 
-def new_record_id(request: Request, created: Optional[datetime.datetime] = None) -> str:
+def new_record_id(request: Request, created: datetime.datetime | None = None) -> str:
     """A unique, readable id; ids sort by time, by default the present one."""
     created = created or datetime.datetime.now(datetime.timezone.utc)
     parts = (created.strftime("%Y%m%dT%H%M%SZ"), slug(request.case), slug(request.stack["name"]))
@@ -34,8 +36,8 @@ def new_record_id(request: Request, created: Optional[datetime.datetime] = None)
 
 
 def assemble(
-    request: Request, evidence: Evidence, outcome: Outcome, bundle: Optional[Dict[str, Any]] = None
-) -> Dict[str, Any]:
+    request: Request, evidence: Evidence, outcome: Outcome, bundle: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The record, `record/v1`. `bundle`: its field of that name."""
     created = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
     world = request.nodes * request.gpus
@@ -51,7 +53,7 @@ def assemble(
     if moved is not None:
         machine["clock_set_seconds"] = moved
     devices = [fact["device"] for fact in evidence.all("rank") if fact["node"] == 0]
-    record: Dict[str, Any] = {
+    record: dict[str, Any] = {
         "schema": "record/v1",
         "record_id": request.record_id or new_record_id(request, created),
         "run_id": request.run_id,
@@ -100,26 +102,26 @@ def assemble(
         block = _longer(block, _bytes(record["evidence"]), excess, count)
 
 
-def _final(record: Dict[str, Any], world: int, per_node: int) -> Dict[str, Any]:
+def _final(record: dict[str, Any], world: int, per_node: int) -> dict[str, Any]:
     """The record with its final status, and with a bounded list of ranks."""
     final = with_final_status(record)
     return dict(final, **ranks.bounded(final["ranks"], world, per_node))
 
 
-def _without_collectives(record: Dict[str, Any]) -> Dict[str, Any]:
+def _without_collectives(record: dict[str, Any]) -> dict[str, Any]:
     """A record without the times of collectives, which no metric follows from."""
     spans = [{k: v for k, v in span.items() if k != "collectives"} for span in record["evidence"]["spans"]]
     evidence = dict(record["evidence"], spans=spans)
     return dict(record, evidence=evidence, evidence_digest=digest_of(evidence))
 
 
-def _without_evidence(record: Dict[str, Any]) -> Dict[str, Any]:
+def _without_evidence(record: dict[str, Any]) -> dict[str, Any]:
     """A record that can be read, although nothing in it can be proved."""
     reason = "the evidence of so many ranks is larger than a record may be; bundles have it"
     return dict(record, evidence=None, evidence_digest=None, evidence_reason=reason)
 
 
-def _bytes(value: Dict[str, Any]) -> int:
+def _bytes(value: dict[str, Any]) -> int:
     return len(to_line(value).encode("utf-8"))
 
 
@@ -128,24 +130,24 @@ def _longer(block: int, size: int, excess: int, count: int) -> int:
     return count if size <= excess else min(count, max(block + 1, -(-block * size // (size - excess))))
 
 
-def with_final_status(record: Dict[str, Any]) -> Dict[str, Any]:
+def with_final_status(record: dict[str, Any]) -> dict[str, Any]:
     """The record with its final status: a completed run whose checks failed is `failed` (12)."""
     if record["status"]["state"] != "ok":
         return record
     quality = record["quality"]
     failed = [check for check in quality["checks"] if not check["ok"]] if quality else []
-    reason: Optional[str] = None
+    reason: str | None = None
     if quality is None:
         reason = "the run ended before every rank had finished a step"
     elif failed:
-        reason = "; ".join("the check %s failed: %s" % (check["name"], check["detail"]) for check in failed)
+        reason = "; ".join(f"the check {check['name']} failed: {check['detail']}" for check in failed)
     if reason is None:
         return record
     outcome = Outcome("failed", "report", reason, CHECK_REMEDY, int(ExitCode.INVALID))
     return dict(record, status=outcome.as_dict())
 
 
-def _software(stack: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
+def _software(stack: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
     """Versions reported by the ranks, or only those of the parent process if no rank started."""
     found = evidence.first("software")
     if not found:
@@ -160,7 +162,7 @@ def _software(stack: Dict[str, Any], evidence: Evidence) -> Dict[str, Any]:
     return dict(found, precision=evidence.first("precision") or None, stack_expects=stack["expects"])
 
 
-def accelerator(stack: Dict[str, Any], name: str) -> Optional[Dict[str, Any]]:
+def accelerator(stack: dict[str, Any], name: str) -> dict[str, Any] | None:
     """The stack's entry for a device name reported by the driver. The whole name must match: a part would also match
     slices of the device (MIG) and other boards of its family."""
     return next((a for a in stack["accelerators"] if name in a["match"]), None)
@@ -169,8 +171,8 @@ def accelerator(stack: Dict[str, Any], name: str) -> Optional[Dict[str, Any]]:
 def conditions(
     request: Request,
     evidence: Evidence,
-    software: Dict[str, Any],
-) -> Dict[str, Any]:
+    software: dict[str, Any],
+) -> dict[str, Any]:
     """The flat facts to compare with a claim's conditions; null if unknown."""
     if request.config is None:
         return {}
@@ -207,7 +209,7 @@ def strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def to_line(record: Dict[str, Any]) -> str:
+def to_line(record: dict[str, Any]) -> str:
     """The record as one line of strict JSON. Text that UTF-8 cannot encode (undecodable arguments) becomes `?`."""
     text = json.dumps(strict(record), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -3,13 +3,15 @@
 Equal evidence makes equal bytes: times, owners and order are fixed. It is written in little memory.
 """
 
+from __future__ import annotations
+
 import functools
 import gzip
 import json
 import os
 import shutil
 import tarfile
-from typing import Any, Dict, Mapping, NamedTuple, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from flagbench_cases.record.stores import Bundle
 from flagbench_cases.shared import files, spool
@@ -32,7 +34,7 @@ class Origin(NamedTuple):
     record_id: str
     run_id: str
     node: int
-    config: Dict[str, Any]
+    config: dict[str, Any]
     environment: Mapping[str, str]
     """Of the ranks; the bundle has those that may be published."""
 
@@ -43,9 +45,9 @@ def write(folder: str, spool_folder: str, ranks: Sequence[int], origin: Origin) 
     os.mkdir(staged)
     _stage(staged, spool_folder, ranks, origin)
     names = sorted(os.listdir(staged))
-    sums = ["%s  %s\n" % (files.sum_of(os.path.join(staged, name)), name) for name in names]
+    sums = [f"{files.sum_of(os.path.join(staged, name))}  {name}\n" for name in names]
     _write(staged, SUMS, "".join(sums).encode("utf-8"))
-    path = os.path.join(folder, "node-%d.tar.gz" % origin.node)
+    path = os.path.join(folder, f"node-{origin.node}.tar.gz")
     with open(path, "wb") as file:
         # mtime and name would be in the header of the gzip stream.
         with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as packed:

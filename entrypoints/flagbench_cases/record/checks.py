@@ -1,7 +1,9 @@
 """The checks that make a run's numbers meaningful: `quality.checks` of its record."""
 
+from __future__ import annotations
+
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from flagbench_cases.record import measured
 from flagbench_cases.record.evidence import Evidence
@@ -21,11 +23,11 @@ class Subject(NamedTuple):
 
     request: Request
     evidence: Evidence
-    curve: List[float]
+    curve: list[float]
     section: Section
 
     @property
-    def config(self) -> Dict[str, Any]:
+    def config(self) -> dict[str, Any]:
         """The resolved configuration."""
         return self.request.config or {}
 
@@ -46,12 +48,12 @@ class Subject(NamedTuple):
         )
 
     @property
-    def evaluations(self) -> List[Dict[str, Any]]:
+    def evaluations(self) -> list[dict[str, Any]]:
         """Rank 0's evaluations that followed a step."""
         return [e for e in self.evidence.all("evaluation") if e["rank"] == 0 and e["epoch"] >= 0]
 
     @property
-    def sums(self) -> Dict[int, float]:
+    def sums(self) -> dict[int, float]:
         """The checksum of each rank's parameters."""
         return {fact["rank"]: fact["parameters"] for fact in self.evidence.all("memory")}
 
@@ -67,11 +69,11 @@ class Check(NamedTuple):
     make: Callable[[Subject], Answer]
     needs_end: bool = True
     """Whether it requires a finished run."""
-    kinds: Tuple[str, ...] = (TRAIN, INFER)
+    kinds: tuple[str, ...] = (TRAIN, INFER)
     """The kinds of cases that have it."""
 
 
-def checks(subject: Subject, finished: bool) -> List[Dict[str, Any]]:
+def checks(subject: Subject, finished: bool) -> list[dict[str, Any]]:
     """The results of the checks, as {name, ok, detail, values}.
 
     For a `finished` run, a check listed in the case's manifest also fails if it applies but there is no evidence, or
@@ -79,7 +81,7 @@ def checks(subject: Subject, finished: bool) -> List[Dict[str, Any]]:
     """
     named, known = subject.request.checks, [check for check in CHECKS if subject.request.kind in check.kinds]
     facts = subject.facts
-    found: List[Dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for check in known:
         if not core.applies(check.name, facts) or (check.needs_end and not finished):
             continue
@@ -114,16 +116,16 @@ def _loss_finite(subject: Subject) -> Answer:
     ok, values = core.loss_finite(len(bad), sum(1 for step in bad if step in skipped))
     if not curve or not ok:
         first = next((step for step in bad if step not in skipped), 0)
-        return False, "not finite at step %d" % first if curve else "no step", values
-    exceptions = " except %d skipped by the loss scaler" % len(bad) if bad else ""
-    return True, "all %d steps%s" % (len(curve), exceptions), values
+        return False, f"not finite at step {first}" if curve else "no step", values
+    exceptions = f" except {len(bad)} skipped by the loss scaler" if bad else ""
+    return True, f"all {len(curve)} steps{exceptions}", values
 
 
 def _parameters_finite(subject: Subject) -> Answer:
     sums = subject.sums
     if len(sums) < subject.world:
         return None
-    return all(math.isfinite(s) for s in sums.values()), "checksums of %d ranks" % len(sums), {}
+    return all(math.isfinite(s) for s in sums.values()), f"checksums of {len(sums)} ranks", {}
 
 
 def _ranks_in_step(subject: Subject) -> Answer:
@@ -138,7 +140,7 @@ def _ranks_in_step(subject: Subject) -> Answer:
         spread = max(mine) - min(mine) if all(math.isfinite(s) for s in mine) else float("nan")
         ok = ok and spread <= 1e-6 * max(1.0, abs(mine[0]))
         widest = spread if not spread <= widest else widest
-    return ok, "parameter checksums differ by %.1e" % widest, {}
+    return ok, f"parameter checksums differ by {widest:.1e}", {}
 
 
 def _rates_in_order(subject: Subject) -> Answer:
@@ -150,7 +152,7 @@ def _rates_in_order(subject: Subject) -> Answer:
     return (*in_order(stretches, section.durations.get(TRAIN, [])), {})
 
 
-def in_order(stretches: Sequence[Stretch], durations: Sequence[int]) -> Tuple[bool, str]:
+def in_order(stretches: Sequence[Stretch], durations: Sequence[int]) -> tuple[bool, str]:
     """Whether device time <= host time <= duration, each the maximum over ranks, within one step; and the times.
 
     `durations`: each rank's microseconds from start to end of the first stretch; empty if it did not end. Stretches
@@ -165,8 +167,8 @@ def in_order(stretches: Sequence[Stretch], durations: Sequence[int]) -> Tuple[bo
             times.append(max(durations) / MICRO)
         allowed = 1 + 1 / stretch.steps + CLOCK_DRIFT
         ok = ok and all(times[i] <= times[i + 1] * allowed for i in range(len(times) - 1))
-        words = " <= ".join("%.4f s" % seconds for seconds in times)
-        shown.append("steps %d to %d: %s" % (stretch.first, stretch.first + stretch.steps, words))
+        words = " <= ".join(f"{seconds:.4f} s" for seconds in times)
+        shown.append(f"steps {stretch.first} to {stretch.first + stretch.steps}: {words}")
     return ok, "device <= host <= end to end, each the maximum over ranks: " + "; ".join(shown)
 
 
@@ -188,7 +190,7 @@ def _steps(subject: Subject) -> Answer:
     least = 1 if whole and subject.evidence.first("timing").get("converged") is True else planned
     everywhere = len(counts) == 1 and len(subject.evidence.steps) == subject.world
     shown = "/".join(str(count) for count in sorted(counts))
-    return everywhere and least <= len(subject.curve) <= planned, "%s of %d steps" % (shown, planned), {}
+    return everywhere and least <= len(subject.curve) <= planned, f"{shown} of {planned} steps", {}
 
 
 def _measured(subject: Subject) -> Answer:
@@ -212,13 +214,13 @@ def _same_results(subject: Subject) -> Answer:
     wrong = []
     for result in found:
         for rank in dict.fromkeys((*result["changed"], *result["apart"])):
-            wrong.append("%s on rank %d" % (result["name"], rank))
-    values: Dict[str, float] = {"operations": len(found), "other": len(wrong)}
+            wrong.append(f"{result['name']} on rank {rank}")
+    values: dict[str, float] = {"operations": len(found), "other": len(wrong)}
     if not wrong:
-        return True, "%d operations, the same bits each time" % len(found), values
+        return True, f"{len(found)} operations, the same bits each time", values
     laps = measured.laps(subject.evidence)
-    when = " in lap %d" % laps[-1]["lap"] if laps else ""
-    return False, "other bits%s: %s" % (when, ", ".join(wrong[:8])), values
+    when = f" in lap {laps[-1]['lap']}" if laps else ""
+    return False, f"other bits{when}: {', '.join(wrong[:8])}", values
 
 
 def _device_health(subject: Subject) -> Answer:
@@ -230,12 +232,12 @@ def _device_health(subject: Subject) -> Answer:
     for lap in laps:
         for finding in lap["health"]:
             if ends_soak(finding["outcome"]):
-                where = "rank %d in lap %d" % (finding["rank"], lap["lap"])
-                wrong.append("%s on %s: %s" % (finding["kind"], where, finding["reason"]))
-    values: Dict[str, float] = {"laps": len(laps), "faults": len(wrong)}
+                where = f"rank {finding['rank']} in lap {lap['lap']}"
+                wrong.append(f"{finding['kind']} on {where}: {finding['reason']}")
+    values: dict[str, float] = {"laps": len(laps), "faults": len(wrong)}
     if wrong:
         return False, ", ".join(wrong[:8]), values
-    return True, "no fault of a device in %d laps" % len(laps), values
+    return True, f"no fault of a device in {len(laps)} laps", values
 
 
 def _updated(subject: Subject) -> Answer:
@@ -245,7 +247,7 @@ def _updated(subject: Subject) -> Answer:
         return None
     skipped = {fact["step"] for fact in subject.evidence.all("skipped") if fact["step"] >= first}
     ok, values = core.updated(len(skipped), count - first)
-    return ok, "the loss scaler skipped %d of %d measured steps" % (len(skipped), count - first), values
+    return ok, f"the loss scaler skipped {len(skipped)} of {count - first} measured steps", values
 
 
 def _evaluated(subject: Subject) -> Answer:
@@ -254,7 +256,7 @@ def _evaluated(subject: Subject) -> Answer:
         return None
     trained = len(subject.curve) + subject.evidence.first("resumed").get("step", 0)
     ok, values = core.evaluated(last, trained)
-    return ok, "the last evaluation followed step %d of %d" % (last, trained), values
+    return ok, f"the last evaluation followed step {last} of {trained}", values
 
 
 def _learned(subject: Subject) -> Answer:

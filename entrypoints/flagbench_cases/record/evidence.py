@@ -1,6 +1,8 @@
 """The evidence that a record is assembled from: the outcome, and what the ranks wrote to the spool."""
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 from flagbench_cases.shared.spool import SpoolReader, Step
 
@@ -10,11 +12,11 @@ class Outcome(NamedTuple):
 
     state: str
     phase: str
-    reason: Optional[str]
-    remedy: Optional[str]
+    reason: str | None
+    remedy: str | None
     exit_code: int
 
-    def as_dict(self) -> Dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The `status` of the record."""
         return dict(self._asdict())
 
@@ -25,18 +27,18 @@ OK = Outcome("ok", "done", None, None, 0)
 class Evidence(NamedTuple):
     """Steps by rank, facts, exit codes of this node's ranks, and telemetry."""
 
-    steps: Dict[int, List[Step]]
-    facts: List[Dict[str, Any]]
-    exits: Dict[int, Optional[int]]
-    telemetry: Optional[Dict[str, Any]]
-    telemetry_reason: Optional[str]
-    monitor: Dict[str, Any] = {}  # the sampler's start line: driver, versions, devices before the run
+    steps: dict[int, list[Step]]
+    facts: list[dict[str, Any]]
+    exits: dict[int, int | None]
+    telemetry: dict[str, Any] | None
+    telemetry_reason: str | None
+    monitor: dict[str, Any] = {}  # the sampler's start line: driver, versions, devices before the run
 
-    def all(self, kind: str) -> List[Dict[str, Any]]:
+    def all(self, kind: str) -> list[dict[str, Any]]:
         """All facts of a kind, in rank order."""
         return [fact for fact in self.facts if fact["kind"] == kind]
 
-    def first(self, kind: str) -> Dict[str, Any]:
+    def first(self, kind: str) -> dict[str, Any]:
         """The values of the first fact of a kind; empty if no such fact was written."""
         found = self.all(kind)
         return {k: v for k, v in found[0].items() if k not in ("kind", "rank", "time")} if found else {}
@@ -47,8 +49,8 @@ NOTHING = Evidence({}, [], {}, None, "the run ended before the sampler started")
 
 def read_spool(folder: str, world: int) -> Evidence:
     """Read everything from the spool."""
-    steps: Dict[int, List[Step]] = {}
-    facts: List[Dict[str, Any]] = []
+    steps: dict[int, list[Step]] = {}
+    facts: list[dict[str, Any]] = []
     for rank in range(world):
         reader = SpoolReader(folder, rank)
         found = reader.facts()

@@ -1,7 +1,9 @@
 """The record's `evidence`, from the steps and facts that the ranks left in the spool."""
 
+from __future__ import annotations
+
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.record.request import Request
@@ -33,7 +35,7 @@ TIMED_PHASES = ("init", "train", "eval", "eval_initial", "checkpoint", "val", "i
 LAP_FIELDS = ("lap", "seconds", "rates", "other_bits", "health", "counters")
 """What a record says of a lap."""
 
-_COLUMNS: Dict[str, Callable[[Step], int]] = {
+_COLUMNS: dict[str, Callable[[Step], int]] = {
     "host": lambda step: microseconds(step.host),
     "device": lambda step: microseconds(step.device),
     "data_wait": lambda step: microseconds(step.data_wait),
@@ -53,7 +55,7 @@ class Border(NamedTuple):
     part: str
     first: int
     end: int
-    measured: Optional[Dict[str, Any]] = None
+    measured: dict[str, Any] | None = None
 
 
 class Pass(NamedTuple):
@@ -62,8 +64,8 @@ class Pass(NamedTuple):
     name: str
     first: int
     steps: int
-    seconds: Dict[int, float]
-    measured: Optional[Dict[str, Any]] = None  # the operation of a measurement
+    seconds: dict[int, float]
+    measured: dict[str, Any] | None = None  # the operation of a measurement
 
     @property
     def end(self) -> int:
@@ -71,9 +73,9 @@ class Pass(NamedTuple):
         return self.first + self.steps
 
 
-def passes(evidence: Evidence) -> List[Pass]:
+def passes(evidence: Evidence) -> list[Pass]:
     """The passes that every rank has finished, in order."""
-    found: Dict[str, Pass] = {}
+    found: dict[str, Pass] = {}
     for fact in evidence.all("pass"):
         one = found.setdefault(
             fact["name"], Pass(fact["name"], fact["first_step"], fact["steps"], {}, fact.get("measured"))
@@ -82,7 +84,7 @@ def passes(evidence: Evidence) -> List[Pass]:
     return [one for one in found.values() if len(one.seconds) == len(evidence.steps)]
 
 
-def ended(evidence: Evidence, count: int) -> Optional[Pass]:
+def ended(evidence: Evidence, count: int) -> Pass | None:
     """The pass during which the run ended, up to the `count` steps that every rank has taken; None if in none."""
     finished = {one.name for one in passes(evidence)}
     begun = next((fact for fact in evidence.all("pass_begun") if fact["name"] not in finished), None)
@@ -91,19 +93,19 @@ def ended(evidence: Evidence, count: int) -> Optional[Pass]:
     return Pass(begun["name"], begun["first_step"], count - begun["first_step"], {})
 
 
-def complete_steps(ranks: Dict[int, List[Step]], world: int) -> int:
+def complete_steps(ranks: dict[int, list[Step]], world: int) -> int:
     """Number of steps that every rank has finished, with device times."""
     if len(ranks) < world:
         return 0
     return min((_timed(steps) for steps in ranks.values()), default=0)
 
 
-def _timed(steps: List[Step]) -> int:
+def _timed(steps: list[Step]) -> int:
     """The number of steps before the first one whose device time is not available."""
     return next((index for index, step in enumerate(steps) if math.isnan(step.device)), len(steps))
 
 
-def curve_of(ranks: Dict[int, List[Step]], count: int, layout: Layout) -> List[float]:
+def curve_of(ranks: dict[int, list[Step]], count: int, layout: Layout) -> list[float]:
     """The loss of each step, averaged over replicas; NaN if not computed."""
     having = [steps[:count] for rank, steps in ranks.items() if layout.has_loss(rank)]
     return [sum(step.loss for step in row) / len(row) for row in zip(*having)]
@@ -160,9 +162,9 @@ def with_micro_batches(span: Span, evidence: Evidence) -> Span:
     return span._replace(micro_batches=[list(map(microseconds, each)) for each in found])
 
 
-def roofs_of(evidence: Evidence, world: int, block: int) -> List[Span]:
+def roofs_of(evidence: Evidence, world: int, block: int) -> list[Span]:
     """What every rank measured before the steps; as spans of their own, which count from 0."""
-    found: List[Span] = []
+    found: list[Span] = []
     for name in dict.fromkeys(fact["name"] for fact in evidence.all("roof")):
         facts = {fact["rank"]: fact for fact in evidence.all("roof") if fact["name"] == name}
         own = {rank: [repeat(fact["operations"], *each) for each in fact["times"]] for rank, fact in facts.items()}
@@ -174,7 +176,7 @@ def roofs_of(evidence: Evidence, world: int, block: int) -> List[Span]:
     return found
 
 
-def borders(request: Request, evidence: Evidence, count: int) -> List[Border]:
+def borders(request: Request, evidence: Evidence, count: int) -> list[Border]:
     """How the steps divide into phases and parts; parts without a step are left out."""
     section = (request.config or {})[request.kind]
     warmup, found = section["warmup_steps"], []
@@ -191,7 +193,7 @@ def borders(request: Request, evidence: Evidence, count: int) -> List[Border]:
 
 
 def span_of(
-    border: Border, ranks: Dict[int, List[Step]], block: int, with_losses: Sequence[int] = (), coarse: int = 1
+    border: Border, ranks: dict[int, list[Step]], block: int, with_losses: Sequence[int] = (), coarse: int = 1
 ) -> Span:
     """The span of evidence between two borders.
 
@@ -216,7 +218,7 @@ def span_of(
     )
 
 
-def _collectives(own: List[List[Step]], block: int) -> Optional[Collectives]:
+def _collectives(own: list[list[Step]], block: int) -> Collectives | None:
     """The times of collectives, None unless they were measured in every step of every rank."""
     both = (
         [[step.first_collective for step in steps] for steps in own],
@@ -228,7 +230,7 @@ def _collectives(own: List[List[Step]], block: int) -> Optional[Collectives]:
     return Collectives(block, first, wait)
 
 
-def _passes(own: List[List[Step]]) -> Dict[str, List[int]]:
+def _passes(own: list[list[Step]]) -> dict[str, list[int]]:
     """The times of the passes of a pipeline by rank, empty unless they were measured in every step of every rank."""
     found = {name: [math.fsum(getattr(step, name) for step in steps) for steps in own] for name in PASSES}
     if not all(math.isfinite(value) for of in found.values() for value in of):
@@ -236,13 +238,13 @@ def _passes(own: List[List[Step]]) -> Dict[str, List[int]]:
     return {name: list(map(microseconds, of)) for name, of in found.items()}
 
 
-def ranks_with_losses(kind: str, layout: Layout) -> List[int]:
+def ranks_with_losses(kind: str, layout: Layout) -> list[int]:
     """The ranks whose losses are evidence. None where the loss of one rank is the job's: `quality.losses` has it."""
     having = [rank for rank in range(layout.world) if layout.has_loss(rank)]
     return [] if kind == TRAIN and len(having) == 1 else having
 
 
-def _losses(own: List[List[Step]], block: int, with_losses: Sequence[int]) -> List[Any]:
+def _losses(own: list[list[Step]], block: int, with_losses: Sequence[int]) -> list[Any]:
     """The losses of those ranks, and None for each of the others; nothing if no loss is finite."""
     having = set(with_losses)
     found = [
@@ -252,7 +254,7 @@ def _losses(own: List[List[Step]], block: int, with_losses: Sequence[int]) -> Li
     return found if any(loss is not None for losses in found if losses for loss in losses) else []
 
 
-def durations(request: Request, evidence: Evidence) -> Dict[str, List[int]]:
+def durations(request: Request, evidence: Evidence) -> dict[str, list[int]]:
     """The duration of each phase that every rank has finished, by rank; of training without checkpoints."""
     if request.kind != TRAIN:
         return {
@@ -264,9 +266,9 @@ def durations(request: Request, evidence: Evidence) -> Dict[str, List[int]]:
     return {TRAIN: [microseconds(seconds[rank]) for rank in sorted(seconds)]}
 
 
-def memory_of(evidence: Evidence, world: int) -> Dict[str, List[Any]]:
+def memory_of(evidence: Evidence, world: int) -> dict[str, list[Any]]:
     """Peaks of memory by rank, bytes; None for a rank without one. Empty if no rank has one."""
-    found: Dict[str, List[Any]] = {}
+    found: dict[str, list[Any]] = {}
     for name in ("peak", "allocator_peak"):
         peaks = {fact["rank"]: fact.get(name) or None for fact in evidence.all("memory")}
         by_rank = [peaks.get(rank) for rank in range(world)]
@@ -275,19 +277,19 @@ def memory_of(evidence: Evidence, world: int) -> Dict[str, List[Any]]:
     return found
 
 
-def results(evidence: Evidence) -> List[Dict[str, Any]]:
+def results(evidence: Evidence) -> list[dict[str, Any]]:
     """The record's `results`: of fixed operations, compared bit by bit within and between devices."""
     drivers = {fact["rank"]: (fact["device"]["name"], fact["driver"]) for fact in evidence.all("rank")}
     found = {fact["rank"]: dict(fact, alike=drivers.get(fact["rank"])) for fact in evidence.all("results")}
     return roofs.compare_results(found)
 
 
-def laps(evidence: Evidence) -> List[Dict[str, Any]]:
+def laps(evidence: Evidence) -> list[dict[str, Any]]:
     """The record's `laps`: those that a soak finished. Rank 0 wrote them for all ranks."""
     return [{name: fact[name] for name in LAP_FIELDS} for fact in evidence.all("lap")]
 
 
-def losses(curve: List[float], first_step: int) -> Dict[str, Any]:
+def losses(curve: list[float], first_step: int) -> dict[str, Any]:
     """The record's `quality.losses`: the loss of each of the first MAX_LOSSES steps.
 
     `first_step`: the number of the first step in the published run, from 0; later if the run was resumed.
@@ -299,6 +301,6 @@ def losses(curve: List[float], first_step: int) -> Dict[str, Any]:
     }
 
 
-def tail_of(curve: List[float]) -> List[Any]:
+def tail_of(curve: list[float]) -> list[Any]:
     """The last losses of a run, as the record has them."""
     return [nine_digits(loss) for loss in curve[-LOSS_TAIL:]]

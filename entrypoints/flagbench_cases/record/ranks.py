@@ -1,8 +1,10 @@
 """The record's list of ranks: an entry for each, or in a large job what all of them have, said once."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.shared.processes import describe_exit
@@ -13,13 +15,13 @@ MOST_LISTED = 256
 """Ranks that a record lists one by one, at about 400 bytes each."""
 
 
-def entries(evidence: Evidence) -> List[Dict[str, Any]]:
+def entries(evidence: Evidence) -> list[dict[str, Any]]:
     """The record's entry of each rank: its own time, and how long it waited. Those of collectives are added later."""
     processors = {fact["rank"]: fact for fact in evidence.all("processor")}
     return [_entry(fact, evidence, processors.get(fact["rank"], {})) for fact in evidence.all("rank")]
 
 
-def _entry(fact: Dict[str, Any], evidence: Evidence, processor: Dict[str, Any]) -> Dict[str, Any]:
+def _entry(fact: dict[str, Any], evidence: Evidence, processor: dict[str, Any]) -> dict[str, Any]:
     rank = fact["rank"]
     steps = evidence.steps.get(rank, [])
     device = [step.device for step in steps if math.isfinite(step.device)]
@@ -42,7 +44,7 @@ def _entry(fact: Dict[str, Any], evidence: Evidence, processor: Dict[str, Any]) 
     }
 
 
-def bounded(ranks: List[Dict[str, Any]], world: int, per_node: int) -> Dict[str, Any]:
+def bounded(ranks: list[dict[str, Any]], world: int, per_node: int) -> dict[str, Any]:
     """The record's `ranks` and, of more than MOST_LISTED ranks, `rank_columns`.
 
     Then only ranks that differ from most others are listed. What follows from evidence is left out, and so are the
@@ -69,11 +71,11 @@ def bounded(ranks: List[Dict[str, Any]], world: int, per_node: int) -> Dict[str,
     return {"ranks": others[:MOST_LISTED], "rank_columns": columns}
 
 
-def _ending(entry: Dict[str, Any]) -> Tuple[int, Optional[str]]:
+def _ending(entry: dict[str, Any]) -> tuple[int, str | None]:
     return entry["steps"], entry["exit"]
 
 
-def _milliseconds(ranks: List[Dict[str, Any]], name: str) -> Dict[str, Any]:
+def _milliseconds(ranks: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """A column of times; nothing unless every rank has one."""
     values = [entry[name + "_seconds"] for entry in ranks]
     return {} if None in values else {name + "_milliseconds": pack([round(1000 * value) for value in values])}

@@ -1,7 +1,9 @@
 """The request, as reported in the record."""
 
+from __future__ import annotations
+
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 from flagbench_cases.record.time_of_day import ClockReading
 from flagbench_cases.shared.parallel_layout import Layout, layout_of
@@ -15,25 +17,25 @@ RECORD_ID = re.compile("[0-9A-Za-z][0-9A-Za-z._-]{7,159}")
 class Request(NamedTuple):
     """A request, as far as it could be resolved."""
 
-    argv: List[str]
+    argv: list[str]
     case: str
-    stack: Dict[str, Any]
+    stack: dict[str, Any]
     run_id: str
     preset: str
     nodes: int
     gpus: int
-    config: Optional[Dict[str, Any]] = None
-    config_digest: Optional[str] = None
-    formula: Optional[str] = None  # of FLOPs, as the case's manifest names it; None if it counts none
+    config: dict[str, Any] | None = None
+    config_digest: str | None = None
+    formula: str | None = None  # of FLOPs, as the case's manifest names it; None if it counts none
     unit: str = "samples"
-    gate: Optional[str] = None  # the first metric to compare with a claim
-    checks: Tuple[str, ...] = ()  # required by the case's manifest: must be made if applicable, and pass
-    published_flops: Optional[Dict[str, Any]] = None  # the publisher's formula for utilisation
-    record_id: Optional[str] = None  # made by node 0 and given to all nodes; None: made with the record
-    begun: Optional[ClockReading] = None  # the clocks of this node when record_id was made
-    roofs: Optional[Dict[str, Any]] = None  # the configuration of roofs, if they are measured before the steps
+    gate: str | None = None  # the first metric to compare with a claim
+    checks: tuple[str, ...] = ()  # required by the case's manifest: must be made if applicable, and pass
+    published_flops: dict[str, Any] | None = None  # the publisher's formula for utilisation
+    record_id: str | None = None  # made by node 0 and given to all nodes; None: made with the record
+    begun: ClockReading | None = None  # the clocks of this node when record_id was made
+    roofs: dict[str, Any] | None = None  # the configuration of roofs, if they are measured before the steps
 
-    def resolved(self, case: Dict[str, Any], stack: Dict[str, Any], resolved: Dict[str, Any]) -> "Request":
+    def resolved(self, case: dict[str, Any], stack: dict[str, Any], resolved: dict[str, Any]) -> Request:
         """The request with its manifests and its resolved configuration."""
         layers, published = (each.get("model", {}).get("layers") for each in (resolved, case["presets"]["reference"]))
         counted = {} if case["flops"] == "none" else case["flops"]

@@ -1,7 +1,9 @@
 """The sections of a record that are computed from its steps."""
 
+from __future__ import annotations
+
 import math
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from flagbench_cases.record import measured
 from flagbench_cases.record.checks import Subject, checks
@@ -18,7 +20,7 @@ CEILING = ("flops", "precision", "method", "steady", "spread")
 
 
 def fill(
-    record: Dict[str, Any], request: Request, evidence: Evidence, count: int, block: int, packed: bool = False
+    record: dict[str, Any], request: Request, evidence: Evidence, count: int, block: int, packed: bool = False
 ) -> None:
     """Fill in the evidence of `count` steps, in blocks of steps, and everything computed from it.
 
@@ -67,7 +69,7 @@ def fill(
         record["quality"].update(training_quality(subject, found.pipeline))
 
 
-def peak_of(record: Dict[str, Any], request: Request, precision: str) -> Optional[Dict[str, Any]]:
+def peak_of(record: dict[str, Any], request: Request, precision: str) -> dict[str, Any] | None:
     """The peak of the run's devices in its precision, from the stack's manifest; None if that has none."""
     name = record["conditions"].get("device_model")
     known = next((a for a in request.stack["accelerators"] if a["name"] == name), None)
@@ -75,19 +77,17 @@ def peak_of(record: Dict[str, Any], request: Request, precision: str) -> Optiona
 
 
 def flops(
-    record: Dict[str, Any],
+    record: dict[str, Any],
     request: Request,
     evidence: Evidence,
-    found: Dict[str, Any],
-    peak: Optional[Dict[str, Any]],
+    found: dict[str, Any],
+    peak: dict[str, Any] | None,
     precision: str,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The record's `flops`: the sums with their formula, the peak with its source, the ceiling with its method."""
     ceiling = next((c for c in evidence.all("ceiling") if c["flops"] == found["measured_ceiling"]), None)
-    reason = "the stack %s has no %s peak for %s" % (
-        request.stack["name"],
-        precision,
-        record["conditions"].get("device_model"),
+    reason = (
+        f"the stack {request.stack['name']} has no {precision} peak for {record['conditions'].get('device_model')}"
     )
     return {
         **found,
@@ -98,7 +98,7 @@ def flops(
     }
 
 
-def quality(subject: Subject, evaluations: List[Dict[str, Any]], finished: bool) -> Dict[str, Any]:
+def quality(subject: Subject, evaluations: list[dict[str, Any]], finished: bool) -> dict[str, Any]:
     """The record's `quality`, as far as all cases have it."""
     curve, workload = subject.curve, subject.evidence.first("workload")
     points = (int(i) for i in summary.thin(range(len(curve)), CURVE_POINTS))
@@ -111,7 +111,7 @@ def quality(subject: Subject, evaluations: List[Dict[str, Any]], finished: bool)
     }
 
 
-def training_quality(subject: Subject, pipeline: Dict[str, Any]) -> Dict[str, Any]:
+def training_quality(subject: Subject, pipeline: dict[str, Any]) -> dict[str, Any]:
     """The fields of `quality` that training adds. `pipeline`: the bubbles of the job and of its stages."""
     evidence = subject.evidence
     resumed = evidence.first("resumed")

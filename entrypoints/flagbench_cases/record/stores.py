@@ -1,11 +1,13 @@
 """Where a run's record and bundles are kept: in a folder or in a bucket."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Protocol
+from typing import Any, Callable, Iterator, NamedTuple, Protocol
 
 from flagbench_cases.shared import files, output
 from flagbench_cases.shared.errors import CaseError, UsageError
@@ -32,13 +34,13 @@ class Store(Protocol):
 
     name: str
     """For messages, without credentials."""
-    meant_for: Optional[str]
+    meant_for: str | None
     """What is noted beside results that wait to be stored here; None: they need not wait."""
 
     def check(self) -> None:
         """Find out before the run whether results can be stored. Raises CaseError: usage (2), network (15)."""
 
-    def put_record(self, record: Dict[str, Any], line: str) -> str:
+    def put_record(self, record: dict[str, Any], line: str) -> str:
         """Store a record, never in the place of another one; returns where it is. Raises CaseError (14)."""
 
     def put_bundle(self, record_id: str, bundle: Bundle) -> str:
@@ -48,7 +50,7 @@ class Store(Protocol):
 class FolderStore:
     """A record with a checksum beside it, and bundles, whose names have theirs, under one folder."""
 
-    meant_for: Optional[str] = None
+    meant_for: str | None = None
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -58,7 +60,7 @@ class FolderStore:
         """Find out whether the folder can be written to; it is created. Raises UsageError."""
         output.check_folder("the store", self.root)
 
-    def put_record(self, record: Dict[str, Any], line: str) -> str:
+    def put_record(self, record: dict[str, Any], line: str) -> str:
         """Write a record and its checksum; returns the path of the record. The checksum is written first, so that a
         record never exists without one.
 
@@ -82,7 +84,7 @@ class BucketStore:
         with _raising(UsageError, "--store: "):
             self._bucket = Bucket(parse_address(url))
         self.name = self._bucket.url
-        self.meant_for: Optional[str] = self._bucket.url
+        self.meant_for: str | None = self._bucket.url
 
     def check(self) -> None:
         """Find out whether this key may write to the bucket, and whether that keeps what is put.
@@ -92,19 +94,19 @@ class BucketStore:
         try:
             self._bucket.check_keeps()
         except S3Error as error:
-            message = "--store: %s" % error.message
+            message = f"--store: {error.message}"
             if error.network:
                 raise CaseError(message, error.remedy, ExitCode.ENGINE) from None
             raise UsageError(message, error.remedy) from None
 
-    def put_record(self, record: Dict[str, Any], line: str) -> str:
+    def put_record(self, record: dict[str, Any], line: str) -> str:
         """Store a record, unless another one has its id; returns its URL. Raises CaseError (14)."""
         key = record_key(record)
         with _raising(_not_stored):
             if self._bucket.put_if_absent(key, (line + "\n").encode("utf-8")):
                 return self._bucket.location(key)
         raise _not_stored(
-            "another record is already stored as %s" % self._bucket.location(key),
+            f"another record is already stored as {self._bucket.location(key)}",
             "compare the two: a record's id is made once, and stored records never change",
         )
 
@@ -116,7 +118,7 @@ class BucketStore:
         return self._bucket.location(key)
 
 
-def open_store(url: Optional[str]) -> Optional[Store]:
+def open_store(url: str | None) -> Store | None:
     """The store of --store, or else of FLAGBENCH_STORE; None without either.
 
     Touches no network. Raises UsageError.
@@ -129,10 +131,10 @@ def open_store(url: Optional[str]) -> Optional[Store]:
     try:
         return FolderStore(os.path.abspath(store_layout.folder_of(url)))
     except store_layout.AddressError as error:
-        raise UsageError("--store %s cannot be used: %s" % (redact(url), error), redact(error.remedy)) from None
+        raise UsageError(f"--store {redact(url)} cannot be used: {error}", redact(error.remedy)) from None
 
 
-def record_key(record: Dict[str, Any]) -> str:
+def record_key(record: dict[str, Any]) -> str:
     """The key of a record."""
     names = {name: record[name] for name in ("case", "stack", "record_id")}
     return store_layout.RECORD.format(day=record["created_at"][:10], **names)
@@ -146,7 +148,7 @@ def bundle_key(record_id: str, bundle: Bundle) -> str:
 def copy_bundle(bundle: Bundle, path: str) -> str:
     """Copy a bundle to a file, whole or not at all; returns the path. Raises CaseError (14)."""
     folder, name = os.path.split(path)
-    part = os.path.join(folder, ".%s.part" % name)
+    part = os.path.join(folder, f".{name}.part")
     try:
         os.makedirs(folder, exist_ok=True)
         shutil.copyfile(bundle.path, part)
@@ -156,7 +158,7 @@ def copy_bundle(bundle: Bundle, path: str) -> str:
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise _not_stored(
-            "the bundle could not be written to %s (%s)" % (path, error.strerror or error),
+            f"the bundle could not be written to {path} ({error.strerror or error})",
             "use a writable folder with free space; the record may still be on stdout",
         ) from None
     return path
@@ -174,4 +176,4 @@ def _raising(kind: Callable[[str, str], CaseError], begin: str = "") -> Iterator
     except S3Error as error:
         raise kind(begin + error.message, error.remedy) from None
     except OSError as error:
-        raise kind("%sa file cannot be read (%s)" % (begin, error.strerror or error), "run again") from None
+        raise kind(f"{begin}a file cannot be read ({error.strerror or error})", "run again") from None

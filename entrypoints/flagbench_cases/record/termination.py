@@ -3,10 +3,12 @@
 The kubelet reads the file after the container has ended and keeps at most 4096 bytes in the pod's status.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
-from typing import Any, Dict, Optional
+from typing import Any
 
 from flagbench_cases.record.assemble import strict
 from flagbench_cases.record.evidence import Outcome
@@ -16,7 +18,7 @@ TERMINATION_VARIABLE = "FLAGBENCH_TERMINATION_LOG"
 MAX_MESSAGE_BYTES = 4096
 
 
-def of_record(made: Dict[str, Any], gate: Optional[str], code: int, lost: Optional[str] = None) -> Dict[str, Any]:
+def of_record(made: dict[str, Any], gate: str | None, code: int, lost: str | None = None) -> dict[str, Any]:
     """Node 0's message: the record's status, its gate metric and its id.
 
     `code` is the exit code of the process; `lost`: why the record could not be written everywhere it was requested.
@@ -31,7 +33,7 @@ def of_record(made: Dict[str, Any], gate: Optional[str], code: int, lost: Option
     }
 
 
-def of_outcome(outcome: Outcome, code: Optional[int] = None, lost: Optional[str] = None) -> Dict[str, Any]:
+def of_outcome(outcome: Outcome, code: int | None = None, lost: str | None = None) -> dict[str, Any]:
     """The message of a node other than node 0, which writes no record. `code` and `lost`: as in `of_record`, of the
     node's bundle; without them, the outcome's own code."""
     return {
@@ -43,11 +45,11 @@ def of_outcome(outcome: Outcome, code: Optional[int] = None, lost: Optional[str]
     }
 
 
-def _joined(*reasons: Optional[str]) -> Optional[str]:
+def _joined(*reasons: str | None) -> str | None:
     return "; ".join(reason for reason in reasons if reason) or None
 
 
-def to_line(message: Dict[str, Any]) -> str:
+def to_line(message: dict[str, Any]) -> str:
     """The message as one line of ASCII; the reason is cut if it is too long."""
     reason = cut = redact(message["reason"] or "")
     while True:
@@ -58,7 +60,7 @@ def to_line(message: Dict[str, Any]) -> str:
         reason = cut + "..."
 
 
-def write(message: Dict[str, Any]) -> None:
+def write(message: dict[str, Any]) -> None:
     """Write the message to the file named by FLAGBENCH_TERMINATION_LOG, if set. A failure is only a warning."""
     path = os.environ.get(TERMINATION_VARIABLE)
     if not path:
@@ -69,6 +71,6 @@ def write(message: Dict[str, Any]) -> None:
             file.write(to_line(message) + "\n")
     except OSError as error:
         sys.stderr.write(
-            "warning: the termination message could not be written to %s (%s)\n" % (path, error.strerror or error)
+            f"warning: the termination message could not be written to {path} ({error.strerror or error})\n"
         )
         sys.stderr.flush()

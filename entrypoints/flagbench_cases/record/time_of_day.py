@@ -3,8 +3,10 @@
 No duration depends on it, but the dates in a record do: they would contradict each other.
 """
 
+from __future__ import annotations
+
 import time
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 LEAST_SECONDS = 1.0
 """What servers of time correct by slowing a clock down counts as not set."""
@@ -24,7 +26,7 @@ def read() -> ClockReading:
     return ClockReading(time.time(), time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
 
 
-def set_by(begun: ClockReading, now: Optional[ClockReading] = None) -> Optional[float]:
+def set_by(begun: ClockReading, now: ClockReading | None = None) -> float | None:
     """Seconds by which the time of day was set since `begun`, negative if it was set back; None if it was not."""
     now = now or read()
     moved = (now.time_of_day - begun.time_of_day) - (now.elapsed - begun.elapsed)

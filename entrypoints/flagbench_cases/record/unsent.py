@@ -5,10 +5,12 @@ They wait in the folder of --out, which outlives a container, else in the user's
 `flagbench results push` stores what it finds there.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import shlex
-from typing import Callable, Optional
+from typing import Callable
 
 from flagbench_cases.record.stores import Bundle, bundle_key, copy_bundle
 from flagbench_cases.shared import output
@@ -21,9 +23,9 @@ from flagbench_core.store_layout import ADDRESS_SUFFIX
 class Unsent:
     """What one node keeps until it is stored."""
 
-    def __init__(self, record_id: str, meant_for: str, out: Optional[str]) -> None:
+    def __init__(self, record_id: str, meant_for: str, out: str | None) -> None:
         """`out`: the folder of --out; without it, the user's data folder. Raises CaseError (14)."""
-        self.command = "flagbench results push" + (" %s" % shlex.quote(out) if out else "")
+        self.command = "flagbench results push" + (f" {shlex.quote(out)}" if out else "")
         """Stores what waits, on a machine where the folder of --out has the name that it has here."""
         self.folder = out or os.path.join(_data_folder(), "unsent")
         self._record_id, self._meant_for, self._out = record_id, meant_for, out
@@ -76,5 +78,5 @@ def _data_folder() -> str:
     try:
         return os.path.join(base if os.path.isabs(base) else user_folder(), "flagbench")
     except OSError as error:
-        words = "cannot use %s for lack of a home folder: %s" % (error.filename, error.strerror)
+        words = f"cannot use {error.filename} for lack of a home folder: {error.strerror}"
         raise CaseError(words, "set HOME to a folder of your own, or give --out", ExitCode.NOT_STORED) from error

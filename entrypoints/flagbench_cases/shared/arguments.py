@@ -1,5 +1,7 @@
 """An argument parser that raises UsageError and names the command that was typed."""
 
+from __future__ import annotations
+
 import argparse
 import re
 import sys
@@ -20,7 +22,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_case(self) -> None:
         """Add the case, the first argument. The entry point of an image has it, so its help does not ask for it."""
-        text = "one of: %s" % ", ".join(manifests.case_names())
+        text = f"one of: {', '.join(manifests.case_names())}"
         if in_image():
             text = argparse.SUPPRESS
         self.add_argument("case", help=text)
@@ -28,7 +30,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # An unrecognised argument may be a misplaced secret, so its value is not shown.
         message = re.sub(r"(unrecognized arguments: )(.*)", lambda m: m.group(1) + _names(m.group(2)), message)
-        raise UsageError(message, "see %s --help" % self.prog)
+        raise UsageError(message, f"see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help or version. Raises CaseError (14) if stdout cannot be written."""

@@ -3,11 +3,13 @@
 Used by the parent process before any rank is started, so nothing here imports torch.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import re
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_cases.shared.files import is_plain, open_file
@@ -27,10 +29,10 @@ MAX_STEPS = 10**12
 
 def tensors_of(rank: int) -> str:
     """The name of a rank's file in a checkpoint to which several ranks wrote."""
-    return "tensors-%05d.safetensors" % rank
+    return f"tensors-{rank:05d}.safetensors"
 
 
-def identity(config: Dict[str, Any], contents: Dict[str, Any]) -> Dict[str, Any]:
+def identity(config: dict[str, Any], contents: dict[str, Any]) -> dict[str, Any]:
     """The settings that a checkpoint and the run that resumes from it must have in common, by dotted name.
 
     `contents`: facts about the workload's files, such as checksums of data and weights.
@@ -43,16 +45,16 @@ def identity(config: Dict[str, Any], contents: Dict[str, Any]) -> Dict[str, Any]
     return dict(flat(kept))
 
 
-def flat(section: Dict[str, Any], prefix: str = "") -> List[Tuple[str, Any]]:
+def flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """The values of nested sections with their dotted names."""
-    found: List[Tuple[str, Any]] = []
+    found: list[tuple[str, Any]] = []
     for key, value in section.items():
-        name = "%s%s" % (prefix, key)
+        name = f"{prefix}{key}"
         found += flat(value, name + ".") if isinstance(value, dict) else [(name, value)]
     return found
 
 
-def find(folder: str, config: Dict[str, Any]) -> str:
+def find(folder: str, config: dict[str, Any]) -> str:
     """The checkpoint in `folder`, or the newest of those below it, whose identity must match `config`.
 
     `contents` are not compared here: they are known only when data and weights are loaded. Raises DataError if there
@@ -61,7 +63,7 @@ def find(folder: str, config: Dict[str, Any]) -> str:
     if not os.path.exists(os.path.join(folder, FACTS)):
         found = list_checkpoints(folder)
         if not found:
-            raise DataError("%s has no checkpoint" % folder, "set --resume to the checkpoints/RUN folder of a run")
+            raise DataError(f"{folder} has no checkpoint", "set --resume to the checkpoints/RUN folder of a run")
         folder = found[-1]
     content = read(folder)
     comparable = {key: value for key, value in content["identity"].items() if not key.startswith(CONTENTS + ".")}
@@ -70,19 +72,19 @@ def find(folder: str, config: Dict[str, Any]) -> str:
     return folder
 
 
-def _check_sizes(folder: str, files: Dict[str, Dict[str, Any]]) -> None:
+def _check_sizes(folder: str, files: dict[str, dict[str, Any]]) -> None:
     """Raise DataError if a file is missing or has another size. The ranks verify checksums."""
     for name, listed in sorted(files.items()):
         path = os.path.join(folder, name)
         try:
             size = os.stat(path).st_size
         except OSError as error:
-            raise DataError("%s cannot be read (%s)" % (path, error.strerror), NOT_SHARED) from None
+            raise DataError(f"{path} cannot be read ({error.strerror})", NOT_SHARED) from None
         if size != listed["bytes"]:
-            raise DataError("%s is damaged: it has %d bytes, not %d" % (path, size, listed["bytes"]), REMEDY)
+            raise DataError(f"{path} is damaged: it has {size} bytes, not {listed['bytes']}", REMEDY)
 
 
-def list_checkpoints(folder: str) -> List[str]:
+def list_checkpoints(folder: str) -> list[str]:
     """The checkpoints in a folder in the order they were written, not by step: a run may resume from an earlier
     one."""
     try:
@@ -100,18 +102,18 @@ def _written_at(path: str) -> int:
         return 0
 
 
-def to_bytes(content: Dict[str, Any]) -> bytes:
+def to_bytes(content: dict[str, Any]) -> bytes:
     """`content` with its checksum, as the bytes of a `checkpoint.json`."""
     return json.dumps(dict(content, sha256=_sum(content)), sort_keys=True).encode("utf-8")
 
 
-def _sum(content: Dict[str, Any]) -> str:
+def _sum(content: dict[str, Any]) -> str:
     """The checksum of the content except `sha256`. NaN is allowed here."""
     rest = {key: value for key, value in content.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode("utf-8")).hexdigest()
 
 
-def read(folder: str) -> Dict[str, Any]:
+def read(folder: str) -> dict[str, Any]:
     """The content of a checkpoint's `checkpoint.json`. Raises DataError if it is damaged."""
     path = os.path.join(folder, FACTS)
     try:
@@ -130,20 +132,20 @@ def read(folder: str) -> Dict[str, Any]:
         )
         whole = content.get("sha256") == _sum(content)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError("%s cannot be read (%s)" % (path, error), REMEDY) from error
+        raise DataError(f"{path} cannot be read ({error})", REMEDY) from error
     if not known:
-        raise DataError("%s is not a %s" % (path, " or ".join(SCHEMAS)), REMEDY)
+        raise DataError(f"{path} is not a {' or '.join(SCHEMAS)}", REMEDY)
     if not whole:
-        raise DataError("%s is damaged: its checksum differs" % path, REMEDY)
+        raise DataError(f"{path} is damaged: its checksum differs", REMEDY)
     return content
 
 
-def check_identity(theirs: Dict[str, Any], ours: Dict[str, Any]) -> None:
+def check_identity(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     """Raise UsageError naming the differences if the identities differ."""
     other = [name for name in sorted({*theirs, *ours}) if theirs.get(name) != ours.get(name)]
     if other:
-        differences = ["%s is %s, not %s" % (name, theirs.get(name), ours.get(name)) for name in other[:5]]
+        differences = [f"{name} is {theirs.get(name)}, not {ours.get(name)}" for name in other[:5]]
         raise UsageError(
-            "the checkpoint belongs to different training: %s" % "; ".join(differences),
+            f"the checkpoint belongs to different training: {'; '.join(differences)}",
             "use the same options as the run that wrote it",
         )

@@ -1,10 +1,12 @@
 """The errors of a run, each with its exit code."""
 
+from __future__ import annotations
+
 import errno
 import os
 import shutil
 import sys
-from typing import Optional, Sequence
+from typing import Sequence
 
 from flagbench_core import process_limits
 from flagbench_core.exit_codes import ExitCode
@@ -17,7 +19,7 @@ class CaseError(Exception):
 
     code = ExitCode.RANK_FAILED
 
-    def __init__(self, message: str, remedy: str, code: Optional[ExitCode] = None) -> None:
+    def __init__(self, message: str, remedy: str, code: ExitCode | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.remedy = remedy
@@ -41,30 +43,30 @@ class PeerError(CaseError):
     """This rank ends because other ranks failed; they report why."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
-        super().__init__("rank %s failed" % ", ".join(map(str, ranks)), "see the reason of that rank")
+        super().__init__(f"rank {', '.join(map(str, ranks))} failed", "see the reason of that rank")
 
 
-def system_error(error: BaseException, folder: str) -> Optional[CaseError]:
+def system_error(error: BaseException, folder: str) -> CaseError | None:
     """The CaseError for a module that is missing, or a resource denied by the system; else None.
 
     `folder` is that of the run's temporary files.
     """
     if isinstance(error, ModuleNotFoundError) and error.name is not None and not error.name.startswith("flagbench"):
-        words = "%s is not installed in this Python, %s" % (error.name, sys.executable)
+        words = f"{error.name} is not installed in this Python, {sys.executable}"
         return CaseError(words, "run `pip install -e '.[cases]'` in the checkout of flagbench", ExitCode.USAGE)
     number = error.errno if isinstance(error, OSError) else None
     if process_limits.is_refusal(error):
         return CaseError(process_limits.reason(error), process_limits.REMEDY)
     if number == errno.ENOMEM:
-        words = "there is not enough memory to start a process (%s)" % os.strerror(number)
+        words = f"there is not enough memory to start a process ({os.strerror(number)})"
         return CaseError(words, "free memory, or give the container more memory", ExitCode.OUT_OF_MEMORY)
     if number in (errno.ENOSPC, errno.EDQUOT):
-        words = "the disk of %s, used for a run's temporary files, is full (%s)" % (folder, os.strerror(number))
+        words = f"the disk of {folder}, used for a run's temporary files, is full ({os.strerror(number)})"
         return CaseError(words, "free space there, or set TMPDIR to a folder with free space")
     return None
 
 
-def shared_memory_error(error: BaseException, folder: str) -> Optional[CaseError]:
+def shared_memory_error(error: BaseException, folder: str) -> CaseError | None:
     """The CaseError for /dev/shm being full, which the processes that load data use; None for any other error.
 
     `folder` is that of temporary files, on whose disk the same error may be.
@@ -73,12 +75,12 @@ def shared_memory_error(error: BaseException, folder: str) -> Optional[CaseError
     if isinstance(error, OSError):
         found = error.errno == errno.ENOSPC and error.filename is None and _free(SHARED_MEMORY) < _free(folder)
     else:  # of torch; one of its processes may be killed when it uses memory that is not there (bus error)
-        text = "%s\n%s" % (error, error.__cause__)
+        text = f"{error}\n{error.__cause__}"
         found = "out of shared memory" in text or ("/torch_" in text and full in text)
     if not found:
         return None
     remedy = "give the container more (--shm-size 1g), or use fewer workers"
-    return CaseError("the shared memory of %s is full (%s)" % (SHARED_MEMORY, full), remedy, ExitCode.OUT_OF_MEMORY)
+    return CaseError(f"the shared memory of {SHARED_MEMORY} is full ({full})", remedy, ExitCode.OUT_OF_MEMORY)
 
 
 def _free(folder: str) -> float:

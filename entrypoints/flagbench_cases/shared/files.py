@@ -1,9 +1,11 @@
 """Names used in prepared folders, and helpers to open files and compute checksums."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import stat
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable
 
 from flagbench_cases.shared.errors import DataError
 from flagbench_core.data_folders import INDEX
@@ -22,7 +24,7 @@ def open_file(path: str, mode: str = "r", **options: Any) -> Any:
     """`open` for reading. Raises OSError, and DataError if the path is not a file: opening a pipe would block."""
     status = os.stat(path).st_mode
     if not stat.S_ISREG(status):
-        raise DataError("%s is %s, not a file" % (path, _kind(status)), "give the downloaded file")
+        raise DataError(f"{path} is {_kind(status)}, not a file", "give the downloaded file")
     return open(path, mode, opener=_at_once, **options)
 
 
@@ -36,19 +38,19 @@ def check_folder(what: str, path: str, remedy: str) -> None:
     try:
         status = os.stat(path).st_mode
     except OSError as error:
-        gone = "does not exist" if isinstance(error, FileNotFoundError) else "cannot be read (%s)" % error.strerror
+        gone = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
         words = "is a broken link" if os.path.islink(path) else gone
-        raise DataError("the %s folder %s %s" % (what, path, words), remedy) from None
+        raise DataError(f"the {what} folder {path} {words}", remedy) from None
     if not stat.S_ISDIR(status):
-        raise DataError("--%s %s is %s, not a folder" % (what, path, _kind(status)), remedy)
+        raise DataError(f"--{what} {path} is {_kind(status)}, not a folder", remedy)
     if not os.access(path, os.R_OK | os.X_OK):
-        raise DataError("the %s folder %s cannot be read (Permission denied)" % (what, path), remedy)
+        raise DataError(f"the {what} folder {path} cannot be read (Permission denied)", remedy)
 
 
 def _kind(status: int) -> str:
     """The type of a path as text."""
     kinds = {"pipe": stat.S_ISFIFO, "socket": stat.S_ISSOCK, "device": stat.S_ISCHR, "folder": stat.S_ISDIR}
-    return "a %s" % next((name for name, is_it in kinds.items() if is_it(status)), "file")
+    return f"a {next((name for name, is_it in kinds.items() if is_it(status)), 'file')}"
 
 
 class Reading:
@@ -67,7 +69,7 @@ class Reading:
             self._report(self.phase, self.done, self.total, "bytes")
 
 
-def sum_of(path: str, reading: Optional[Reading] = None) -> str:
+def sum_of(path: str, reading: Reading | None = None) -> str:
     """The sha256 of a file, hexadecimal. Raises OSError, and DataError if the path is not a file."""
     digest = hashlib.sha256()
     with open_file(path, "rb") as file:

@@ -1,9 +1,10 @@
 """Python's own settings: the environment of its child processes, and how often it collects garbage."""
 
+from __future__ import annotations
+
 import gc
 import os
 import sys
-from typing import Dict
 
 KEPT_VARIABLES = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONHASHSEED", "PYTHONFAULTHANDLER", "PYTHONDONTWRITEBYTECODE")
 DEFAULT_THRESHOLDS = gc.get_threshold()
@@ -15,7 +16,7 @@ that time is spent on looking through them.
 """
 
 
-def child_environment() -> Dict[str, str]:
+def child_environment() -> dict[str, str]:
     """A copy of this process's environment for a Python child process.
 
     An image's first process ignores Python's variables (`-I`): one set by a user, such as PYTHONHOME, could keep it

@@ -4,11 +4,13 @@ It is imported before everything else in this package and imports very little, b
 leaves no record.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import time
 import types
-from typing import Any, Dict, NoReturn, Optional
+from typing import Any, NoReturn
 
 # Signals that do not end a process, that cannot be caught, or that report a fault of this process itself.
 OTHERS = (
@@ -28,13 +30,13 @@ class Interruption:
     """
 
     def __init__(self) -> None:
-        self.number: Optional[int] = None
+        self.number: int | None = None
         self._at = 0.0
-        self._before: Dict[int, Any] = {}
+        self._before: dict[int, Any] = {}
         self.abandoned = False
         """Whether a thread may wait for a network for long: this process ends without waiting for it."""
 
-    def __enter__(self) -> "Interruption":
+    def __enter__(self) -> Interruption:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
@@ -49,7 +51,7 @@ class Interruption:
             # None: a handler not installed by Python, such as faulthandler's.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    def _note(self, number: int, frame: Optional[types.FrameType]) -> None:
+    def _note(self, number: int, frame: types.FrameType | None) -> None:
         if self.number is None:
             self.number, self._at = number, time.monotonic()
         elif time.monotonic() - self._at > COPY_SECONDS:
@@ -63,7 +65,7 @@ class Interruption:
     def exit_within(self, seconds: float, code: int) -> None:
         """Exit with `code` after `seconds` of real time or at the next signal, even if this process is blocked."""
 
-        def leave(number: int, frame: Optional[types.FrameType]) -> NoReturn:
+        def leave(number: int, frame: types.FrameType | None) -> NoReturn:
             os._exit(code)
 
         for number in self._before:
@@ -80,4 +82,4 @@ class Interruption:
         if self.number is None:
             return "not interrupted"
         known = self.number in list(signal.Signals)
-        return "interrupted by %s" % (signal.Signals(self.number).name if known else "signal %d" % self.number)
+        return "interrupted by %s" % (signal.Signals(self.number).name if known else f"signal {self.number}")

@@ -1,8 +1,10 @@
 """Reads the compiled manifests of this image: its cases, and the stacks that it knows."""
 
+from __future__ import annotations
+
 import json
 import os
-from typing import Any, Dict, List
+from typing import Any
 
 from flagbench_cases.shared.errors import UsageError
 
@@ -10,17 +12,17 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = os.path.join(os.path.dirname(HERE), "cases")
 
 
-def case_names() -> List[str]:
+def case_names() -> list[str]:
     """The cases in this image: every folder with a compiled case.json; some have no code of their own."""
     return sorted(
         name.replace("_", "-") for name in os.listdir(CASES) if os.path.isfile(os.path.join(CASES, name, "case.json"))
     )
 
 
-def load_case(name: str) -> Dict[str, Any]:
+def load_case(name: str) -> dict[str, Any]:
     """The compiled manifest of a case. Raises UsageError for an unknown one."""
     if name not in case_names():
-        raise UsageError("unknown case %r" % name, "choose one of: %s" % (", ".join(case_names()) or "none"))
+        raise UsageError(f"unknown case {name!r}", f"choose one of: {', '.join(case_names()) or 'none'}")
     return _read_json(os.path.join(CASES, name.replace("-", "_"), "case.json"))
 
 
@@ -29,18 +31,18 @@ def package_of(name: str) -> str:
     return load_case(name).get("family", name).replace("-", "_")
 
 
-def load_stack(name: str) -> Dict[str, Any]:
+def load_stack(name: str) -> dict[str, Any]:
     """The compiled manifest of a stack. Raises UsageError for an unknown one."""
     folder = os.path.join(HERE, "stacks")
     known = sorted(f[: -len(".json")] for f in os.listdir(folder) if f.endswith(".json"))
     if name not in known:
         raise UsageError(
-            "unknown stack %r" % name,
-            "set FLAGBENCH_STACK to one of: %s" % ", ".join(known),
+            f"unknown stack {name!r}",
+            f"set FLAGBENCH_STACK to one of: {', '.join(known)}",
         )
     return _read_json(os.path.join(folder, name + ".json"))
 
 
-def _read_json(path: str) -> Dict[str, Any]:
+def _read_json(path: str) -> dict[str, Any]:
     with open(path, encoding="utf-8") as file:
         return json.load(file)

@@ -1,11 +1,12 @@
 """Writes the record to stdout and to files. The original stdout is reserved for it from the start."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
 import select
 import tempfile
-from typing import Optional
 
 from flagbench_cases.shared.errors import CaseError, UsageError
 from flagbench_cases.shared.system import in_image
@@ -37,7 +38,7 @@ class LineWriter:
         self._left = (line + "\n").encode("utf-8")
         self._what = what
 
-    def write(self, timeout: Optional[float] = None) -> bool:
+    def write(self, timeout: float | None = None) -> bool:
         """Write the rest of the line until nothing is accepted for `timeout` seconds; returns whether it is complete.
 
         Raises CaseError (14) if the descriptor is closed, its reader has exited or the disk is full.
@@ -53,7 +54,7 @@ class LineWriter:
                     self._left = self._left[os.write(self._descriptor, self._left[:4096]) :]
         except OSError as error:
             raise CaseError(
-                "%s could not be printed on stdout (%s)" % (self._what, os.strerror(error.errno or 0)),
+                f"{self._what} could not be printed on stdout ({os.strerror(error.errno or 0)})",
                 "read all of stdout, or set --out" if self._what == "the record" else "read all of stdout",
                 ExitCode.NOT_STORED,
             ) from None
@@ -68,7 +69,7 @@ def write_line(descriptor: int, line: str, what: str = "the record") -> None:
 def write_file(folder: str, name: str, line: str, replace: bool = False, newline: bool = True) -> str:
     """Write a file atomically; returns its path. Raises CaseError (14) if it exists, unless `replace` is set."""
     path = os.path.join(folder, name)
-    part: Optional[str] = None
+    part: str | None = None
     try:
         os.makedirs(folder, exist_ok=True)
         handle, part = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)
@@ -85,7 +86,7 @@ def write_file(folder: str, name: str, line: str, replace: bool = False, newline
         taken = error.errno == errno.EEXIST and part is not None
         reason = "it already exists" if taken else os.strerror(error.errno or 0)
         raise CaseError(
-            "the record could not be written to %s (%s)" % (path, reason),
+            f"the record could not be written to {path} ({reason})",
             "use a writable folder with free space; the record may still be on stdout",
             ExitCode.NOT_STORED,
         ) from None
@@ -101,7 +102,7 @@ def check_folder(what: str, folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        words = "%s cannot be written: %s (%s)" % (what, folder, os.strerror(error.errno or 0))
+        words = f"{what} cannot be written: {folder} ({os.strerror(error.errno or 0)})"
         raise UsageError(words, _folder_remedy(error)) from None
 
 

@@ -1,6 +1,8 @@
 """How the ranks of a job share a model: data, tensor and pipeline parallelism."""
 
-from typing import Any, Dict, List, NamedTuple
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 from flagbench_core.config import replicas
 
@@ -54,13 +56,13 @@ class Layout(NamedTuple):
     def name(self, rank: int) -> str:
         """`rank 3`; if replicas are split, with its coordinates: `rank 3 (tp 1, pp 1, dp 0)`."""
         if self.ranks_per_replica == 1:
-            return "rank %d" % rank
+            return f"rank {rank}"
         at = self.coordinates(rank)
-        return "rank %d (tp %d, pp %d, dp %d)" % (rank, at.tp, at.pp, at.dp)
+        return f"rank {rank} (tp {at.tp}, pp {at.pp}, dp {at.dp})"
 
-    def groups(self, axis: str) -> List[List[int]]:
+    def groups(self, axis: str) -> list[list[int]]:
         """The groups of ranks that differ only along one axis. The ranks of a `dp` group have the same parameters."""
-        found: Dict[Any, List[int]] = {}
+        found: dict[Any, list[int]] = {}
         for rank in range(self.world):
             found.setdefault(self.coordinates(rank)._replace(**{axis: 0}), []).append(rank)
         return list(found.values())
@@ -69,7 +71,7 @@ class Layout(NamedTuple):
         return "dp%d tp%d pp%d" % self
 
 
-def layout_of(config: Dict[str, Any]) -> Layout:
+def layout_of(config: dict[str, Any]) -> Layout:
     """The layout of a resolved configuration: `layout.tp`, `layout.pp`, and as many replicas as there are ranks
     for."""
     section = config.get("layout", {})

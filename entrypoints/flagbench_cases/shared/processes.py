@@ -1,10 +1,11 @@
 """The processes of a run as seen by the kernel: descendants, state, termination, out-of-memory kills."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import signal
 import time
-from typing import Dict, List, Optional, Set
 
 from flagbench_core.process_limits import cgroup_folders
 
@@ -22,31 +23,31 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _stat(pid: int) -> Optional[List[str]]:
+def _stat(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat from the state on, after the name, which may contain anything; or None."""
     try:
-        with open("/proc/%d/stat" % pid, encoding="utf-8", errors="replace") as file:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()
     except OSError:
         return None
 
 
-def state(pid: int) -> Optional[str]:
+def state(pid: int) -> str | None:
     """The kernel's one-letter state (T stopped, Z zombie), or None if there is no such process."""
     fields = _stat(pid)
     return fields[0] if fields else None
 
 
-def descendants(root: int) -> Set[int]:
+def descendants(root: int) -> set[int]:
     """Live descendants of `root`, without zombies."""
-    children: Dict[int, List[int]] = {}
+    children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             fields = _stat(int(name))
             if fields and fields[0] != "Z":
                 children.setdefault(int(fields[1]), []).append(int(name))
-    found: Set[int] = set()
-    open_: List[int] = [root]
+    found: set[int] = set()
+    open_: list[int] = [root]
     while open_:
         for child in children.get(open_.pop(), []):
             if child not in found:
@@ -65,7 +66,7 @@ def collect_zombies() -> None:
             return
 
 
-def end_all(root: int, grace: float = 1.0, spare: Optional[Set[int]] = None) -> None:
+def end_all(root: int, grace: float = 1.0, spare: set[int] | None = None) -> None:
     """End every descendant of `root` except `spare`: SIGTERM, and after `grace` seconds SIGKILL.
 
     A stopped process does not handle SIGTERM, but SIGKILL ends it.
@@ -79,7 +80,7 @@ def end_all(root: int, grace: float = 1.0, spare: Optional[Set[int]] = None) -> 
     kill_all(root, spare)
 
 
-def kill_all(root: int, spare: Optional[Set[int]] = None) -> None:
+def kill_all(root: int, spare: set[int] | None = None) -> None:
     """Kill every descendant of `root` except `spare` (SIGKILL)."""
     spare = spare or set()
     deadline = time.monotonic() + 3.0
@@ -92,7 +93,7 @@ def kill_all(root: int, spare: Optional[Set[int]] = None) -> None:
         time.sleep(0.02)
 
 
-def _signal(pids: Set[int], number: int) -> None:
+def _signal(pids: set[int], number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -100,7 +101,7 @@ def _signal(pids: Set[int], number: int) -> None:
             continue
 
 
-def oom_kills(folder: Optional[str] = None) -> Optional[int]:
+def oom_kills(folder: str | None = None) -> int | None:
     """Number of OOM kills in a memory cgroup (default: this process's own).
 
     Read from `memory.events` (version 2) or `memory.oom_control` (version 1); None if neither has it.
@@ -127,13 +128,13 @@ def refused_forks() -> int:
     return 0
 
 
-def describe_exit(code: Optional[int]) -> Optional[str]:
+def describe_exit(code: int | None) -> str | None:
     """An exit status as text: `exit 1`, `SIGKILL`."""
     if code is None:
         return None
     if code >= 0:
-        return "exit %d" % code
+        return f"exit {code}"
     try:
         return signal.Signals(-code).name
     except ValueError:
-        return "signal %d" % -code
+        return f"signal {-code}"

@@ -1,7 +1,9 @@
 """Removes secrets that arguments may contain, before they get into a record or log."""
 
+from __future__ import annotations
+
 import re
-from typing import Iterable, List
+from typing import Iterable
 
 from flagbench_core import redaction
 
@@ -23,6 +25,6 @@ def _address(address: str) -> str:
     return scheme + separator + rest.split("?", 1)[0]
 
 
-def option_names(argv: List[str]) -> List[str]:
+def option_names(argv: list[str]) -> list[str]:
     """Only the option names of arguments that could not be parsed: anything else may be a misplaced secret."""
     return [argument.split("=", 1)[0] for argument in argv if argument.startswith("-")]

@@ -5,12 +5,14 @@ Every rank has a file with a fixed-size slot per step (`rank-00003.steps`) and a
 If a rank ends before it finished its work, its guard writes the exit status (`rank-00003.exit`).
 """
 
+from __future__ import annotations
+
 import json
 import mmap
 import os
 import struct
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 MAGIC = b"FBSPOOL1"
 PHASES = ("launch", "init", "data", "warmup", "train", "val", "infer", "measure", "eval", "report", "done")
@@ -55,13 +57,13 @@ def repeat(operations: int, device: float, host: float, after: float) -> Step:
     return Step(0.0, 0.0, host, device, nan, nan, after, nan, *work)
 
 
-SLOT = struct.Struct("<%dd" % len(Step._fields))
+SLOT = struct.Struct(f"<{len(Step._fields)}d")
 _OFFSETS = {name: 8 * index for index, name in enumerate(Step._fields)}
 
 
 def path_of(folder: str, rank: int, kind: str) -> str:
     """The file of a rank: kind is `steps`, `facts`, `exit` or `nccl` (its log)."""
-    return os.path.join(folder, "rank-%05d.%s" % (rank, kind))
+    return os.path.join(folder, f"rank-{rank:05d}.{kind}")
 
 
 class RankSpool:
@@ -112,7 +114,7 @@ class RankSpool:
     def step(self, step: Step) -> None:
         """Append a step. What is measured later, such as device times, is added by `update`."""
         if self._steps >= self.capacity:
-            raise IndexError("the spool holds %d steps" % self.capacity)
+            raise IndexError(f"the spool holds {self.capacity} steps")
         SLOT.pack_into(self._map, HEADER_SIZE + self._steps * SLOT.size, *step)
         self._steps += 1
         _COUNT.pack_into(self._map, _COUNT_AT, self._steps)
@@ -134,13 +136,13 @@ class RankSpool:
         self._facts.write(line + "\n")
         self._facts.flush()
 
-    def files(self) -> Dict[str, bytes]:
+    def files(self) -> dict[str, bytes]:
         """The contents of both files, to be sent from another node to node 0."""
         self._map.flush()
         return {kind: _read(path_of(self.folder, self.rank, kind)) for kind in ("steps", "facts")}
 
 
-def receive(folder: str, rank: int, files: Dict[str, bytes]) -> None:
+def receive(folder: str, rank: int, files: dict[str, bytes]) -> None:
     """Write the files of a rank of another node into this node's spool."""
     for kind, content in files.items():
         with open(path_of(folder, rank, kind), "wb") as file:
@@ -164,7 +166,7 @@ def write_exit(folder: str, rank: int, code: int) -> None:
     write_json(path_of(folder, rank, "exit"), {"code": code, "time": time.time()})
 
 
-def write_json(path: str, document: Dict[str, Any]) -> None:
+def write_json(path: str, document: dict[str, Any]) -> None:
     """Write a JSON document atomically: whoever reads it finds the whole of it. Raises OSError."""
     with open(path + ".part", "w", encoding="utf-8") as file:
         json.dump(document, file)
@@ -201,7 +203,7 @@ class SpoolReader:
         self._facts = path_of(folder, rank, "facts")
         self._exit = path_of(folder, rank, "exit")
 
-    def progress(self) -> Optional[Heartbeat]:
+    def progress(self) -> Heartbeat | None:
         """The heartbeat, or None before the rank has started."""
         try:
             with open(self._steps, "rb") as file:
@@ -214,7 +216,7 @@ class SpoolReader:
         beat = _COUNT.unpack_from(header, _BEAT_AT)[0]
         return Heartbeat(PHASES[min(phase, len(PHASES) - 1)], done, total, steps, loss, beat)
 
-    def steps(self) -> List[Step]:
+    def steps(self) -> list[Step]:
         """The steps written so far. The rest of the allocated space, which may be large, is not read."""
         try:
             with open(self._steps, "rb") as file:
@@ -228,14 +230,14 @@ class SpoolReader:
         whole = whole[: len(whole) - len(whole) % SLOT.size]
         return [Step(*values) for values in SLOT.iter_unpack(whole)]
 
-    def exit(self) -> Optional[Exit]:
+    def exit(self) -> Exit | None:
         """The exit status of a rank that ended before it finished its work, or None."""
         try:
             return Exit(**json.loads(_read(self._exit).decode("utf-8")))
         except (OSError, ValueError, TypeError):
             return None
 
-    def facts(self) -> List[Dict[str, Any]]:
+    def facts(self) -> list[dict[str, Any]]:
         """The facts written so far; an incomplete last line is skipped."""
         try:
             lines = _read(self._facts).split(b"\n")

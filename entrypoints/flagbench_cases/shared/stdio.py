@@ -4,6 +4,8 @@ Everything that this process, its libraries and its children write to stderr goe
 the original stderr and drops what that does not accept because it is full, closed or not being read.
 """
 
+from __future__ import annotations
+
 import io
 import os
 import select
@@ -11,7 +13,6 @@ import sys
 import threading
 import time
 import types
-from typing import Optional, Type
 
 # Seconds until unread output is dropped; after that, output is dropped immediately until some is read again.
 PATIENCE_SECONDS = 1.0
@@ -43,7 +44,7 @@ def _copy(descriptor: int) -> int:
     ready, and its original descriptor, shared with other processes, must not be changed."""
     if os.isatty(descriptor):
         try:
-            return os.open("/proc/self/fd/%d" % descriptor, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError:  # it belongs to another user, as in a container
             pass
     return os.dup(descriptor)
@@ -68,10 +69,10 @@ class Stderr:
         self._before = -1  # the original stderr
         self._real = -1  # the descriptor to forward to
         self._reading = -1
-        self._thread: Optional[threading.Thread] = None
+        self._thread: threading.Thread | None = None
         self._patience = PATIENCE_SECONDS
 
-    def __enter__(self) -> "Stderr":
+    def __enter__(self) -> Stderr:
         open_standard()
         self._before, self._real = os.dup(2), _copy(2)
         self._reading, writing = os.pipe()
@@ -89,9 +90,9 @@ class Stderr:
 
     def __exit__(
         self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[types.TracebackType],
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
     ) -> None:
         pipe = os.fstat(2)
         for descriptor in (1, 2):

@@ -1,12 +1,14 @@
 """Software versions of the running process, and the machine as seen by the kernel."""
 
+from __future__ import annotations
+
 import contextlib
 import glob
 import os
 import platform
 import socket
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from flagbench_core.process_limits import cgroup_folders
 
@@ -29,7 +31,7 @@ PACKAGES = (
 )
 
 
-def packages() -> Dict[str, str]:
+def packages() -> dict[str, str]:
     """Versions of the installed packages among PACKAGES."""
     from importlib import metadata
 
@@ -42,7 +44,7 @@ def packages() -> Dict[str, str]:
     return found
 
 
-def _first_line(path: str, prefix: str = "") -> Optional[str]:
+def _first_line(path: str, prefix: str = "") -> str | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -53,7 +55,7 @@ def _first_line(path: str, prefix: str = "") -> Optional[str]:
     return None
 
 
-def operating_system() -> Optional[str]:
+def operating_system() -> str | None:
     """The name of the distribution."""
     line = _first_line("/etc/os-release", "PRETTY_NAME=")
     return line.split("=", 1)[1].strip('"') if line else None
@@ -81,10 +83,10 @@ def usable_memory_bytes() -> int:
     return min(sizes)
 
 
-def network_interfaces(root: str = "/sys/class") -> List[Dict[str, Any]]:
+def network_interfaces(root: str = "/sys/class") -> list[dict[str, Any]]:
     """Name and rate (if the driver reports it) of every interface except loopback, and of RDMA devices whose port is
     active."""
-    found: List[Dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for kind, folder, rate in (
         ("ethernet", os.path.join(root, "net"), "speed"),
         ("infiniband", os.path.join(root, "infiniband"), "ports/1/rate"),
@@ -102,7 +104,7 @@ def network_interfaces(root: str = "/sys/class") -> List[Dict[str, Any]]:
             nic = {"name": name, "kind": kind}
             speed = _first_line(os.path.join(folder, name, rate))
             if speed and not speed.startswith("-"):
-                nic["rate"] = speed if kind == "infiniband" else "%s Mb/s" % speed
+                nic["rate"] = speed if kind == "infiniband" else f"{speed} Mb/s"
             found.append(nic)
     return found
 
@@ -112,7 +114,7 @@ def host_name() -> str:
     return os.environ.get("FLAGBENCH_HOST") or socket.gethostname()
 
 
-def machine() -> Dict[str, Any]:
+def machine() -> dict[str, Any]:
     """This node, without devices and their driver. Network addresses are omitted: they do not affect performance."""
     return {
         "host": host_name(),
@@ -129,7 +131,7 @@ def machine() -> Dict[str, Any]:
     }
 
 
-def baked(variable: str) -> Optional[str]:
+def baked(variable: str) -> str | None:
     """A fact that the build stored in the image's environment; None if the build argument was not set."""
     return os.environ.get(variable) or None
 
@@ -140,10 +142,10 @@ def in_image() -> bool:
 
 
 def _why_not(variable: str, setter: str) -> str:
-    return "%s did not set %s" % (setter, variable) if in_image() else "not running in an image"
+    return f"{setter} did not set {variable}" if in_image() else "not running in an image"
 
 
-def image() -> Dict[str, Optional[str]]:
+def image() -> dict[str, str | None]:
     """The image: its context digest is stored in it, its own digests are known only to the launcher."""
     own = baked("FLAGBENCH_IMAGE_DIGEST")
     reason = None if own else _why_not("FLAGBENCH_IMAGE_DIGEST", "the launcher")
@@ -155,7 +157,7 @@ def image() -> Dict[str, Optional[str]]:
     }
 
 
-def lock() -> Dict[str, Optional[str]]:
+def lock() -> dict[str, str | None]:
     """The digest of the lock of this image's packages, or the reason for its absence."""
     digest = baked("FLAGBENCH_LOCK_DIGEST")
     found = {"lock_digest": digest}
@@ -164,7 +166,7 @@ def lock() -> Dict[str, Optional[str]]:
     return found
 
 
-def commit() -> Dict[str, Optional[str]]:
+def commit() -> dict[str, str | None]:
     """The commit that flagbench was built from, or why it is unknown."""
     known = baked("FLAGBENCH_COMMIT")
     found = {"commit": known}

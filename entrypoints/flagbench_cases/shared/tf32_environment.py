@@ -4,6 +4,8 @@ On torch 1.12 and 1.13 TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, which NGC images set, t
 from torch 2 on, code takes precedence.
 """
 
+from __future__ import annotations
+
 from typing import MutableMapping
 
 OVERRIDE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"

@@ -3,9 +3,11 @@
 Frameworks need a user name, and keep compiled kernels in the home folder; both fail for a user without passwd entry.
 """
 
+from __future__ import annotations
+
 import os
 import pwd
-from typing import Mapping, MutableMapping, Optional
+from typing import Mapping, MutableMapping
 
 from flagbench_cases.shared.errors import UsageError
 
@@ -38,7 +40,7 @@ def prepare(env: MutableMapping[str, str], folder: str) -> None:
             env[variable] = os.path.join(folder, name)
 
 
-def _writable(folder: Optional[str]) -> bool:
+def _writable(folder: str | None) -> bool:
     """Whether a folder is writable, or can be created."""
     if not folder or not os.path.isabs(folder):
         return False
@@ -65,9 +67,9 @@ def leave_removed_folder() -> bool:
     return False
 
 
-def refuse_relative(given: Mapping[str, Optional[str]]) -> None:
+def refuse_relative(given: Mapping[str, str | None]) -> None:
     """Raise UsageError for a path, by its option, that is relative to a missing working directory."""
     for option, path in given.items():
         if path and not os.path.isabs(path) and "://" not in path:
-            words = "--%s %s is relative to the working directory, which was removed" % (option, path)
+            words = f"--{option} {path} is relative to the working directory, which was removed"
             raise UsageError(words, "change to an existing folder, or use absolute paths")

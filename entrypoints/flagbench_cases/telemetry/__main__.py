@@ -1,10 +1,11 @@
 """`python -m flagbench_cases.telemetry`: samples one node into a file until it is stopped."""
 
+from __future__ import annotations
+
 import argparse
 import math
 import sys
 import time
-from typing import List, Optional
 
 from flagbench_cases.shared.errors import UsageError
 from flagbench_cases.telemetry import monitors
@@ -17,14 +18,14 @@ MIN_INTERVAL_S = 1.0
 """More frequent samples would disturb the run."""
 
 
-def main(argv: Optional[List[str]] = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the sampler; returns 0 for every way of stopping, including a full disk."""
     lifetime = Lifetime()
     parser = _parser()
     options = parser.parse_args(argv)
     cpu = CpuProbe(options.pid)
     if not cpu.tree():
-        parser.error("process %d is not running; set --pid to a running process" % options.pid)
+        parser.error(f"process {options.pid} is not running; set --pid to a running process")
     lifetime.bind()
     try:
         run(
@@ -38,7 +39,7 @@ def main(argv: Optional[List[str]] = None) -> int:
             used_from=options.used_from,
         )
     except UsageError as error:
-        parser.error("%s; %s" % (error.message, error.remedy))
+        parser.error(f"{error.message}; {error.remedy}")
     return ExitCode.OK
 
 
@@ -47,7 +48,7 @@ def _open(path: str) -> JsonLinesWriter:
         return JsonLinesWriter(path)
     except OSError as error:
         raise UsageError(
-            "%s cannot be opened for writing (%s)" % (path, error.strerror),
+            f"{path} cannot be opened for writing ({error.strerror})",
             "set --out to a file in a writable folder",
         ) from error
 
@@ -84,16 +85,16 @@ def _interval(text: str) -> float:
         seconds = math.nan
     if not MIN_INTERVAL_S <= seconds < math.inf:
         raise argparse.ArgumentTypeError(
-            "%r is not an interval of at least %.1f s; more frequent samples would disturb the run"
-            % (text, MIN_INTERVAL_S)
+            f"{text!r} is not an interval of at least {MIN_INTERVAL_S:.1f} s; "
+            "more frequent samples would disturb the run"
         )
     return seconds
 
 
-def _devices(text: str) -> List[int]:
+def _devices(text: str) -> list[int]:
     tokens = text.split(",")
     if not all(token.isdigit() for token in tokens) or len(set(tokens)) < len(tokens):
-        raise argparse.ArgumentTypeError("%r is not a list of distinct device numbers such as 0,1" % text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of distinct device numbers such as 0,1")
     return [int(token) for token in tokens]
 
 

@@ -1,11 +1,13 @@
 """Runs a vendor's command-line tool with a timeout, without leaving processes behind."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import shutil
 import signal
 import subprocess
-from typing import Optional, Sequence
+from typing import Sequence
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -20,12 +22,12 @@ class Tool:
     def __init__(self, name: str, places: Sequence[str] = ()) -> None:
         self._name = name
         self._places = places
-        self._stuck: "Optional[subprocess.Popen[bytes]]" = None
+        self._stuck: subprocess.Popen[bytes] | None = None
 
     def ask(self, arguments: Sequence[str], seconds: float) -> str:
         """The tool's stdout, for any exit code. Raises NoAnswer if it is missing or times out."""
         if self._stuck is not None and self._stuck.poll() is None:
-            raise NoAnswer("%s still hangs in an earlier call" % self._name)
+            raise NoAnswer(f"{self._name} still hangs in an earlier call")
         path = self._path()
         try:
             process = subprocess.Popen(
@@ -38,14 +40,14 @@ class Tool:
                 preexec_fn=_as_a_child,
             )
         except OSError as error:
-            raise NoAnswer("%s cannot be run (%s)" % (path, error.strerror or error)) from None
+            raise NoAnswer(f"{path} cannot be run ({error.strerror or error})") from None
         try:
             output = process.communicate(timeout=seconds)[0]
         except subprocess.TimeoutExpired:
             self._stuck = process
             process.kill()
             # Not waited for: blocked in a driver call, it would block the sampler.
-            raise NoAnswer("%s did not answer within %.0f s" % (self._words(arguments), seconds)) from None
+            raise NoAnswer(f"{self._words(arguments)} did not answer within {seconds:.0f} s") from None
         return output.decode("utf-8", "replace")
 
     def close(self) -> None:
@@ -56,7 +58,7 @@ class Tool:
     def _path(self) -> str:
         path = shutil.which(self._name) or shutil.which(self._name, path=os.pathsep.join(self._places))
         if path is None:
-            raise NoAnswer("%s was not found on PATH or in %s" % (self._name, ", ".join(self._places) or "any place"))
+            raise NoAnswer(f"{self._name} was not found on PATH or in {', '.join(self._places) or 'any place'}")
         return path
 
     def _words(self, arguments: Sequence[str]) -> str:
@@ -66,8 +68,8 @@ class Tool:
 def no_device(name: str, text: str) -> NoAnswer:
     """The error for a tool that printed `text`, in which there is no device: with its first line."""
     lines = text.strip().splitlines()
-    said = ": %s" % lines[0].strip()[:200] if lines else ""
-    return NoAnswer("%s lists no device%s" % (name, said))
+    said = f": {lines[0].strip()[:200]}" if lines else ""
+    return NoAnswer(f"{name} lists no device{said}")
 
 
 def _as_a_child() -> None:

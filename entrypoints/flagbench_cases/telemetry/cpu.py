@@ -4,8 +4,10 @@ Not through psutil: one pass over /proc gives both the tree and its memory with 
 sampler starts without large imports.
 """
 
+from __future__ import annotations
+
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Set
+from typing import Any, NamedTuple
 
 from flagbench_cases.telemetry.quota import Quota
 
@@ -42,15 +44,15 @@ class CpuProbe:
         self._pid = pid
         self._proc = proc
         self._page = os.sysconf("SC_PAGE_SIZE")
-        self._ticks: Optional[_Ticks] = None
+        self._ticks: _Ticks | None = None
         self._clock_files = _clock_files(sys)
         self._quota = Quota(pid, proc, sys)
 
-    def tree(self) -> Set[int]:
+    def tree(self) -> set[int]:
         """Process ids of the tree: `pid` and all its live descendants."""
         return _tree(self._pid, self._processes())
 
-    def sample(self) -> Dict[str, Any]:
+    def sample(self) -> dict[str, Any]:
         """One sample; values not available on this machine are absent.
 
         `util` (fraction of all logical CPUs that was not idle since the sample before), `others` (logical CPUs that
@@ -72,7 +74,7 @@ class CpuProbe:
         }
         return {key: value for key, value in values.items() if value is not None}
 
-    def _usage(self, tree: int) -> Dict[str, float]:
+    def _usage(self, tree: int) -> dict[str, float]:
         """What the processors did since the last call; `tree`: the ticks of the process tree until now."""
         line = self._read("stat").partition("\n")[0].split()
         if len(line) < 9:
@@ -90,11 +92,11 @@ class CpuProbe:
         others = (total - idle - steal - own) / total * (os.cpu_count() or 1)
         return {**found, "others": round(max(others, 0.0), 4)}
 
-    def _load1(self) -> Optional[float]:
+    def _load1(self) -> float | None:
         fields = self._read("loadavg").split()
         return float(fields[0]) if fields else None
 
-    def _memory(self) -> Dict[str, int]:
+    def _memory(self) -> dict[str, int]:
         sizes = {}
         for line in self._read("meminfo").splitlines():
             name, _, rest = line.partition(":")
@@ -105,11 +107,11 @@ class CpuProbe:
         available = sizes["MemAvailable"]
         return {"mem_used_bytes": sizes["MemTotal"] - available, "mem_available_bytes": available}
 
-    def _freq_mhz(self) -> Optional[float]:
+    def _freq_mhz(self) -> float | None:
         clocks = [int(text) / 1000 for text in map(_read_text, self._clock_files) if text.strip().isdigit()]
         return round(sum(clocks) / len(clocks), 1) if clocks else None
 
-    def _processes(self) -> Dict[int, _Process]:
+    def _processes(self) -> dict[int, _Process]:
         found = {}
         for entry in os.listdir(self._proc):
             if not entry.isdigit():
@@ -126,11 +128,11 @@ class CpuProbe:
         return _read_text(self._proc + "/" + name)
 
 
-def _tree(root: int, processes: Dict[int, _Process]) -> Set[int]:
-    children: Dict[int, List[int]] = {}
+def _tree(root: int, processes: dict[int, _Process]) -> set[int]:
+    children: dict[int, list[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)
-    found: Set[int] = set()
+    found: set[int] = set()
     waiting = [root] if root in processes else []
     while waiting:
         pid = waiting.pop()
@@ -139,14 +141,14 @@ def _tree(root: int, processes: Dict[int, _Process]) -> Set[int]:
     return found
 
 
-def _clock_files(sys: str) -> List[str]:
+def _clock_files(sys: str) -> list[str]:
     """Clock files of a few cores spread over the node.
 
     /proc/cpuinfo has clocks too, but reading it once a second would interrupt every core of the node.
     """
     cores = os.cpu_count() or 1
     step = max(1, cores // _CLOCKED_CORES)
-    paths = ["%s/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq" % (sys, core) for core in range(0, cores, step)]
+    paths = [f"{sys}/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq" for core in range(0, cores, step)]
     return [path for path in paths[:_CLOCKED_CORES] if os.path.exists(path)]
 
 

@@ -1,8 +1,10 @@
 """The energy of a device over a time, J: by the device's own counter, or by its power where it has none."""
 
+from __future__ import annotations
+
 import math
 from itertools import islice
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterator, NamedTuple, Sequence, Tuple
 
 Times = Tuple[float, float]
 """From when to when, Unix seconds."""
@@ -15,8 +17,8 @@ class Sample(NamedTuple):
 
     begin: float  # Unix seconds
     end: float
-    energy_mj: Optional[float]  # counted by the device
-    power_w: Optional[float]
+    energy_mj: float | None  # counted by the device
+    power_w: float | None
 
 
 class Stretch(NamedTuple):
@@ -26,7 +28,7 @@ class Stretch(NamedTuple):
     times: Times
 
 
-def of_window(samples: Sequence[Sample], stretches: Sequence[Stretch], longest: float) -> Optional[Dict[str, Any]]:
+def of_window(samples: Sequence[Sample], stretches: Sequence[Stretch], longest: float) -> dict[str, Any] | None:
     """The record's `window_energy` of a device: the energy of all stretches. None if samples do not enclose them.
 
     By the counter, a stretch has the difference of its values at the end and at the beginning, each interpolated
@@ -50,7 +52,7 @@ def of_window(samples: Sequence[Sample], stretches: Sequence[Stretch], longest: 
     return None
 
 
-def _counted_over(samples: Sequence[Sample], stretches: Sequence[Stretch]) -> Optional[Tuple[float, float]]:
+def _counted_over(samples: Sequence[Sample], stretches: Sequence[Stretch]) -> tuple[float, float] | None:
     """Joules of all stretches by the counter, and the largest error; None if it does not cover one of them."""
     readings = _counter_readings(samples)
     joules = error = 0.0
@@ -63,7 +65,7 @@ def _counted_over(samples: Sequence[Sample], stretches: Sequence[Stretch]) -> Op
     return (joules, error) if joules > 0 else None
 
 
-def _integrated_over(samples: Sequence[Sample], stretches: Sequence[Stretch], longest: float) -> Optional[float]:
+def _integrated_over(samples: Sequence[Sample], stretches: Sequence[Stretch], longest: float) -> float | None:
     """Joules of all stretches by the power; None if samples do not cover one of them."""
     joules = 0.0
     for stretch in stretches:
@@ -82,13 +84,13 @@ class _Count(NamedTuple):
     error: float
 
 
-def _counter_at(readings: Sequence[Sample], t: float) -> Optional[_Count]:
+def _counter_at(readings: Sequence[Sample], t: float) -> _Count | None:
     """The counter at a time between two readings; None if there is none before, or none after.
 
     A counter never falls. So at that time it had at least the value of the last reading that had ended, and at most
     that of the first which had not yet begun. Between them it is interpolated linearly.
     """
-    before: Optional[Sample] = None
+    before: Sample | None = None
     for reading in readings:
         if reading.end <= t:
             before = reading
@@ -100,7 +102,7 @@ def _counter_at(readings: Sequence[Sample], t: float) -> Optional[_Count]:
     return None
 
 
-def _counter_readings(samples: Sequence[Sample]) -> List[Sample]:
+def _counter_readings(samples: Sequence[Sample]) -> list[Sample]:
     """The samples that have the counter; none if it was reset, or if the clock of the node was set back."""
     readings = [sample for sample in samples if sample.energy_mj is not None]
     for one, other in pairs(readings):
@@ -109,7 +111,7 @@ def _counter_readings(samples: Sequence[Sample]) -> List[Sample]:
     return readings
 
 
-def by_counter(samples: Sequence[Sample], times: Times) -> Optional[Tuple[float, float]]:
+def by_counter(samples: Sequence[Sample], times: Times) -> tuple[float, float] | None:
     """Joules by the counter, and the seconds that they cover: those between readings.
 
     None if the counter has fewer than two readings there, was reset or never moved.
@@ -123,7 +125,7 @@ def by_counter(samples: Sequence[Sample], times: Times) -> Optional[Tuple[float,
     return (joules, seconds) if joules > 0 else None
 
 
-def by_power(samples: Sequence[Sample], times: Times, longest: float) -> Optional[Tuple[float, float]]:
+def by_power(samples: Sequence[Sample], times: Times, longest: float) -> tuple[float, float] | None:
     """Joules by the trapezoidal rule, and the seconds that they cover.
 
     Power is interpolated linearly between two samples, also across the ends of the time. A pair that is more than
@@ -142,6 +144,6 @@ def by_power(samples: Sequence[Sample], times: Times, longest: float) -> Optiona
     return (joules, seconds) if seconds > 0 else None
 
 
-def pairs(items: Sequence[Any]) -> Iterator[Tuple[Any, Any]]:
+def pairs(items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """Adjacent pairs, like itertools.pairwise in Python 3.10."""
     return zip(items, islice(items, 1, None))

@@ -4,8 +4,10 @@ Both are added to the sampler's file as lines `{"kind": "health", "when": "befor
 sampler has ended. A run waits for neither: the first is ready long before its ranks are, and the last has a limit.
 """
 
+from __future__ import annotations
+
 import time
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Mapping
 
 from flagbench_cases.telemetry.jsonlines import append_lines
 from flagbench_cases.telemetry.summary import read_start
@@ -23,8 +25,8 @@ class HealthReadings:
     def __init__(self, monitor: str, path: str) -> None:
         self._monitor = monitor
         self._path = path
-        self._first: Optional[PendingReading] = None
-        self._lines: List[Dict[str, Any]] = []
+        self._first: PendingReading | None = None
+        self._lines: list[dict[str, Any]] = []
 
     def start_first(self, env: Mapping[str, str]) -> None:
         """Start the first reading in the background."""
@@ -44,7 +46,7 @@ class HealthReadings:
         """Add what was read to the file; on a full disk it is lost."""
         append_lines(self._path, self._lines)
 
-    def _uuids(self) -> List[str]:
+    def _uuids(self) -> list[str]:
         """The run's devices in its order; empty if one of them is not known."""
         devices = (read_start(self._path) or {}).get("devices", [])
         uuids = [device.get("uuid") for device in devices]

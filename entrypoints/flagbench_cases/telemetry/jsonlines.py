@@ -1,8 +1,10 @@
 """A file of JSON lines that survives a full disk and a killed writer."""
 
+from __future__ import annotations
+
 import json
 import os
-from typing import Any, Dict, Iterable, Iterator
+from typing import Any, Iterable, Iterator
 
 
 class JsonLinesWriter:
@@ -12,7 +14,7 @@ class JsonLinesWriter:
         """Create the file. Raises OSError."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
-    def append(self, lines: Iterable[Dict[str, Any]]) -> bool:
+    def append(self, lines: Iterable[dict[str, Any]]) -> bool:
         """Write the lines in one call. False if the disk is full; the file then ends with the last complete line."""
         payload = b"".join(
             json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n" for line in lines
@@ -27,14 +29,14 @@ class JsonLinesWriter:
             return False
         return True
 
-    def __enter__(self) -> "JsonLinesWriter":
+    def __enter__(self) -> JsonLinesWriter:
         return self
 
     def __exit__(self, *_: Any) -> None:
         os.close(self._fd)
 
 
-def append_lines(path: str, lines: Iterable[Dict[str, Any]]) -> None:
+def append_lines(path: str, lines: Iterable[dict[str, Any]]) -> None:
     """Append lines to a file that no one writes any more. On an error, such as a full disk, they are lost."""
     try:
         with open(path, "ab") as file:
@@ -44,7 +46,7 @@ def append_lines(path: str, lines: Iterable[Dict[str, Any]]) -> None:
         pass
 
 
-def read_lines(path: str) -> Iterator[Dict[str, Any]]:
+def read_lines(path: str) -> Iterator[dict[str, Any]]:
     """The objects of a file, one per line; incomplete and invalid lines are skipped. Raises OSError."""
     with open(path, "rb") as file:
         for line in file:

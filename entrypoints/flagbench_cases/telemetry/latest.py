@@ -1,8 +1,10 @@
 """Reads the newest sample from a sampler's file, for the progress line."""
 
+from __future__ import annotations
+
 import json
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 READ_BYTES = 2**16
 """Bytes read from the end of the file: more than the size of a sample with 16 devices."""
@@ -13,15 +15,15 @@ def sensors_text(path: str) -> str:
     devices = (_newest_sample(path) or {}).get("devices", [])
     power = _values(devices, "power_w")
     heat = _values(devices, "temperature_c")
-    words = ["%.0f W" % sum(power)] if power else []
-    return "  ".join(words + (["%.0f C" % max(heat)] if heat else []))
+    words = [f"{sum(power):.0f} W"] if power else []
+    return "  ".join(words + ([f"{max(heat):.0f} C"] if heat else []))
 
 
-def _values(devices: List[Dict[str, Any]], key: str) -> List[float]:
+def _values(devices: list[dict[str, Any]], key: str) -> list[float]:
     return [device[key] for device in devices if isinstance(device.get(key), (int, float))]
 
 
-def _newest_sample(path: str) -> Optional[Dict[str, Any]]:
+def _newest_sample(path: str) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - READ_BYTES))

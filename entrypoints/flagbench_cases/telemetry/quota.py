@@ -1,7 +1,9 @@
 """How many processors a process may use, by its control group, and how often it used them up."""
 
+from __future__ import annotations
+
 import os
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Iterator, NamedTuple
 
 _V1_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
 
@@ -26,12 +28,12 @@ class Quota:
                 limits.append(_Limit(cores, folder))
         self._limit = min(limits, default=None)
 
-    def sample(self) -> Dict[str, Any]:
+    def sample(self) -> dict[str, Any]:
         """`quota`, in logical processors, and `throttled`, its periods so far and those in which it was used up;
         empty without a quota."""
         if self._limit is None:
             return {}
-        found: Dict[str, Any] = {"quota": round(self._limit.cores, 3)}
+        found: dict[str, Any] = {"quota": round(self._limit.cores, 3)}
         lines = _read(os.path.join(self._limit.folder, "cpu.stat")).splitlines()
         counts = dict(line.split()[:2] for line in lines if len(line.split()) > 1)
         if "nr_periods" in counts and "nr_throttled" in counts:
@@ -41,7 +43,7 @@ class Quota:
 
 def _folders(pid: int, proc: str, sys: str) -> Iterator[str]:
     """The folders of the groups that limit a process's processors, from its own to the highest that is visible."""
-    for line in _read("%s/%d/cgroup" % (proc, pid)).splitlines():
+    for line in _read(f"{proc}/{pid}/cgroup").splitlines():
         number, controllers, path = (line.split(":", 2) + ["", ""])[:3]
         if number == "0" and not controllers:
             roots = [os.path.join(sys, "fs", "cgroup")]
@@ -53,13 +55,13 @@ def _folders(pid: int, proc: str, sys: str) -> Iterator[str]:
             yield from _upwards(root, path)
 
 
-def _upwards(root: str, path: str) -> List[str]:
+def _upwards(root: str, path: str) -> list[str]:
     """The folders of a group and those above it, which may not all be visible."""
     names = [name for name in path.split("/") if name not in ("", "..")]
     return [os.path.join(root, *names[:depth]) for depth in range(len(names), -1, -1)]
 
 
-def _cores(folder: str) -> Optional[float]:
+def _cores(folder: str) -> float | None:
     """The quota of one group, in logical processors; None if it has none."""
     words = _read(os.path.join(folder, "cpu.max")).split()  # version 2
     if not words:

@@ -1,10 +1,12 @@
 """The sampling loop: writes a start line, then one line per sample, at most one per interval, until it is stopped."""
 
+from __future__ import annotations
+
 import ctypes
 import math
 import os
 import signal
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Protocol
+from typing import Any, Callable, ContextManager, Dict, Protocol
 
 from flagbench_cases.telemetry.cpu import CpuProbe
 from flagbench_cases.telemetry.monitors import Monitor, MonitorUnavailable, NoDevices
@@ -21,7 +23,7 @@ Line = Dict[str, Any]
 class Sink(Protocol):
     """The destination of lines."""
 
-    def append(self, lines: List[Line]) -> bool:
+    def append(self, lines: list[Line]) -> bool:
         """Append complete lines; False if the destination is full."""
 
 
@@ -67,7 +69,7 @@ def run(
         monitor.close()
 
 
-def _forget_usage(devices: List[Line], t: float) -> Line:
+def _forget_usage(devices: list[Line], t: float) -> Line:
     """Remove what used the devices, which by now may be the run itself; returns the line that says so."""
     for device in devices:
         device.pop("mem_used_bytes", None)
@@ -76,12 +78,12 @@ def _forget_usage(devices: List[Line], t: float) -> Line:
     return {"kind": "error", "t": round(t, 3), "reason": reason}
 
 
-def _sample(monitor: Monitor, cpu: CpuProbe, t: float, clock: Callable[[], float]) -> List[Line]:
+def _sample(monitor: Monitor, cpu: CpuProbe, t: float, clock: Callable[[], float]) -> list[Line]:
     """A sample, after its errors; `took`: seconds from `t` until every device was read."""
     t, began = round(t, 3), clock()
     reading = monitor.sample()
     took = round(clock() - began, 3)
-    errors: List[Line] = [{"kind": "error", "t": t, **error} for error in reading.errors]
+    errors: list[Line] = [{"kind": "error", "t": t, **error} for error in reading.errors]
     return [*errors, {"kind": "sample", "t": t, "took": took, "cpu": cpu.sample(), "devices": reading.devices}]
 
 
@@ -105,7 +107,7 @@ class Lifetime:
     def __init__(
         self,
         getppid: Callable[[], int] = os.getppid,
-        take: Callable[[Any, float], Optional[Any]] = signal.sigtimedwait,
+        take: Callable[[Any, float], Any | None] = signal.sigtimedwait,
     ) -> None:
         self._getppid = getppid
         self._take = take

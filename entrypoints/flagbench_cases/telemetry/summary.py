@@ -1,8 +1,10 @@
 """Summarises a sampler's file for the record's `telemetry`: means, maxima, energy, seconds per throttle reason."""
 
+from __future__ import annotations
+
 import math
 from statistics import median
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Sequence, Tuple
 
 from flagbench_cases.telemetry import energy
 from flagbench_cases.telemetry.energy import pairs
@@ -18,9 +20,7 @@ _Series = List[Tuple[float, Any]]
 _Stretches = Mapping[int, Sequence[energy.Stretch]]
 
 
-def summarise(
-    path: str, span: Optional[energy.Times] = None, window: Optional[_Stretches] = None
-) -> Optional[Dict[str, Any]]:
+def summarise(path: str, span: energy.Times | None = None, window: _Stretches | None = None) -> dict[str, Any] | None:
     """Summary of the samples within `span` (Unix seconds, inclusive; None: all); None without a file.
 
     Keys as in the record: `samples`, `interval_s` (median), `cpu`, `devices`, `errors`, `problems` (at any time), and
@@ -37,7 +37,7 @@ def summarise(
     span = span or (-math.inf, math.inf)
     samples = [line for line in lines if line["kind"] == "sample"]
     inside = [sample for sample in samples if _within(sample["t"], span)]
-    summary: Dict[str, Any] = {
+    summary: dict[str, Any] = {
         "samples": len(inside),
         "cpu": _cpu([sample.get("cpu", {}) for sample in inside]),
         "devices": _devices(start, lines, span, window or {}),
@@ -54,25 +54,25 @@ def summarise(
     return summary
 
 
-def _problems(start: Dict[str, Any], lines: Sequence[Dict[str, Any]], span: energy.Times) -> List[str]:
+def _problems(start: dict[str, Any], lines: Sequence[dict[str, Any]], span: energy.Times) -> list[str]:
     """Whether the samples end before the span does, and the reasons of errors, each once."""
     samples = [line for line in lines if line["kind"] == "sample"]
     silent = span[1] - max([span[0], *(sample["t"] for sample in samples)])
     found = []
     if _SILENT * _interval(start, samples) < silent < math.inf:
-        found.append("no sample in the last %.0f s: the monitor stopped answering" % silent)
+        found.append(f"no sample in the last {silent:.0f} s: the monitor stopped answering")
     errors = [line for line in lines if line["kind"] == "error"]
-    of_devices = ("device %s: " % error["device"] if "device" in error else "" for error in errors)
+    of_devices = (f"device {error['device']}: " if "device" in error else "" for error in errors)
     reasons = sorted({of_device + str(error.get("reason")) for of_device, error in zip(of_devices, errors)})
     return found + reasons[:_MOST_PROBLEMS]
 
 
-def _interval(start: Dict[str, Any], samples: Sequence[Dict[str, Any]]) -> float:
+def _interval(start: dict[str, Any], samples: Sequence[dict[str, Any]]) -> float:
     """Seconds between samples, as asked for or as it came."""
     return max(start.get("interval_s", 1.0), _spacing(samples) or 0.0)
 
 
-def read_start(path: str) -> Optional[Dict[str, Any]]:
+def read_start(path: str) -> dict[str, Any] | None:
     """The start line: driver, names, limits, and what used the devices before the run; None if there is none."""
     try:
         return _read(path)[0] or None
@@ -80,10 +80,10 @@ def read_start(path: str) -> Optional[Dict[str, Any]]:
         return None
 
 
-def _read(path: str) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
+def _read(path: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The start line ({} if there is none), and the samples, errors and readings of health."""
-    start: Dict[str, Any] = {}
-    lines: List[Dict[str, Any]] = []
+    start: dict[str, Any] = {}
+    lines: list[dict[str, Any]] = []
     for line in read_lines(path):
         if line.get("kind") == "start":
             start = line
@@ -92,8 +92,8 @@ def _read(path: str) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
     return start, lines
 
 
-def _cpu(samples: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
-    def all_of(name: str) -> List[Any]:
+def _cpu(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def all_of(name: str) -> list[Any]:
         return [sample[name] for sample in samples if name in sample]
 
     return _present(
@@ -107,7 +107,7 @@ def _cpu(samples: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
     )
 
 
-def _throttled(counts: Sequence[Sequence[int]]) -> Optional[float]:
+def _throttled(counts: Sequence[Sequence[int]]) -> float | None:
     """The share of a quota's periods in which it was used up; None if fewer than two samples have counts."""
     if len(counts) < 2 or counts[-1][0] <= counts[0][0]:
         return None
@@ -116,11 +116,11 @@ def _throttled(counts: Sequence[Sequence[int]]) -> Optional[float]:
 
 
 def _devices(
-    start: Dict[str, Any], lines: Sequence[Dict[str, Any]], span: energy.Times, window: _Stretches
-) -> List[Dict[str, Any]]:
+    start: dict[str, Any], lines: Sequence[dict[str, Any]], span: energy.Times, window: _Stretches
+) -> list[dict[str, Any]]:
     samples = [line for line in lines if line["kind"] == "sample"]
-    series: Dict[int, _Series] = {}
-    powers: Dict[int, List[energy.Sample]] = {}
+    series: dict[int, _Series] = {}
+    powers: dict[int, list[energy.Sample]] = {}
     for sample in samples:
         begin = sample["t"]
         end = begin + sample.get("took", 0.0)
@@ -144,8 +144,8 @@ def _devices(
 
 
 def _health(
-    index: int, lines: Sequence[Dict[str, Any]], samples: Sequence[Dict[str, Any]]
-) -> Dict[str, Dict[str, Any]]:
+    index: int, lines: Sequence[dict[str, Any]], samples: Sequence[dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
     """What was read of a device's health `before` and `after`, with the best of its PCIe link while it was used."""
     health = {}
     for line in lines:
@@ -161,7 +161,7 @@ def _health(
 
 def _energy(
     samples: Sequence[energy.Sample], span: energy.Times, window: Sequence[energy.Stretch], longest: float
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """What a device used in the span, and in the window."""
     used = energy.by_counter(samples, span) or energy.by_power(samples, span, longest)
     joules, seconds = used or (None, None)
@@ -173,9 +173,9 @@ def _energy(
 
 
 def _device(
-    index: int, static: Dict[str, Any], series: _Series, span: energy.Times, interval: float, run_pids: Any
-) -> Dict[str, Any]:
-    def inside(key: str) -> List[float]:
+    index: int, static: dict[str, Any], series: _Series, span: energy.Times, interval: float, run_pids: Any
+) -> dict[str, Any]:
+    def inside(key: str) -> list[float]:
         return [device[key] for t, device in series if key in device and _within(t, span)]
 
     power, clock = inside("power_w"), inside("sm_clock_mhz")
@@ -207,12 +207,12 @@ def _device(
     )
 
 
-def _throttle_seconds(series: _Series, span: energy.Times, interval: float) -> Optional[Dict[str, float]]:
+def _throttle_seconds(series: _Series, span: energy.Times, interval: float) -> dict[str, float] | None:
     """Seconds of the span in which each reason was active; None if reasons were never read.
 
     A sample represents the time until the next one, or one interval if there is none or a gap follows.
     """
-    held: Dict[str, float] = {}
+    held: dict[str, float] = {}
     measured = False
     following = [t for t, _ in series[1:]] + [math.inf]
     for (t, reasons), after in zip(series, following):
@@ -227,7 +227,7 @@ def _throttle_seconds(series: _Series, span: energy.Times, interval: float) -> O
     return {reason: round(seconds, 3) for reason, seconds in sorted(held.items())} if measured else None
 
 
-def _spacing(samples: Sequence[Dict[str, Any]]) -> Optional[float]:
+def _spacing(samples: Sequence[dict[str, Any]]) -> float | None:
     """Median seconds between samples; None for fewer than two."""
     times = [sample["t"] for sample in samples]
     return median(after - before for before, after in pairs(times)) if len(times) > 1 else None
@@ -237,9 +237,9 @@ def _within(t: float, span: energy.Times) -> bool:
     return span[0] <= t <= span[1]
 
 
-def _mean(values: Sequence[float]) -> Optional[float]:
+def _mean(values: Sequence[float]) -> float | None:
     return round(sum(values) / len(values), 4) if values else None
 
 
-def _present(**values: Any) -> Dict[str, Any]:
+def _present(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}

@@ -1,8 +1,10 @@
 """Converts a Hugging Face checkpoint into llama-safetensors/v1, checked against the model's sizes."""
 
+from __future__ import annotations
+
 import json
 import os
-from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, Iterable, Sequence
 
 import torch
 
@@ -20,15 +22,15 @@ MODEL_REMEDY = "use a checkpoint of the published model"
 Report = Callable[[str, int, int], None]
 
 
-def config_of(section: Dict[str, Any]) -> Dict[str, Any]:
+def config_of(section: dict[str, Any]) -> dict[str, Any]:
     """The config.json for a `model` section, readable by transformers 4 and 5."""
-    config: Dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    config: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     config.update(weights_format.sizes(section), **FIXED_CONFIG)
     config.update(max_position_embeddings=section["positions"], bos_token_id=1, eos_token_id=2, rope_scaling=None)
     return config
 
 
-def check_config(folder: str, config: Dict[str, Any], section: Dict[str, Any], model_types: Sequence[str]) -> None:
+def check_config(folder: str, config: dict[str, Any], section: dict[str, Any], model_types: Sequence[str]) -> None:
     """Raise DataError for the checkpoint of another model. The number of positions may differ, as rotary embeddings
     have no stored table."""
     found = dict(FIXED_CONFIG, num_key_value_heads=config.get("num_attention_heads"))
@@ -41,22 +43,22 @@ def check_config(folder: str, config: Dict[str, Any], section: Dict[str, Any], m
     weights_format.check_config(folder, found, wanted, section["name"])
 
 
-def theta(folder: str, config: Dict[str, Any]) -> Any:
+def theta(folder: str, config: dict[str, Any]) -> Any:
     """The base of the rotary embedding, from the keys of transformers 4 or 5. Raises DataError for a scaled one."""
     found = {}
     for key in ("rope_parameters", "rope_scaling"):
         scaling = {} if config.get(key) is None else config[key]
         if not isinstance(scaling, dict):
-            raise DataError("%s/config.json: %s is %r, not an object" % (folder, key, scaling), MODEL_REMEDY)
+            raise DataError(f"{folder}/config.json: {key} is {scaling!r}, not an object", MODEL_REMEDY)
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind != "default":
-            raise DataError("%s/config.json has a rotary embedding of type %r" % (folder, kind), MODEL_REMEDY)
+            raise DataError(f"{folder}/config.json has a rotary embedding of type {kind!r}", MODEL_REMEDY)
         found[key] = scaling
     return found["rope_parameters"].get("rope_theta", config.get("rope_theta", DEFAULT_THETA))
 
 
 def convert(
-    source: str, section: Dict[str, Any], writer: Any, report: Report, model_types: Sequence[str] = ("llama",)
+    source: str, section: dict[str, Any], writer: Any, report: Report, model_types: Sequence[str] = ("llama",)
 ) -> None:
     """Convert a Hugging Face checkpoint folder through a Writer. Raises DataError if it is incomplete.
 
@@ -73,8 +75,8 @@ def convert(
 
 def write(
     source: str,
-    tensors: Iterable[Tuple[str, torch.Tensor]],
-    section: Dict[str, Any],
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    section: dict[str, Any],
     sizes: Sequence[int],
     writer: Any,
     report: Report,
@@ -94,14 +96,14 @@ def write(
     for name, tensor in tensors:
         check(source, name, tensor, wanted)
         if name in output.index:
-            raise DataError("%s has the tensor %s twice" % (source, name), "download the checkpoint again")
+            raise DataError(f"{source} has the tensor {name} twice", "download the checkpoint again")
         types.add(str(tensor.dtype).replace("torch.", ""))
         output.add(name, tensor)
         report("convert the weights", len(output.index), len(wanted))
     missing = sorted(set(wanted) - set(output.index))
     if missing:
         raise DataError(
-            "%s has no tensor %s (%d of %d are missing)" % (source, missing[0], len(missing), len(wanted)),
+            f"{source} has no tensor {missing[0]} ({len(missing)} of {len(wanted)} are missing)",
             "download the complete checkpoint again",
         )
     output.flush()
@@ -118,20 +120,20 @@ def write(
     )
 
 
-def check(source: str, name: str, tensor: torch.Tensor, wanted: Dict[str, Tuple[int, ...]]) -> None:
+def check(source: str, name: str, tensor: torch.Tensor, wanted: dict[str, tuple[int, ...]]) -> None:
     """Raise DataError for a tensor that the model does not have, or with another shape or type."""
     if name not in wanted:
         raise DataError(
-            "%s has a tensor %s, which is not in this model" % (source, name), "use a checkpoint without additions"
+            f"{source} has a tensor {name}, which is not in this model", "use a checkpoint without additions"
         )
     if tuple(tensor.shape) != wanted[name]:
         raise DataError(
-            "%s: %s has the shape %s, not %s" % (source, name, tuple(tensor.shape), wanted[name]),
+            f"{source}: {name} has the shape {tuple(tensor.shape)}, not {wanted[name]}",
             "use a checkpoint that matches its config.json",
         )
     if tensor.dtype not in TYPES:
         raise DataError(
-            "%s: %s is %s" % (source, name, tensor.dtype), "use weights in fp32, fp16 or bf16, not quantised ones"
+            f"{source}: {name} is {tensor.dtype}", "use weights in fp32, fp16 or bf16, not quantised ones"
         )
 
 
@@ -139,13 +141,13 @@ class Output:
     """Writes tensors to files of at most `limit` bytes, or of a single tensor."""
 
     def __init__(self, writer: Any, stem: str, limit: int) -> None:
-        self.index: Dict[str, str] = {}
+        self.index: dict[str, str] = {}
         self._writer = writer
         self._stem = stem
         self._limit = limit
-        self._waiting: Dict[str, torch.Tensor] = {}
+        self._waiting: dict[str, torch.Tensor] = {}
         self._bytes = 0
-        self._files: List[str] = []
+        self._files: list[str] = []
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         """Add a tensor to the current file; start a new file if it would become too large."""
@@ -155,13 +157,13 @@ class Output:
         # A copy: a view would keep the whole source shard in memory.
         self._waiting[name] = tensor.clone(memory_format=torch.contiguous_format)
         self._bytes += size
-        self.index[name] = "%s-%05d.safetensors" % (self._stem, len(self._files) + 1)
+        self.index[name] = f"{self._stem}-{len(self._files) + 1:05d}.safetensors"
 
     def flush(self) -> None:
         """Write the current file."""
         from safetensors.torch import save_file
 
-        name = "%s-%05d.safetensors" % (self._stem, len(self._files) + 1)
+        name = f"{self._stem}-{len(self._files) + 1:05d}.safetensors"
         save_file(self._waiting, self._writer.path(name), metadata={"format": "pt"})
         self._files.append(name)
         self._waiting, self._bytes = {}, 0

@@ -1,7 +1,9 @@
 """Reads weights in llama-safetensors/v1, whole tensors or parts of them, one file open at a time."""
 
+from __future__ import annotations
+
 import os
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Iterator, Sequence
 
 import torch
 
@@ -16,17 +18,17 @@ AGAIN = "prepare the weights again"
 class Weights:
     """The tensors of a model in a folder with `index.json`, `config.json` and safetensors, and their `names`."""
 
-    def __init__(self, folder: str, section: Dict[str, Any]) -> None:
+    def __init__(self, folder: str, section: dict[str, Any]) -> None:
         """`section`: the `model` section of the configuration. Raises DataError for the weights of another model."""
         config = read_json(os.path.join(folder, "config.json"))
         weights_format.check_config(folder, config, weights_format.sizes(section), section["name"])
         self.folder = folder
         self.names = sorted(weights_format.shapes(section))
-        self._files: Dict[str, List[str]] = {}
+        self._files: dict[str, list[str]] = {}
         for name, file in sorted(read_json(os.path.join(folder, "index.json")).items()):
             self._files.setdefault(file, []).append(name)
 
-    def read(self, wanted: Sequence[str]) -> Iterator[Tuple[str, Any]]:
+    def read(self, wanted: Sequence[str]) -> Iterator[tuple[str, Any]]:
         """The wanted tensors with their names, in the order of the files. Each supports `[...]` with slices, which
         reads only that part, like safetensors' `get_slice`. Raises DataError."""
         from safetensors import SafetensorError, safe_open
@@ -44,12 +46,12 @@ class Weights:
             except (SafetensorError, OSError) as error:
                 raise DataError("%s cannot be read (%s)" % (path, str(error).split("\n")[0]), AGAIN) from error
 
-    def padding(self) -> Optional[torch.Tensor]:
+    def padding(self) -> torch.Tensor | None:
         """The rows of the output layer after the vocabulary, [rows, D]; None if there are none. Raises DataError."""
         return next((whole(part) for _, part in self.read([weights_format.PADDING])), None)
 
 
-def open_prepared(folder: str, case: str, section: Dict[str, Any]) -> Tuple[Weights, str]:
+def open_prepared(folder: str, case: str, section: dict[str, Any]) -> tuple[Weights, str]:
     """The weights of a prepared folder, and its digest. Raises DataError."""
     place = prepared_folder.open_folder(folder, case, "weights", (weights_format.FORMAT,))
     return Weights(place.folder, section), place.digest

@@ -12,9 +12,11 @@ Each shard has under ["model"]["language_model"] the tables `embedding` (rows of
 Source: Megatron-LM of 2023 as vendored by FlagPerf (megatron/checkpointing.py, megatron/model/transformer.py).
 """
 
+from __future__ import annotations
+
 import os
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Iterator, NamedTuple, Tuple
 
 import torch
 
@@ -43,7 +45,7 @@ class Folder(NamedTuple):
 
     path: str
     iteration: str
-    files: List[str]
+    files: list[str]
 
     @property
     def tracker(self) -> str:
@@ -55,7 +57,7 @@ class Shard(NamedTuple):
     """The file of one rank, and its tensors by table and name, memory-mapped."""
 
     path: str
-    tables: Dict[str, Dict[str, torch.Tensor]]
+    tables: dict[str, dict[str, torch.Tensor]]
 
     @property
     def size(self) -> int:
@@ -64,7 +66,7 @@ class Shard(NamedTuple):
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def convert(source: str, section: Dict[str, Any], writer: Any, report: conversion.Report) -> None:
+def convert(source: str, section: dict[str, Any], writer: Any, report: conversion.Report) -> None:
     """Convert a checkpoint folder through a Writer, for any number of tensor-parallel ranks.
 
     `section`: a `model` section with the keys of engines/megatron/shape.py. Rows after the vocabulary are left out of
@@ -90,13 +92,13 @@ def convert(source: str, section: Dict[str, Any], writer: Any, report: conversio
 def find(source: str) -> Folder:
     """The files of the checkpoint that the tracker file of a folder names. Raises DataError."""
     iteration = _read_tracker(os.path.join(source, TRACKER))
-    path = os.path.join(source, "release" if iteration == "release" else "iter_%07d" % int(iteration))
+    path = os.path.join(source, "release" if iteration == "release" else f"iter_{int(iteration):07d}")
     try:
         names = os.listdir(path)
     except OSError as error:
         raise DataError(
-            "%s cannot be read (%s); %s names it" % (path, error.strerror, TRACKER),
-            "download the folder of this iteration, or correct %s" % os.path.join(source, TRACKER),
+            f"{path} cannot be read ({error.strerror}); {TRACKER} names it",
+            f"download the folder of this iteration, or correct {os.path.join(source, TRACKER)}",
         ) from None
     return Folder(source, iteration, _shard_files(path, names))
 
@@ -107,31 +109,31 @@ def _read_tracker(path: str) -> str:
             text = file.read(100).decode("ascii", "replace").strip()
     except OSError as error:
         raise DataError(
-            "%s cannot be read (%s)" % (path, error.strerror),
-            "set --weights to the checkpoint folder with %s and iter_* or release/" % TRACKER,
+            f"{path} cannot be read ({error.strerror})",
+            f"set --weights to the checkpoint folder with {TRACKER} and iter_* or release/",
         ) from None
     if not re.fullmatch("[0-9]{1,18}|release", text):
         raise DataError(
-            "%s contains %r, which is neither the number of an iteration nor release" % (path, text[:40]),
+            f"{path} contains {text[:40]!r}, which is neither the number of an iteration nor release",
             "write the number of the iter_* folder to it, or `release`",
         )
     return text
 
 
-def _shard_files(folder: str, names: List[str]) -> List[str]:
+def _shard_files(folder: str, names: list[str]) -> list[str]:
     """The files of ranks 0 to n. Raises DataError if one is missing, or for pipeline parallelism."""
     piped = sorted(name for name in names if re.fullmatch("mp_rank_[0-9]+_[0-9]+", name))
     if piped:
         raise DataError(
-            "%s is split over pipeline stages (%s), which is not supported" % (folder, piped[0]),
+            f"{folder} is split over pipeline stages ({piped[0]}), which is not supported",
             "convert the checkpoint to pipeline size 1 with Megatron-LM's tools/checkpoint_util.py",
         )
     ranks = [int(name[len("mp_rank_") :]) for name in names if re.fullmatch("mp_rank_[0-9]{2,4}", name)]
-    files = [os.path.join(folder, "mp_rank_%02d" % rank, SHARD) for rank in range(max(ranks, default=0) + 1)]
+    files = [os.path.join(folder, f"mp_rank_{rank:02d}", SHARD) for rank in range(max(ranks, default=0) + 1)]
     missing = [path for path in files if not os.path.isfile(path)]
     if missing:
         raise DataError(
-            "the shard %s is missing (%d of %d are)" % (missing[0], len(missing), len(files)),
+            f"the shard {missing[0]} is missing ({len(missing)} of {len(files)} are)",
             "download the missing shards of this iteration",
         )
     return files
@@ -143,7 +145,7 @@ def _open_shard(path: str) -> Shard:
     version = pickles.dict_in(path, content, ()).get("checkpoint_version")
     if isinstance(version, (int, float)) and version < MIN_VERSION:
         raise DataError(
-            "%s has the checkpoint version %s; %s or newer is needed" % (path, version, MIN_VERSION),
+            f"{path} has the checkpoint version {version}; {MIN_VERSION} or newer is needed",
             "load and save it with a Megatron-LM of 2023",
         )
     known = {ROOT: set(TABLES), ROOT + (EMBEDDING,): {"word_embeddings"}}
@@ -151,13 +153,13 @@ def _open_shard(path: str) -> Shard:
         for name in pickles.dict_in(path, content, inside):
             if name not in names:
                 raise DataError(
-                    "%s has %s in %s, which is not in this model" % (path, repr(name)[:80], inside[-1]),
+                    f"{path} has {repr(name)[:80]} in {inside[-1]}, which is not in this model",
                     conversion.MODEL_REMEDY,
                 )
     return Shard(path, {name: pickles.table_in(path, content, inside) for name, inside in TABLES.items()})
 
 
-def check(shards: List[Shard], section: Dict[str, Any]) -> int:
+def check(shards: list[Shard], section: dict[str, Any]) -> int:
     """Check names and shapes of all tensors of all shards; returns the number of rows after the vocabulary.
 
     Raises DataError for another model, and for a shard of another number of ranks.
@@ -166,7 +168,7 @@ def check(shards: List[Shard], section: Dict[str, Any]) -> int:
     for key, what in (("heads", "heads"), ("kv_heads", "key-value heads"), ("ffn", "columns of the MLP")):
         if section[key] % tp:
             raise DataError(
-                "%s has %d %s, which %d shards cannot share" % (section["name"], section[key], what, tp),
+                f"{section['name']} has {section[key]} {what}, which {tp} shards cannot share",
                 SHARDS_REMEDY,
             )
     rows = _rows(shards[0])
@@ -176,9 +178,10 @@ def check(shards: List[Shard], section: Dict[str, Any]) -> int:
             _check_table(shard, table, shapes, tp)
     total, vocabulary = rows * tp, section["vocab_size"]
     if not vocabulary <= total < vocabulary + section["vocab_multiple"] * MAX_RANKS:
+        folder = os.path.dirname(os.path.dirname(shards[0].path))
         raise DataError(
-            "the %d shards of %s have %d rows of the vocabulary (%d each), but the model has %d"
-            % (tp, os.path.dirname(os.path.dirname(shards[0].path)), total, rows, vocabulary),
+            f"the {tp} shards of {folder} have {total} rows of the vocabulary ({rows} each), "
+            f"but the model has {vocabulary}",
             SHARDS_REMEDY,
         )
     return total - vocabulary
@@ -190,13 +193,13 @@ def _rows(shard: Shard) -> int:
     return weight.shape[0] if weight is not None and weight.dim() == 2 else 0
 
 
-def _shapes(section: Dict[str, Any], tp: int, rows: int) -> Dict[str, Dict[str, Shape]]:
+def _shapes(section: dict[str, Any], tp: int, rows: int) -> dict[str, dict[str, Shape]]:
     """Names and shapes of the tensors of a shard, by table."""
     dim, heads, groups, ffn = section["dim"], section["heads"], section["kv_heads"], section["ffn"]
     qkv = (heads + 2 * groups) * (dim // heads)
-    encoder: Dict[str, Shape] = {"final_layernorm.weight": (dim,)}
+    encoder: dict[str, Shape] = {"final_layernorm.weight": (dim,)}
     for layer in range(section["layers"]):
-        at = "layers.%d." % layer
+        at = f"layers.{layer}."
         encoder[at + "input_layernorm.weight"] = (dim,)
         encoder[at + "self_attention.query_key_value.weight"] = (qkv // tp, dim)
         encoder[at + "self_attention.dense.weight"] = (dim, dim // tp)
@@ -206,7 +209,7 @@ def _shapes(section: Dict[str, Any], tp: int, rows: int) -> Dict[str, Dict[str, 
     return {EMBEDDING: {"weight": (rows, dim)}, ENCODER: encoder, OUTPUT: {"weight": (rows, dim)}}
 
 
-def _check_table(shard: Shard, table: str, wanted: Dict[str, Shape], tp: int) -> None:
+def _check_table(shard: Shard, table: str, wanted: dict[str, Shape], tp: int) -> None:
     found = shard.tables[table]
     for name in sorted({*wanted, *found}):
         if name not in found or name not in wanted:
@@ -215,8 +218,8 @@ def _check_table(shard: Shard, table: str, wanted: Dict[str, Shape], tp: int) ->
         shape = tuple(found[name].shape)
         if shape != wanted[name]:
             raise DataError(
-                "%s: %s of %s has the shape %s, but that of one of %d shards of this model is %s"
-                % (shard.path, name, table, shape, tp, wanted[name]),
+                f"{shard.path}: {name} of {table} has the shape {shape}, "
+                f"but that of one of {tp} shards of this model is {wanted[name]}",
                 SHARDS_REMEDY,
             )
 
@@ -224,7 +227,7 @@ def _check_table(shard: Shard, table: str, wanted: Dict[str, Shape], tp: int) ->
 class MegatronCheckpoint:
     """Checked shards, which it assembles to tensors by their Hugging Face names."""
 
-    def __init__(self, shards: List[Shard], section: Dict[str, Any]) -> None:
+    def __init__(self, shards: list[Shard], section: dict[str, Any]) -> None:
         self._shards = shards
         self._layers: int = section["layers"]
         self._vocabulary: int = section["vocab_size"]
@@ -232,12 +235,12 @@ class MegatronCheckpoint:
         self._width: int = section["dim"] // section["heads"]
         self._dim: int = section["dim"]
 
-    def tensors(self, padding: int) -> Iterator[Tuple[str, torch.Tensor]]:
+    def tensors(self, padding: int) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors of the model, and the `padding` rows of the output layer. Raises DataError for a damaged shard,
         and for norms that differ between the ranks."""
         yield "model.embed_tokens.weight", self._rows(EMBEDDING, 0, self._vocabulary)
         for layer in range(self._layers):
-            theirs, ours = "layers.%d." % layer, "model.layers.%d." % layer
+            theirs, ours = f"layers.{layer}.", f"model.layers.{layer}."
             for name in ("input_layernorm.weight", "post_attention_layernorm.weight"):
                 yield ours + name, self._norm(theirs + name)
             for name, matrix in self._attention(theirs + "self_attention."):
@@ -259,7 +262,7 @@ class MegatronCheckpoint:
             return "zeros"
         return "last row repeated" if torch.equal(rows, last.expand_as(rows)) else "other rows"
 
-    def _attention(self, at: str) -> Iterator[Tuple[str, torch.Tensor]]:
+    def _attention(self, at: str) -> Iterator[tuple[str, torch.Tensor]]:
         groups = [
             part.reshape(-1, self._per_group + 2, self._width, self._dim)
             for part in self._parts(at + "query_key_value.weight")
@@ -269,7 +272,7 @@ class MegatronCheckpoint:
             yield name + ".weight", torch.cat([part[:, rows] for part in groups]).reshape(-1, self._dim)
         yield "o_proj.weight", torch.cat(self._parts(at + "dense.weight"), dim=1)
 
-    def _mlp(self, at: str) -> Iterator[Tuple[str, torch.Tensor]]:
+    def _mlp(self, at: str) -> Iterator[tuple[str, torch.Tensor]]:
         halves = [part.chunk(2) for part in self._parts(at + "dense_h_to_4h.weight")]
         yield "gate_proj.weight", torch.cat([gate for gate, _ in halves])
         yield "up_proj.weight", torch.cat([up for _, up in halves])
@@ -280,12 +283,12 @@ class MegatronCheckpoint:
         for shard, other in zip(self._shards[1:], others):
             if not torch.equal(first, other):
                 raise DataError(
-                    "%s: %s differs from that in %s" % (shard.path, name, self._shards[0].path),
+                    f"{shard.path}: {name} differs from that in {self._shards[0].path}",
                     SHARDS_REMEDY,
                 )
         return first
 
-    def _parts(self, name: str) -> List[torch.Tensor]:
+    def _parts(self, name: str) -> list[torch.Tensor]:
         return [shard.tables[ENCODER][name] for shard in self._shards]
 
     def _rows(self, table: str, start: int, end: int) -> torch.Tensor:

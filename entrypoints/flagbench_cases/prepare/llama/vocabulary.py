@@ -4,9 +4,11 @@ transformers' tokenizer is not used: given only tokenizer.model, version 4 adds 
 ids are those of sentencepiece, and callers add <s> and </s>.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
-from typing import Any, List
+from typing import Any
 
 from flagbench_cases.shared.errors import DataError, UsageError
 from flagbench_cases.shared.files import open_file
@@ -33,7 +35,7 @@ class Vocabulary:
         self._processor = _load(self.path, content)
         self._check()
 
-    def encode(self, text: str) -> List[int]:
+    def encode(self, text: str) -> list[int]:
         """The ids of a text, without <s> and </s>."""
         return self._processor.encode(text)  # type: ignore[no-any-return]
 
@@ -45,14 +47,12 @@ class Vocabulary:
     def _check(self) -> None:
         found = self._processor.get_piece_size()
         if found != self.pieces:
-            raise DataError(
-                "%s has %d pieces, but the model has %d" % (self.path, found, self.pieces), VOCABULARY_REMEDY
-            )
+            raise DataError(f"{self.path} has {found} pieces, but the model has {self.pieces}", VOCABULARY_REMEDY)
         special = (self._processor.unk_id(), self._processor.bos_id(), self._processor.eos_id())
         if special != (UNK, BOS, EOS):
+            ids = ", ".join(map(str, special))
             raise DataError(
-                "%s has the ids %s for <unk>, <s> and </s>, but Llama has 0, 1 and 2"
-                % (self.path, ", ".join(map(str, special))),
+                f"{self.path} has the ids {ids} for <unk>, <s> and </s>, but Llama has 0, 1 and 2",
                 VOCABULARY_REMEDY,
             )
 
@@ -62,7 +62,7 @@ def _read(path: str) -> bytes:
         with open_file(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise DataError("%s cannot be read (%s)" % (path, error.strerror), VOCABULARY_REMEDY) from None
+        raise DataError(f"{path} cannot be read ({error.strerror})", VOCABULARY_REMEDY) from None
 
 
 def _load(path: str, content: bytes) -> Any:

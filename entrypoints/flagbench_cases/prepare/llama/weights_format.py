@@ -7,7 +7,9 @@ index.json                  {tensor: file}
 config.json                 Hugging Face's keys, with rope_theta where both transformers 4 and 5 find it
 """
 
-from typing import Any, Dict, Tuple
+from __future__ import annotations
+
+from typing import Any
 
 from flagbench_cases.shared.errors import DataError
 
@@ -29,26 +31,26 @@ CONFIG_KEYS = {
 }
 
 
-def sizes(section: Dict[str, Any]) -> Dict[str, Any]:
+def sizes(section: dict[str, Any]) -> dict[str, Any]:
     """The required values in config.json for a `model` section."""
     return {theirs: section[ours] for theirs, ours in CONFIG_KEYS.items()}
 
 
-def check_config(folder: str, config: Dict[str, Any], wanted: Dict[str, Any], name: str) -> None:
+def check_config(folder: str, config: dict[str, Any], wanted: dict[str, Any], name: str) -> None:
     """Raise DataError if a config.json does not have the `wanted` values of the model called `name`."""
     for key, value in wanted.items():
         if config.get(key) != value:
             raise DataError(
-                "%s/config.json has %s = %s, but this model has %s" % (folder, key, config.get(key), value),
-                "use the weights of %s" % name,
+                f"{folder}/config.json has {key} = {config.get(key)}, but this model has {value}",
+                f"use the weights of {name}",
             )
 
 
-def shapes(section: Dict[str, Any]) -> Dict[str, Tuple[int, ...]]:
+def shapes(section: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all tensors for a `model` section."""
     dim, ffn, vocabulary = section["dim"], section["ffn"], section["vocab_size"]
     kv_dim = dim // section["heads"] * section["kv_heads"]
-    found: Dict[str, Tuple[int, ...]] = {
+    found: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocabulary, dim),
         "model.norm.weight": (dim,),
     }
@@ -68,7 +70,7 @@ def shapes(section: Dict[str, Any]) -> Dict[str, Tuple[int, ...]]:
             ("input_layernorm", (dim,)),
             ("post_attention_layernorm", (dim,)),
         ):
-            found["model.layers.%d.%s.weight" % (layer, name)] = shape
+            found[f"model.layers.{layer}.{name}.weight"] = shape
             if section.get("bias") and len(shape) == 2:
-                found["model.layers.%d.%s.bias" % (layer, name)] = shape[:1]
+                found[f"model.layers.{layer}.{name}.bias"] = shape[:1]
     return found

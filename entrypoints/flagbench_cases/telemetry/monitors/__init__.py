@@ -1,8 +1,10 @@
 """Monitors of devices by name: a module here for each vendor's tool or library, with `create(devices)`."""
 
+from __future__ import annotations
+
 import importlib
 import pkgutil
-from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence, Union
+from typing import Any, NamedTuple, Protocol, Sequence
 
 NAMES = ("cpu", *sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))
 
@@ -27,8 +29,8 @@ class MonitorSample(NamedTuple):
     dict with `device` (index) and `reason`.
     """
 
-    devices: List[Dict[str, Any]]
-    errors: List[Dict[str, Any]]
+    devices: list[dict[str, Any]]
+    errors: list[dict[str, Any]]
 
 
 class Monitor(Protocol):
@@ -37,7 +39,7 @@ class Monitor(Protocol):
     def open(self) -> None:
         """Find the run's devices. Raises MonitorUnavailable if there is no library, driver or device."""
 
-    def static(self) -> Dict[str, Any]:
+    def static(self) -> dict[str, Any]:
         """Facts that do not change during a run, and what uses the devices before it.
 
         `driver_version` (of the kernel module), `versions` (of other components, by name), and `devices`: dicts with
@@ -59,7 +61,7 @@ class NoDevices:
     def open(self) -> None:
         pass
 
-    def static(self) -> Dict[str, Any]:
+    def static(self) -> dict[str, Any]:
         return {"devices": []}
 
     def sample(self) -> MonitorSample:
@@ -69,33 +71,33 @@ class NoDevices:
         pass
 
 
-def create(name: str, devices: Optional[Sequence[int]] = None) -> Monitor:
+def create(name: str, devices: Sequence[int] | None = None) -> Monitor:
     """The monitor called `name` (one of NAMES), not yet open, for the run's `devices` (None: all visible ones)."""
     if name == "cpu":
         return NoDevices()
-    module = importlib.import_module("%s.%s" % (__name__, name.replace("-", "_")))
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     monitor: Monitor = module.create(devices)
     return monitor
 
 
 def run_devices(
-    variable: str, value: Optional[str], uuids: Sequence[str], wanted: Optional[Sequence[int]]
-) -> List[Union[int, str]]:
+    variable: str, value: str | None, uuids: Sequence[str], wanted: Sequence[int] | None
+) -> list[int | str]:
     """The physical devices that a run numbers 0, 1 ..., of which it uses `wanted` (None: all); see `visible_devices`.
 
     Raises MonitorUnavailable if the variable hides them.
     """
     shown = visible_devices(value, uuids)
     if not shown:
-        raise MonitorUnavailable("%s=%s selects none of %d devices" % (variable, value, len(uuids)))
+        raise MonitorUnavailable(f"{variable}={value} selects none of {len(uuids)} devices")
     chosen = range(len(shown)) if wanted is None else wanted
     missing = [index for index in chosen if index >= len(shown)]
     if missing:
-        raise MonitorUnavailable("device %d is not among the %d that are visible" % (missing[0], len(shown)))
+        raise MonitorUnavailable(f"device {missing[0]} is not among the {len(shown)} that are visible")
     return [shown[index] for index in chosen]
 
 
-def visible_devices(value: Optional[str], uuids: Sequence[str]) -> List[Union[int, str]]:
+def visible_devices(value: str | None, uuids: Sequence[str]) -> list[int | str]:
     """The visible physical devices, in the order in which a run numbers them.
 
     `value`: the variable (None: unset); `uuids`: the UUIDs of all physical devices, by physical index. The result has
@@ -105,7 +107,7 @@ def visible_devices(value: Optional[str], uuids: Sequence[str]) -> List[Union[in
     """
     if value is None:
         return list(range(len(uuids)))
-    found: List[Union[int, str]] = []
+    found: list[int | str] = []
     for token in value.split(","):
         device = _device(token.strip(), uuids)
         if device is None:
@@ -114,7 +116,7 @@ def visible_devices(value: Optional[str], uuids: Sequence[str]) -> List[Union[in
     return found if len(set(found)) == len(found) else []
 
 
-def _device(token: str, uuids: Sequence[str]) -> Optional[Union[int, str]]:
+def _device(token: str, uuids: Sequence[str]) -> int | str | None:
     if token.startswith("MIG-"):
         return token
     if token.startswith("GPU-"):

@@ -1,7 +1,9 @@
 """The monitor of AMD devices, by the JSON of `amd-smi`; see flagbench_core.amd_smi for what is read of it."""
 
+from __future__ import annotations
+
 import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Sequence
 
 from flagbench_cases.telemetry import command
 from flagbench_cases.telemetry.monitors import Monitor, MonitorSample, MonitorUnavailable, run_devices
@@ -19,7 +21,7 @@ VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICE
 _OF_SAMPLES = ("power_w", "energy_mj", "temperature_c", "sm_clock_mhz", "mem_clock_mhz", "util", "mem_used_bytes")
 
 
-def create(devices: Optional[Sequence[int]] = None) -> Monitor:
+def create(devices: Sequence[int] | None = None) -> Monitor:
     """The monitor of the run's `devices`, numbered within the visibility variables (None: all visible ones)."""
     return AmdSmiMonitor(devices, command.Tool("amd-smi", PLACES))
 
@@ -27,10 +29,10 @@ def create(devices: Optional[Sequence[int]] = None) -> Monitor:
 class AmdSmiMonitor:
     """Reads the run's devices. `index` is the number within the run, `amdsmi_index` the tool's."""
 
-    def __init__(self, devices: Optional[Sequence[int]], tool: command.Tool) -> None:
+    def __init__(self, devices: Sequence[int] | None, tool: command.Tool) -> None:
         self._wanted = devices
         self._tool = tool
-        self._found: List[Dict[str, Any]] = []
+        self._found: list[dict[str, Any]] = []
         self._failures = 0
 
     def open(self) -> None:
@@ -49,7 +51,7 @@ class AmdSmiMonitor:
         except command.NoAnswer as error:
             raise MonitorUnavailable(str(error)) from None
 
-    def static(self) -> Dict[str, Any]:
+    def static(self) -> dict[str, Any]:
         devices = [
             {"amdsmi_index": device["index"], **device, "index": index} for index, device in enumerate(self._found)
         ]
@@ -74,7 +76,7 @@ class AmdSmiMonitor:
                 errors.append({"device": index, "reason": "amd-smi no longer shows it"})
         return MonitorSample(devices, errors)
 
-    def _read(self) -> List[Dict[str, Any]]:
+    def _read(self) -> list[dict[str, Any]]:
         """What is printed of each of the run's devices now."""
         printed = {device["index"]: device for device in amd_smi.parse(self._tool.ask(METRIC, TIMEOUT_S))}
         return [printed.get(device["index"], {}) for device in self._found]

@@ -5,9 +5,11 @@ Layouts as in public logs of mx-smi 2.1.12 and 2.2.9: one block per device, whic
 the record. The layout of 2.0.12, used for the published row of Llama2 70B, is unknown and may be unreadable.
 """
 
+from __future__ import annotations
+
 import os
 import re
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Sequence
 
 from flagbench_cases.telemetry import command
 from flagbench_cases.telemetry.monitors import Monitor, MonitorSample, MonitorUnavailable, run_devices
@@ -39,7 +41,7 @@ _CAP = re.compile(r"%sW\s*/\s*%sW" % (_NUMBER, _NUMBER))
 Values = Dict[str, Any]
 
 
-def create(devices: Optional[Sequence[int]] = None) -> Monitor:
+def create(devices: Sequence[int] | None = None) -> Monitor:
     """The monitor of the run's `devices`, numbered within the visibility variables (None: all visible ones)."""
     return MxSmiMonitor(devices, command.Tool("mx-smi", PLACES))
 
@@ -47,12 +49,12 @@ def create(devices: Optional[Sequence[int]] = None) -> Monitor:
 # -- parsers -------------------------------------------------------------------------------------------------
 
 
-def parse_devices(text: str) -> Dict[int, Values]:
+def parse_devices(text: str) -> dict[int, Values]:
     """The values of every device by its number, from the output of one or several `--show-` queries.
 
     Keys and units are those of a monitor's sample, plus `memory_total_bytes`.
     """
-    found: Dict[int, Values] = {}
+    found: dict[int, Values] = {}
     heads = list(_BLOCK.finditer(text))
     for head, after in zip(heads, heads[1:] + [None]):
         block = text[head.end() : after.start() if after else len(text)]
@@ -75,11 +77,11 @@ def _parse_block(block: str) -> Values:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _numbers(block: str, pattern: str) -> List[float]:
+def _numbers(block: str, pattern: str) -> list[float]:
     return [float(found) for found in re.findall(r"^\s*" + pattern, block, re.MULTILINE | re.IGNORECASE)]
 
 
-def _memory(block: str, what: str) -> Optional[int]:
+def _memory(block: str, what: str) -> int | None:
     """The device's memory, bytes; only the part addressable by the host if nothing else is printed."""
     for kind in ("vram", "vis_vram"):
         line = re.search(
@@ -90,9 +92,9 @@ def _memory(block: str, what: str) -> Optional[int]:
     return None
 
 
-def parse_list(text: str) -> Dict[int, Values]:
+def parse_list(text: str) -> dict[int, Values]:
     """Parse `-L`: every device's `name`, and `uuid` if printed."""
-    found: Dict[int, Values] = {}
+    found: dict[int, Values] = {}
     for line in text.splitlines():
         row = _LISTED.match(line)
         # A device's row has a bus address or a UUID, unlike a message about a device.
@@ -102,7 +104,7 @@ def parse_list(text: str) -> Dict[int, Values]:
     return found
 
 
-def parse_summary(text: str) -> Tuple[Dict[str, str], List[float]]:
+def parse_summary(text: str) -> tuple[dict[str, str], list[float]]:
     """Parse the output without options: versions of tool, driver, MACA and firmware; power limits, W, by row."""
     versions = {}
     for name, pattern in _VERSIONS:
@@ -118,14 +120,14 @@ def parse_summary(text: str) -> Tuple[Dict[str, str], List[float]]:
 class MxSmiMonitor:
     """Reads the run's devices. `index` is the number within the run, `mxsmi_index` the tool's."""
 
-    def __init__(self, devices: Optional[Sequence[int]], tool: command.Tool) -> None:
+    def __init__(self, devices: Sequence[int] | None, tool: command.Tool) -> None:
         self._wanted = devices
         self._tool = tool
-        self._listed: Dict[int, Values] = {}
-        self._physical: List[int] = []
+        self._listed: dict[int, Values] = {}
+        self._physical: list[int] = []
         self._summary = ""
-        self._commands: List[Tuple[str, ...]] = []
-        self._first: Dict[int, Values] = {}
+        self._commands: list[tuple[str, ...]] = []
+        self._first: dict[int, Values] = {}
         self._failures = 0
 
     def open(self) -> None:
@@ -141,7 +143,7 @@ class MxSmiMonitor:
             driver = parse_summary(self._summary)[0].get("driver")
             raise MonitorUnavailable(str(error), **({"driver_version": driver} if driver else {})) from None
 
-    def _choose(self) -> List[int]:
+    def _choose(self) -> list[int]:
         """The tool's numbers of the run's devices, in the run's order."""
         uuids = [self._listed.get(index, {}).get("uuid", "") for index in range(max(self._listed) + 1)]
         variable = "CUDA_VISIBLE_DEVICES"
@@ -150,15 +152,15 @@ class MxSmiMonitor:
         chosen = run_devices(variable, os.environ.get(variable), uuids, self._wanted)
         return [device for device in chosen if isinstance(device, int)]
 
-    def _settle(self) -> List[Tuple[str, ...]]:
+    def _settle(self) -> list[tuple[str, ...]]:
         """The commands to run for every sample: all queries in one, else those that work individually."""
         together = self._values([QUERIES])
         if _count(together) == len(self._physical) * COMPLETE:
             self._first = together
             return [QUERIES]
         # Some versions take one query at a time.
-        useful: List[Tuple[str, ...]] = []
-        alone: Dict[int, Values] = {}
+        useful: list[tuple[str, ...]] = []
+        alone: dict[int, Values] = {}
         for query in QUERIES:
             values = self._values([(query,)])
             if values:
@@ -170,14 +172,14 @@ class MxSmiMonitor:
             raise command.NoAnswer("mx-smi prints no value in a known layout")
         return useful if better else [QUERIES]
 
-    def _values(self, commands: Sequence[Tuple[str, ...]]) -> Dict[int, Values]:
+    def _values(self, commands: Sequence[tuple[str, ...]]) -> dict[int, Values]:
         """The values of the run's devices from the commands' output, by the tool's number."""
-        found: Dict[int, Values] = {}
+        found: dict[int, Values] = {}
         for query in commands:
             _merge(found, parse_devices(self._tool.ask(query, TIMEOUT_S)))
         return {index: found[index] for index in self._physical if found.get(index)}
 
-    def static(self) -> Dict[str, Any]:
+    def static(self) -> dict[str, Any]:
         versions, limits = parse_summary(self._summary)
         devices = []
         for index, physical in enumerate(self._physical):
@@ -187,7 +189,7 @@ class MxSmiMonitor:
             if len(limits) == len(self._listed):
                 device["power_limit_w"] = limits[sorted(self._listed).index(physical)]
             devices.append(device)
-        static: Dict[str, Any] = {"devices": devices, "versions": versions}
+        static: dict[str, Any] = {"devices": devices, "versions": versions}
         if "driver" in versions:
             static["driver_version"] = versions["driver"]
         return static
@@ -209,17 +211,17 @@ class MxSmiMonitor:
             if values:
                 devices.append({"index": index, **values})
             else:
-                errors.append({"device": index, "reason": "mx-smi no longer shows GPU#%d" % physical})
+                errors.append({"device": index, "reason": f"mx-smi no longer shows GPU#{physical}"})
         return MonitorSample(devices, errors)
 
     def close(self) -> None:
         self._tool.close()
 
 
-def _count(values: Dict[int, Values]) -> int:
+def _count(values: dict[int, Values]) -> int:
     return sum(len(device) for device in values.values())
 
 
-def _merge(into: Dict[int, Values], values: Dict[int, Values]) -> None:
+def _merge(into: dict[int, Values], values: dict[int, Values]) -> None:
     for index, more in values.items():
         into.setdefault(index, {}).update(more)

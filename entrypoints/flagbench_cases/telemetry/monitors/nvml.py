@@ -5,8 +5,10 @@ counted by devices from Volta on. Used memory is that of MemoryInfo v2 if the dr
 reserved by the driver), else of v1 (NVML API reference).
 """
 
+from __future__ import annotations
+
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Sequence
 
 from flagbench_cases.telemetry.monitors import Monitor, MonitorSample, MonitorUnavailable, run_devices
 
@@ -44,12 +46,12 @@ _OF_BOARD = frozenset(
 _Read = Callable[[Any], Any]
 
 
-def create(devices: Optional[Sequence[int]] = None) -> Monitor:
+def create(devices: Sequence[int] | None = None) -> Monitor:
     """The monitor of the run's `devices`, numbered within CUDA_VISIBLE_DEVICES (None: all visible ones)."""
     return NvmlMonitor(devices)
 
 
-def kernel_driver(path: str = "/proc/driver/nvidia/version") -> Optional[str]:
+def kernel_driver(path: str = "/proc/driver/nvidia/version") -> str | None:
     """The version of the loaded kernel module from /proc, for a machine on which NVML does not work."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -60,11 +62,11 @@ def kernel_driver(path: str = "/proc/driver/nvidia/version") -> Optional[str]:
     return next((word for word in words if word.replace(".", "").isdigit() and "." in word), None)
 
 
-def throttle_reasons(mask: int) -> List[str]:
+def throttle_reasons(mask: int) -> list[str]:
     """Names of the reasons in a bit mask; unknown bits keep their number."""
     names = [name for bit, name in _REASONS if mask & bit]
     rest = mask & ~sum(bit for bit, _ in _REASONS)
-    return names + ["reason_0x%x" % (1 << n) for n in range(rest.bit_length()) if rest >> n & 1]
+    return names + [f"reason_0x{1 << n:x}" for n in range(rest.bit_length()) if rest >> n & 1]
 
 
 class _Field:
@@ -74,7 +76,7 @@ class _Field:
         self.name = name
         self._reads = list(reads)
 
-    def read(self, handle: Any) -> Optional[Any]:
+    def read(self, handle: Any) -> Any | None:
         """The value, or None if the driver does not provide it. Raises NVMLError if the device is faulty."""
         while self._reads:
             try:
@@ -89,24 +91,24 @@ class _Field:
 class _Device:
     """One device of the run: its handle and the fields that are sampled."""
 
-    def __init__(self, index: int, device: Union[int, str]) -> None:
+    def __init__(self, index: int, device: int | str) -> None:
         """`device`: its physical index, or the UUID of a MIG instance."""
         self.index = index
         self.handle = _handle(device)
         self.sampled = _sampled_fields()
         self._is_part = isinstance(device, str)
 
-    def read(self, fields: Sequence[_Field]) -> Tuple[Dict[str, Any], Optional[Dict[str, Any]]]:
+    def read(self, fields: Sequence[_Field]) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """The values of `fields`, and an error if some could not be read; of a lost device no more is read."""
-        values: Dict[str, Any] = {"index": self.index}
-        failures: List[str] = []
+        values: dict[str, Any] = {"index": self.index}
+        failures: list[str] = []
         for field in fields:
             if self._is_part and field.name in _OF_BOARD:
                 continue
             try:
                 value = field.read(self.handle)
             except pynvml.NVMLError as error:
-                failures.append("%s: %s" % (field.name, error))
+                failures.append(f"{field.name}: {error}")
                 if error.value == _GPU_IS_LOST:
                     break
                 continue
@@ -120,10 +122,10 @@ class _Device:
 class NvmlMonitor:
     """Reads the run's devices. `index` is the number within the run, `nvml_index` the physical number."""
 
-    def __init__(self, devices: Optional[Sequence[int]] = None) -> None:
+    def __init__(self, devices: Sequence[int] | None = None) -> None:
         self._wanted = devices
-        self._devices: List[_Device] = []
-        self._errors: List[Dict[str, Any]] = []
+        self._devices: list[_Device] = []
+        self._errors: list[dict[str, Any]] = []
         self._open = False
 
     def open(self) -> None:
@@ -143,10 +145,10 @@ class NvmlMonitor:
             self._open = True
             self._devices = self._find()
         except pynvml.NVMLError as error:
-            raise MonitorUnavailable("NVML: %s" % error) from error
+            raise MonitorUnavailable(f"NVML: {error}") from error
 
-    def static(self) -> Dict[str, Any]:
-        static: Dict[str, Any] = {"devices": []}
+    def static(self) -> dict[str, Any]:
+        static: dict[str, Any] = {"devices": []}
         driver = _Field("driver_version", lambda _: _text(pynvml.nvmlSystemGetDriverVersion())).read(None)
         driver = driver or kernel_driver()
         if driver is not None:
@@ -175,7 +177,7 @@ class NvmlMonitor:
             except pynvml.NVMLError:  # the driver is gone: nothing to release
                 pass
 
-    def _find(self) -> List[_Device]:
+    def _find(self) -> list[_Device]:
         uuids, names = _inventory()
         if not uuids:
             raise MonitorUnavailable("NVML finds no device")
@@ -190,10 +192,10 @@ class NvmlMonitor:
         return [_Device(index, device) for index, device in zip(indices, chosen)]
 
 
-def _inventory() -> Tuple[List[str], List[Optional[str]]]:
+def _inventory() -> tuple[list[str], list[str | None]]:
     """UUIDs and names of all physical devices; an empty UUID and no name for a lost device."""
-    uuids: List[str] = []
-    names: List[Optional[str]] = []
+    uuids: list[str] = []
+    names: list[str | None] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -205,7 +207,7 @@ def _inventory() -> Tuple[List[str], List[Optional[str]]]:
     return uuids, names
 
 
-def _same_order(names: Sequence[Optional[str]]) -> bool:
+def _same_order(names: Sequence[str | None]) -> bool:
     """Whether CUDA numbers devices by PCI bus like NVML; by default it puts the fastest model first."""
     return os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(set(names) - {None}) <= 1
 
@@ -231,7 +233,7 @@ def _get(function: str, *arguments: Any, convert: Callable[[Any], Any] = lambda 
     return read
 
 
-def _sampled_fields() -> List[_Field]:
+def _sampled_fields() -> list[_Field]:
     return [
         _Field("power_w", _get("nvmlDeviceGetPowerUsage", convert=_watts)),
         _Field("energy_mj", _get("nvmlDeviceGetTotalEnergyConsumption")),
@@ -251,7 +253,7 @@ def _sampled_fields() -> List[_Field]:
     ]
 
 
-def _static_fields() -> List[_Field]:
+def _static_fields() -> list[_Field]:
     return [
         _Field("mig", _get("nvmlDeviceGetMigMode", convert=lambda modes: bool(modes[0]))),  # before what it decides
         _Field("nvml_index", _get("nvmlDeviceGetIndex")),
@@ -275,14 +277,14 @@ def _static_fields() -> List[_Field]:
     ]
 
 
-def _memory(convert: Callable[[Any], Any]) -> Tuple[_Read, _Read]:
+def _memory(convert: Callable[[Any], Any]) -> tuple[_Read, _Read]:
     version_2 = getattr(pynvml, "nvmlMemory_v2", 0x02000028)
     return _get("nvmlDeviceGetMemoryInfo", version_2, convert=convert), _get(
         "nvmlDeviceGetMemoryInfo", convert=convert
     )
 
 
-def _processes(processes: Sequence[Any]) -> List[Dict[str, int]]:
+def _processes(processes: Sequence[Any]) -> list[dict[str, int]]:
     """Compute processes on a device; memory is omitted if the driver does not report it."""
     found = []
     for process in processes:
