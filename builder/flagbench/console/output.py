@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,22 +65,35 @@ def _print_json(text: str) -> None:
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        text = "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in text)
+        text = _escape(text, str.isascii)
     print(text)
 
 
 def _escape_invisible(text: str) -> str:
     """A JSON document with controls, bidirectional marks and the like escaped; only its strings can contain them."""
-    return "".join(c if c.isprintable() or c in "\t\n\r" else json.dumps(c)[1:-1] for c in text)
+    return _escape(text, lambda character: character.isprintable() or character in "\t\n\r")
+
+
+def _escape(text: str, is_kept: Callable[[str], bool]) -> str:
+    """A JSON document in which all other characters are escaped as in JSON's strings."""
+    characters = []
+    for character in text:
+        if is_kept(character):
+            characters.append(character)
+        else:
+            characters.append(json.dumps(character)[1:-1])
+    return "".join(characters)
 
 
 def size_text(count: float) -> str:
     """Bytes as 512 B, 3.4 KiB, 12.0 GiB."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB"):
         count /= 1024
-    return f"{count:.1f} GiB"
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:.1f} GiB"
 
 
 def check_new_file(path: Path, option: str = "--out") -> None:
@@ -104,7 +117,9 @@ def check_output(path: Path, option: str) -> None:
 
 
 def _unusable(path: Path, option: str, error: OSError | ValueError, remedy: str) -> FlagbenchError:
-    why = reason(error) if isinstance(error, OSError) else str(error)
+    why = str(error)
+    if isinstance(error, OSError):
+        why = reason(error)
     return FlagbenchError(f"{option} {str(path)!r} cannot be used: {why}", remedy=remedy)
 
 

@@ -68,17 +68,26 @@ def render(blocks: Sequence[Block], stream: TextIO | None = None, *, wide: bool 
     Styles are for a terminal, unless NO_COLOR or TERM=dumb says otherwise. With `wide` tables are shown in full on a
     terminal too, as they always are in a pipe.
     """
-    out = sys.stdout if stream is None else stream
-    terminal = out.isatty()
+    if stream is None:
+        stream = sys.stdout
+    terminal = stream.isatty()
     colour = terminal and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
-    width = shutil.get_terminal_size().columns if terminal and not wide else None
-    shown = ("\n".join(_lines(block, width, colour=colour)) for block in filled(blocks))
-    return "\n\n".join(shown) + "\n"
+    width = None
+    if terminal and not wide:
+        width = shutil.get_terminal_size().columns
+    texts = ["\n".join(_lines(block, width, colour=colour)) for block in filled(blocks)]
+    return "\n\n".join(texts) + "\n"
 
 
 def filled(blocks: Iterable[Block]) -> list[Block]:
     """Those with lines or rows."""
-    return [block for block in blocks if (block.lines if isinstance(block, Lines) else block.rows)]
+    return [block for block in blocks if not _is_empty(block)]
+
+
+def _is_empty(block: Block) -> bool:
+    if isinstance(block, Lines):
+        return not block.lines
+    return not block.rows
 
 
 def without_empty_columns(table: Table) -> Table:
@@ -127,7 +136,9 @@ class _Layout:
 def _table_lines(table: Table, width: int | None, *, colour: bool) -> list[str]:
     """A table's title, columns and rows, and what of it is not shown in `width` characters."""
     layout = _layout(table, width)
-    lines = [_styled(visible(table.title), "bold", colour=colour)] if table.title else []
+    lines = []
+    if table.title:
+        lines.append(_styled(visible(table.title), "bold", colour=colour))
     lines += _row_lines(layout, layout.heading, table, colour=colour)
     for row in layout.rows:
         lines += _row_lines(layout, row, table, colour=colour)
@@ -147,31 +158,49 @@ def _layout(table: Table, width: int | None) -> _Layout:
     table = without_empty_columns(table)
     layout = _in_full(table)
     if _total(layout.widths) > width and table.short:
-        rows = [[table.short.get(cell, cell) for cell in row] for row in table.rows]
-        layout = dataclasses.replace(_in_full(dataclasses.replace(table, rows=rows)), abbreviated=True)
-    least = {name: _least_width(layout, name) for name in table.wrap if name in layout.widths}
-    widths = _narrowed(layout.widths, least, width)
+        layout = _abbreviated(table)
+    return _narrowed_layout(layout, table, width)
+
+
+def _abbreviated(table: Table) -> _Layout:
+    """A table in full, but for cells that have a shorter text."""
+    rows = []
+    for row in table.rows:
+        rows.append([table.short.get(cell, cell) for cell in row])
+    layout = _in_full(dataclasses.replace(table, rows=rows))
+    return dataclasses.replace(layout, abbreviated=True)
+
+
+def _narrowed_layout(layout: _Layout, table: Table, width: int) -> _Layout:
+    """A layout in `width` characters: columns wrap, then are left out, then move below the rows."""
+    natural = dict(layout.widths)
+    least = {name: _least_width(layout, name) for name in table.wrap if name in natural}
+    widths = _narrowed(natural, least, width)
     for name in (*table.drop, *table.below):
         if _total(widths) <= width:
             break
-        if name in widths:
-            widths = _narrowed({other: layout.widths[other] for other in widths if other != name}, least, width)
+        if name in natural:
+            del natural[name]
+            widths = _narrowed(natural, least, width)
+    without_column = [name for name in table.columns if name not in widths]
     return dataclasses.replace(
         layout,
         widths=widths,
         wrapped=frozenset(name for name in widths if widths[name] < layout.widths[name]),
-        below=[name for name in table.columns if name in table.below and name not in widths],
-        left_out=[name for name in table.columns if name in table.drop and name not in widths],
+        below=[name for name in without_column if name in table.below],
+        left_out=[name for name in without_column if name in table.drop],
     )
 
 
 def _in_full(table: Table) -> _Layout:
     """A table with every column as wide as its text, at most `_WIDEST`."""
     heading = {name: visible(name) for name in table.columns}
-    rows = [dict(zip(table.columns, map(visible, row), strict=True)) for row in table.rows]
+    rows = []
+    for row in table.rows:
+        rows.append(dict(zip(table.columns, map(visible, row), strict=True)))
     widths = {}
     for name in table.columns:
-        widest = max(_cells(row[name]) for row in (heading, *rows))
+        widest = max(_display_width(row[name]) for row in (heading, *rows))
         widths[name] = min(_WIDEST, widest)
     return _Layout(heading, rows, widths)
 
@@ -181,7 +210,7 @@ def _least_width(layout: _Layout, name: str) -> int:
     longest = 0
     for row in (layout.heading, *layout.rows):
         for word in _words(row[name]):
-            longest = max(longest, _cells(word.lstrip(" ")))
+            longest = max(longest, _display_width(word.lstrip(" ")))
     return min(layout.widths[name], max(_NARROWEST, longest))
 
 
@@ -189,7 +218,7 @@ def _narrowed(natural: Mapping[str, int], least: Mapping[str, int], width: int) 
     """The widths of columns where those in `least`, always the widest first, give way until `width` is enough."""
     widths = dict(natural)
     while _total(widths) > width:
-        able = [name for name in widths if name in least and widths[name] > least[name]]
+        able = [name for name in widths if widths[name] > least.get(name, widths[name])]
         if not able:
             break
         widths[max(able, key=lambda name: widths[name])] -= 1
@@ -198,24 +227,27 @@ def _narrowed(natural: Mapping[str, int], least: Mapping[str, int], width: int) 
 
 def _row_lines(layout: _Layout, row: Mapping[str, str], table: Table, *, colour: bool) -> list[str]:
     """A row, as many lines as the cell that wraps most."""
-    columns = []
-    for name, space in layout.widths.items():
-        cell = row[name]
-        style = table.styles.get(cell, "")
-        texts = []
-        for text in wrapped(cell, space) if name in layout.wrapped else [cell]:
-            padding = " " * (space - _cells(text))
-            text = _styled(text, style, colour=colour)
-            texts.append(padding + text if name in table.right else text + padding)
-        columns.append(texts)
-    height = max(len(texts) for texts in columns)
-    blanks = [" " * space for space in layout.widths.values()]
+    columns = [_cell_lines(layout, name, row[name], table, colour=colour) for name in layout.widths]
+    height = max(map(len, columns))
+    for texts, space in zip(columns, layout.widths.values(), strict=True):
+        texts += [" " * space] * (height - len(texts))
+    return [_GAP.join(texts).rstrip() for texts in zip(*columns, strict=True)]
+
+
+def _cell_lines(layout: _Layout, name: str, cell: str, table: Table, *, colour: bool) -> list[str]:
+    """A cell of a column as lines that fill its width."""
+    space = layout.widths[name]
+    texts = [cell]
+    if name in layout.wrapped:
+        texts = wrapped(cell, space)
     lines = []
-    for number in range(height):
-        texts = [
-            texts[number] if number < len(texts) else blank for texts, blank in zip(columns, blanks, strict=True)
-        ]
-        lines.append(_GAP.join(texts).rstrip())
+    for text in texts:
+        padding = " " * (space - _display_width(text))
+        styled = _styled(text, table.styles.get(cell, ""), colour=colour)
+        if name in table.right:
+            lines.append(padding + styled)
+        else:
+            lines.append(styled + padding)
     return lines
 
 
@@ -229,12 +261,12 @@ def _lines_below(layout: _Layout, row: Mapping[str, str], width: int | None) -> 
 
 def wrapped(text: str, width: int | None) -> list[str]:
     """A text in lines of at most `width` characters. A longer word has a line of its own."""
-    if width is None or _cells(text) <= width:
+    if width is None or _display_width(text) <= width:
         return [text]
     lines: list[str] = []
     line = ""
     for word in _words(text):
-        if line and _cells(line + word) > width:
+        if line and _display_width(line + word) > width:
             lines.append(line)
             line = word.lstrip(" ")
         else:
@@ -252,12 +284,22 @@ def _total(widths: Mapping[str, int]) -> int:
     return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
 
 
-def _cells(text: str) -> int:
+def _display_width(text: str) -> int:
     """How many columns of a terminal a text takes: two for a Chinese character, none for a combining mark."""
     if text.isascii():
         return len(text)
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(map(_character_width, text))
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    if unicodedata.east_asian_width(character) in "WF":
+        return 2
+    return 1
 
 
 def _styled(text: str, style: str, *, colour: bool) -> str:
-    return f"\x1b[{_SGR[style]}m{text}\x1b[0m" if colour and style and text else text
+    if not text or not style or not colour:
+        return text
+    return f"\x1b[{_SGR[style]}m{text}\x1b[0m"

@@ -19,7 +19,9 @@ class Progress:
     @property
     def show(self) -> TextIO | None:
         """Where another command's own progress goes; None: nowhere."""
-        return None if self._quiet else sys.stderr
+        if self._quiet:
+            return None
+        return sys.stderr
 
     def note(self, text: str) -> None:
         """A line of text."""
@@ -35,6 +37,8 @@ class Progress:
             return
         from typer import progressbar  # it takes 0.1 s to import, and a run does not need it
 
-        size = f"{total / 1e6:,.1f} MB" if total >= 1e5 else f"{total:,} bytes"
-        with progressbar(length=total, label=visible(f"{text} ({size})"), file=sys.stderr) as shown:
-            yield shown.update
+        size = f"{total:,} bytes"
+        if total >= 1e5:
+            size = f"{total / 1e6:,.1f} MB"
+        with progressbar(length=total, label=visible(f"{text} ({size})"), file=sys.stderr) as bar:
+            yield bar.update

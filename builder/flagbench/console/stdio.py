@@ -51,7 +51,9 @@ def _ready(descriptor: int, event: int, seconds: float | None = None) -> bool:
     """Wait until a descriptor is ready. Not by `select`, which is limited to descriptors below 1024."""
     waiting = select.poll()
     waiting.register(descriptor, event)
-    return bool(waiting.poll(None if seconds is None else 1000 * seconds))
+    if seconds is None:
+        return bool(waiting.poll())
+    return bool(waiting.poll(1000 * seconds))
 
 
 class _Stdin(io.FileIO):

@@ -8,7 +8,15 @@ def visible(text: str) -> str:
 
     A record, a log or a name may come from anywhere; unescaped, it could clear the screen or forge a verdict.
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    if text.isprintable():
+        return text
+    characters = []
+    for character in text:
+        if character.isprintable():
+            characters.append(character)
+        else:
+            characters.append(character.encode("unicode_escape").decode("ascii"))
+    return "".join(characters)
 
 
 def brief(text: str, limit: int = 120) -> str:
