@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ class Planned:
 
     case: Case
     config: Mapping[str, Any]
-    asked: Mapping[str, Any]
+    settings: Mapping[str, Any]
     """The hyper-parameters that were set."""
 
     @property
@@ -59,9 +59,12 @@ class Planned:
         if not self.training:
             return ("none",)
         train = self.config["train"]
-        found = (train["recompute"],) if "recompute" in self.asked else self.case.settable["recompute"]["choices"]
-        same = {"selective": "none"} if train["flash_attention"] else {}
-        return tuple(dict.fromkeys(same.get(each, each) for each in found))
+        choices = list(self.case.settable["recompute"]["choices"])
+        if "recompute" in self.settings:
+            choices = [train["recompute"]]
+        if train["flash_attention"] and "selective" in choices:
+            choices[choices.index("selective")] = "none"
+        return tuple(dict.fromkeys(choices))
 
     def step(self, recompute: str) -> Step:
         """A step with that recomputation."""
@@ -90,9 +93,9 @@ def splits(case: Case) -> bool:
 def planned(case: Case, stack: Stack, options: RunOptions) -> Planned:
     """The configuration of a case that is split. Raises FlagbenchError (usage) for what the case does not allow."""
     with config_errors():
-        found = config.choose(case.raw, stack.raw, config_options(options))
-    asked = dict(config.read_setting(case.raw, setting) for setting in options.set_)
-    return Planned(case, found, asked)
+        chosen = config.choose(case.raw, stack.raw, config_options(options))
+    settings = dict(config.read_setting(case.raw, setting) for setting in options.set_)
+    return Planned(case, chosen, settings)
 
 
 @dataclass(frozen=True)
@@ -126,22 +129,27 @@ def layouts(plan: Planned, devices: int, per_node: int) -> list[ParallelLayout]:
 
     Raises FlagbenchError (usage) if no layout does.
     """
-    found = []
+    supported = []
     for tp in _sizes(plan, "tp", per_node):
         for pp in _sizes(plan, "pp", devices // tp):
             layout = ParallelLayout(tp, pp, devices // (tp * pp))
             if _is_supported(plan, layout):
-                found.append(layout)
-    if not found:
-        parts = "; ".join(
-            f"{axis} must divide {', '.join(f'{path} = {_at(plan, path)}' for path in paths)}"
-            for axis, paths in plan.engine.divides.items()
-        )
+                supported.append(layout)
+    if not supported:
         raise FlagbenchError(
             f"no layout of {devices} devices, {per_node} on a node, divides {plan.case.name}",
-            remedy=f"change --gpus, --gpus-per-node or --set; {parts}",
+            remedy=f"change --gpus, --gpus-per-node or --set; {_divisors_text(plan)}",
         )
-    return found
+    return supported
+
+
+def _divisors_text(plan: Planned) -> str:
+    """`tp must divide model.heads = 64, model.kv_heads = 8; pp must divide model.layers = 80`."""
+    axes = []
+    for axis, paths in plan.engine.divides.items():
+        numbers = ", ".join(f"{path} = {_at(plan, path)}" for path in paths)
+        axes.append(f"{axis} must divide {numbers}")
+    return "; ".join(axes)
 
 
 def _is_supported(plan: Planned, layout: ParallelLayout) -> bool:
@@ -157,27 +165,29 @@ def _is_supported(plan: Planned, layout: ParallelLayout) -> bool:
 def _sizes(plan: Planned, axis: str, ranks: int) -> list[int]:
     """The divisors of `ranks` that the engine and the case allow for an axis, or the size that was set; 0 leaves the
     choice open."""
-    if axis in plan.asked:
-        asked = plan.asked[axis] or ranks  # 0: as many as possible, as in a run
-        return [asked] if ranks % asked == 0 else []
+    if axis in plan.settings:
+        size = plan.settings[axis] or ranks  # 0: as many as possible, as in a run
+        if ranks % size:
+            return []
+        return [size]
     if axis not in plan.engine.layout:
         return [1]
-    most = min([ranks, *(_at(plan, path) for path in _divided(plan, axis))])
-    spec = plan.case.settable.get(axis)
-    sizes = [size for size in range(1, most + 1) if ranks % size == 0]
-    return [size for size in sizes if spec is None or config.setting_fault(spec, size) is None]
+    most = min([ranks, *(_at(plan, path) for path in plan.engine.divides.get(axis, ()))])
+    return [size for size in range(1, most + 1) if ranks % size == 0 and _is_allowed(plan, axis, size)]
 
 
-def _divided(plan: Planned, axis: str) -> Sequence[str]:
-    """The values that the size of an axis must divide, by their paths in the configuration."""
-    return plan.engine.divides.get(axis, ())
+def _is_allowed(plan: Planned, axis: str, size: int) -> bool:
+    """Whether the case allows that size of an axis as a setting, where the axis is one."""
+    setting = plan.case.settable.get(axis)
+    return setting is None or config.setting_fault(setting, size) is None
 
 
 def _at(plan: Planned, path: str) -> int:
-    found: Any = plan.config
+    """The number in the configuration at a path such as `model.layers`."""
+    part: Any = plan.config
     for key in path.split("."):
-        found = found[key]
-    return int(found)
+        part = part[key]
+    return int(part)
 
 
 def rows(plan: Planned, devices: int, per_node: int, memory: float, traits: MemoryTraits) -> list[LayoutRow]:
@@ -186,11 +196,11 @@ def rows(plan: Planned, devices: int, per_node: int, memory: float, traits: Memo
     Layouts that fit are sorted by recomputation, stages and tensor parallelism, the least first; those that do not
     fit by memory. If several recomputations may be chosen, a row has the least that fits.
     """
-    found = []
+    best = []
     for layout in layouts(plan, devices, per_node):
         choices = [_row(plan, layout, recompute, memory, traits) for recompute in plan.recomputes]
-        found.append(min(choices, key=_order))
-    return sorted(found, key=_order)
+        best.append(min(choices, key=_order))
+    return sorted(best, key=_order)
 
 
 def _order(row: LayoutRow) -> tuple[int, ...]:

@@ -83,8 +83,13 @@ def _margin(layout: ParallelLayout, traits: MemoryTraits, *, training: bool) -> 
     groups = [layout.tp, layout.pp, layout.dp]
     if training:
         groups.append(layout.ranks)
-    sizes = [COMMUNICATOR_OF_TWO if ranks == 2 else COMMUNICATOR for ranks in groups if ranks > 1]
-    return {"context": CONTEXT, "communicators": sum(sizes)}
+    communicators = 0
+    for ranks in groups:
+        if ranks == 2:
+            communicators += COMMUNICATOR_OF_TWO
+        elif ranks > 2:
+            communicators += COMMUNICATOR
+    return {"context": CONTEXT, "communicators": communicators}
 
 
 @dataclass(frozen=True)
@@ -127,19 +132,24 @@ class _Sizes:
         wide = FP32 * tokens * h // t
         heads = step.micro_batch * model.heads // t * step.sequence_length
         # Without a fused norm: the scaled input and the input, both in fp32.
-        saved = hidden if traits.fused_norm else 2 * wide
+        saved_by_norm = hidden if traits.fused_norm else 2 * wide
+        key_width = h if model.legacy_layers else model.kv_dim
+        has_masks = model.legacy_layers or model.dropout
+        angles = 0
+        if model.position_embedding == "rope":
+            angles = 4 * e * step.sequence_length * h // model.heads
         return cls(
             hidden=hidden,
             whole=e * tokens * h,
             keeps_input=traits.fused_norm or e == FP32,
-            norm_input=saved + FP32 * tokens // t,  # and the reciprocal root of each token
+            norm_input=saved_by_norm + FP32 * tokens // t,  # and the reciprocal root of each token
             query=e * tokens * h // t,
             scores=e * heads * step.sequence_length,
             mask=step.sequence_length**2,
             lse=FP32 * heads,
-            keys=e * tokens * (h if model.legacy_layers else model.kv_dim) // t,
-            angles=4 * e * step.sequence_length * h // model.heads * (model.position_embedding == "rope"),
-            masks=tokens * h // t if model.legacy_layers or model.dropout else 0,
+            keys=e * tokens * key_width // t,
+            angles=angles,
+            masks=tokens * h // t if has_masks else 0,
             swiglu=4 if model.legacy_layers else 3,
             unit=e * tokens * model.ffn // t,
             logits=tokens * model.padded_vocabulary(t) // t,
@@ -164,8 +174,10 @@ class _Layer:
     def of(cls, model: Model, step: Step, sizes: _Sizes) -> _Layer:
         inputs = sizes.query + 2 * sizes.keys
         if step.fused_attention:
-            # The kernel has the sequences one after the other: of several, its output is copied.
-            core = inputs + sizes.lse + (sizes.query if step.micro_batch > 1 else 0)
+            core = inputs + sizes.lse
+            if step.micro_batch > 1:
+                # The kernel has the sequences one after the other: of several, its output is copied.
+                core += sizes.query
         else:
             core = inputs + sizes.scores + sizes.mask
         norm = sizes.norm_input + sizes.hidden + sizes.masks
@@ -179,7 +191,9 @@ class _Layer:
         """What stays of it until its backward pass."""
         if recompute == "full":
             return sizes.hidden
-        return self.all - self.core + self.core_inputs if recompute == "selective" else self.all
+        if recompute == "selective":
+            return self.all - self.core + self.core_inputs
+        return self.all
 
 
 def stage_memory(
@@ -191,7 +205,7 @@ def stage_memory(
     """
     sizes = _Sizes.of(model, step, layout, traits)
     parameters = model.parameters(layout, stage)
-    elements = sum(parameters)  # their padding in the buffers is less than a thousandth
+    weights = sum(parameters)  # their padding in the buffers is less than a thousandth
     replicas = layout.dp if step.distributed_optimizer else 1
     # fp32 weights are the optimizer's own; of others it has an fp32 copy.
     of_optimizer = 2 * FP32 if step.bytes == FP32 else 3 * FP32
@@ -199,20 +213,19 @@ def stage_memory(
     in_flight = min(layout.pp - stage, step.micro_batches)
     peak = _peak(model, step, layout, stage, traits, sizes, saved * in_flight, saved)
     if traits.foreach_adam:
-        update = FP32 * sum(parameters) // replicas
+        update = FP32 * weights // replicas
         largest = _largest_saved(step, sizes)
-        kept = sum(FP32 * one for one in parameters if FP32 * one > largest) // replicas
+        kept = sum(FP32 * elements for elements in parameters if FP32 * elements > largest) // replicas
     else:
         update, kept = 2 * FP32 * max(parameters), 0  # the root of the second moment, and the step size
     if traits.copying_reduce_scatter and step.distributed_optimizer:
-        update = max(update, FP32 * elements)
+        update = max(update, FP32 * weights)
     return StageMemory(
-        weights=step.bytes * elements,
-        gradients=FP32 * elements,
-        optimizer=of_optimizer * elements // replicas,
+        weights=step.bytes * weights,
+        gradients=FP32 * weights,
+        optimizer=of_optimizer * weights // replicas,
         inputs=8 * step.micro_batches * step.micro_batch * (step.sequence_length + 1),
-        buffers=max(sizes.whole if layout.tp > 1 else 0, 0 if step.fused_attention else sizes.scores)
-        + FP32 * step.sequence_length * model.dim // model.heads,
+        buffers=_global_buffer(step, layout, sizes) + FP32 * step.sequence_length * model.dim // model.heads,
         activations=saved * in_flight,
         working=peak - saved * in_flight,
         update=update,
@@ -221,19 +234,33 @@ def stage_memory(
     )
 
 
+def _global_buffer(step: Step, layout: ParallelLayout, sizes: _Sizes) -> int:
+    """Bytes that gathered sequences and attention scores share, so that the larger of them counts."""
+    gathered, scores = 0, 0
+    if layout.tp > 1:
+        gathered = sizes.whole
+    if not step.fused_attention:
+        scores = sizes.scores
+    return max(gathered, scores)
+
+
 def fullest_stage(model: Model, step: Step, layout: ParallelLayout, traits: MemoryTraits = GPU) -> StageMemory:
     """The stage whose ranks use most."""
-    stages = (stage_memory(model, step, layout, stage, traits) for stage in range(layout.pp))
-    return max(stages, key=lambda found: found.in_use)
+    stages = [stage_memory(model, step, layout, stage, traits) for stage in range(layout.pp)]
+    return max(stages, key=lambda memory: memory.in_use)
 
 
 def _saved(model: Model, step: Step, layout: ParallelLayout, stage: int, sizes: _Sizes) -> int:
     """Bytes that a micro-batch leaves on a stage until its backward pass."""
     layer, layers = _Layer.of(model, step, sizes), model.layers // layout.pp
-    again = layers if step.recompute != "full" or step.recomputed_layers is None else step.recomputed_layers
-    saved = again * layer.saved(step.recompute, sizes) + (layers - again) * layer.all
+    recomputed = layers
+    if step.recompute == "full" and step.recomputed_layers is not None:
+        recomputed = step.recomputed_layers
+    saved = recomputed * layer.saved(step.recompute, sizes) + (layers - recomputed) * layer.all
     if stage == 0:
-        saved += 8 * step.tokens + (sizes.masks if model.dropout else 0)  # ids, for the gradient of the embedding
+        saved += 8 * step.tokens  # ids, for the gradient of the embedding
+        if model.dropout:
+            saved += sizes.masks
     elif not sizes.keeps_input and step.recompute != "full":
         saved += sizes.hidden  # the input, which the schedule holds until its gradient is sent
     if stage == layout.pp - 1:
@@ -250,7 +277,9 @@ def _largest_saved(step: Step, sizes: _Sizes) -> int:
     """Bytes of the largest block that every layer of every micro-batch leaves behind when it is freed."""
     if step.recompute == "full" and step.recomputed_layers is None:
         return sizes.hidden
-    return max(2 * sizes.unit, 0 if step.fused_attention or step.recompute != "none" else sizes.scores)
+    if step.fused_attention or step.recompute != "none":
+        return 2 * sizes.unit
+    return max(2 * sizes.unit, sizes.scores)
 
 
 def _mask_gradient(step: Step, layer: _Layer, sizes: _Sizes) -> int:
@@ -274,21 +303,22 @@ def _peak(
     traits: MemoryTraits,
     sizes: _Sizes,
     saved: int,
-    of_one: int,
+    saved_by_one: int,
 ) -> int:
     """Bytes of activations, gradients and temporaries at the worst moment; `saved` of them are all activations in
-    flight, `of_one` of each micro-batch.
+    flight, `saved_by_one` of each micro-batch.
 
     The moments are those of the backward pass of the oldest micro-batch, before anything of its first layer is freed,
     and its ends: the loss before it, the embedding after it. Gradients of weights have the precision of the model and
     live until they are added to the buffer.
     """
-    layer, last, split = _Layer.of(model, step, sizes), stage == layout.pp - 1, layout.tp > 1
+    layer, last = _Layer.of(model, step, sizes), stage == layout.pp - 1
     e, h, t, unit = step.bytes, model.dim, layout.tp, sizes.unit
     fc2, table = e * h * model.ffn // t, e * h * model.padded_vocabulary(t) // t
-    # A linear layer's input gradient is scattered: the whole, this rank's part and, by gloo, a copy.
-    scattered = sizes.whole + (sizes.hidden if split else 0)
-    scattered += sizes.whole if split and traits.copying_reduce_scatter else 0
+    gathered = 0
+    if layout.tp > 1:
+        gathered = sizes.whole
+    scattered = _scattered_gradient(layout, traits, sizes)
     full = step.recompute == "full" and step.recomputed_layers is None
     if stage > 0:
         saved += sizes.hidden  # the gradient that was sent last
@@ -296,24 +326,45 @@ def _peak(
     if last:
         start -= _saved_by_loss(sizes)
     if full:
-        # A layer is there again, with its output; its input is saved anyway.
-        start += layer.all - (sizes.hidden if sizes.keeps_input else 0) + sizes.hidden
+        start += layer.all + sizes.hidden  # a layer is there again, with its output
+    if full and sizes.keeps_input:
+        start -= sizes.hidden  # its input is saved anyway
     moments = [
-        start + (sizes.whole if split else 0) + unit + fc2,
+        start + gathered + unit + fc2,
         start + 2 * unit,  # the product of the SwiGLU is freed, but there are gradients of it and of both halves
         start - 2 * unit + scattered + 2 * fc2,
     ]
     if not step.fused_attention:
-        moments.append(start + _mask_gradient(step, layer, sizes) + (sizes.hidden if full or not last else 0))
+        at_mask = start + _mask_gradient(step, layer, sizes)
+        if full or not last:
+            at_mask += sizes.hidden  # the gradient of the layer's output, which somebody still holds
+        moments.append(at_mask)
     if last:
-        half = 0 if e == FP32 else 1
-        # The loss converts the logits to fp32, and its gradient back; then they are multiplied with the weights.
-        kept = 0 if sizes.keeps_input else sizes.hidden
-        moments.append(saved + half * (e * sizes.logits + kept))
+        moments.append(saved + _loss_gradient(step, sizes))
         moments.append(saved + (e - FP32) * sizes.logits + scattered + table)
     if stage == 0:
-        moments.append(saved - of_one + sizes.hidden + (sizes.whole if split else 0) + table)
+        moments.append(saved - saved_by_one + sizes.hidden + gathered + table)
     return max(moments)
+
+
+def _scattered_gradient(layout: ParallelLayout, traits: MemoryTraits, sizes: _Sizes) -> int:
+    """Bytes of a linear layer's input gradient while it is scattered: the whole, this rank's part and, by gloo, a
+    copy."""
+    if layout.tp == 1:
+        return sizes.whole
+    if traits.copying_reduce_scatter:
+        return 2 * sizes.whole + sizes.hidden
+    return sizes.whole + sizes.hidden
+
+
+def _loss_gradient(step: Step, sizes: _Sizes) -> int:
+    """Bytes of the loss's gradient, converted from fp32, which is then multiplied with the weights; none in fp32."""
+    if step.bytes == FP32:
+        return 0
+    gradient = step.bytes * sizes.logits
+    if not sizes.keeps_input:
+        gradient += sizes.hidden
+    return gradient
 
 
 def forward_memory(model: Model, step: Step, layout: ParallelLayout, traits: MemoryTraits = GPU) -> StageMemory:
@@ -324,12 +375,18 @@ def forward_memory(model: Model, step: Step, layout: ParallelLayout, traits: Mem
     hidden, query, unit = e * tokens * h, e * tokens * h // t, e * tokens * model.ffn // t
     around = 2 * hidden  # the residual stream and the output of the norm
     # Scores, the same multiplied in fp32, their softmax in fp32, and in half precision its copy.
-    softmax = (12 if e == FP32 else 8 + 2 * e) * scores
+    softmax = 12 * scores
+    if e != FP32:
+        softmax = (8 + 2 * e) * scores
+    bytes_of_logit = e
+    if step.micro_batch > 1:
+        bytes_of_logit += e  # several sequences are copied into another order
+    if e != FP32:
+        bytes_of_logit += FP32  # the loss is computed in fp32
     moments = [
         around + 3 * query + softmax,  # queries, and repeated keys and values
         around + 4 * unit,  # both halves of the SwiGLU, the activation and the product
-        # The logits, which are copied into another order if there are several sequences, and in fp32.
-        hidden + (e * (1 if step.micro_batch == 1 else 2) + (0 if e == FP32 else FP32)) * logits,
+        hidden + bytes_of_logit * logits,
     ]
     return StageMemory(
         weights=e * sum(model.parameters(layout, 0)),

@@ -66,12 +66,21 @@ class Model:
         matrices = [(h + 2 * self.kv_dim) * h // tp, h * h // tp, 2 * self.ffn * h // tp, self.ffn * h // tp]
         qkv, projection, fc1, fc2 = matrices
         table = self.padded_vocabulary(tp) // tp * h
-        biases = [(h + 2 * self.kv_dim) // tp, h, 2 * self.ffn // tp, h] if self.bias else []
-        layers = [h, qkv, projection, h, fc1, fc2, *biases] * (self.layers // layout.pp)
-        first = [table, self.positions * h] if self.position_embedding == "learned" else [table]
+        layer = [h, qkv, projection, h, fc1, fc2]
+        if self.bias:
+            layer += [(h + 2 * self.kv_dim) // tp, h, 2 * self.ffn // tp, h]
+        parameters = []
+        if stage == 0:
+            parameters.append(table)
+        if stage == 0 and self.position_embedding == "learned":
+            parameters.append(self.positions * h)
+        parameters += layer * (self.layers // layout.pp)
+        if stage == layout.pp - 1:
+            parameters.append(h)
         # With several stages, the last one has a copy of a tied table.
-        head = [h] if self.tied and layout.pp == 1 else [h, table]
-        return first * (stage == 0) + layers + head * (stage == layout.pp - 1)
+        if stage == layout.pp - 1 and not (self.tied and layout.pp == 1):
+            parameters.append(table)
+        return parameters
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,14 @@ def _gib(count: int) -> str:
     return f"{count / GIB:.1f}"
 
 
+def _fits_text(row: LayoutRow) -> str:
+    if row.tight:
+        return "tight"
+    if row.fits:
+        return "yes"
+    return "no"
+
+
 LAYOUT_COLUMNS: dict[str, Callable[[LayoutRow], str]] = {
     "TP": lambda row: str(row.layout.tp),
     "PP": lambda row: str(row.layout.pp),
@@ -35,7 +43,7 @@ LAYOUT_COLUMNS: dict[str, Callable[[LayoutRow], str]] = {
     "RECOMPUTE": lambda row: row.recompute,
     "BATCH": lambda row: str(row.global_batch),
     "IN USE": lambda row: _gib(row.memory.in_use),
-    "FITS": lambda row: "tight" if row.tight else "yes" if row.fits else "no",
+    "FITS": _fits_text,
 }
 """Of the table: what each shows of a layout. Memory in GiB."""
 
@@ -54,7 +62,10 @@ class MemoryPlan:
     @property
     def first_fit(self) -> LayoutRow | None:
         """The first layout that fits; None if none does."""
-        return self.rows[0] if self.rows[0].fits else None
+        first = self.rows[0]
+        if not first.fits:
+            return None
+        return first
 
     @property
     def step(self) -> Step:
@@ -68,10 +79,13 @@ class MemoryPlan:
             return None
         case, layout = self.planned.case, self.first_fit.layout
         chosen = {"tp": layout.tp, "pp": layout.pp, "recompute": self.first_fit.recompute}
-        settings = [f"{name}={value}" for name, value in chosen.items() if name in case.settable]
+        settings = [f"{name}={setting}" for name, setting in chosen.items() if name in case.settable]
         settings += sorted(text for text in self.options.set_ if text.partition("=")[0] not in chosen)
-        image = f"{case.name}:{self.stack.selector if self.stack else 'STACK'}"
-        return shlex.join(["flagbench", "run", image, *replace(self.options, set_=tuple(settings)).words()])
+        image = f"{case.name}:STACK"
+        if self.stack is not None:
+            image = f"{case.name}:{self.stack.selector}"
+        options = replace(self.options, set_=tuple(settings))
+        return shlex.join(["flagbench", "run", image, *options.words()])
 
     def require_fit(self) -> None:
         """Raise FlagbenchError (out of memory) if no layout fits."""
@@ -92,9 +106,12 @@ class MemoryPlan:
     def to_dict(self) -> dict[str, Any]:
         """For a script."""
         step = self.step
+        stack = None
+        if self.stack is not None:
+            stack = self.stack.name
         return {
             "case": self.planned.case.name,
-            "stack": self.stack.name if self.stack else None,
+            "stack": stack,
             "preset": self.options.preset,
             "precision": self.planned.precision,
             "devices": self.options.nodes * self.options.gpus,
@@ -109,18 +126,26 @@ class MemoryPlan:
 
     def page(self) -> list[Block]:
         """For a person."""
-        step, case = self.step, self.planned.case
-        batch = f"{step.micro_batch * step.micro_batches} samples a step for each replica, " * self.planned.training
-        size = f"{step.micro_batch} x {step.sequence_length} tokens at a time"
-        head = f"{case.name} in {self.planned.precision}: {batch}{size}, devices of {self.memory:g} GiB"
+        rows = []
+        for row in self.rows:
+            rows.append([describe(row) for describe in LAYOUT_COLUMNS.values()])
         table = Table(
             tuple(LAYOUT_COLUMNS),
-            [[cell(row) for cell in LAYOUT_COLUMNS.values()] for row in self.rows],
+            rows,
             right=frozenset(LAYOUT_COLUMNS) - {"RECOMPUTE", "FITS"},
             styles={"no": "bold red", "tight": "bold yellow"},
             drop=("BATCH",),
         )
-        return [Lines((head,)), table, Lines(tuple(self._notes()))]
+        return [Lines((self._heading(),)), table, Lines(tuple(self._notes()))]
+
+    def _heading(self) -> str:
+        """The case, its precision, the batch and sequence, and the memory of a device."""
+        step = self.step
+        size = f"{step.micro_batch} x {step.sequence_length} tokens at a time"
+        if self.planned.training:
+            size = f"{step.micro_batch * step.micro_batches} samples a step for each replica, {size}"
+        case, precision = self.planned.case.name, self.planned.precision
+        return f"{case} in {precision}: {size}, devices of {self.memory:g} GiB"
 
     def _notes(self) -> list[str]:
         notes = [
@@ -153,13 +178,19 @@ def make_plan(
             remedy="change --gpus or --gpus-per-node",
         )
     options = replace(options, nodes=devices // per_node, gpus=per_node)
-    # Without a stack, options are checked for one with accelerators.
-    able = [stack] if stack else [one for one in catalog.stacks.values() if case.name in one.runs]
     check_options(options)
-    plan = planned(case, min(able, key=lambda one: one.device_kind == "cpu"), options)
+    if stack is None:
+        plan, traits = planned(case, _stack_with_accelerators(case, catalog), options), GPU
+    else:
+        plan, traits = planned(case, stack, options), memory_traits_of(stack)
     memory = _memory(memory, stack)
-    traits = GPU if stack is None else memory_traits_of(stack)
     return MemoryPlan(plan, stack, options, memory, rows(plan, devices, per_node, memory, traits))
+
+
+def _stack_with_accelerators(case: Case, catalog: Catalog) -> Stack:
+    """A stack for which options are checked where none was named: one for accelerators if the case has one."""
+    stacks = [stack for stack in catalog.stacks.values() if case.name in stack.runs]
+    return min(stacks, key=lambda stack: stack.device_kind == "cpu")
 
 
 def _case_and_stack(name: str, catalog: Catalog) -> tuple[Case, Stack | None]:
@@ -170,28 +201,30 @@ def _case_and_stack(name: str, catalog: Catalog) -> tuple[Case, Stack | None]:
     else:
         case, stack = catalog_get(catalog.cases, name, kind="case"), None
     if not splits(case):
-        able = ", ".join(other.name for other in catalog.cases.values() if splits(other))
+        able = ", ".join(case.name for case in catalog.cases.values() if splits(case))
         raise FlagbenchError(
             f"{case.name} cannot be split: every device has the whole model", remedy=f"cases that can be: {able}"
         )
     return case, stack
 
 
-def _memory(given: float | None, stack: Stack | None) -> float:
-    """GiB of a device: as given, else that of all the stack's chosen devices. Raises FlagbenchError (usage)."""
-    if given is not None:
-        if not 0 < given <= 2**20:
-            raise FlagbenchError(f"--mem {given:g} is out of range", remedy="give the memory of a device in GiB")
-        return given
+def _memory(gib: float | None, stack: Stack | None) -> float:
+    """GiB of a device: as named, else that of all the stack's chosen devices. Raises FlagbenchError (usage)."""
+    if gib is not None:
+        if not 0 < gib <= 2**20:
+            raise FlagbenchError(f"--mem {gib:g} is out of range", remedy="give the memory of a device in GiB")
+        return gib
     if stack is None:
         raise FlagbenchError(
             "the memory of a device is not known", remedy="add --mem GIB, or name a stack: CASE:STACK"
         )
-    sizes = {device.id: device.memory_gib for device in stack.accelerators}
-    if len(set(sizes.values())) != 1:
-        named = ", ".join(f"{name} {size} GiB" for name, size in sizes.items())
+    if not stack.accelerators:
+        raise FlagbenchError(f"the devices of {stack.selector} are not known", remedy="add --mem GIB")
+    sizes = {device.memory_gib for device in stack.accelerators}
+    if len(sizes) > 1:
+        devices = ", ".join(f"{device.id} {device.memory_gib} GiB" for device in stack.accelerators)
         raise FlagbenchError(
-            f"the devices of {stack.selector} {'do not have one size of memory' if sizes else 'are not known'}",
-            remedy=f"add --mem GIB{', or name devices of one size: ' + named if named else ''}",
+            f"the devices of {stack.selector} do not have one size of memory",
+            remedy=f"add --mem GIB, or name devices of one size: {devices}",
         )
-    return float(next(iter(sizes.values())))
+    return float(sizes.pop())
