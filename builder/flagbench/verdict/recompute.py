@@ -6,8 +6,8 @@ derives more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -56,30 +56,39 @@ def recompute(record: Record, case: Case) -> Subject:
     if record.evidence is None or record.config is None or record.status.state != "ok":
         return Subject(record, case)
     raw = record.raw["evidence"]
-    if (digest := digest_of(raw)) != record.evidence_digest:
-        wrong = f"evidence_digest is {record.evidence_digest}, and its evidence gives {digest}"
-        return Subject(record, case, unreadable=(wrong,))
+    digest = digest_of(raw)
+    if digest != record.evidence_digest:
+        problem = f"evidence_digest is {record.evidence_digest}, and its evidence gives {digest}"
+        return Subject(record, case, unreadable=(problem,))
     try:
         section = read_section(raw)
-        if unfit := (*_extent(record, section),):
-            return Subject(record, case, unreadable=unfit)
-        found = derive(section, facts(record, case, section))
+        problems = _extent_problems(record, section)
+        if problems:
+            return Subject(record, case, unreadable=tuple(problems))
+        derived = derive(section, facts(record, case, section))
     except msgspec.ValidationError as error:
         return Subject(record, case, unreadable=(f"its evaluations cannot be read: {error}",))
     except EvidenceError as error:
         return Subject(record, case, unreadable=(f"its evidence contradicts itself: {error}",))
     except OverflowError:
         return Subject(record, case, unreadable=("its evidence has numbers that are too large to compute with",))
-    computed = {(entry["name"], entry["scope"]): entry for entry in found.metrics}
-    both = (metric for metric in record.metrics if (metric.name, metric.scope) in computed)
-    metrics = tuple(_computed(metric, computed[metric.name, metric.scope]) for metric in both)
+    derived_metrics = _by_name_and_scope(derived)
+    metrics = []
+    for metric in record.metrics:
+        if (metric.name, metric.scope) in derived_metrics:
+            metrics.append(_computed(metric, derived_metrics[metric.name, metric.scope]))
     return Subject(
-        replace(record, metrics=metrics),
+        replace(record, metrics=tuple(metrics)),
         case,
         section,
-        differences=(*_differences(record, found, section),),
-        unmatched=(*_unmatched(record, found), *_checks_since(record, case)),
+        differences=tuple(_differences(record, derived, section)),
+        unmatched=(*_unmatched(record, derived), *_checks_since(record, case)),
     )
+
+
+def _by_name_and_scope(derived: Derived) -> dict[tuple[str, str], dict[str, Any]]:
+    """The metrics that the evidence gives, by name and scope."""
+    return {(metric["name"], metric["scope"]): metric for metric in derived.metrics}
 
 
 _STATED_FLOPS = {"formula", "peak", "peak_reason"}
@@ -87,15 +96,20 @@ _STATED_FLOPS = {"formula", "peak", "peak_reason"}
 _FLOPS = ("executed", "recomputed", "useful")
 
 
-def _unmatched(record: Record, found: Derived) -> Iterator[str]:
+def _unmatched(record: Record, derived: Derived) -> Iterator[str]:
     """Metrics and fields that only one of the record and this version has, like `metric f1` and `window.drift`."""
-    here, there = ({(m.name, m.scope) for m in record.metrics}, {(m["name"], m["scope"]) for m in found.metrics})
-    yield from (f"metric {name}" for name, _ in sorted(here ^ there))
+    recorded_metrics = {(metric.name, metric.scope) for metric in record.metrics}
+    for name, _ in sorted(recorded_metrics ^ _by_name_and_scope(derived).keys()):
+        yield f"metric {name}"
     for section in ("timing", "window", "work", "flops"):
-        mine, theirs = (_named(side) for side in (record.raw.get(section), getattr(found, section)))
-        names = sorted((mine ^ theirs) - _STATED_FLOPS)
-        if names:
-            yield from (f"{section}.{name}" for name in names) if mine and theirs else (section,)
+        recorded_names, derived_names = _named(record.raw.get(section)), _named(getattr(derived, section))
+        names = sorted((recorded_names ^ derived_names) - _STATED_FLOPS)
+        if not names:
+            continue
+        if recorded_names and derived_names:
+            yield from (f"{section}.{name}" for name in names)
+        else:
+            yield section
 
 
 def _checks_since(record: Record, case: Case) -> Iterator[str]:
@@ -105,72 +119,105 @@ def _checks_since(record: Record, case: Case) -> Iterator[str]:
 
 
 def _named(section: Mapping[str, Any] | None) -> set[str]:
-    return {name for name, value in (section or {}).items() if value is not None}
+    """The fields of a section that are not null."""
+    if section is None:
+        return set()
+    return {name for name, value in section.items() if value is not None}
 
 
-def _differences(record: Record, found: Derived, section: Section) -> Iterator[str]:
+def _differences(record: Record, derived: Derived, section: Section) -> Iterator[str]:
     """Every number of a record that does not follow from its evidence, with both numbers."""
-    expected = {(entry["name"], entry["scope"]): entry for entry in found.metrics}
-    for metric in record.metrics:
-        if entry := expected.get((metric.name, metric.scope)):
-            names = ["value", "unit", "n", "stdev"]
-            # Another version may have another method; a verdict rests on the interval that is computed here.
-            if metric.ci95 is None or metric.ci_method in (None, entry.get("ci_method")):
-                names.append("ci95")
-            yield from _fields(f"metric {metric.name}", metric, entry, names, abs(entry["value"]))
-            yield from _fields(
-                f"slowest device of {metric.name}", metric.slowest_device, entry.get("slowest_device") or {}
-            )
-    for part in ("timing", "window", "work"):
-        yield from _fields(part, getattr(record, part), getattr(found, part), scale=1.0 if part == "window" else 0.0)
-    if record.flops is not None and found.flops is not None:
-        yield from _fields("flops", record.flops, found.flops, _FLOPS)
-        ceiling = record.flops.measured_ceiling
-        if ceiling is not None:
-            there = {"flops": found.flops["measured_ceiling"]}
-            yield from _fields("flops.measured_ceiling", ceiling, there, ("flops",))
-    names = [measurement.name for measurement in record.measurements]
-    if names != (expected_names := [entry["name"] for entry in found.measurements]):
-        yield f"measurements has {', '.join(names)}, and its evidence gives {', '.join(expected_names)}"
-    slow = [msgspec.convert(entry, SlowDevice) for entry in found.slow_devices]
-    if [device.rank for device in record.slow_devices] != [device.rank for device in slow]:
-        yield f"slow_devices has {len(record.slow_devices)} entries, and its evidence gives {slow}"
-    for measurement, entry in zip(record.measurements, found.measurements, strict=False):
-        yield from _fields(f"measurement {measurement.name}", measurement, entry)
+    yield from _metric_differences(record, derived)
+    yield from _differing_fields("timing", record.timing, derived.timing)
+    yield from _differing_fields("window", record.window, derived.window, scale=1.0)
+    yield from _differing_fields("work", record.work, derived.work)
+    if record.flops is not None and derived.flops is not None:
+        yield from _differing_fields("flops", record.flops, derived.flops, _FLOPS)
+        ceiling = {"flops": derived.flops["measured_ceiling"]}
+        yield from _differing_fields("flops.measured_ceiling", record.flops.measured_ceiling, ceiling, ("flops",))
+    yield from _measurement_differences(record, derived)
     for rank in record.ranks:
-        yield from _fields(f"rank {rank.rank}", rank, {**found.ranks[rank.rank], "steps": section.steps})
-    training = record.quality.training if record.quality is not None else None
-    yield from _fields("quality.training", training, found.pipeline, scale=1.0)
+        derived_rank = {**derived.ranks[rank.rank], "steps": section.steps}
+        yield from _differing_fields(f"rank {rank.rank}", rank, derived_rank)
+    if record.quality is not None:
+        yield from _differing_fields("quality.training", record.quality.training, derived.pipeline, scale=1.0)
 
 
-def _fields(
-    where: str, mine: Any, theirs: Mapping[str, Any] | None, names: Sequence[str] | None = None, scale: float = 0.0
+def _metric_differences(record: Record, derived: Derived) -> Iterator[str]:
+    """The metrics that both have and that differ."""
+    derived_metrics = _by_name_and_scope(derived)
+    for metric in record.metrics:
+        expected = derived_metrics.get((metric.name, metric.scope))
+        if expected is None:
+            continue
+        names = ["value", "unit", "n", "stdev"]
+        # Another version may have another method; a verdict rests on the interval that is computed here.
+        if metric.ci95 is None or metric.ci_method in (None, expected.get("ci_method")):
+            names.append("ci95")
+        yield from _differing_fields(f"metric {metric.name}", metric, expected, names, abs(expected["value"]))
+        slowest = expected.get("slowest_device")
+        yield from _differing_fields(f"slowest device of {metric.name}", metric.slowest_device, slowest)
+
+
+def _measurement_differences(record: Record, derived: Derived) -> Iterator[str]:
+    """The measurements and slow devices that differ."""
+    names = [measurement.name for measurement in record.measurements]
+    expected_names = [measurement["name"] for measurement in derived.measurements]
+    if names != expected_names:
+        yield f"measurements has {', '.join(names)}, and its evidence gives {', '.join(expected_names)}"
+    slow_devices = [msgspec.convert(device, SlowDevice) for device in derived.slow_devices]
+    if [device.rank for device in record.slow_devices] != [device.rank for device in slow_devices]:
+        yield f"slow_devices has {len(record.slow_devices)} entries, and its evidence gives {slow_devices}"
+    for measurement, expected in zip(record.measurements, derived.measurements, strict=False):
+        yield from _differing_fields(f"measurement {measurement.name}", measurement, expected)
+
+
+def _differing_fields(
+    where: str,
+    section: msgspec.Struct | Mapping[str, Any] | None,
+    derived: Mapping[str, Any] | None,
+    names: Iterable[str] | None = None,
+    scale: float = 0.0,
 ) -> Iterator[str]:
-    """The fields that both have and that differ; `scale`: the size of the terms of a number that may be near zero."""
-    here = mine if isinstance(mine, Mapping) else msgspec.structs.asdict(mine) if mine is not None else {}
-    there = theirs or {}
-    for name in there if names is None else names:
-        one, other = here.get(name), there.get(name)
-        if one is not None and other is not None and not _agree(one, other, scale):
-            one, other = _first_difference(one, other, scale)
-            what = where if name == "value" else f"{where}: {name}"
-            yield f"{what} is {_shown(one)}, and its evidence gives {_shown(other)}"
+    """The fields of a section that both the record and its evidence have, and that differ.
+
+    Args:
+        where: the path of the section, for messages.
+        section: as the record has it.
+        derived: as the evidence gives it.
+        names: the fields to compare; None for all.
+        scale: the size of the terms of a number that may be near zero.
+    """
+    if section is None or derived is None:
+        return
+    fields = section if isinstance(section, Mapping) else msgspec.structs.asdict(section)
+    for name in derived if names is None else names:
+        recorded, expected = fields.get(name), derived.get(name)
+        if recorded is None or expected is None or _agree(recorded, expected, scale):
+            continue
+        recorded, expected = _first_difference(recorded, expected, scale)
+        field = where if name == "value" else f"{where}: {name}"
+        yield f"{field} is {_shown(recorded)}, and its evidence gives {_shown(expected)}"
 
 
-def _agree(mine: Any, theirs: Any, scale: float) -> bool:
-    if _is_list(mine) and _is_list(theirs):
-        return len(mine) == len(theirs) and all(_agree(a, b, scale) for a, b in zip(mine, theirs, strict=True))
-    if _is_number(mine) and _is_number(theirs):
-        # `<=` and not `>`, which a NaN would pass.
-        return bool(abs(mine - theirs) <= TOLERANCE * max(abs(mine), abs(theirs)) + _NEAR_ZERO * scale)
-    return bool(mine == theirs)
+def _agree(recorded: Any, expected: Any, scale: float) -> bool:
+    if _is_list(recorded) and _is_list(expected):
+        if len(recorded) != len(expected):
+            return False
+        return all(_agree(a, b, scale) for a, b in zip(recorded, expected, strict=True))
+    if _is_number(recorded) and _is_number(expected):
+        allowed = TOLERANCE * max(abs(recorded), abs(expected)) + _NEAR_ZERO * scale
+        return bool(abs(recorded - expected) <= allowed)  # `<=` and not `>`, which a NaN would pass
+    return bool(recorded == expected)
 
 
-def _first_difference(mine: Any, theirs: Any, scale: float) -> tuple[Any, Any]:
-    """Of two lists of equal length the first entries that differ; else both as they are."""
-    if _is_list(mine) and _is_list(theirs) and len(mine) == len(theirs) > 2:
-        return next((a, b) for a, b in zip(mine, theirs, strict=True) if not _agree(a, b, scale))
-    return mine, theirs
+def _first_difference(recorded: Any, expected: Any, scale: float) -> tuple[Any, Any]:
+    """Of two lists of equal length the first elements that differ; else both as they are."""
+    if _is_list(recorded) and _is_list(expected) and len(recorded) == len(expected) > 2:
+        for a, b in zip(recorded, expected, strict=True):
+            if not _agree(a, b, scale):
+                return a, b
+    return recorded, expected
 
 
 def _is_list(value: Any) -> bool:
@@ -185,61 +232,111 @@ def _shown(value: Any) -> str:
     """A number with the digits that tell it from another within TOLERANCE."""
     if isinstance(value, float):
         return f"{value:.9g}"
-    if _is_list(value):
-        return f"{len(value)} values" if len(value) > 2 else f"[{', '.join(map(_shown, value))}]"
-    return str(value)
+    if not _is_list(value):
+        return str(value)
+    if len(value) > 2:
+        return f"{len(value)} values"
+    return f"[{', '.join(_shown(element) for element in value)}]"
 
 
-def _computed(metric: Metric, entry: Mapping[str, Any]) -> Metric:
+def _computed(metric: Metric, derived: Mapping[str, Any]) -> Metric:
     """A metric with its numbers as computed here."""
-    interval = entry.get("ci95")
+    interval = derived.get("ci95")
+    if interval is not None:
+        low, high = interval
+        interval = (low, high)
     return replace(
         metric,
-        value=entry["value"],
-        n=entry.get("n"),
-        stdev=entry.get("stdev"),
-        ci95=None if interval is None else (interval[0], interval[1]),
-        ci_method=entry.get("ci_method"),
-        ci_reason=entry.get("ci_reason"),
-        slowest_device=msgspec.convert(entry.get("slowest_device"), SlowestDevice | None),
+        value=derived["value"],
+        n=derived.get("n"),
+        stdev=derived.get("stdev"),
+        ci95=interval,
+        ci_method=derived.get("ci_method"),
+        ci_reason=derived.get("ci_reason"),
+        slowest_device=msgspec.convert(derived.get("slowest_device"), SlowestDevice | None),
     )
 
 
-def _extent(record: Record, section: Section) -> Iterator[str]:
-    """Where the evidence is not of the ranks and steps that the record says it ran."""
-    config = record.config or {}
-    nodes, gpus = config.get("nodes"), config.get("gpus")
-    world = nodes * gpus if isinstance(nodes, int) and isinstance(gpus, int) else None
-    numbers = sorted(rank.rank for rank in record.ranks)
-    if section.world != world or section.world != len(numbers) or numbers != list(range(len(numbers))):
-        yield (
-            f"its evidence is of {section.world} ranks, its configuration of {world}, and its list of ranks has "
-            f"{len(set(numbers))}"
-        )
-        return
+class _Plan(NamedTuple):
+    """The steps of each phase by the configuration."""
+
+    warmup: int
+    window: int | None
+    """None where the window ends with the training."""
+
+
+def _extent_problems(record: Record, section: Section) -> list[str]:
+    """Where the evidence is of other ranks or steps than the record says it ran."""
+    rank_problem = _rank_problem(record, section)
+    if rank_problem is not None:
+        return [rank_problem]
     kind = _kind(record)
-    planned = config.get(kind)
-    plan = planned if isinstance(planned, Mapping) else {}
-    warmup, window = (plan.get(f"{part}_steps") for part in (WARMUP, WINDOW))
-    if not isinstance(warmup, int) or not isinstance(window, int | None) or f"{WINDOW}_steps" not in plan:
-        yield f"its configuration does not say how many steps it had: {kind}.warmup_steps, {kind}.window_steps"
-        return
-    phases = dict.fromkeys(span.phase for span in section.spans)
-    if not phases or (kind == TRAIN and [*phases] != [TRAIN]) or (kind != TRAIN and TRAIN in phases):
-        yield f"its evidence is of the phases {', '.join(phases) or 'none'}, and the run is of {kind}"
-        return
-    expected = []
+    plan = _planned_steps(record, kind)
+    if plan is None:
+        return [f"its configuration does not say how many steps it had: {kind}.warmup_steps, {kind}.window_steps"]
+    phases = list(dict.fromkeys(span.phase for span in section.spans))
+    if not _are_phases_of(kind, phases):
+        return [f"its evidence is of the phases {', '.join(phases) or 'none'}, and the run is of {kind}"]
+    problems = []
+    parts = []
     for phase in phases:
         steps = section.stretch(phase).steps
-        middle = min(max(warmup, 0), steps)
-        parts = ((phase, WARMUP, middle), (phase, WINDOW, steps - middle))
-        expected += [part for part in parts if part[2]]
-        most = MAMF_REPEATS if phase.startswith(MAMF) else window or 0
-        short = kind == MEASURE and steps <= warmup + most  # an operation may be too slow for all repeats
-        if window is not None and steps != warmup + window and not short:
-            yield f"its evidence has {steps} steps of {phase}, and its configuration {warmup} + {window}"
-    if expected != [(span.phase, span.part, span.steps) for span in section.spans]:
-        yield f"its evidence does not separate the first {warmup} steps of each phase, as its configuration does"
+        warmup = min(max(plan.warmup, 0), steps)
+        if warmup > 0:
+            parts.append((phase, WARMUP, warmup))
+        if steps > warmup:
+            parts.append((phase, WINDOW, steps - warmup))
+        if not _is_planned(plan, kind, phase, steps):
+            problems.append(
+                f"its evidence has {steps} steps of {phase}, and its configuration {plan.warmup} + {plan.window}"
+            )
+    if parts != [(span.phase, span.part, span.steps) for span in section.spans]:
+        problems.append(
+            f"its evidence does not separate the first {plan.warmup} steps of each phase, as its configuration does"
+        )
+    return problems
+
+
+def _rank_problem(record: Record, section: Section) -> str | None:
+    """That the evidence, the configuration and the list of ranks are not of the same ranks."""
+    config = record.config or {}
+    nodes, gpus = config.get("nodes"), config.get("gpus")
+    world = None
+    if isinstance(nodes, int) and isinstance(gpus, int):
+        world = nodes * gpus
+    ranks = sorted(rank.rank for rank in record.ranks)
+    if section.world == world == len(ranks) and ranks == list(range(len(ranks))):
+        return None
+    return (
+        f"its evidence is of {section.world} ranks, its configuration of {world}, and its list of ranks has "
+        f"{len(set(ranks))}"
+    )
+
+
+def _planned_steps(record: Record, kind: str) -> _Plan | None:
+    """The steps of each phase by the configuration; None if it does not say."""
+    plan = (record.config or {}).get(kind)
+    if not isinstance(plan, Mapping) or f"{WINDOW}_steps" not in plan:
+        return None
+    warmup, window = plan.get(f"{WARMUP}_steps"), plan[f"{WINDOW}_steps"]
+    if not isinstance(warmup, int) or not isinstance(window, int | None):
+        return None
+    return _Plan(warmup, window)
+
+
+def _are_phases_of(kind: str, phases: Sequence[str]) -> bool:
+    """Whether a run of this kind can have these phases."""
+    if kind == TRAIN:
+        return phases == [TRAIN]
+    return bool(phases) and TRAIN not in phases
+
+
+def _is_planned(plan: _Plan, kind: str, phase: str, steps: int) -> bool:
+    """Whether a phase has as many steps as planned; an operation may be too slow for all of its repeats."""
+    if plan.window is None or steps == plan.warmup + plan.window:
+        return True
+    most = MAMF_REPEATS if phase.startswith(MAMF) else plan.window
+    return kind == MEASURE and steps <= plan.warmup + most
 
 
 def _kind(record: Record) -> str:
@@ -248,37 +345,55 @@ def _kind(record: Record) -> str:
 
 def facts(record: Record, case: Case, section: Section) -> Facts:
     """What the numbers of a record depend on besides its evidence. Raises msgspec.ValidationError, EvidenceError."""
-    config, quality = record.config or {}, record.quality
+    config, quality, flops = record.config or {}, record.quality, record.flops
     kind = _kind(record)
-    losses = list(quality.losses.values) if quality is not None and quality.losses is not None else []
-    if section.steps > len(losses) and kind == TRAIN:
-        if len(section.loss_tail) != min(LOSS_TAIL, section.steps):
-            raise EvidenceError(f"it has {len(losses)} losses of {section.steps} steps, and not the last {LOSS_TAIL}")
-        losses = section.loss_tail
-    tp, pp = (count(config, f"layout.{axis}") or 1 for axis in ("tp", "pp"))
-    share = tp * pp
-    if share < 1 or section.world % share:
-        raise EvidenceError(f"its layout of {share} ranks per replica does not fit {section.world} ranks")
-    layers = case.presets["reference"].get("model", {}).get("layers")
-    flops, whole = record.flops, record.preset == "reference" and count(config, "model.layers") == layers
-    # The publisher's FLOPs are those of the reference preset, and an earlier version had another one.
-    if any(look_up(config, path) is UNKNOWN for path, _ in leaves(case.absent)):
-        whole = False
+    stages = count(config, "layout.pp") or 1
+    ranks_of_replica = (count(config, "layout.tp") or 1) * stages
+    if ranks_of_replica < 1 or section.world % ranks_of_replica:
+        raise EvidenceError(f"its layout of {ranks_of_replica} ranks per replica does not fit {section.world} ranks")
+    resumed = quality is not None and bool(quality.resumed)
+    losses = _last_losses(record, section)
     return Facts(
         kind=kind,
         unit=case.unit,
-        replicas=section.world // share,
-        complete=config[kind]["window_steps"] is None and not (quality and quality.resumed),
+        replicas=section.world // ranks_of_replica,
+        complete=config[kind]["window_steps"] is None and not resumed,
         precision=str(config.get("precision")),
-        published=case.raw["flops"].get("published") if whole and case.formula else None,
+        published=case.raw["flops"].get("published") if _has_published_flops(record, case) else None,
         peak=float(flops.peak.flops) if flops is not None and flops.peak is not None else None,
         device_kind="",
         evaluations=_evaluations(quality.evaluations if quality is not None else ()),
-        losses=losses[-LOSS_TAIL:],
-        stages=pp,
+        losses=losses,
+        stages=stages,
         counted=case.formula is not None,
         nodes=record.system.nodes,
     )
+
+
+def _last_losses(record: Record, section: Section) -> list[float | None]:
+    """The losses of the last steps: those of the record, or the evidence's where the record has only the first ones.
+
+    Raises EvidenceError where neither has them.
+    """
+    losses: list[float | None] = []
+    if record.quality is not None and record.quality.losses is not None:
+        losses = list(record.quality.losses.values)
+    if section.steps > len(losses) and _kind(record) == TRAIN:
+        if len(section.loss_tail) != min(LOSS_TAIL, section.steps):
+            raise EvidenceError(f"it has {len(losses)} losses of {section.steps} steps, and not the last {LOSS_TAIL}")
+        losses = section.loss_tail
+    return losses[-LOSS_TAIL:]
+
+
+def _has_published_flops(record: Record, case: Case) -> bool:
+    """Whether the publisher's FLOPs are those of the record's model: the whole one of this version's preset."""
+    if not case.formula or record.preset != "reference":
+        return False
+    layers = case.presets["reference"].get("model", {}).get("layers")
+    if count(record.config, "model.layers") != layers:
+        return False
+    # An earlier version may have had another reference preset.
+    return not any(look_up(record.config, path) is UNKNOWN for path, _ in leaves(case.absent))
 
 
 def _evaluations(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -286,12 +401,13 @@ def _evaluations(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     Raises msgspec.ValidationError for other types, EvidenceError for another accuracy.
     """
-    found = msgspec.convert(entries, list[_Evaluation])
-    for entry in found:
-        right = (entry.accuracy or 0.0) * entry.counted
-        if not 0 <= right <= entry.counted or abs(right - round(right)) > _WHOLE_NUMBER:
+    evaluations = msgspec.convert(entries, list[_Evaluation])
+    for evaluation in evaluations:
+        right = (evaluation.accuracy or 0.0) * evaluation.counted
+        if not 0 <= right <= evaluation.counted or abs(right - round(right)) > _WHOLE_NUMBER:
             raise EvidenceError(
-                f"an accuracy of {entry.accuracy} is not that of {entry.counted} examples: {right:.9g} would be right"
+                f"an accuracy of {evaluation.accuracy} is not that of {evaluation.counted} examples: "
+                f"{right:.9g} would be right"
             )
-    builtins: list[dict[str, Any]] = msgspec.to_builtins(found)
+    builtins: list[dict[str, Any]] = msgspec.to_builtins(evaluations)
     return builtins

@@ -1,4 +1,4 @@
-"""A record of a case as far as its evidence bears it out, and what its parts are compared by."""
+"""A record of a case with the numbers that its evidence proves, and what its parts are compared with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flagbench.manifests.model import Case
 from flagbench.manifests.settings import completed
 from flagbench.manifests.stack import Stack
 from flagbench.records.model import DeviceTelemetry, Record
-from flagbench.verdict.derivation import UNKNOWN, count, evaluate, look_up
+from flagbench.verdict.derivation import count, evaluate, look_up
 from flagbench_core import __version__
 from flagbench_core.config import digest, preset_of
 from flagbench_core.evidence import Section
@@ -24,7 +24,7 @@ from flagbench_core.flops import batch_of, padded
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A record of a case, and what its parts are compared by; `recompute` makes it."""
+    """A record of a case, and what its parts are compared with; `recompute` makes it."""
 
     record: Record
     """Its metrics as computed again from its evidence."""
@@ -79,19 +79,24 @@ class Subject:
     @cached_property
     def stack(self) -> Stack | None:
         """The stack of the record; None if this flagbench does not know it."""
-        return next((stack for stack in self.case.stacks.values() if self.record.stack in stack.names), None)
+        for stack in self.case.stacks.values():
+            if self.record.stack in stack.names:
+                return stack
+        return None
 
     @cached_property
     def complete(self) -> Mapping[str, Any]:
         """The configuration, with what it lacks as its preset has it: no size may be hidden."""
-        known = self.config and self.record.preset in self.case.presets
-        preset = preset_of(self.case.presets, self.record.preset) if known else {}
-        return completed(self.config, preset)
+        if not self.config or self.record.preset not in self.case.presets:
+            return completed(self.config, {})
+        return completed(self.config, preset_of(self.case.presets, self.record.preset))
 
     @property
     def stacks(self) -> Iterable[Stack]:
         """The stack of the record, or all stacks if it is unknown."""
-        return self.case.stacks.values() if self.stack is None else (self.stack,)
+        if self.stack is None:
+            return self.case.stacks.values()
+        return (self.stack,)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -108,18 +113,21 @@ class Subject:
         """The model of the record's devices; None if they are several or not in the stack's manifest."""
         if len(self.names) != 1:
             return None
-        return next(filter(None, (stack.accelerator(self.names[0]) for stack in self.stacks)), None)
+        return accelerator_of(self.stacks, self.names[0])
 
     @cached_property
     def device(self) -> DeviceModel | None:
         """The same by all stacks of the case: what a device is capable of does not depend on the record's stack."""
-        known = (stack.accelerator(name) for name in self.names[:2] for stack in self.case.stacks.values())
-        return self.accelerator or (next(filter(None, known), None) if len(self.names) == 1 else None)
+        if self.accelerator is not None or len(self.names) != 1:
+            return self.accelerator
+        return accelerator_of(self.case.stacks.values(), self.names[0])
 
     @property
     def monitored(self) -> tuple[DeviceTelemetry, ...]:
         """What a monitor saw of the devices."""
-        return self.record.telemetry.devices if self.record.telemetry is not None else ()
+        if self.record.telemetry is None:
+            return ()
+        return self.record.telemetry.devices
 
     @cached_property
     def world(self) -> int:
@@ -129,14 +137,20 @@ class Subject:
     @cached_property
     def replicas(self) -> int | None:
         """Data-parallel replicas by the configuration; None if it does not say."""
-        parts = (count(self.config, "layout.tp") or 1) * (count(self.config, "layout.pp") or 1)
-        return self.world // parts if self.config and not self.world % parts else None
+        ranks_of_replica = (count(self.config, "layout.tp") or 1) * (count(self.config, "layout.pp") or 1)
+        if not self.config or self.world % ranks_of_replica:
+            return None
+        return self.world // ranks_of_replica
 
     def counted(self, name: str) -> int | None:
         """`samples_per_step` or `tokens_per_sample` by the configuration; None if it does not say."""
         rule = self.case.counts.get(name)
-        found = UNKNOWN if rule is None else evaluate(rule, self.complete)
-        return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
+        if rule is None:
+            return None
+        number = evaluate(rule, self.complete)
+        if not isinstance(number, int) or isinstance(number, bool) or number <= 0:
+            return None
+        return number
 
     @cached_property
     def flops_of_unit(self) -> float | None:
@@ -145,13 +159,17 @@ class Subject:
         None if there is none, if another version counted the record by another or by none, or if a size is not known.
         """
         length, formula = self.counted("tokens_per_sample"), self.case.count_flops
-        if length is None or formula is None or self.other_formula or (self.made_elsewhere and not self.record.flops):
+        if length is None or formula is None or self.other_formula:
+            return None
+        if self.made_elsewhere and not self.record.flops:
             return None
         try:
             sizes = _sizes(look_up(self.complete, "model"), self.case.presets["reference"]["model"])
             model = padded(sizes, count(self.config, "layout.tp") or 1)
-            found = formula(model, batch_of(1, length)).executed
-            return float(found / length if self.case.unit == "tokens" else found)
+            flops = formula(model, batch_of(1, length)).executed
+            if self.case.unit == "tokens":
+                return float(flops / length)
+            return float(flops)
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             return None
 
@@ -164,10 +182,11 @@ class Subject:
         flops, window = self.record.flops, self.record.window
         if flops is None or window is None or not window.seconds:
             return None
-        length = self.counted("tokens_per_sample") or 0
-        units = window.samples * length if self.case.unit == "tokens" else window.samples
-        most = max(flops.executed, (self.flops_of_unit or 0.0) * units)
-        return (most + (flops.recomputed or 0)) / window.seconds / self.world
+        units = window.samples
+        if self.case.unit == "tokens":
+            units *= self.counted("tokens_per_sample") or 0
+        executed = max(flops.executed, (self.flops_of_unit or 0.0) * units)
+        return (executed + (flops.recomputed or 0)) / window.seconds / self.world
 
     @property
     def precision(self) -> str:
@@ -177,13 +196,17 @@ class Subject:
     @cached_property
     def peak(self) -> float | None:
         """The device's peak in the precision of the run, FLOP/s; None where no manifest has it."""
-        known = self.device.peaks.get(self.precision) if self.device else None
-        return float(known.flops) if known is not None else None
+        peak = self.device.peaks.get(self.precision) if self.device is not None else None
+        if peak is None:
+            return None
+        return float(peak.flops)
 
     @property
     def most(self) -> float | None:
         """What no run of this device and precision exceeds, FLOP/s; None where the peak is no such bound."""
-        return None if self.device is None or self.device.runs_above_boost else self.peak
+        if self.device is None or self.device.runs_above_boost:
+            return None
+        return self.peak
 
     @property
     def sequences_of_sample(self) -> float | None:
@@ -197,33 +220,40 @@ class Subject:
     def sequences_stated(self) -> tuple[float, float] | None:
         """The mean and the largest number of sequences of a sample by the record's conditions, such as
         `10 at most, mean 8.9`; None if they do not say. A batch is padded to its largest, so it has no fewer."""
-        stated = " ".join(str(self.record.conditions.get(name)) for name in self.case.ranges)
-        numbers = [*map(float, re.findall(r"[0-9]+(?:\.[0-9]+)?", stated))]
-        return (min(numbers), max(numbers)) if numbers else None
+        conditions = " ".join(str(self.record.conditions.get(name)) for name in self.case.ranges)
+        numbers = [float(digits) for digits in re.findall(r"[0-9]+(?:\.[0-9]+)?", conditions)]
+        if not numbers:
+            return None
+        return min(numbers), max(numbers)
 
     @property
     def first_step(self) -> int:
         """The step that the run began with: later than 0 if it was resumed."""
-        quality = self.record.quality
-        return (count(quality.resumed, "step") or 0) if quality is not None else 0
+        if self.record.quality is None:
+            return 0
+        return count(self.record.quality.resumed, "step") or 0
 
     @property
     def finite_losses(self) -> list[float]:
-        """The losses of the first steps, as far as they are finite."""
-        losses = self.record.quality.losses if self.record.quality is not None else None
-        return [float(value) for value in losses.values if value is not None] if losses is not None else []
+        """The losses of the first steps, without those that are not finite."""
+        if self.record.quality is None or self.record.quality.losses is None:
+            return []
+        return [float(loss) for loss in self.record.quality.losses.values if loss is not None]
 
     @property
     def evaluations(self) -> tuple[dict[str, Any], ...]:
         """The evaluations of the run."""
-        return self.record.quality.evaluations if self.record.quality is not None else ()
+        if self.record.quality is None:
+            return ()
+        return self.record.quality.evaluations
 
     @property
     def other_formula(self) -> str | None:
         """The formula by which another version counted the record's FLOPs, if it is not the case's."""
         flops = self.record.flops
-        counted = None if flops is None or flops.formula == self.case.formula else flops.formula
-        return counted if self.made_elsewhere else None
+        if not self.made_elsewhere or flops is None or flops.formula == self.case.formula:
+            return None
+        return flops.formula
 
     @property
     def made_elsewhere(self) -> bool:
@@ -233,14 +263,27 @@ class Subject:
 
 def slow_devices(record: Record) -> list[str]:
     """Each device that a case which measures found slow, in words."""
-    return [f"rank {one.rank} reaches {one.share:.0%} of the other devices' rates" for one in record.slow_devices]
+    return [
+        f"rank {device.rank} reaches {device.share:.0%} of the other devices' rates" for device in record.slow_devices
+    ]
 
 
 def ending(record: Record) -> str:
     """How a failed or interrupted run ended."""
-    why = f": {record.status.reason}" if record.status.reason else ""
-    ended = "was interrupted" if record.status.state == "interrupted" else "failed"
-    return f"the run {ended} in phase {record.status.phase}{why}"
+    verb = "was interrupted" if record.status.state == "interrupted" else "failed"
+    sentence = f"the run {verb} in phase {record.status.phase}"
+    if record.status.reason:
+        return f"{sentence}: {record.status.reason}"
+    return sentence
+
+
+def accelerator_of(stacks: Iterable[Stack], name: str) -> DeviceModel | None:
+    """The model of a device by the first of the stacks that knows its name, as its driver reports it."""
+    for stack in stacks:
+        model = stack.accelerator(name)
+        if model is not None:
+            return model
+    return None
 
 
 def _sizes(model: Any, reference: Any) -> dict[str, Any]:
@@ -248,25 +291,27 @@ def _sizes(model: Any, reference: Any) -> dict[str, Any]:
 
     A record may have a list or a word in place of a number, which a product would repeat.
     """
-    found: dict[str, Any] = {}
-    for name, value in model.items():
+    sizes: dict[str, Any] = {}
+    for name, size in model.items():
         expected = reference.get(name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        is_word = isinstance(value, str) and isinstance(expected, str)
-        if isinstance(value, Mapping) and isinstance(expected, Mapping):
-            found[name] = _sizes(value, expected)
+        is_number = isinstance(size, int | float) and not isinstance(size, bool)
+        is_word = isinstance(size, str) and isinstance(expected, str)
+        if isinstance(size, Mapping) and isinstance(expected, Mapping):
+            sizes[name] = _sizes(size, expected)
         elif is_number or is_word:
-            found[name] = value
-    return found
+            sizes[name] = size
+    return sizes
 
 
 def text(value: Any) -> str:
     """A value as it stands in a message, at most a line."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
     return brief(str(value))
 
 
-def differ(what: str, here: Any, source: str, there: Any) -> str:
+def differ(what: str, recorded: Any, source: str, expected: Any) -> str:
     """A message with both sides of a contradiction."""
-    return f"{what} is {text(here)}, but {source} {text(there)}"
+    return f"{what} is {text(recorded)}, but {source} {text(expected)}"

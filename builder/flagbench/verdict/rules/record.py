@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flagbench.console.terminal import brief
 from flagbench.machine.disturbance_limits import WHOLE_MEMORY
+from flagbench.manifests.device import DeviceModel
 from flagbench.manifests.fields import NOT_PUBLISHED
+from flagbench.records.model import Measurement
 from flagbench.verdict import checks
 from flagbench.verdict.conditions import DEVICE_MODEL, alike
 from flagbench.verdict.derivation import Unknown, count, derived_conditions, leaves, number, paths, same
 from flagbench.verdict.rules.table import Needs, rule
-from flagbench.verdict.subject import Subject, differ, text
+from flagbench.verdict.subject import Subject, accelerator_of, differ, text
 from flagbench_core import __version__
 from flagbench_core.checks import PRECISION_ERRORS, runs_in
 from flagbench_core.config import preset_of
@@ -44,11 +46,11 @@ def _check_failed(subject: Subject) -> Iterator[str]:
 
 @rule("config-digest", Needs.RECORD, "The configuration was edited after the run, or is not there.")
 def _config_digest(subject: Subject) -> Iterator[str]:
-    stated, given = subject.record.config_digest, subject.config_digest
-    if stated is None or given is None:
+    recorded, digest = subject.record.config_digest, subject.config_digest
+    if recorded is None or digest is None:
         yield "it has no resolved configuration"
-    elif stated != given:
-        yield f"config_digest is {stated}, and its configuration gives {given}"
+    elif recorded != digest:
+        yield f"config_digest is {recorded}, and its configuration gives {digest}"
 
 
 @rule("evidence", Needs.RUN, "The file was damaged or edited, or parts of two runs were joined.")
@@ -68,7 +70,9 @@ def _numbers(subject: Subject) -> Iterator[str]:
 
 @rule("check-missing", Needs.RUN, "The image was built from a case that has fewer checks.")
 def _check_missing(subject: Subject) -> Iterator[str]:
-    missing = () if subject.made_elsewhere else checks.missing(subject.record, subject.case)
+    if subject.made_elsewhere:
+        return
+    missing = checks.missing(subject.record, subject.case)
     if missing:
         yield f"its case requires checks that it does not have: {', '.join(missing)}"
 
@@ -83,43 +87,51 @@ def _check_again(subject: Subject, section: Section) -> Iterator[str]:
 
 @rule("condition-config", Needs.RUN, "A condition was edited, or an image of another version states it otherwise.")
 def _condition_config(subject: Subject) -> Iterator[str]:
-    stated = subject.record.conditions
-    for name, value in derived_conditions(subject.case, subject.config).items() if subject.config else ():
-        if name not in stated:
+    if not subject.config:
+        return
+    conditions = subject.record.conditions
+    for name, derived in derived_conditions(subject.case, subject.config).items():
+        if name not in conditions:
             continue
-        here = stated[name]
-        if not isinstance(value, Unknown):
-            if not alike(here, value):
-                yield differ(f"the condition {name}", here, "its configuration gives", value)
-        elif value.lacks:
-            yield f"the condition {name} is {text(here)}, which its configuration does not give"
-        elif here is not None and value.excludes(here):
-            yield f"the condition {name} is {text(here)}, which its configuration rules out"
+        recorded = conditions[name]
+        if not isinstance(derived, Unknown):
+            if not alike(recorded, derived):
+                yield differ(f"the condition {name}", recorded, "its configuration gives", derived)
+        elif derived.lacks:
+            yield f"the condition {name} is {text(recorded)}, which its configuration does not give"
+        elif recorded is not None and derived.excludes(recorded):
+            yield f"the condition {name} is {text(recorded)}, which its configuration rules out"
 
 
 @rule("condition-device", Needs.RUN, "A node has devices of several models.")
 def _condition_device(subject: Subject) -> Iterator[str]:
     record, names = subject.record, subject.names
-    stated = record.conditions.get(DEVICE_MODEL)
-    expected = subject.accelerator.name if subject.accelerator else " + ".join(names)
+    if not names or DEVICE_MODEL not in record.conditions:
+        return
+    recorded = record.conditions[DEVICE_MODEL]
+    expected = " + ".join(names)
+    if subject.accelerator is not None:
+        expected = subject.accelerator.name
     # Of several nodes only node 0 lists its devices; the condition joins those of all.
-    joined = isinstance(stated, str) and record.system.nodes > 1 and set(names) < set(stated.split(" + "))
-    if names and DEVICE_MODEL in record.conditions and stated != expected and not joined:
-        yield differ(f"the condition {DEVICE_MODEL}", stated, "system.devices gives", expected)
+    if record.system.nodes > 1 and isinstance(recorded, str) and set(names) < set(recorded.split(" + ")):
+        return
+    if recorded != expected:
+        yield differ(f"the condition {DEVICE_MODEL}", recorded, "system.devices gives", expected)
 
 
 @rule("condition-software", Needs.RUN, "A library or driver was replaced after the conditions were written down.")
 def _condition_software(subject: Subject) -> Iterator[str]:
     record, software = subject.record, subject.record.software
     for name, version in {**software.packages, "torch": software.torch, "cuda": software.cuda}.items():
-        here = record.conditions.get(name, version)
+        recorded = record.conditions.get(name, version)
         # A package may leave its build out of its version.
-        alike_names = name in software.packages and (_extends(here, version) or _extends(version, here))
-        if here != version and not alike_names:
-            yield differ(f"the condition {name}", here, "software has", version)
-    stated, driver = record.conditions.get("driver"), record.system.driver
-    if stated is not None and driver is not None and driver not in str(stated).split(" + "):
-        yield differ("the condition driver", stated, "system.driver is", driver)
+        if name in software.packages and (_extends(recorded, version) or _extends(version, recorded)):
+            continue
+        if recorded != version:
+            yield differ(f"the condition {name}", recorded, "software has", version)
+    recorded, driver = record.conditions.get("driver"), record.system.driver
+    if recorded is not None and driver is not None and driver not in str(recorded).split(" + "):
+        yield differ("the condition driver", recorded, "system.driver is", driver)
 
 
 @rule("software-stack", Needs.RUN, "A package of the image was replaced, or a package was installed into it.")
@@ -129,9 +141,9 @@ def _software_stack(subject: Subject) -> Iterator[str]:
         return
     versions = {**software.packages, "python": software.python, "torch": software.torch, "cuda": software.cuda}
     for name, expected in software.stack_expects.items():
-        here = versions.get(name)
-        if here is not None and isinstance(expected, str) and not _extends(here, expected):
-            yield differ(f"{name} in software", here, "its image's stack expects", expected)
+        version = versions.get(name)
+        if version is not None and isinstance(expected, str) and not _extends(version, expected):
+            yield differ(f"{name} in software", version, "its image's stack expects", expected)
 
 
 def _extends(version: Any, expected: Any) -> bool:
@@ -144,22 +156,29 @@ def _preset(subject: Subject) -> Iterator[str]:
     """Of `reference` every value, but those that --set can set, which conditions follow from; of `tiny`, and of a
     record of another version, those that conditions follow from, and those of model, layout and engine."""
     record, case = subject.record, subject.case
-    here, there = dict(leaves(record.config or {})), dict(leaves(preset_of(case.presets, record.preset)))
+    if not subject.config:
+        return
+    config, preset = dict(leaves(record.config or {})), dict(leaves(preset_of(case.presets, record.preset)))
     free = _CHANGED_BY_RESOLVING | {setting["path"] for setting in case.settable.values()}
-    free |= {path for path, _ in leaves(case.absent) if path not in here}
-    loose, derived = subject.made_elsewhere or record.preset != "reference", set(paths(case.conditions))
-    note = f" of flagbench {__version__}; the record was made by {record.flagbench.version}"
-    for path in dict.fromkeys((*there, *here)) if subject.config else ():
+    free |= {path for path, _ in leaves(case.absent) if path not in config}
+    strict = record.preset == "reference" and not subject.made_elsewhere
+    derived = set(paths(case.conditions))
+    note = ""
+    if subject.made_elsewhere:
+        note = f" of flagbench {__version__}; the record was made by {record.flagbench.version}"
+    for path in dict.fromkeys((*preset, *config)):
         if path in free or path.endswith(".window_steps"):
             continue
-        matters = path.startswith(("model.", "layout.", "engine.name")) or path in derived
-        if loose and not (matters and path in here and path in there):
+        on_both_sides = path in config and path in preset
+        matters = path in derived or path.startswith(("model.", "layout.", "engine.name"))
+        if not strict and not (matters and on_both_sides):
             continue
-        if path not in here or path not in there:
-            yield f"config.{path} is not in {f'the preset {record.preset}' if path in here else 'its configuration'}"
-        elif not same(here[path], there[path]):
-            source = f"the preset {record.preset} has"
-            yield differ(f"config.{path}", here[path], source, there[path]) + (note if subject.made_elsewhere else "")
+        if path not in config:
+            yield f"config.{path} is not in its configuration"
+        elif path not in preset:
+            yield f"config.{path} is not in the preset {record.preset}"
+        elif not same(config[path], preset[path]):
+            yield differ(f"config.{path}", config[path], f"the preset {record.preset} has", preset[path]) + note
 
 
 _CHANGED_BY_RESOLVING = frozenset(
@@ -177,16 +196,22 @@ def _formula(subject: Subject) -> Iterator[str]:
 
 @rule("peak", Needs.RUN, "The stack's manifest was edited, or has a peak of another variant of the device.")
 def _peak(subject: Subject) -> Iterator[str]:
-    peak = subject.record.flops.peak if subject.record.flops is not None else None
-    device = subject.device if subject.stack is None else subject.accelerator
-    if peak is None or (subject.stack is None and device is None):
+    if subject.record.flops is None or subject.record.flops.peak is None:
         return
-    known = device.peaks.get(peak.precision) if device else None
-    if known is None and subject.made_elsewhere:  # a later version knows more devices
+    recorded = subject.record.flops.peak
+    device, manifest = subject.device, "the manifest"
+    if subject.stack is not None:
+        device, manifest = subject.accelerator, f"the stack {subject.stack.name}"
+    elif device is None:
         return
-    if known is None or not alike(peak.flops, known.flops):
-        manifest = f"the stack {subject.stack.name}" if subject.stack else "the manifest"
-        yield differ("flops.peak.flops", peak.flops, f"{manifest} says of this device", known and known.flops)
+    expected = None
+    peak = device.peaks.get(recorded.precision) if device is not None else None
+    if peak is not None:
+        expected = peak.flops
+    elif subject.made_elsewhere:  # a later version knows more devices
+        return
+    if expected is None or not alike(recorded.flops, expected):
+        yield differ("flops.peak.flops", recorded.flops, f"{manifest} says of this device", expected)
 
 
 # Devices, nodes and ranks
@@ -195,13 +220,14 @@ def _peak(subject: Subject) -> Iterator[str]:
 @rule("device-twice", Needs.RUN, "Two ranks share a device that is visible twice.")
 def _device_twice(subject: Subject) -> Iterator[str]:
     devices = [device.uuid or f"of index {device.index}" for device in subject.record.system.devices]
-    ranks = [
-        rank.uuid or f"{rank.local_rank} of node {rank.node}"
-        for rank in subject.record.ranks
-        if (rank.uuid, rank.local_rank) != (None, None)
-    ]
-    for owners in (devices, ranks):
-        yield from (f"the device {text(one)} is counted {n} times" for one, n in Counter(owners).items() if n > 1)
+    devices_of_ranks = []
+    for rank in subject.record.ranks:
+        if rank.uuid is not None or rank.local_rank is not None:
+            devices_of_ranks.append(rank.uuid or f"{rank.local_rank} of node {rank.node}")
+    for names in (devices, devices_of_ranks):
+        for name, times in Counter(names).items():
+            if times > 1:
+                yield f"the device {text(name)} is counted {times} times"
 
 
 @rule("devices-listed", Needs.RUN, "A device fell off the bus, or is hidden from the driver.")
@@ -214,15 +240,17 @@ def _devices_listed(subject: Subject) -> Iterator[str]:
 @rule("device-monitored", Needs.RUN, "The run and the tool that watches the devices number them differently.")
 def _device_monitored(subject: Subject) -> Iterator[str]:
     record = subject.record
-    own = sorted((rank for rank in record.ranks if rank.node == 0), key=lambda rank: rank.rank)
-    for rank, device in zip(own, record.system.devices, strict=False):
+    ranks = sorted((rank for rank in record.ranks if rank.node == 0), key=lambda rank: rank.rank)
+    for rank, device in zip(ranks, record.system.devices, strict=False):
         if rank.uuid is not None and device.uuid is not None and rank.uuid != device.uuid:
             yield differ(f"the UUID of rank {rank.rank}", rank.uuid, "system.devices has", device.uuid)
+    if subject.device is None:
+        return
     for monitored in subject.monitored:
-        if monitored.name is None or subject.device is None or monitored.name in subject.names:
+        if monitored.name is None or monitored.name in subject.names:
             continue
-        known = next(filter(None, (s.accelerator(monitored.name) for s in subject.case.stacks.values())), None)
-        if known is None or known.name != subject.device.name:
+        model = accelerator_of(subject.case.stacks.values(), monitored.name)
+        if model is None or model.name != subject.device.name:
             yield differ("a device of system", subject.device.name, "by telemetry it is", monitored.name)
 
 
@@ -233,41 +261,45 @@ def _stack(subject: Subject) -> Iterator[str]:
         return
     if subject.record.case not in stack.runs:
         yield f"its stack is {stack.name}, which does not run {subject.record.case}"
-    if stack.device_kind != "cpu" and cpu is not None and cpu in subject.names:
-        yield f"its stack is {stack.name}, but system.devices has the processor {text(cpu)}"
-    device = next((n for n in subject.names for s in subject.case.stacks.values() if s.accelerator(n)), None)
-    if stack.device_kind == "cpu" and device is not None:
-        yield f"its stack is {stack.name}, but system.devices has {text(device)}"
+    if stack.device_kind != "cpu":
+        if cpu is not None and cpu in subject.names:
+            yield f"its stack is {stack.name}, but system.devices has the processor {text(cpu)}"
+        return
+    for name in subject.names:
+        if accelerator_of(subject.case.stacks.values(), name) is not None:
+            yield f"its stack is {stack.name}, but system.devices has {text(name)}"
+            return
 
 
 @rule("world-size", Needs.RUN, "The launcher started other nodes or ranks than it was asked for.")
 def _world_size(subject: Subject) -> Iterator[str]:
     record, system = subject.record, subject.record.system
-    product = f"system has {system.nodes} x {system.devices_per_node}"
-    for name, stated, here in (
+    for name, recorded, expected in (
         ("the condition nodes", record.conditions.get("nodes"), system.nodes),
         ("the condition devices", record.conditions.get("devices"), subject.world),
         ("config.nodes", subject.config.get("nodes"), system.nodes),
         ("config.gpus", subject.config.get("gpus"), system.devices_per_node),
     ):
-        if stated is not None and not alike(stated, here):
-            yield differ(name, stated, f"{product}:", here)
-    tp, pp = (count(subject.config, f"layout.{axis}") or 1 for axis in ("tp", "pp"))
+        if recorded is not None and not alike(recorded, expected):
+            yield differ(name, recorded, f"system has {system.nodes} x {system.devices_per_node}:", expected)
+    if not subject.replicas:
+        return
+    tp, pp = count(subject.config, "layout.tp") or 1, count(subject.config, "layout.pp") or 1
     layout = f"dp{subject.replicas} tp{tp} pp{pp}"
-    if subject.replicas and record.conditions.get("layout", layout) != layout:
+    if record.conditions.get("layout", layout) != layout:
         yield differ("the condition layout", record.conditions["layout"], "its configuration gives", layout)
-    if subject.replicas and record.layout is not None:
-        own = f"dp{record.layout.dp} tp{record.layout.tp} pp{record.layout.pp}"
-        if own != layout:
-            yield differ("layout", own, "its configuration gives", layout)
+    if record.layout is not None:
+        recorded_layout = f"dp{record.layout.dp} tp{record.layout.tp} pp{record.layout.pp}"
+        if recorded_layout != layout:
+            yield differ("layout", recorded_layout, "its configuration gives", layout)
 
 
 @rule("ranks", Needs.RUN, "A rank ended early, or two runs wrote into one folder.")
 def _ranks(subject: Subject) -> Iterator[str]:
     ranks, system = subject.record.ranks, subject.record.system
-    found = sorted(rank.rank for rank in ranks)
-    if len(found) != subject.world or found != list(range(subject.world)):
-        yield f"its ranks are {_listed(found)}, but system has {system.nodes} x {system.devices_per_node}"
+    numbers = sorted(rank.rank for rank in ranks)
+    if len(numbers) != subject.world or numbers != list(range(subject.world)):
+        yield f"its ranks are {_listed(numbers)}, but system has {system.nodes} x {system.devices_per_node}"
     for rank in ranks:
         if rank.exit not in (None, "exit 0"):
             yield f"status.state is ok, but rank {rank.rank} ended with {text(rank.exit)}"
@@ -290,12 +322,12 @@ def _precision(subject: Subject) -> Iterator[str]:
     if not isinstance(executed, str):
         yield f"software.precision does not say in what precision a matrix product ran: {text(proof)}"
         return
-    for name, stated in (
+    for name, recorded in (
         ("the condition precision", subject.record.conditions.get("precision")),
         ("config.precision", subject.config.get("precision")),
     ):
-        if stated is not None and stated != executed:
-            yield differ(name, stated, "by software.precision a matrix product ran in", executed)
+        if recorded is not None and recorded != executed:
+            yield differ(name, recorded, "by software.precision a matrix product ran in", executed)
 
 
 @rule(
@@ -335,21 +367,35 @@ def _above_peak(subject: Subject) -> Iterator[str]:
 
 @rule("ceiling-above-peak", Needs.RUN, "The clock of the device runs slow, or the peak is of another device.")
 def _ceiling_above_peak(subject: Subject) -> Iterator[str]:
-    flops, peak = subject.record.flops, subject.most
-    ceilings = [flops.measured_ceiling.flops] if flops and flops.measured_ceiling else []
-    most = max([*ceilings, *(subject.section.ceilings if subject.section else ())], default=0.0)
-    if peak is not None and most > peak * ROUNDING:
-        yield f"a matrix product reached {most:.4g} FLOP/s, above the device's peak of {peak:.4g}"
-    device = subject.device
-    bandwidth = device.limits.memory_bandwidth if device else None
-    for each in subject.record.measurements if device else ():
-        of_precision = device.peaks.get(each.precision) if device and each.precision else None
-        limit = of_precision.flops if of_precision and device and not device.runs_above_boost else None
-        if each.operation == "copy" and (each.bytes or 0) >= BEYOND_CACHES:
-            limit = bandwidth.value if bandwidth else None
-        most = max((each.rate, *each.devices))
-        if limit is not None and most > limit * ROUNDING:
-            yield f"{each.name} reached {most:.4g} {each.unit}, above the {limit:.4g} that the device can reach"
+    ceilings: list[float] = []
+    if subject.record.flops is not None and subject.record.flops.measured_ceiling is not None:
+        ceilings.append(subject.record.flops.measured_ceiling.flops)
+    if subject.section is not None:
+        ceilings.extend(subject.section.ceilings)
+    highest = max(ceilings, default=0.0)
+    if subject.most is not None and highest > subject.most * ROUNDING:
+        yield f"a matrix product reached {highest:.4g} FLOP/s, above the device's peak of {subject.most:.4g}"
+    if subject.device is None:
+        return
+    for measurement in subject.record.measurements:
+        limit = _highest_rate(subject.device, measurement)
+        rate = max((measurement.rate, *measurement.devices))
+        if limit is not None and rate > limit * ROUNDING:
+            yield (
+                f"{measurement.name} reached {rate:.4g} {measurement.unit}, above the {limit:.4g} that the device "
+                "can reach"
+            )
+
+
+def _highest_rate(device: DeviceModel, measurement: Measurement) -> float | None:
+    """What a device cannot exceed in an operation, in the unit of its rate; None if that is not known."""
+    if measurement.operation == "copy" and (measurement.bytes or 0) >= BEYOND_CACHES:
+        bandwidth = device.limits.memory_bandwidth
+        return None if bandwidth is None else bandwidth.value
+    if device.runs_above_boost or not measurement.precision:
+        return None
+    peak = device.peaks.get(measurement.precision)
+    return None if peak is None else peak.flops
 
 
 @rule(
@@ -359,26 +405,46 @@ def _ceiling_above_peak(subject: Subject) -> Iterator[str]:
     f"{100 * WHOLE_MEMORY:g} % of the model's memory: an A100 of 40 GiB reports 39.4",
 )
 def _device_memory(subject: Subject) -> Iterator[str]:
-    known = subject.device
+    model = subject.device
+    if model is None:
+        return
     for size in dict.fromkeys(device.memory_bytes for device in subject.record.system.devices):
-        if known is not None and size is not None and not WHOLE_MEMORY <= size / (known.memory_gib * GIB) <= ROUNDING:
-            yield f"a device has {size / GIB:.4g} GiB by system.devices, but {known.name} has {known.memory_gib:g}"
+        if size is not None and not WHOLE_MEMORY <= size / (model.memory_gib * GIB) <= ROUNDING:
+            yield f"a device has {size / GIB:.4g} GiB by system.devices, but {model.name} has {model.memory_gib:g}"
 
 
 @rule("memory-in-use", Needs.RUN, "The driver moved memory to the host, or its counter is wrong.")
 def _memory_in_use(subject: Subject) -> Iterator[str]:
-    sizes = [device.memory_bytes / GIB for device in subject.record.system.devices if device.memory_bytes]
-    known = [subject.device.memory_gib] if subject.device else []
-    most = min([*([max(sizes)] if sizes else []), *known], default=None)
-    found = [(name, m.value) for name in ("mem_peak", "allocator_peak") if (m := subject.record.metric(name))]
+    memory = _memory_of_device(subject)
+    if memory is None:
+        return
+    for name, used in _memory_used(subject):
+        if used > memory * ROUNDING:
+            yield f"{name} is {used:.4g} GiB, but a device has {memory:.4g}"
+
+
+def _memory_of_device(subject: Subject) -> float | None:
+    """The memory of a device in GiB: the less of what its driver reports and what its model has."""
+    sizes = []
+    reported = [device.memory_bytes / GIB for device in subject.record.system.devices if device.memory_bytes]
+    if reported:
+        sizes.append(max(reported))
+    if subject.device is not None:
+        sizes.append(subject.device.memory_gib)
+    return min(sizes, default=None)
+
+
+def _memory_used(subject: Subject) -> Iterator[tuple[str, float]]:
+    """What each counter of memory has, GiB, with the name of the counter."""
+    for name in ("mem_peak", "allocator_peak"):
+        metric = subject.record.metric(name)
+        if metric is not None:
+            yield name, metric.value
     for device in subject.monitored:
         # In a slice of a device (MIG), a monitor may see the whole of it, with the memory of others.
         whole = subject.device is None and device.name is not None and device.name not in subject.names
         if device.mem_used_max_bytes is not None and not whole:
-            found.append(("telemetry's mem_used_max_bytes", device.mem_used_max_bytes / GIB))
-    for name, used in found:
-        if most is not None and used > most * ROUNDING:
-            yield f"{name} is {used:.4g} GiB, but a device has {most:.4g}"
+            yield "telemetry's mem_used_max_bytes", device.mem_used_max_bytes / GIB
 
 
 @rule(
@@ -388,8 +454,9 @@ def _memory_in_use(subject: Subject) -> Iterator[str]:
     "power: 5 % for means and 15 % for samples (NVML API reference, nvmlDeviceGetPowerUsage); clocks: 1 %, one step",
 )
 def _board_limits(subject: Subject) -> Iterator[str]:
-    limits = subject.device.limits if subject.device else None
-    power, clock = (limits.power_watts, limits.sm_clock_mhz) if limits else (None, None)
+    if subject.device is None:
+        return
+    power, clock = subject.device.limits.power_watts, subject.device.limits.sm_clock_mhz
     for device in subject.monitored:
         for name, limit, tolerance in (
             ("power_max_w", power, 1.15),
@@ -399,9 +466,9 @@ def _board_limits(subject: Subject) -> Iterator[str]:
             ("sm_clock_min_mhz", clock, 1.01),
             ("sm_clock_busy_mhz", clock, 1.01),
         ):
-            value = getattr(device, name)
-            if value is not None and limit is not None and value > limit.value * tolerance * ROUNDING:
-                yield f"telemetry has {name} of {value:.5g}, but the device's limit is {limit.value:g}"
+            reading = getattr(device, name)
+            if reading is not None and limit is not None and reading > limit.value * tolerance * ROUNDING:
+                yield f"telemetry has {name} of {reading:.5g}, but the device's limit is {limit.value:g}"
 
 
 @rule(
@@ -444,10 +511,13 @@ def _device_clock(subject: Subject) -> Iterator[str]:
 @rule("launch-time", Needs.RUN, "A virtual machine was suspended, or a clock runs wrong.", "1e-4 of drift")
 def _launch_time(subject: Subject) -> Iterator[str]:
     record = subject.record
-    # e2e does not count checkpoints.
-    took = (record.duration or 0.0) + ((record.timing.checkpoint or 0.0) if record.timing.e2e is not None else 0.0)
-    if record.launch is not None and took > record.launch.seconds * (1 + 1e-4):
-        yield f"its run took {took:.3f} s, but its launcher measured {record.launch.seconds:.3f} s"
+    if record.launch is None:
+        return
+    seconds = record.duration or 0.0
+    if record.timing.e2e is not None:  # which does not count checkpoints
+        seconds += record.timing.checkpoint or 0.0
+    if seconds > record.launch.seconds * (1 + 1e-4):
+        yield f"its run took {seconds:.3f} s, but its launcher measured {record.launch.seconds:.3f} s"
 
 
 @rule("step-without-time", Needs.EVIDENCE, "A clock is too coarse, or stands still.")
@@ -466,15 +536,18 @@ def _step_without_time(subject: Subject, section: Section) -> Iterator[str]:
     "5 % of one step, by a clock of microseconds",
 )
 def _step_above_peak(subject: Subject, section: Section) -> Iterator[str]:
-    per, length, peak = subject.flops_of_unit, subject.counted("tokens_per_sample"), subject.most
-    # Stages of a pipeline have unequal shares.
-    if per is None or peak is None or not subject.replicas or (count(subject.config, "layout.pp") or 1) > 1:
+    flops_of_unit, peak = subject.flops_of_unit, subject.most
+    if flops_of_unit is None or peak is None or not subject.replicas:
         return
-    share = per * subject.replicas / subject.world / (1 if subject.case.unit == "tokens" else length or 1)
+    if (count(subject.config, "layout.pp") or 1) > 1:  # stages of a pipeline have unequal shares
+        return
+    flops_of_token = flops_of_unit * subject.replicas / subject.world
+    if subject.case.unit != "tokens":
+        flops_of_token /= subject.counted("tokens_per_sample") or 1
     for span in section.spans:
         for rank in range(section.world):
             for tokens, micro in zip(span.columns["tokens"][rank], span.columns["device"][rank], strict=True):
-                speed = share * tokens / max(micro, 1) * MICRO
+                speed = flops_of_token * tokens / max(micro, 1) * MICRO
                 if speed > 1.05 * peak:
                     yield f"a step of rank {rank} in {span.name} did {speed:.4g} FLOP/s, above the peak of {peak:.4g}"
 
@@ -492,18 +565,25 @@ def _phase_time(subject: Subject, section: Section) -> Iterator[str]:
         if phase not in section.durations:
             yield f"its evidence has no duration of {phase}"
             continue
-        lasted, stretch = section.durations[phase], section.stretch(phase)
-        own = [stretch.rank_time(OWN, rank) for rank in range(section.world)]
-        step = max(own) / stretch.steps
-        for rank, (seconds, most) in enumerate(zip(own, lasted, strict=True)):
-            if seconds > most * (1 + 1e-4) + step:
-                steps = f"the steps of {phase} of rank {rank} took {seconds / MICRO:.3f} s"
-                yield f"{steps}, but its {phase} only {most / MICRO:.3f} s"
-        parts = max(own) + (section.timing.get("eval", 0) if phase == TRAIN else 0)
+        durations, stretch = section.durations[phase], section.stretch(phase)
+        times = [stretch.rank_time(OWN, rank) for rank in range(section.world)]
+        step = max(times) / stretch.steps
+        for rank, (micro, duration) in enumerate(zip(times, durations, strict=True)):
+            if micro > duration * (1 + 1e-4) + step:
+                yield (
+                    f"the steps of {phase} of rank {rank} took {micro / MICRO:.3f} s, but its {phase} only "
+                    f"{duration / MICRO:.3f} s"
+                )
+        accounted = max(times)
+        if phase == TRAIN:
+            accounted += section.timing.get("eval", 0)
+        longest = max(durations)
         skipped = subject.first_step * step  # a batch is skipped in less time than a step takes
-        if max(lasted) - parts > 0.02 * max(lasted) + 0.1 * MICRO + step + skipped:
-            took = f"its {phase} lasted {max(lasted) / MICRO:.3f} s"
-            yield f"{took}, but its steps and evaluations only {parts / MICRO:.3f} s: steps are missing"
+        if longest - accounted > 0.02 * longest + 0.1 * MICRO + step + skipped:
+            yield (
+                f"its {phase} lasted {longest / MICRO:.3f} s, but its steps and evaluations only "
+                f"{accounted / MICRO:.3f} s: steps are missing"
+            )
 
 
 # Work and losses
@@ -519,50 +599,84 @@ def _work_of_step(subject: Subject, section: Section) -> Iterator[str]:
     batch, length = subject.counted("samples_per_step"), subject.counted("tokens_per_sample")
     if batch is None or length is None:
         return
-    most = max((entry.high for entry in subject.case.ranges.values()), default=1)
-    mean, work = subject.sequences_of_sample, subject.record.work
-    if stated := subject.sequences_stated:
-        most = min(most, stated[1])
-        if mean is not None and work is not None and work.samples_executed >= 100 and mean < stated[0] / 2:
-            yield f"its samples have {mean:.3g} sequences, but by its conditions their mean is {stated[0]:.3g}"
+    yield from _too_few_sequences(subject)
+    most = _most_sequences(subject)
     for span in section.spans:
         for rank in range(section.world):
-            for samples, published, tokens, useful, full in _work(span, rank, batch, section.block):
-                if not samples <= published <= full:
-                    yield f"rank {rank} counts {samples} samples, published {published}, and a full batch is {full}"
-                if not samples * length <= tokens <= samples * length * most or useful > tokens:
-                    what = f"{samples} samples of {length}"
-                    yield f"rank {rank} counts {tokens} tokens, {useful} of them useful, for {what}"
-        published = sum(sum(own) for own in span.columns["samples_published"])
+            for work in _works(span, rank, batch, section.block):
+                if not work.samples <= work.published <= work.full:
+                    yield (
+                        f"rank {rank} counts {work.samples} samples, published {work.published}, and a full batch is "
+                        f"{work.full}"
+                    )
+                tokens = work.samples * length
+                if not tokens <= work.tokens <= tokens * most or work.useful > work.tokens:
+                    yield (
+                        f"rank {rank} counts {work.tokens} tokens, {work.useful} of them useful, for {work.samples} "
+                        f"samples of {length}"
+                    )
+        published = sum(sum(blocks) for blocks in span.columns["samples_published"])
         full = span.steps * batch * (subject.replicas or 0)
         if 0 < full < published:
-            what = f"{span.steps} full batches of {subject.replicas} replicas"
-            yield f"all ranks count {published} published samples in {span.name}, and {what} are {full}"
+            yield (
+                f"all ranks count {published} published samples in {span.name}, and {span.steps} full batches of "
+                f"{subject.replicas} replicas are {full}"
+            )
 
 
-def _work(span: Span, rank: int, batch: int, block: int) -> list[tuple[int, ...]]:
-    """Samples, published samples, tokens and useful tokens of blocks, and the samples of as many full batches.
+def _too_few_sequences(subject: Subject) -> Iterator[str]:
+    """That samples have fewer sequences than the conditions state."""
+    stated, mean, work = subject.sequences_stated, subject.sequences_of_sample, subject.record.work
+    if stated is None or mean is None or work is None or work.samples_executed < 100:
+        return
+    if mean < stated[0] / 2:
+        yield f"its samples have {mean:.3g} sequences, but by its conditions their mean is {stated[0]:.3g}"
 
-    Each once: in most steps they are the same.
-    """
+
+def _most_sequences(subject: Subject) -> float:
+    """The most sequences of a sample, by the ranges of its case and by its conditions."""
+    most = max((limits.high for limits in subject.case.ranges.values()), default=1.0)
+    if subject.sequences_stated is not None:
+        most = min(most, subject.sequences_stated[1])
+    return most
+
+
+class _Work(NamedTuple):
+    """What a rank counted in a block of steps, and the samples of as many full batches."""
+
+    samples: int
+    published: int
+    tokens: int
+    useful: int
+    full: int
+
+
+def _works(span: Span, rank: int, batch: int, block: int) -> list[_Work]:
+    """The work of each block, each once: in most steps they are the same."""
     names = ("samples", "samples_published", "tokens", "tokens_useful")
     columns = [span.columns[name][rank] for name in names]
     full = [batch * size for size in block_sizes(span.steps, block)]
-    return sorted({*zip(*columns, full, strict=True)})
+    return [_Work(*counts) for counts in sorted({*zip(*columns, full, strict=True)})]
 
 
 @rule("flops-of-work", Needs.EVIDENCE, "The image counts FLOPs of another model than its configuration has.", "1e-6")
 def _flops_of_work(subject: Subject, section: Section) -> Iterator[str]:
-    per, length = subject.flops_of_unit, subject.counted("tokens_per_sample")
-    again, recomputed = subject.record.conditions.get("recompute"), section.stretch().flops("recomputed")
-    if per is not None and again not in (None, NOT_PUBLISHED) and (again in (False, "none")) != (not recomputed):
-        yield differ("the condition recompute", again, "the FLOPs that its steps recomputed are", f"{recomputed:.6g}")
-    for span in section.spans if per is not None else ():
-        executed, tokens = sum(span.flops["executed"]), sum(sum(own) for own in span.columns["tokens"])
-        expected = (per or 0.0) * (tokens if subject.case.unit == "tokens" else tokens / (length or 1))
+    flops_of_unit = subject.flops_of_unit
+    if flops_of_unit is None:
+        return
+    condition, recomputed = subject.record.conditions.get("recompute"), section.stretch().flops("recomputed")
+    if condition not in (None, NOT_PUBLISHED) and (condition in (False, "none")) != (not recomputed):
+        flops = f"{recomputed:.6g}"
+        yield differ("the condition recompute", condition, "the FLOPs that its steps recomputed are", flops)
+    for span in section.spans:
+        executed = sum(span.flops["executed"])
+        units: float = sum(sum(blocks) for blocks in span.columns["tokens"])
+        if subject.case.unit != "tokens":
+            units /= subject.counted("tokens_per_sample") or 1
+        expected = flops_of_unit * units
         if abs(executed - expected) > 1e-6 * expected + section.world * span.steps:
-            what = f"the FLOPs of its {span.part} of {span.phase}"
-            yield differ(what, f"{executed:.6g}", "its tokens take", expected)
+            part = f"the FLOPs of its {span.part} of {span.phase}"
+            yield differ(part, f"{executed:.6g}", "its tokens take", expected)
 
 
 @rule(
@@ -574,7 +688,7 @@ def _flops_of_work(subject: Subject, section: Section) -> Iterator[str]:
 def _loss_impossible(subject: Subject, section: Section) -> Iterator[str]:
     losses: list[float | None] = [*subject.finite_losses]
     if INFER in subject.config:
-        losses = [loss for span in section.spans for own in span.loss for loss in own or ()]
+        losses = _losses_of_ranks(section)
     if None in losses:
         yield f"{losses.count(None)} of {len(losses)} losses are not finite"
     least = min((loss for loss in losses if loss is not None), default=0.0)
@@ -582,9 +696,20 @@ def _loss_impossible(subject: Subject, section: Section) -> Iterator[str]:
         yield f"a loss is {least:.6g}, which no cross-entropy is"
 
 
+def _losses_of_ranks(section: Section) -> list[float | None]:
+    """The losses of all ranks in all steps; None where one is not finite."""
+    losses: list[float | None] = []
+    for span in section.spans:
+        for losses_of_rank in span.loss:
+            losses.extend(losses_of_rank or ())
+    return losses
+
+
 @rule("loss-constant", Needs.EVIDENCE, "Nothing is learned: every update is skipped, or of size 0.", "100 steps")
 def _loss_constant(subject: Subject, section: Section) -> Iterator[str]:
-    losses = [] if INFER in subject.config else subject.finite_losses
+    if INFER in subject.config:
+        return
+    losses = subject.finite_losses
     if len(losses) >= 100 and min(losses) == max(losses):
         yield f"the loss of all {len(losses)} steps is {losses[0]:.6g}"
 
@@ -592,6 +717,8 @@ def _loss_constant(subject: Subject, section: Section) -> Iterator[str]:
 @rule("examples-counted", Needs.EVIDENCE, "A sampler that fills the last batch counts examples twice.")
 def _examples_counted(subject: Subject, section: Section) -> Iterator[str]:
     examples = number(subject.record.raw, "quality.data.eval_examples")
-    for entry in subject.evaluations:
-        if entry.get("accuracy") is not None and examples is not None and entry["counted"] > examples:
-            yield f"an evaluation counted {entry['counted']:,} examples, and its set has {examples:,}"
+    if examples is None:
+        return
+    for evaluation in subject.evaluations:
+        if evaluation.get("accuracy") is not None and evaluation["counted"] > examples:
+            yield f"an evaluation counted {evaluation['counted']:,} examples, and its set has {examples:,}"
