@@ -7,6 +7,7 @@ and tests name a rule by its id.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -23,35 +24,52 @@ MOST = 5
 
 def apply(verification: Verification) -> Findings:
     """What every rule finds: in each record of both sides, in each metric that was compared, and in the whole."""
+    return Findings(
+        invalid=_invalid_records(verification.subjects),
+        invalid_baseline=_invalid_records(verification.baseline),
+        doubts=_doubts(verification),
+        qualifiers=_apply_rules(Needs.BOTH, verification),
+    )
+
+
+def _invalid_records(subjects: Sequence[Subject]) -> tuple[Finding, ...]:
+    """Why records of one side are INVALID."""
+    findings: list[Finding] = []
+    for subject in subjects:
+        findings.extend(invalid(subject))
+    return tuple(findings)
+
+
+def _doubts(verification: Verification) -> dict[str, tuple[tuple[Finding, ...], tuple[Finding, ...]]]:
+    """By metric that is comparable: the doubts about the runs, and those about the baseline."""
     doubts = {}
     for compared in verification.metrics:
-        if compared.result.comparable:
-            sample = _found(Needs.SAMPLE, verification.subjects, compared, verification)
-            claimed = _found(Needs.CLAIM, compared, verification) if verification.claim is not None else ()
-            there = _found(Needs.SAMPLE, verification.baseline, compared, verification)
-            doubts[compared.result.name] = ((*sample, *claimed), there)
-    return Findings(
-        invalid=tuple(each for subject in verification.subjects for each in invalid(subject)),
-        invalid_baseline=tuple(each for subject in verification.baseline for each in invalid(subject)),
-        doubts=doubts,
-        qualifiers=_found(Needs.BOTH, verification),
-    )
+        if not compared.result.comparable:
+            continue
+        about_runs = _apply_rules(Needs.SAMPLE, verification.subjects, compared, verification)
+        if verification.claim is not None:
+            about_runs += _apply_rules(Needs.CLAIM, compared, verification)
+        about_baseline = _apply_rules(Needs.SAMPLE, verification.baseline, compared, verification)
+        doubts[compared.result.name] = (about_runs, about_baseline)
+    return doubts
 
 
 def invalid(subject: Subject) -> tuple[Finding, ...]:
     """Why a record is INVALID: nothing where it is sound."""
-    found = _found(Needs.RECORD, subject)
+    findings = _apply_rules(Needs.RECORD, subject)
     if subject.record.status.state == "ok":  # an interrupted run's record has parts of each
-        found += _found(Needs.RUN, subject)
+        findings += _apply_rules(Needs.RUN, subject)
         if subject.section is not None:
-            found += _found(Needs.EVIDENCE, subject, subject.section)
-    return tuple(Finding(each.rule, each.message, subject.record.record_id) for each in found)
+            findings += _apply_rules(Needs.EVIDENCE, subject, subject.section)
+    return tuple(Finding(finding.rule, finding.message, subject.record.record_id) for finding in findings)
 
 
-def _found(needs: Needs, *given: Any) -> tuple[Finding, ...]:
-    return tuple(
-        Finding(each.id, message)
-        for each in RULES.values()
-        if each.needs is needs
-        for message in islice(each.find(*given), MOST)
-    )
+def _apply_rules(needs: Needs, *arguments: Any) -> tuple[Finding, ...]:
+    """What the rules find that look at such arguments, at most MOST messages of each."""
+    findings = []
+    for rule in RULES.values():
+        if rule.needs is not needs:
+            continue
+        for message in islice(rule.find(*arguments), MOST):
+            findings.append(Finding(rule.id, message))
+    return tuple(findings)

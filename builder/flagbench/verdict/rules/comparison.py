@@ -6,12 +6,11 @@ A doubt leaves room for a slower run than the record shows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from flagbench.console.terminal import brief
 from flagbench.machine.disturbance_limits import MEMORY_BEFORE, SAMPLE_SECONDS
-from flagbench.manifests.device import Limits
 from flagbench.manifests.fields import NOT_PUBLISHED
 from flagbench.manifests.model import Range
 from flagbench.records.model import DeviceTelemetry, Timing
@@ -41,14 +40,14 @@ def _ceiling_not_measured(
     subjects: Sequence[Subject], compared: Compared, verification: Verification
 ) -> Iterator[str]:
     for subject in subjects:
-        flops = subject.record.flops
+        flops, precision = subject.record.flops, subject.precision
         if flops is None or subject.achieved is None:
             continue
-        what, here = f"record {subject.record.record_id}: what a matrix product reaches was", subject.precision
+        clause = f"record {subject.record.record_id}: what a matrix product reaches was"
         if flops.measured_ceiling is None:
-            yield f"{what} not measured in its run"
-        elif here != flops.measured_ceiling.precision:
-            yield f"{what} measured in {text(flops.measured_ceiling.precision)}, and its steps ran in {here}"
+            yield f"{clause} not measured in its run"
+        elif precision != flops.measured_ceiling.precision:
+            yield f"{clause} measured in {text(flops.measured_ceiling.precision)}, and its steps ran in {precision}"
 
 
 @rule(
@@ -61,11 +60,14 @@ def _ceiling_not_measured(
 def _above_ceiling(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
     for subject in subjects:
         flops, speed = subject.record.flops, subject.achieved
-        ceiling = flops.measured_ceiling.flops if flops and flops.measured_ceiling else None
-        if speed is not None and ceiling is not None and speed > 1.02 * ceiling:
+        if flops is None or flops.measured_ceiling is None or speed is None:
+            continue
+        ceiling = flops.measured_ceiling.flops
+        if speed > 1.02 * ceiling:
+            times = speed / ceiling if ceiling else math.inf
             yield (
-                f"record {subject.record.record_id}: its window has {speed:.4g} FLOP/s per device, "
-                f"{speed / ceiling if ceiling else float('inf'):.3f} times what a matrix product had in the same run"
+                f"record {subject.record.record_id}: its window has {speed:.4g} FLOP/s per device, {times:.3f} times "
+                f"what a matrix product had in the same run"
             )
 
 
@@ -77,7 +79,8 @@ def _above_ceiling(subjects: Sequence[Subject], compared: Compared, verification
 )
 def _sockets(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
     for subject in subjects:
-        if unused := _unused_rdma(subject):
+        unused = _unused_rdma(subject)
+        if unused:
             yield (
                 f"record {subject.record.record_id}: NCCL connected the nodes by sockets, although node 0 has "
                 f"{', '.join(unused)}; --env NCCL_DEBUG=INFO shows why"
@@ -87,8 +90,9 @@ def _sockets(subjects: Sequence[Subject], compared: Compared, verification: Veri
 def _unused_rdma(subject: Subject) -> list[str]:
     """Names of RDMA devices beside which several nodes were connected by sockets."""
     system = subject.record.system
-    sockets = system.nodes > 1 and "Socket" in system.networks
-    return [str(nic.get("name")) for nic in system.nics if sockets and nic.get("kind") == "infiniband"]
+    if system.nodes < 2 or "Socket" not in system.networks:
+        return []
+    return [str(nic.get("name")) for nic in system.nics if nic.get("kind") == "infiniband"]
 
 
 @rule(
@@ -102,30 +106,40 @@ def _telemetry_incomplete(
     subjects: Sequence[Subject], compared: Compared, verification: Verification
 ) -> Iterator[str]:
     for subject in subjects:
-        if subject.on_accelerator:
-            known = subject.record.telemetry.problems if subject.record.telemetry is not None else ()
-            why = f" ({brief('; '.join(known), 200)})" if known else ""
-            yield from (f"record {subject.record.record_id}: {lack}{why}" for lack in _lacks(subject))
+        if not subject.on_accelerator:
+            continue
+        reason = ""
+        if subject.record.telemetry is not None and subject.record.telemetry.problems:
+            reason = f" ({brief('; '.join(subject.record.telemetry.problems), 200)})"
+        for lack in _lacks(subject):
+            yield f"record {subject.record.record_id}: {lack}{reason}"
 
 
 def _lacks(subject: Subject) -> Iterator[str]:
     """What the telemetry of an accelerator's run lacks, unless it says why."""
-    record, found = subject.record, subject.record.telemetry
-    if found is None:
+    record, telemetry = subject.record, subject.record.telemetry
+    if telemetry is None:
         if record.telemetry_reason is None:
             yield "it has no telemetry, and no reason"
         return
     seconds = _seconds(record.timing, "train", "infer", "measure")
-    if found.samples is not None and seconds >= 10:
-        due = seconds / (found.interval_s or SAMPLE_SECONDS)
-        if found.samples < due / 2:
-            yield f"its telemetry has {found.samples} samples in {seconds:.0f} s"
-        elif found.errors >= found.samples * max(1, len(found.devices)):  # one a device and sample
-            yield f"its telemetry has {found.errors} errors in {found.samples} samples"
-    measured = ("power_mean_w", "sm_clock_mean_mhz", "util_mean", "mem_used_max_bytes")
-    seen = sum(any(getattr(device, name) is not None for name in measured) for device in found.devices)
-    if seen < record.system.devices_per_node and found.unavailable is None:
-        yield f"its telemetry is of {seen} devices, and {record.system.devices_per_node} of the node were used"
+    if telemetry.samples is not None and seconds >= 10:
+        due = seconds / (telemetry.interval_s or SAMPLE_SECONDS)
+        errors_in_all = telemetry.samples * max(1, len(telemetry.devices))  # one a device and sample
+        if telemetry.samples < due / 2:
+            yield f"its telemetry has {telemetry.samples} samples in {seconds:.0f} s"
+        elif telemetry.errors >= errors_in_all:
+            yield f"its telemetry has {telemetry.errors} errors in {telemetry.samples} samples"
+    monitored = [device for device in telemetry.devices if _has_reading(device)]
+    if len(monitored) < record.system.devices_per_node and telemetry.unavailable is None:
+        used = record.system.devices_per_node
+        yield f"its telemetry is of {len(monitored)} devices, and {used} of the node were used"
+
+
+def _has_reading(device: DeviceTelemetry) -> bool:
+    """Whether the monitor read anything of a device."""
+    readings = (device.power_mean_w, device.sm_clock_mean_mhz, device.util_mean, device.mem_used_max_bytes)
+    return any(reading is not None for reading in readings)
 
 
 @rule(
@@ -138,11 +152,12 @@ def _lacks(subject: Subject) -> Iterator[str]:
 )
 def _telemetry_speed(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
     for subject in subjects:
-        found: dict[str, str] = {}  # the first device of each reading
+        first: dict[str, str] = {}  # the first device of each reading
         for place, device in enumerate(subject.monitored):
-            for name, what in _implausible(subject, device):
-                found.setdefault(name, f"telemetry of device {place} has {what}")
-        yield from (f"record {subject.record.record_id}: {what}" for what in found.values())
+            for name, problem in _implausible(subject, device):
+                first.setdefault(name, f"telemetry of device {place} has {problem}")
+        for problem in first.values():
+            yield f"record {subject.record.record_id}: {problem}"
 
 
 def _implausible(subject: Subject, device: DeviceTelemetry) -> Iterator[tuple[str, str]]:
@@ -152,29 +167,56 @@ def _implausible(subject: Subject, device: DeviceTelemetry) -> Iterator[tuple[st
     that was reached. A device at its limit of power reaches 75 to 98 % of the peak, and at half of it more than half
     of that. Means over the whole run include the time outside of the window's steps.
     """
-    record, limits = subject.record, subject.device.limits if subject.device else Limits()
-    share = subject.achieved / subject.peak if subject.achieved and subject.peak else 0.0
-    whole = _seconds(record.timing, *_LOOPS, "checkpoint")
-    of_run = share * min(1.0, record.window.seconds / whole) if record.window is not None and whole else 0.0
-    least = 0.5 if (count(subject.config, "layout.pp") or 1) > 1 else 0.9
-    clock = limits.sm_clock_mhz.value if limits.sm_clock_mhz else device.sm_clock_max_mhz
-    power = device.power_limit_default_w or (limits.power_watts.value if limits.power_watts else None)
-    for name, full, needed in (
-        ("sm_clock_busy_mhz", clock, least * share),
-        ("sm_clock_mean_mhz", clock, least * of_run),
-        ("util_mean", 1.0, least * of_run),
-        ("power_mean_w", power, 0.5 * of_run),
+    of_window, of_run = _shares_of_peak(subject)
+    least = 0.9
+    if (count(subject.config, "layout.pp") or 1) > 1:
+        least = 0.5
+    clock, power = _highest_clock(subject, device), _default_power(subject, device)
+    for name, needed in (
+        ("sm_clock_busy_mhz", least * of_window * clock),
+        ("sm_clock_mean_mhz", least * of_run * clock),
+        ("util_mean", least * of_run),
+        ("power_mean_w", 0.5 * of_run * power),
     ):
-        value = getattr(device, name)
-        if value is None:
+        reading = getattr(device, name)
+        if reading is None:
             continue
-        if value <= 0 and name != "util_mean":  # in whole percent: 0 for little work
-            yield name, f"{name} of {value:.5g}, which no working device has"
-        elif value < needed * (full or 0.0):
-            yield name, f"{name} of {value:.5g}, and its FLOP rate takes at least {needed * (full or 0.0):.5g}"
+        if reading <= 0 and name != "util_mean":  # in whole percent: 0 for little work
+            yield name, f"{name} of {reading:.5g}, which no working device has"
+        elif reading < needed:
+            yield name, f"{name} of {reading:.5g}, and its FLOP rate takes at least {needed:.5g}"
     mean, limit = device.power_mean_w, device.power_limit_w
     if mean is not None and limit and mean > 1.05 * limit:
         yield "power_limit_w", f"power_mean_w of {mean:.5g}, and the limit in force is {limit:g}"
+
+
+def _shares_of_peak(subject: Subject) -> tuple[float, float]:
+    """The share of its device's peak that a run reached in its window, and in all of its time; 0 if not known."""
+    if not subject.achieved or not subject.peak:
+        return 0.0, 0.0
+    of_window = subject.achieved / subject.peak
+    window, seconds = subject.record.window, _seconds(subject.record.timing, *_LOOPS, "checkpoint")
+    if window is None or not seconds:
+        return of_window, 0.0
+    return of_window, of_window * min(1.0, window.seconds / seconds)
+
+
+def _highest_clock(subject: Subject, device: DeviceTelemetry) -> float:
+    """The highest clock of a device, MHz; 0 if it is not known."""
+    limit = subject.device.limits.sm_clock_mhz if subject.device is not None else None
+    if limit is not None:
+        return limit.value
+    return device.sm_clock_max_mhz or 0.0
+
+
+def _default_power(subject: Subject, device: DeviceTelemetry) -> float:
+    """The limit of power that a device has by itself, W; 0 if it is not known."""
+    if device.power_limit_default_w:
+        return device.power_limit_default_w
+    limit = subject.device.limits.power_watts if subject.device is not None else None
+    if limit is None:
+        return 0.0
+    return limit.value
 
 
 @rule(
@@ -209,20 +251,28 @@ def _seconds(timing: Timing, *phases: str) -> float:
 )
 def _memory_below_model(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
     for subject in subjects:
-        record, parameters = subject.record, number(subject.record.raw, "quality.parameters")
+        parameters = number(subject.record.raw, "quality.parameters")
         if parameters is None or not subject.replicas:
             continue
         width = 4 if subject.precision in ("fp32", "tf32") else 2
         least = 0.9 * parameters * width * subject.replicas / subject.world / 2**30
-        used = {name: m.value for name in ("mem_peak", "allocator_peak") if (m := record.metric(name))}
-        if of_devices := [d.mem_used_max_bytes for d in subject.monitored if d.mem_used_max_bytes is not None]:
-            used["telemetry's mem_used_max_bytes"] = max(of_devices) / 2**30
-        for name, value in used.items():
-            if value < least:
+        for name, used in _memory_used(subject):
+            if used < least:
                 yield (
-                    f"record {record.record_id}: {name} is {value:.4g} GiB, and its {parameters:,} parameters take "
-                    f"{least:.4g} of a rank"
+                    f"record {subject.record.record_id}: {name} is {used:.4g} GiB, and its {parameters:,} parameters "
+                    f"take {least:.4g} of a rank"
                 )
+
+
+def _memory_used(subject: Subject) -> Iterator[tuple[str, float]]:
+    """The most that each counter of memory has seen on a device, GiB, with the name of the counter."""
+    for name in ("mem_peak", "allocator_peak"):
+        metric = subject.record.metric(name)
+        if metric is not None:
+            yield name, metric.value
+    sizes = [device.mem_used_max_bytes for device in subject.monitored if device.mem_used_max_bytes is not None]
+    if sizes:
+        yield "telemetry's mem_used_max_bytes", max(sizes) / 2**30
 
 
 @rule(
@@ -234,7 +284,7 @@ def _memory_below_model(subjects: Sequence[Subject], compared: Compared, verific
 def _versions_mixed(subjects: Sequence[Subject], compared: Compared, verification: Verification) -> Iterator[str]:
     versions = sorted({subject.record.flagbench.version for subject in subjects})
     if len(versions) > 1:
-        yield f"its runs were made by flagbench {', '.join(map(brief, versions))}"
+        yield f"its runs were made by flagbench {', '.join(brief(version) for version in versions)}"
 
 
 @rule(
@@ -258,8 +308,9 @@ def _target_missed(compared: Compared, verification: Verification) -> Iterator[s
     consequence=Consequence.DOUBT,
 )
 def _short_form(compared: Compared, verification: Verification) -> Iterator[str]:
-    short = verification.case.kind == MEASURE and not compared.result.name.startswith(MAMF)
-    for subject in verification.subjects if short else ():
+    if verification.case.kind != MEASURE or compared.result.name.startswith(MAMF):
+        return
+    for subject in verification.subjects:
         if schedule(subject.config).get("window_steps") is not None:
             yield f"record {subject.record.record_id}: it has few repeats; --full has the publisher's iterations"
 
@@ -281,13 +332,15 @@ def _host_clock(compared: Compared, verification: Verification) -> Iterator[str]
         return
     published = _published_ratio(verification, "p_core", "p_train")
     for subject in verification.subjects:
-        record, host = subject.record, subject.record.metric(held_by)
+        record, by_host = subject.record, subject.record.metric(held_by)
+        if by_host is None:
+            continue
         for name in dict.fromkeys((gate, "p_core", "p_train")):
-            other = record.metric(name)
-            if host is None or other is None or other.unit != host.unit or other.value <= 0:
+            metric = record.metric(name)
+            if metric is None or metric.unit != by_host.unit or metric.value <= 0:
                 continue
-            scale = subject.world if (other.scope, host.scope) == ("job", "device") else 1
-            ratio = host.value / (other.value / scale)
+            scale = subject.world if (metric.scope, by_host.scope) == ("job", "device") else 1
+            ratio = by_host.value / (metric.value / scale)
             if ratio > published * HOST_CLOCK:
                 yield (
                     f"record {record.record_id}: {held_by}, by the host's clock, is {ratio:.3f} times {name}; "
@@ -303,8 +356,10 @@ def _host_clock(compared: Compared, verification: Verification) -> Iterator[str]
     Consequence.DOUBT,
 )
 def _loop_clock(compared: Compared, verification: Verification) -> Iterator[str]:
+    if compared.result.name != verification.case.gate:
+        return
     published = _published_ratio(verification, "p_infer_core", "p_infer_whole")
-    for subject in verification.subjects if compared.result.name == verification.case.gate else ():
+    for subject in verification.subjects:
         window = subject.record.window
         if INFER not in subject.config or window is None or not window.seconds or window.host_seconds is None:
             continue
@@ -322,9 +377,12 @@ def _allowed(published: float) -> str:
 
 def _published_ratio(verification: Verification, faster: str, slower: str) -> float:
     """How far one published rate exceeds another, at least 1."""
-    claim = verification.claim
-    top, bottom = (claim.metric(name) if claim is not None else None for name in (faster, slower))
-    return max(1.0, top.value / bottom.value) if top and bottom and bottom.value > 0 else 1.0
+    if verification.claim is None:
+        return 1.0
+    top, bottom = verification.claim.metric(faster), verification.claim.metric(slower)
+    if top is None or bottom is None or bottom.value <= 0:
+        return 1.0
+    return max(1.0, top.value / bottom.value)
 
 
 @rule(
@@ -349,11 +407,13 @@ def _not_published(compared: Compared, verification: Verification) -> Iterator[s
 
 def _over_range(subjects: Sequence[Subject], name: str, limits: Range, metric: MetricResult) -> Iterator[str]:
     """Whether a verdict changes between the ends of the range of a condition."""
-    works = [work for work in (subject.sequences_of_sample for subject in subjects) if work is not None]
+    lengths = [subject.sequences_of_sample for subject in subjects]
+    works = [length for length in lengths if length is not None]
     if metric.ratio is None or len(works) < len(subjects):
         yield f"{name} is {NOT_PUBLISHED}, and the record does not say how much work a sample was"
         return
-    low, high = (_scaled(metric.ratio, by) for by in (min(works) / limits.high, max(works) / limits.low))
+    low = _scaled(metric.ratio, min(works) / limits.high)
+    high = _scaled(metric.ratio, max(works) / limits.low)
     if {classify(low), classify(high)} != {classify(metric.ratio)}:
         yield (
             f"{name} is {NOT_PUBLISHED}: for {limits.low:g} to {limits.high:g} of them (this run has "
@@ -361,8 +421,11 @@ def _over_range(subjects: Sequence[Subject], name: str, limits: Range, metric: M
         )
 
 
-def _scaled(ratio: Ratio, by: float) -> Ratio:
-    return Ratio(ratio.value * by, None if ratio.ci95 is None else (ratio.ci95[0] * by, ratio.ci95[1] * by))
+def _scaled(ratio: Ratio, factor: float) -> Ratio:
+    if ratio.ci95 is None:
+        return Ratio(ratio.value * factor)
+    low, high = ratio.ci95
+    return Ratio(ratio.value * factor, (low * factor, high * factor))
 
 
 # Qualifiers: what a reader of the verdict should know
@@ -374,31 +437,34 @@ def _qualifier(name: str, why: str, tolerance: str = "") -> Callable[[Find], Fin
 
 @_qualifier("software-differs", "The image has other versions than the publisher's.")
 def _software_differs(verification: Verification) -> Iterator[str]:
-    if any(c.agreement is Agreement.DIFFERS for c in verification.software):
+    if any(condition.agreement is Agreement.DIFFERS for condition in verification.software):
         yield "software differs"
 
 
 @_qualifier("software-unknown", "One side does not say what it ran.")
 def _software_unknown(verification: Verification) -> Iterator[str]:
-    if any(c.agreement is Agreement.UNKNOWN and c.here != c.expected for c in verification.software):
-        yield "software unknown"
+    for condition in verification.software:
+        if condition.agreement is Agreement.UNKNOWN and condition.here != condition.expected:
+            yield "software unknown"
+            return
 
 
 @_qualifier("work-not-published", "The row leaves out what the speed depends on; it is taken to be the same.")
 def _work_not_published(verification: Verification) -> Iterator[str]:
-    matters = set(verification.case.work_conditions) & set(gate_conditions(verification.case))
-    silent = (c.name for c in verification.conditions if c.agreement is Agreement.NOT_PUBLISHED)
-    yield from (f"{name} {NOT_PUBLISHED}" for name in silent if name in matters)
+    needed = set(verification.case.work_conditions) & set(gate_conditions(verification.case))
+    for condition in verification.conditions:
+        if condition.agreement is Agreement.NOT_PUBLISHED and condition.name in needed:
+            yield f"{condition.name} {NOT_PUBLISHED}"
 
 
 def _each_side(find: Callable[[Sequence[Subject]], Iterator[str]]) -> Find:
     """A rule on the runs of one side, for both."""
 
-    def both(verification: Verification) -> Iterator[str]:
+    def find_on_both(verification: Verification) -> Iterator[str]:
         yield from find(verification.subjects)
-        yield from (f"baseline: {what}" for what in find(verification.baseline))
+        yield from (f"baseline: {message}" for message in find(verification.baseline))
 
-    return both
+    return find_on_both
 
 
 @_qualifier("unsteady", "The device became slower or faster within the window: it warmed up, or was shared.", "2 %")
@@ -406,9 +472,13 @@ def _each_side(find: Callable[[Sequence[Subject]], Iterator[str]]) -> Find:
 def _unsteady(subjects: Sequence[Subject]) -> Iterator[str]:
     windows = [subject.record.window for subject in subjects]
     drifts = [window.drift or 0.0 for window in windows if window is not None and window.steady is False]
-    if drifts:
-        worst = max(drifts, key=abs)
-        yield "window not steady" + (f" (drift {100 * worst:+.1f} %)" if worst else "")
+    if not drifts:
+        return
+    worst = max(drifts, key=abs)
+    if worst:
+        yield f"window not steady (drift {100 * worst:+.1f} %)"
+    else:
+        yield "window not steady"
 
 
 @_qualifier(
@@ -417,13 +487,19 @@ def _unsteady(subjects: Sequence[Subject]) -> Iterator[str]:
     "ten times the median step, and 1 % of the window",
 )
 def _stalled_step(verification: Verification) -> Iterator[str]:
-    compared = next((each for each in verification.metrics if each.spec.name == verification.case.gate), None)
-    if compared is None:
-        return
-    for side, subjects in (("", verification.subjects), ("baseline: ", verification.baseline)):
-        stalls = list(_stalls(subjects, compared.result.held_by))
-        if stalls:
-            yield f"{side}{max(stalls, key=lambda stall: stall.share)}"
+    for compared in verification.metrics:
+        if compared.spec.name == verification.case.gate:
+            yield from _longest_stall(verification.subjects, compared.result.held_by)
+            for message in _longest_stall(verification.baseline, compared.result.held_by):
+                yield f"baseline: {message}"
+            return
+
+
+def _longest_stall(subjects: Sequence[Subject], metric: str) -> Iterator[str]:
+    """Of the stalls in the windows of several runs, that which lost the largest share, in words."""
+    stalls = list(_stalls(subjects, metric))
+    if stalls:
+        yield str(max(stalls, key=lambda stall: stall.share))
 
 
 def _stalls(subjects: Sequence[Subject], metric: str) -> Iterator[Stall]:
@@ -479,7 +555,10 @@ def _windows_of_accelerators(subjects: Sequence[Subject]) -> Iterator[tuple[floa
 )
 @_each_side
 def _slow_device(subjects: Sequence[Subject]) -> Iterator[str]:
-    yield from dict.fromkeys(told for subject in subjects for told in slow_devices(subject.record))
+    messages: list[str] = []
+    for subject in subjects:
+        messages.extend(slow_devices(subject.record))
+    yield from dict.fromkeys(messages)
 
 
 @_qualifier(
@@ -489,14 +568,22 @@ def _slow_device(subjects: Sequence[Subject]) -> Iterator[str]:
 )
 @_each_side
 def _throttled(subjects: Sequence[Subject]) -> Iterator[str]:
-    found = throttled([device for subject in subjects for device in subject.monitored])
-    yield from (f"throttled {seconds:.0f} s ({reason})" for reason, seconds in found.items())
+    for reason, seconds in throttled(_monitored(subjects)).items():
+        yield f"throttled {seconds:.0f} s ({reason})"
+
+
+def _monitored(subjects: Sequence[Subject]) -> list[DeviceTelemetry]:
+    """What the monitors saw of the devices of several runs."""
+    devices: list[DeviceTelemetry] = []
+    for subject in subjects:
+        devices.extend(subject.monitored)
+    return devices
 
 
 @_qualifier("network", "A slow verdict may be that of TCP: see `sockets`.")
 @_each_side
 def _network(subjects: Sequence[Subject]) -> Iterator[str]:
-    if any(map(_unused_rdma, subjects)):
+    if any(_unused_rdma(subject) for subject in subjects):
         yield "nodes connected by sockets instead of RDMA"
 
 
@@ -507,7 +594,7 @@ def _network(subjects: Sequence[Subject]) -> Iterator[str]:
 )
 @_each_side
 def _tenant(subjects: Sequence[Subject]) -> Iterator[str]:
-    if others_on_devices([device for subject in subjects for device in subject.monitored]):
+    if others_on_devices(_monitored(subjects)):
         yield "another tenant on the device"
 
 
@@ -523,30 +610,45 @@ def _clock_set(subjects: Sequence[Subject]) -> Iterator[str]:
 def _runs_overlap(verification: Verification) -> Iterator[str]:
     records = (subject.record for subject in (*verification.subjects, *verification.baseline))
     for a, b in pairwise(sorted(records, key=start_of)):
-        if device := same_time(a, b):
-            both = f"{a.record_id} and {b.record_id}"
-            yield f"by their dates {both} ran at the same time on the device {brief(device)}"
+        device = same_time(a, b)
+        if device:
+            ids = f"{a.record_id} and {b.record_id}"
+            yield f"by their dates {ids} ran at the same time on the device {brief(device)}"
 
 
 @_qualifier("pinned", "One side may use fewer processors, by taskset, a cpuset or a limit of its container.")
 def _pinned(verification: Verification) -> Iterator[str]:
-    sides = (verification.subjects, verification.baseline)
-    here, there = ({subject.record.system.cpu.usable for subject in side} for side in sides)
-    if here != there and here and there and None not in here | there:
-        mine, theirs = (", ".join(map(str, sorted(filter(None, side)))) for side in (here, there))
-        yield f"usable processors: {mine}, the baseline's {theirs}"
+    measured = {subject.record.system.cpu.usable for subject in verification.subjects}
+    baseline = {subject.record.system.cpu.usable for subject in verification.baseline}
+    if not measured or not baseline or None in measured | baseline:
+        return
+    if measured != baseline:
+        yield f"usable processors: {_listed(measured)}, the baseline's {_listed(baseline)}"
+
+
+def _listed(counts: Iterable[int | None]) -> str:
+    """Counts in order, without those that are not known or 0."""
+    return ", ".join(str(count) for count in sorted(count for count in counts if count))
 
 
 @_qualifier("outside-of-steps", "One side loses more time between steps, as in a slow loader.", "5 % of the window")
 def _outside_of_steps(verification: Verification) -> Iterator[str]:
-    here, there = (_outside(side) for side in (verification.subjects, verification.baseline))
-    if here is not None and there is not None and abs(here - there) > 0.05:
-        yield f"{here:.0%} of the time outside of the device's steps, the baseline {there:.0%}"
+    measured, baseline = _outside(verification.subjects), _outside(verification.baseline)
+    if measured is not None and baseline is not None and abs(measured - baseline) > 0.05:
+        yield f"{measured:.0%} of the time outside of the device's steps, the baseline {baseline:.0%}"
 
 
 def _outside(subjects: Sequence[Subject]) -> float | None:
     """The share of the windows' time that the device's steps do not account for; None where it is not known."""
-    windows = [subject.record.window for subject in subjects if subject.record.window is not None]
-    total = sum(window.host_seconds or 0.0 for window in windows)
-    known = all(window.host_seconds for window in windows) and total > 0
-    return 1 - sum(window.seconds for window in windows) / total if known else None
+    seconds, host_seconds = 0.0, 0.0
+    for subject in subjects:
+        window = subject.record.window
+        if window is None:
+            continue
+        if not window.host_seconds:
+            return None
+        seconds += window.seconds
+        host_seconds += window.host_seconds
+    if host_seconds <= 0:
+        return None
+    return 1 - seconds / host_seconds
