@@ -28,7 +28,7 @@ class AcceptanceCheck(Struct, frozen=True, kw_only=True):
 
     name: str
     part: str
-    """`preflight`, or the case whose run it is of."""
+    """`preflight`, `health`, `soak`, or the case whose run it is of."""
     outcome: Outcome
     measured: str
     against: str

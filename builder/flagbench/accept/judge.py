@@ -32,6 +32,8 @@ from flagbench_core.evidence.section import MEASURE
 
 MOST_REASONS = 3
 """Checks whose reasons the conclusion states."""
+SOAK = "soak"
+"""The `part` of the checks of a soak."""
 HOW_FAST_UNKNOWN = "how fast it should be is not known"
 
 
@@ -46,16 +48,27 @@ def checks_of(
     """
     known = msgspec.convert(facts, Facts)
     checks = [*preflight_checks(known)]
-    for part in known.parts:
-        checks += _part_checks(part, known, records, catalog)
+    for index, part in enumerate(known.parts):
+        of_part = _part_checks(part, known, records, catalog)
+        if _is_soak(index, known):
+            of_part = (msgspec.structs.replace(check, part=SOAK) for check in of_part)
+        checks += of_part
     checks += health_checks(known, records)
     if any(check.outcome is Outcome.FAIL for check in checks):  # then no further run is begun
         return tuple(checks)
-    for case in known.planned[len(known.parts) :]:
-        checks.append(did_not_run(case, "planned, but not run"))
+    for index in range(len(known.parts), len(known.planned)):
+        name: str = known.planned[index]
+        if _is_soak(index, known):
+            name = SOAK
+        checks.append(did_not_run(name, "planned, but not run"))
     if known.without_case:
         checks.append(did_not_run("case", known.without_case))
     return tuple(checks)
+
+
+def _is_soak(index: int, facts: Facts) -> bool:
+    """Whether a planned run is the soak, which is the last one and of the same case as the first."""
+    return facts.asked.soak is not None and index == len(facts.planned) - 1
 
 
 def _part_checks(

@@ -103,10 +103,10 @@ def plan_of(
 
 
 def _devices_to_use(machine: Machine, *, processor: bool) -> int:
-    """All devices, those that do not answer included; two ranks on a processor."""
+    """All devices, those that are hidden or do not answer included; two ranks on a processor."""
     if processor:
         return 2
-    return max(1, machine.visible + len(machine.lost))
+    return max(1, len(machine.devices) + len(machine.lost))
 
 
 def _check_processors(count: int, *, processor: bool) -> None:

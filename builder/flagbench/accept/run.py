@@ -79,18 +79,22 @@ def run_plan(
 
 
 def _can_start(plan: AcceptancePlan, found: Accepted) -> bool:
-    """Whether every part can be started; a part whose image is missing is among the facts, with what mends it."""
+    """Whether every part can be started; if not, all parts are among the facts, with what mends each."""
+    parts = []
     for part in plan.parts:
+        facts = _part_facts(part)
+        facts["reason"] = "not begun, as another run cannot start"
         try:
             part.target.launcher.check(part.target.request)
         except FlagbenchError as error:
             if error.code is ExitCode.ENGINE:  # nothing is known of the machine
                 raise
-            facts = _part_facts(part)
             facts.update(reason=error.message, remedy=error.remedy or "")
-            found.facts["parts"].append(facts)
-            return False
-    return True
+        parts.append(facts)
+    if not any(facts["remedy"] for facts in parts):
+        return True
+    found.facts["parts"] += parts
+    return False
 
 
 def _fails(found: Accepted, catalog: Catalog) -> bool:

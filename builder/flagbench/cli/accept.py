@@ -41,9 +41,10 @@ _CODES = {"PASS": ExitCode.OK, "FAIL": ExitCode.BELOW, "INCONCLUSIVE": ExitCode.
 
 
 _OUTCOMES = (
-    "FAIL: a device is missing or computes wrongly, or a number's whole interval is below its limit."
-    " INCONCLUSIVE: something is not decided. PASS: neither, and products and memory were compared with something."
-    " docs/accept.md has the limits."
+    "PASS: every check passes, and products and memory were compared with something",
+    "FAIL: a device is missing or computes wrongly, its driver is too old, or a number is below its limit with its"
+    " whole interval",
+    "INCONCLUSIVE: anything else. docs/accept.md has the limits",
 )
 
 
@@ -93,9 +94,10 @@ def command(
     Devices are compared with each other, and each number with claims, rows of the catalogue and earlier runs of this
     store, whichever exist. Fixed operations are computed twice on every device and compared bit by bit.
 
-    PASS: every check passed; use the machine. FAIL: a result is wrong, a device is missing, or a number is outside
-    its limit by more than its interval; drain the machine. INCONCLUSIVE: anything else; fix what it names, or run it
-    again. A check that nobody can make here is NOT_KNOWN, and does not keep a machine from passing.
+    PASS: every check passed; use the machine. FAIL: a result is wrong, a device is missing, its driver is too old, or
+    a number is below its limit with its whole interval; drain the machine, or fix what it names. INCONCLUSIVE:
+    anything else; fix what it names, or run it again. A check that nobody can make here is NOT_KNOWN, and does not
+    keep a machine from passing.
 
     Exits 0 for PASS, 9 for FAIL, 11 for INCONCLUSIVE, 7 where it was interrupted, 14 where something was not stored.
     The certificate, a page and JSON, is a bundle that `flagbench bundle verify` checks; --json prints it.
@@ -117,6 +119,7 @@ def command(
     asked = {"minutes": minutes, "gpus": gpus, "case": case, "price_per_hour": price, "soak": soak}
     _announce(plan, minutes + (soak or 0))
     if dry_run:
+        _announce_outcomes()
         return
     accepted = run_plan(plan, catalog, records, clock, asked)
     certificate = certificate_of(accepted, catalog, clock.seconds)
@@ -132,6 +135,8 @@ def command(
         failure = error
     if as_json:
         echo_json(certificate)
+        for line in where:
+            print_note(f"flagbench: accept: {line}")
     else:
         print_page(*certificate_blocks(certificate), Lines(tuple(where)), wide=wide)
     sys.stdout.flush()
@@ -161,11 +166,16 @@ def _check_junit(junit: Path, target: Path, shown: Path) -> None:
 
 
 def _announce(plan: AcceptancePlan, minutes: float) -> None:
-    """On stderr: what will run, and what bounds each outcome."""
+    """On stderr: what will run."""
     print_note(f"flagbench: accept: {plan.gpus} x {plan.stack.name}, at most {minutes:g} min")
     for part in plan.parts:
         print_note(f"  {part.target.name}, {part.target.via}, about {part.seconds:.0f} s: {part.why}")
     if plan.without_case:
         print_note(f"  no case: {plan.without_case}; so the outcome is FAIL or INCONCLUSIVE")
-    for line in textwrap.wrap(_OUTCOMES, 80, initial_indent="  ", subsequent_indent="  "):
-        print_note(line)
+
+
+def _announce_outcomes() -> None:
+    """On stderr: what bounds each outcome."""
+    for outcome in _OUTCOMES:
+        for line in textwrap.wrap(outcome, 100, initial_indent="  ", subsequent_indent="    "):
+            print_note(line)

@@ -26,20 +26,32 @@ def action_text(certificate: Mapping[str, Any]) -> str:
     if action["do"] == "run again":
         return f"Run it again with --minutes {action['minutes']:g}."
     if action["do"] == "fix":
-        return f"Fix this machine, then accept it again: {'; '.join(action['remedies'])}."
+        return f"Fix this first, then accept the machine again: {_remedies_text(action['remedies'])}."
     named = ", ".join(map(str, action["ranks"]))
     devices = f": {', '.join(action['devices'])}" if action["devices"] else ""
     return f"Drain this machine; the evidence is against rank {named}{devices}." if named else "Drain this machine."
+
+
+def _remedies_text(remedies: Sequence[str]) -> str:
+    """Numbered where there are several: a remedy may itself be a choice of two."""
+    if len(remedies) == 1:
+        return remedies[0]
+    return "; ".join(f"({number}) {remedy}" for number, remedy in enumerate(remedies, start=1))
 
 
 def machine_text(certificate: Mapping[str, Any]) -> str:
     """`8 x NVIDIA H100 80GB HBM3, driver 580.95.05, node-17`."""
     facts = certificate["facts"]
     machine = facts["machine"]
-    names = sorted({each["name"] for each in machine["devices"]}) or [facts["stack"]]
-    processor = facts["device_kind"] == "cpu"
-    what = f"{facts['gpus']} {'ranks on a processor' if processor else 'x ' + ' and '.join(names)}"
-    driver = f", driver {', '.join(machine['drivers'])}" if machine["drivers"] else ""
+    names = sorted({each["name"] for each in machine["devices"]})
+    what = f"{facts['gpus']} x {' and '.join(names)}"
+    if facts["device_kind"] == "cpu":
+        what = f"{facts['gpus']} ranks on a processor"
+    elif not names:
+        what = f"no device for the stack {facts['stack']}"
+    driver = ""
+    if machine["drivers"]:
+        driver = f", driver {', '.join(machine['drivers'])}"
     return f"{what}{driver}, {machine['host']}"
 
 
@@ -62,11 +74,19 @@ def certificate_blocks(certificate: Mapping[str, Any]) -> list[Block]:
     took = [f"{part}: {rate}, {text}" for part, rate, text in _efficiency(certificate) if text]
     return [
         Lines((f"{certificate['outcome']}: {machine_text(certificate)}",), STYLES[certificate["outcome"]]),
-        Lines((f"{action_text(certificate).rstrip('.')}: {certificate['reason']}.", compared_text(certificate))),
+        Lines((action_text(certificate), _why(certificate), compared_text(certificate))),
         _check_table(certificate["checks"]),
         _reasons(certificate["checks"]),
         Lines(tuple(took)),
     ]
+
+
+def _why(certificate: Mapping[str, Any]) -> str:
+    """The reason as a sentence, with one full stop: the words of a vendor's tool may end with one."""
+    reason = certificate["reason"].rstrip(".")
+    if certificate["outcome"] == "PASS":
+        return f"{reason[:1].upper()}{reason[1:]}."
+    return f"Why: {reason}."
 
 
 def _efficiency(certificate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
@@ -110,8 +130,7 @@ def render(certificate: Mapping[str, Any]) -> bytes:
     price = facts["asked"]["price_per_hour"]
     cost = "" if price is None else f", cost {certificate['cost']:.2f} at {price:g} per hour"
     when = f"{certificate['created_at']}, {certificate['seconds']:.0f} s{cost}."
-    reason = certificate["reason"]
-    lead = f"{reason[:1].upper()}{reason[1:]}. {compared_text(certificate)} {when}"
+    lead = f"{_why(certificate)} {compared_text(certificate)} {when}"
     numbers = [
         (each["part"], each["name"], f"{number_text(each['value'])} {each['unit']}", each["scope"])
         for each in certificate["numbers"]

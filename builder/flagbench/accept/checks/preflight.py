@@ -13,8 +13,9 @@ from flagbench.system.queries import Ending
 _NOT_LISTED = (Ending.FAILED, Ending.NO_ANSWER)
 """How a question to a vendor's tool ends where nothing is known of the devices."""
 ASK_THE_TOOL = "run the vendor's tool by hand"
-WHOLE_DEVICE = "ask for a whole device"
-DEFAULT_POWER_LIMIT = "set the default power limit again: nvidia-smi -pl WATTS"
+WHOLE_DEVICE = "turn MIG off (nvidia-smi -mig 0), or ask for a whole device"
+DEFAULT_POWER_LIMIT = "set the default power limit again, such as with nvidia-smi -i UUID -pl WATTS"
+ALL_VISIBLE = "unset CUDA_VISIBLE_DEVICES, or accept a part of the devices with --gpus"
 
 
 def preflight_checks(facts: Facts) -> Iterator[AcceptanceCheck]:
@@ -67,8 +68,8 @@ def _devices_found(machine: CertificateMachine, gpus: int) -> tuple[Outcome, str
     if machine.problem:
         return Outcome.FAIL, machine.problem, ""
     if machine.visible < gpus <= len(machine.devices):
-        hidden = gpus - machine.visible
-        return Outcome.INCONCLUSIVE, f"CUDA_VISIBLE_DEVICES hides {hidden}", "unset CUDA_VISIBLE_DEVICES"
+        reason = f"CUDA_VISIBLE_DEVICES leaves {machine.visible} of {len(machine.devices)} devices"
+        return Outcome.INCONCLUSIVE, reason, ALL_VISIBLE
     if not machine.devices:
         return Outcome.FAIL, "no device was found", ""
     if machine.visible < gpus:
@@ -85,7 +86,7 @@ def _whole(machine: CertificateMachine) -> AcceptanceCheck:
         measured=brief("; ".join(machine.partitions)),
         against="whole devices",
         limit="no part of a device",
-        reason="a part of a device",
+        reason="a part of a device does not show what the whole device does",
         remedy=WHOLE_DEVICE,
     )
 
@@ -119,9 +120,11 @@ def _undisturbed(machine: CertificateMachine) -> AcceptanceCheck:
         return not_known("undisturbed", PREFLIGHT, "an idle machine", "no tool says what else uses the devices")
     outcome, reason, remedy = Outcome.PASS, "", ""
     if busy:
-        outcome, reason = Outcome.INCONCLUSIVE, "what else is on the devices, or limits them, may slow them"
+        outcome, reason = Outcome.INCONCLUSIVE, "another process uses a device"
     if machine.capped:
-        remedy = DEFAULT_POWER_LIMIT
+        reason, remedy = "the power limit of a device is lowered", DEFAULT_POWER_LIMIT
+    if machine.foreign and machine.capped:
+        reason = "another process uses a device, and a power limit is lowered"
     return AcceptanceCheck(
         name="undisturbed",
         part=PREFLIGHT,

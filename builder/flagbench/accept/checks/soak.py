@@ -48,7 +48,7 @@ def _laps_alike(
     outcome, reason = Outcome.PASS, ""
     if slow:
         outcome = Outcome.INCONCLUSIVE
-        reason = ", ".join(f"rank {rank} ended at {shares[rank]:.0%} of its second lap" for rank in slow)
+        reason = ", ".join(f"rank {rank} ended at {shares[rank]:.0%} of its early rate" for rank in slow)
     if failed and not disturbed:
         outcome = Outcome.FAIL
     if failed and disturbed:

@@ -184,6 +184,17 @@ def test_what_is_run_again_is_said_with_the_option_to_type() -> None:
     assert f"--minutes {found['action']['minutes']:g}" in action_text(found)
 
 
+def test_the_checks_of_a_soak_are_named_apart() -> None:
+    def change(facts: Raw, raw: Raw) -> None:
+        facts["asked"]["soak"] = 3
+        facts["planned"] = ["roofs", "roofs"]
+
+    found = accepted(change)
+    records = {name: read_record(content) for name, content in found.records.items()}
+    ran = [(check.part, check.outcome) for check in checks_of(found.facts, records, CATALOG) if check.name == "ran"]
+    assert ran == [("roofs", Outcome.PASS), ("soak", Outcome.INCONCLUSIVE)]
+
+
 def test_what_was_not_measured_is_beside_nothing() -> None:
     found = accepted(unmeasured)
     records = {name: read_record(content) for name, content in found.records.items()}
@@ -274,7 +285,8 @@ def test_the_device_to_drain_is_that_of_this_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "kind", "title"), [(0, "cuda", "2 x cuda13, machine"), (2, "cpu", "2 ranks on a processor, machine")]
+    ("devices", "kind", "title"),
+    [(0, "cuda", "no device for the stack cuda13, machine"), (2, "cpu", "2 ranks on a processor, machine")],
 )
 def test_a_certificate_is_of_what_was_asked_for(devices: int, kind: str, title: str) -> None:
     def change(facts: Raw, raw: Raw) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from catalogs import CATALOG
+from flagbench.accept.check import Outcome
+from flagbench.accept.facts import facts_before
 from flagbench.accept.judge import checks_of, conclude
 from flagbench.accept.plan import AcceptanceClock, AcceptancePlan, plan_of
 from flagbench.accept.run import run_plan
@@ -113,18 +115,34 @@ def test_a_case_runs_for_as_long_as_shows_heat(planned: Callable[..., Acceptance
     assert steps * 0.1318 >= 30
 
 
-def test_a_missing_image_is_to_be_built(
+def test_all_missing_images_are_to_be_built(
     planned: Callable[..., AcceptancePlan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def missing(launcher: Any, request: Any) -> None:
-        raise FlagbenchError("there is no image", remedy="flagbench build roofs:cuda13")
+        raise FlagbenchError("there is no image", remedy=f"flagbench build {request.case.name}:cuda13")
 
     monkeypatch.setattr("flagbench.runs.launchers.docker.DockerLauncher.check", missing)
     asked = {"minutes": 2.0, "gpus": None, "case": None, "price_per_hour": None}
     store = open_store(str(tmp_path / "store"))
     facts = run_plan(planned(H100, 1, 2), CATALOG, store, AcceptanceClock(2), asked).facts
     action = conclude(checks_of(facts, {}, CATALOG), facts, {})["action"]
-    assert (action["do"], action["remedies"][-1]) == ("fix", "flagbench build roofs:cuda13")
+    builds = ["flagbench build roofs:cuda13", "flagbench build distilbert:cuda13"]
+    assert (action["do"], action["remedies"][-2:]) == ("fix", builds)
+
+
+@pytest.mark.parametrize(("gpus", "count", "outcome"), [(None, 4, Outcome.INCONCLUSIVE), (2, 2, Outcome.PASS)])
+def test_hidden_devices_are_to_be_made_visible(
+    planned: Callable[..., AcceptancePlan],
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int | None,
+    count: int,
+    outcome: Outcome,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    plan = planned(H100, 4, 1, gpus=gpus)
+    asked = {"minutes": 1.0, "gpus": gpus, "case": None, "price_per_hour": None}
+    (devices, *_) = checks_of(facts_before(plan, asked, CATALOG), {}, CATALOG)
+    assert (plan.gpus, devices.outcome) == (count, outcome)
 
 
 @pytest.mark.parametrize(("via", "floor"), [("docker", "580.65"), pytest.param("native", None, marks=needs_torch)])
