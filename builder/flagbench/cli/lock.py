@@ -100,7 +100,7 @@ def command(
             lock, changed = read_lock(stack, images), False
             require_platform(stack, lock)
         else:
-            lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, stated=stated)
+            lock, changed = update_lock(stack, images, _progress, upgrade=upgrade, digests=stated)
         results.append(_as_json(lock, images, changed))
         if not as_json:
             _print_lock(results[-1], checked=check)

@@ -86,17 +86,17 @@ class BucketImage:
 
 @dataclass(frozen=True)
 class HeldImage:
-    """An image of a repository, and which of its blobs are there."""
+    """An image of a repository, and which of its blobs the repository has."""
 
     manifest: ImageManifest
     layers: Mapping[str, Layer]
-    """Those that are there, by diff id."""
+    """Those that the repository has, by diff id."""
     complete: bool
-    """Whether every blob is there."""
+    """Whether the repository has every blob."""
 
 
 def is_in_bucket(image: str) -> bool:
-    """Whether an image is named by its address in a bucket, well or badly."""
+    """Whether an image is named by its address in a bucket, which may be malformed."""
     return image.lower().startswith("s3:")
 
 
@@ -108,14 +108,15 @@ def parse_bucket_image(text: str) -> BucketImage:
     with s3_errors():
         address = parse_address(text)
     path = address.prefix.rstrip("/")
+    if not path:
+        raise FlagbenchError(f"no image is named in {address.url}", remedy=_remedy())
     # With a host before it, the path's first part is never taken for one.
-    found = find_reference(f"localhost/{path}") if path else None
-    if found is None:
-        problem = f"{brief(path)} is not the name of an image in a bucket"
-        raise FlagbenchError(problem if path else f"no image is named in {address.url}", remedy=_remedy())
-    if found.tag is None and found.digest is None:
+    reference = find_reference(f"localhost/{path}")
+    if reference is None:
+        raise FlagbenchError(f"{brief(path)} is not the name of an image in a bucket", remedy=_remedy())
+    if reference.tag is None and reference.digest is None:
         raise FlagbenchError(f"{brief(path)} has neither a tag nor a digest", remedy=_remedy())
-    return BucketImage(Address(address.bucket, "", address.profile), found.path, found.tag, found.digest)
+    return BucketImage(Address(address.bucket, "", address.profile), reference.path, reference.tag, reference.digest)
 
 
 def parse_image_bucket(url: str) -> Address:
@@ -138,8 +139,11 @@ def s3_errors() -> Iterator[None]:
     try:
         yield
     except S3Error as error:
-        usage = error.usage or error.no_bucket
-        code = ExitCode.USAGE if usage else ExitCode.DATA if error.damaged else ExitCode.ENGINE
+        code = ExitCode.ENGINE
+        if error.damaged:
+            code = ExitCode.DATA
+        if error.usage or error.no_bucket:
+            code = ExitCode.USAGE
         remedy = error.remedy
         if error.code == "AccessControlListNotSupported":
             remedy = "leave out --public, and let a policy of the bucket make v2/ readable for everyone"
@@ -268,15 +272,16 @@ class ImageBucket:
     @cached_property
     def _blobs_elsewhere(self) -> dict[tuple[str, int], str]:
         """Keys of the blobs of all other repositories, by digest and size; a listing has a hundred images a page."""
-        found = {}
+        keys = {}
         try:
             for listed in self._bucket.list("v2/"):
-                if (blob := _BLOB.fullmatch(listed.key)) and blob["name"] != self._name:
-                    found[blob["digest"], listed.size] = listed.key
+                blob = _BLOB.fullmatch(listed.key)
+                if blob is not None and blob["name"] != self._name:
+                    keys[blob["digest"], listed.size] = listed.key
         except S3Error as error:
             if not error.denied:
                 raise
-        return found
+        return keys
 
     def _blob_key(self, blob: Descriptor) -> str:
         return f"v2/{self._name}/blobs/{blob.digest}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -13,7 +13,7 @@ from flagbench.console.progress import Progress
 from flagbench.errors import FlagbenchError
 from flagbench.image_reference import LOCAL, find_reference, parse_reference
 from flagbench.images.build_options import BuildOptions, make_inputs, secrets
-from flagbench.images.docker import BuildRequest, DockerEngine, Resources
+from flagbench.images.docker import BuildRequest, DockerEngine, ImageInfo, Resources
 from flagbench.images.lockfile import Lock
 from flagbench.images.render.directory import context_tar
 from flagbench.images.render.image import ImageRenderer, ImageTarget
@@ -77,29 +77,15 @@ def resolve_base(
     if image is None:
         progress.note(f"pulling {reference}")
         image = engine.pull(reference, platform=stack.platform, show=progress.show)
-    if image.platform and _kind(image.platform) != _kind(stack.platform):
-        raise FlagbenchError(
-            f"the base {reference} is for {image.platform}, the image to build is for {stack.platform}",
-            remedy="name a base of the stack's platform with --base, or add a stack for that of this base",
-        )
-    # An engine may call an image without a name `<none>`.
-    named = [found for found in map(find_reference, image.repo_digests) if found]
-    digests = {found.name: found.digest for found in named}
-    is_fixed = lock.base_image is None and lock.base_digest is not None and not options.allow_unlocked
-    if is_fixed and lock.base_digest not in (image.id, *digests.values()):
-        raise FlagbenchError(
-            f"--base {reference} is the image {image.id}, the lock of {stack.name} fixes {lock.base_digest}",
-            remedy=f"name that image, lock this one with `flagbench lock {stack.name}`, or allow it with "
-            "--allow-unlocked",
-        )
+    digests = _digests_by_name(image)
+    _require_platform(stack, reference, image)
+    if lock.base_image is None and not options.allow_unlocked:
+        _require_locked_digest(lock, reference, image, digests)
     if image.id.removeprefix("sha256:").startswith(reference.removeprefix("sha256:")):
         # An id, or the beginning of one. BuildKit takes only names in FROM.
         reference = f"{LOCAL}/base:{image.id.removeprefix('sha256:')[:12]}"
         engine.tag(image.id, reference)
-    given = parse_reference(reference)
-    identity = given.digest or digests.get(given.name) or image.id
-    if lock.base_digest in digests.values():
-        identity = lock.base_digest or identity  # a mirror of the locked base is the locked base
+    identity = _identify_base(lock, reference, image, digests)
     # With the containerd image store an image that was loaded has a digest too, its id, and no registry knows it.
     return BaseImage(
         reference,
@@ -107,6 +93,46 @@ def resolve_base(
         in_registry=identity != image.id,
         has_digest_label=BASE_DIGEST_LABEL in image.labels,
     )
+
+
+def _digests_by_name(image: ImageInfo) -> dict[str, str | None]:
+    """The digests by which registries know an image, by the repository's name."""
+    digests = {}
+    for repo_digest in image.repo_digests:
+        reference = find_reference(repo_digest)
+        # An engine may call an image without a name `<none>`.
+        if reference is not None:
+            digests[reference.name] = reference.digest
+    return digests
+
+
+def _require_platform(stack: Stack, reference: str, image: ImageInfo) -> None:
+    """Raises FlagbenchError (usage) where a base is for another platform than the stack."""
+    if image.platform and _kind(image.platform) != _kind(stack.platform):
+        raise FlagbenchError(
+            f"the base {reference} is for {image.platform}, the image to build is for {stack.platform}",
+            remedy="name a base of the stack's platform with --base, or add a stack for that of this base",
+        )
+
+
+def _require_locked_digest(lock: Lock, reference: str, image: ImageInfo, digests: Mapping[str, str | None]) -> None:
+    """Raises FlagbenchError (usage) where a lock fixes the digest of its base, and `--base` is another image."""
+    if lock.base_digest is None or lock.base_digest == image.id or lock.base_digest in digests.values():
+        return
+    raise FlagbenchError(
+        f"--base {reference} is the image {image.id}, the lock of {lock.stack} fixes {lock.base_digest}",
+        remedy=f"name that image, lock this one with `flagbench lock {lock.stack}`, or allow it with "
+        "--allow-unlocked",
+    )
+
+
+def _identify_base(lock: Lock, reference: str, image: ImageInfo, digests: Mapping[str, str | None]) -> str:
+    """`sha256:<64 hex>` of the base's manifest where a registry gave one, else the engine's id of it."""
+    # A mirror of the locked base is the locked base.
+    if lock.base_digest is not None and lock.base_digest in digests.values():
+        return lock.base_digest
+    parts = parse_reference(reference)
+    return parts.digest or digests.get(parts.name) or image.id
 
 
 def _kind(platform: str) -> list[str]:
@@ -193,9 +219,10 @@ class ImageBuilder:
         thin_rendered = self._renderer.case(target.case, stack, rendered)
         thin = case_tier(target.case, stack, thin_rendered, lock, base, heavy)
         # A case's image is complete by itself: if it is up to date, that of the stack is not needed.
-        there = self._up_to_date(thin)
-        results = [there] if there else [self._ensure(heavy), self._ensure(thin)]
-        return ImageResult(target.name, tuple(results), lock)
+        up_to_date = self._up_to_date(thin)
+        if up_to_date is not None:
+            return ImageResult(target.name, (up_to_date,), lock)
+        return ImageResult(target.name, (self._ensure(heavy), self._ensure(thin)), lock)
 
     def _ensure(self, tier: Tier) -> TierResult:
         """The tier; it is built if the engine does not have it."""

@@ -73,7 +73,9 @@ class BuildOptions:
     @property
     def apt_file(self) -> Path | None:
         """The file that `apt_source` names, where it is not a URL."""
-        return None if self.apt_source is None or "://" in self.apt_source else Path(self.apt_source)
+        if self.apt_source is None or "://" in self.apt_source:
+            return None
+        return Path(self.apt_source)
 
 
 def _require_url(url: str, option: str) -> None:
@@ -143,8 +145,10 @@ def secrets(options: BuildOptions, environment: Mapping[str, str]) -> tuple[str,
     elif options.apt_source is not None:
         urls.append(options.apt_source)
     urls += [value for name, value in environment.items() if name.lower() in _PROXIES]
-    found = {secret for url in urls for secret in url_secrets(url)}
-    return tuple(sorted(found, key=lambda secret: (-len(secret), secret)))
+    credentials: set[str] = set()
+    for url in urls:
+        credentials.update(url_secrets(url))
+    return tuple(sorted(credentials, key=lambda secret: (-len(secret), secret)))
 
 
 def _read(path: Path, option: str) -> bytes:
@@ -170,8 +174,9 @@ def check_wheelhouse(folder: Path, lock: Lock) -> tuple[Path, ...]:
     try:
         files = _package_files(folder)
         for entry in (*lock.entries, *lock.unresolved):
-            found = files.get((entry.name, Version(entry.version)), [])
-            matching = [path for path in found if not entry.hashes or f"sha256:{sha256_of(path)}" in entry.hashes]
+            matching = files.get((entry.name, Version(entry.version)), [])
+            if entry.hashes:
+                matching = [path for path in matching if f"sha256:{sha256_of(path)}" in entry.hashes]
             chosen += matching
             if not matching:
                 missing.append(entry.pin)
@@ -180,7 +185,9 @@ def check_wheelhouse(folder: Path, lock: Lock) -> tuple[Path, ...]:
             f"the wheelhouse {folder} cannot be read: {reason(error)}", remedy="check its permissions"
         ) from error
     if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        more = ""
+        if len(missing) > _SHOWN:
+            more = f" and {len(missing) - _SHOWN} more"
         raise FlagbenchError(
             f"the wheelhouse {folder} lacks files that the lock of {lock.stack} names by their hash, of "
             f"{', '.join(missing[:_SHOWN])}{more}",
@@ -191,10 +198,10 @@ def check_wheelhouse(folder: Path, lock: Lock) -> tuple[Path, ...]:
 
 def _package_files(folder: Path) -> dict[tuple[str, Version], list[Path]]:
     """The wheels and source archives of a folder, by canonical name and version. Raises OSError."""
-    found: dict[tuple[str, Version], list[Path]] = {}
+    files: dict[tuple[str, Version], list[Path]] = {}
     for path in sorted(folder.iterdir()):
         parse = parse_wheel_filename if path.suffix == ".whl" else parse_sdist_filename
         with suppress(InvalidWheelFilename, InvalidSdistFilename):
             name, version = parse(path.name)[:2]
-            found.setdefault((name, version), []).append(path)
-    return found
+            files.setdefault((name, version), []).append(path)
+    return files

@@ -132,12 +132,13 @@ class DockerEngine:
         The client's progress goes to `show`. Raises EngineError with the cause where the registry does not take it.
         """
         lines = self._run(ref, ["push", ref], PUSH, EngineError, show=show)
-        if not (found := _PUSHED.findall("\n".join(lines))):
+        digests = _PUSHED.findall("\n".join(lines))
+        if not digests:
             raise EngineError(
                 f"docker succeeded, but did not print the digest of {ref}",
                 remedy=f"push it once more, and look at what `docker push {ref}` prints",
             )
-        return str(found[-1])
+        return str(digests[-1])
 
     def build(self, request: BuildRequest, *, show: TextIO | None = None) -> ImageInfo:
         """Build; the client's own progress goes to `show`, drawn where that is a terminal.
@@ -240,11 +241,12 @@ class DockerEngine:
                 f"{docker} cannot use the engine at {address()}: {reason}",
                 remedy="look at its log (`journalctl -u docker`), and at both versions with `docker version`",
             )
-        found = match_pattern(patterns, "\n".join(lines), reason=reason, host=image.partition("/")[0])
-        assert found is not None, "the last pattern is in every text"
-        unseen = [] if options["show"] else lines[-_SHOWN_LINES:]
-        message = f"cannot {words[0]} {image}: {found.cause}"
-        raise kind("\n  | ".join([message, *unseen]), remedy=found.remedy)
+        problem = match_pattern(patterns, "\n".join(lines), reason=reason, host=image.partition("/")[0])
+        assert problem is not None, "the last pattern is in every text"
+        message = f"cannot {words[0]} {image}: {problem.cause}"
+        if not options["show"]:
+            message = "\n  | ".join([message, *lines[-_SHOWN_LINES:]])
+        raise kind(message, remedy=problem.remedy)
 
 
 def open_engine() -> DockerEngine:

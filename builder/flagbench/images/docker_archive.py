@@ -43,7 +43,7 @@ _GZIP = b"\x1f\x8b"
 
 
 class Descriptor(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a manifest says of a blob."""
+    """A blob as a manifest describes it."""
 
     media_type: str
     size: Annotated[int, Meta(ge=0)]
@@ -106,12 +106,12 @@ def damaged_image(what: str) -> FlagbenchError:
 
 
 def read_archive(
-    archive: Iterable[bytes], folder: Path, put: Callable[[Descriptor, Path], None], held: Mapping[str, Layer]
+    archive: Iterable[bytes], folder: Path, put: Callable[[Descriptor, Path], None], present: Mapping[str, Layer]
 ) -> ImageManifest:
     """Read the chunks of an archive with one image; returns the image's manifest.
 
     Every layer, in the archive's order, then the configuration is given to `put`, in a file in `folder` that the next
-    one replaces. Layers of `held`, by diff id, are left out. Raises FlagbenchError (data) where the archive is
+    one replaces. Layers of `present`, by diff id, are left out. Raises FlagbenchError (data) where the archive is
     damaged, OSError where the folder cannot be written, and what `put` raises.
     """
     path = folder / "blob"
@@ -128,9 +128,9 @@ def read_archive(
                 content = cast(BufferedReader, tar.extractfile(member))
                 is_json = content.peek(1)[:1] in (b"{", b"[") and member.size <= _JSON_BYTES
                 if member.name.endswith("/layer.tar") or (member.name.startswith("blobs/") and not is_json):
-                    diff_id, layer = _read_layer(content, path, held)
+                    diff_id, layer = _read_layer(content, path, present)
                     layers[member.name] = diff_id, layer
-                    if diff_id not in held:
+                    if diff_id not in present:
                         put(layer, path)
                 elif is_json:
                     documents[member.name] = content.read()
@@ -139,22 +139,23 @@ def read_archive(
     try:
         (entry,) = json.loads(documents["manifest.json"])
         config = documents[entry["Config"]]
-        found = [layers[links.get(name, name)] for name in entry["Layers"]]
+        image_layers = [layers[links.get(name, name)] for name in entry["Layers"]]
     except (KeyError, TypeError, ValueError, RecursionError):
         raise _unreadable("it does not have one image") from None
-    if [diff_id for diff_id, _ in found] != decode(config, Config, "the image's configuration").rootfs.diff_ids:
+    diff_ids = [diff_id for diff_id, _ in image_layers]
+    if diff_ids != decode(config, Config, "the image's configuration").rootfs.diff_ids:
         raise _unreadable("its layers are not those that its configuration names")
     described = Descriptor(media_type=CONFIG_TYPE, size=len(config), digest=digest_of(config))
     path.write_bytes(config)
     put(described, path)
-    return ImageManifest(config=described, layers=[layer for _, layer in found])
+    return ImageManifest(config=described, layers=[layer for _, layer in image_layers])
 
 
-def _read_layer(content: BufferedReader, path: Path, held: Mapping[str, Layer]) -> tuple[str, Layer]:
-    """Compress a layer into a file unless it is one of `held`; returns its diff id and what a manifest says of it."""
+def _read_layer(content: BufferedReader, path: Path, present: Mapping[str, Layer]) -> tuple[str, Layer]:
+    """Compress a layer into a file unless it is one of `present`; returns its diff id and its descriptor."""
     if content.peek(2)[:2] == _GZIP:  # as the containerd image store has layers
         content = BufferedReader(cast(Any, gzip.GzipFile(fileobj=content)), _CHUNK)
-    if not held:
+    if not present:
         return _compress(content, path)
     # Which layer it is, only its bytes say: not every engine names it by its diff id in an archive.
     uncompressed = path.with_name("layer.tar")
@@ -164,14 +165,14 @@ def _read_layer(content: BufferedReader, path: Path, held: Mapping[str, Layer]) 
             sha.update(chunk)
             file.write(chunk)
     diff_id = f"sha256:{sha.hexdigest()}"
-    if diff_id in held:
-        return diff_id, held[diff_id]
+    if diff_id in present:
+        return diff_id, present[diff_id]
     with uncompressed.open("rb") as file:
         return _compress(file, path)
 
 
 def _compress(content: BufferedReader, path: Path) -> tuple[str, Layer]:
-    """Compress a layer into a file; returns its diff id and what a manifest says of it."""
+    """Compress a layer into a file; returns its diff id and its descriptor."""
     diff_id = sha256()
     # Nothing but the layer decides the bytes: the header has no name and no time.
     with path.open("wb") as file, gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as out:

@@ -120,14 +120,19 @@ PUSH = (
 
 def last_words(lines: Sequence[str]) -> str:
     """The reason that a docker command gives at the end of what it printed."""
-    printed = (line.strip() for line in reversed(lines))
-    return next((line for line in printed if line and not line.startswith(_HINTS)), "docker gives no reason")
+    for line in reversed(lines):
+        words = line.strip()
+        if words and not words.startswith(_HINTS):
+            return words
+    return "docker gives no reason"
 
 
 def match_pattern(patterns: Iterable[ErrorPattern], text: str, **words: str) -> ErrorPattern | None:
     """The first of the patterns that is in the text, with its groups and `words` in the `{}` fields."""
-    for known in patterns:
-        if found := re.search(known.pattern, text, re.MULTILINE):
-            words |= {name: value or "" for name, value in found.groupdict().items()}
-            return known._replace(cause=known.cause.format(**words), remedy=known.remedy.format(**words))
+    for pattern in patterns:
+        match = re.search(pattern.pattern, text, re.MULTILINE)
+        if match is None:
+            continue
+        words |= match.groupdict(default="")
+        return pattern._replace(cause=pattern.cause.format(**words), remedy=pattern.remedy.format(**words))
     return None

@@ -38,13 +38,22 @@ def find_docker(*, builds: bool = False) -> str:
     Raises EngineError if there is none.
     """
     named = os.environ.get(DOCKER_VARIABLE)
-    folders = [None] if named else os.get_exec_path()
-    found = [path for folder in folders if (path := shutil.which(named or "docker", path=folder))]
-    for path in found:
+    folders: list[str | None] = [None]
+    if not named:
+        folders = [*os.get_exec_path()]
+    problem = f"{named or 'docker'} is not installed"
+    without_buildkit = ""
+    for folder in folders:
+        path = shutil.which(named or "docker", path=folder)
+        if path is None:
+            continue
         if not builds or _has_buildkit(path):
             return path
+        without_buildkit = without_buildkit or path
+    if without_buildkit:
+        problem = f"{without_buildkit} cannot build images: BuildKit is missing"
     raise EngineError(
-        f"{found[0]} cannot build images: BuildKit is missing" if found else f"{named or 'docker'} is not installed",
+        problem,
         remedy="install Docker's client with its buildx plugin (docs.docker.com/go/buildx; on Debian 12 the package "
         f"docker.io is enough), or name a client with {DOCKER_VARIABLE}",
     )
@@ -79,11 +88,14 @@ def run_docker(
     else:
         output, its_output = os.pipe()
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
+    stdin = subprocess.DEVNULL
+    if content is not None:
+        stdin = subprocess.PIPE
     with raising_interrupt():
         process = subprocess.Popen(
             command,
             env=dict(environment),
-            stdin=subprocess.DEVNULL if content is None else subprocess.PIPE,
+            stdin=stdin,
             stdout=its_output,
             stderr=its_output,
             start_new_session=True,

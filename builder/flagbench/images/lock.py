@@ -106,15 +106,18 @@ def find_digest(image: str, platform: str, seconds: float = _INSPECT_SECONDS) ->
         ended = subprocess.run([*command, image], capture_output=True, text=True, timeout=seconds, check=True)
         answer = json.loads(ended.stdout)
         # A list for a tag with several platforms. It does not include the list's own digest.
-        descriptors = [each["Descriptor"] for each in (answer if isinstance(answer, list) else [answer])]
-        offered = {"{os}/{architecture}".format(**each["platform"]): str(each["digest"]) for each in descriptors}
+        manifests = answer if isinstance(answer, list) else [answer]
+        digests = {}
+        for manifest in manifests:
+            descriptor = manifest["Descriptor"]
+            digests["{os}/{architecture}".format(**descriptor["platform"])] = str(descriptor["digest"])
     except subprocess.CalledProcessError as error:
         raise BaseUnknown(redact(" ".join(error.stderr.split()))) from None
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
         raise BaseUnknown(f"`docker manifest inspect` failed: {error}") from None
-    if platform not in offered:
-        raise PlatformMissing(f"{image} is not for {platform}, but for {', '.join(offered)}")
-    return offered[platform]
+    if platform not in digests:
+        raise PlatformMissing(f"{image} is not for {platform}, but for {', '.join(digests)}")
+    return digests[platform]
 
 
 def require_platform(stack: Stack, lock: Lock) -> None:
@@ -135,7 +138,7 @@ def require_platform(stack: Stack, lock: Lock) -> None:
 
 
 def update_lock(
-    stack: Stack, images: Path, report: Report, *, upgrade: bool, stated: Stated = Stated()
+    stack: Stack, images: Path, report: Report, *, upgrade: bool, digests: Stated = Stated()
 ) -> tuple[Lock, bool]:
     """Lock a stack again, and write its file; returns the lock, and whether the file changed.
 
@@ -144,7 +147,7 @@ def update_lock(
     Args:
         images: the folder with locks/; its uv.toml declares what packages need that uv would have to build.
         upgrade: take the newest versions, and ask for the base again.
-        stated: digests set by hand.
+        digests: those set by hand.
 
     Raises FlagbenchError: uv is not installed, the manifest's packages do not go together, or what was stated does
     not fit (usage); an index cannot be asked (engine).
@@ -158,8 +161,8 @@ def update_lock(
         previous = None
     report(f"{stack.name}: packages for Python {stack.python}")
     folder = lock_path(stack.name, images).parent
-    entries, unresolved = _PackageSearch(stack, folder, previous, report, upgrade, stated.wheels).resolve()
-    base = _find_base(stack, previous, report, upgrade, stated)
+    entries, unresolved = _PackageSearch(stack, folder, previous, report, upgrade, digests.wheels).resolve()
+    base = _find_base(stack, previous, report, upgrade, digests)
     lock = Lock(
         stack=stack.name,
         python=stack.python,
@@ -185,9 +188,9 @@ class _Base:
     source: str | None = None
 
 
-def _find_base(stack: Stack, previous: Lock | None, report: Report, upgrade: bool, stated: Stated) -> _Base:
-    if stated.base is not None:
-        return _check_stated_base(stack, stated.base, stated.base_of, report)
+def _find_base(stack: Stack, previous: Lock | None, report: Report, upgrade: bool, digests: Stated) -> _Base:
+    if digests.base is not None:
+        return _check_stated_base(stack, digests.base, digests.base_of, report)
     image, digest = stated_base(stack)
     if digest is not None:
         return _Base(digest)
@@ -204,26 +207,26 @@ def _find_base(stack: Stack, previous: Lock | None, report: Report, upgrade: boo
         return earlier
 
 
-def _check_stated_base(stack: Stack, stated: StatedDigest, digest_of: DigestOf | None, report: Report) -> _Base:
+def _check_stated_base(stack: Stack, by_hand: StatedDigest, digest_of: DigestOf | None, report: Report) -> _Base:
     """The base by a digest that a person gave; of an index, where its registry can be asked, the platform's image.
 
     Raises FlagbenchError (usage) where the registry says that it is for other platforms.
     """
     image, _ = stated_base(stack)
     if image is None:
-        return _Base(stated.digest, None, stated.source)
+        return _Base(by_hand.digest, None, by_hand.source)
     try:
-        digest = find_digest(f"{parse_reference(image).name}@{stated.digest}", stack.platform)
+        digest = find_digest(f"{parse_reference(image).name}@{by_hand.digest}", stack.platform)
     except PlatformMissing as error:
         raise FlagbenchError(
             f"--base-digest does not fit {stack.name}: {error}", remedy=_OTHER_DIGEST.format(stack.name)
         ) from None
     except BaseUnknown as error:
         report(f"{stack.name}: the base's digest is taken as it was given: {error}")
-        return _Base(stated.digest, digest_of, stated.source)
-    if digest == stated.digest:
-        return _Base(digest, DigestOf.IMAGE, stated.source)
-    report(f"{stack.name}: {stated.digest} is an index; its image for {stack.platform} is locked, {digest}")
+        return _Base(by_hand.digest, digest_of, by_hand.source)
+    if digest == by_hand.digest:
+        return _Base(digest, DigestOf.IMAGE, by_hand.source)
+    report(f"{stack.name}: {by_hand.digest} is an index; its image for {stack.platform} is locked, {digest}")
     return _Base(digest, DigestOf.IMAGE)
 
 
@@ -251,8 +254,13 @@ class _PackageSearch:
         self.pins = {_name(line): line.partition("==")[2] for line in (*self.build.packages, *self.build.optional)}
         self.compiled = {canonical(package.name): package.version for package in self.build.compiled}
         self.earlier = {entry.pin: entry for entry in previous.entries} if previous else {}
-        self.kept = [] if upgrade else [e.pin for e in self.earlier.values() if e.name not in self.pins]
-        self.stated = {entry.pin: entry for entry in (_wheel_entry(wheel, stack) for wheel in wheels)}
+        self.kept: list[str] = []
+        if not upgrade:
+            self.kept = [entry.pin for entry in self.earlier.values() if entry.name not in self.pins]
+        self.stated: dict[str, LockEntry] = {}
+        for wheel in wheels:
+            entry = _wheel_entry(wheel, stack)
+            self.stated[entry.pin] = entry
         self.indexes = list(self.build.indexes)
         self.silent: list[str] = []
         """Indexes of the manifest that could not be reached."""
@@ -263,11 +271,12 @@ class _PackageSearch:
         """What is locked, and what stays unresolved."""
         while True:
             try:
-                found = [*self._compile(self._requirements(), self.stack.python), *self._for_other_pythons()]
+                entries = [*self._compile(self._requirements(), self.stack.python), *self._for_other_pythons()]
                 break
             except _UvFailed as error:
                 self._continue_without(str(error))
-        entries = found if self.upgrade else [self.earlier.get(entry.pin, entry) for entry in found]
+        if not self.upgrade:
+            entries = [self.earlier.get(entry.pin, entry) for entry in entries]
         lost = [Unresolved(name, self.pins[name], reason=reason) for name, reason in self.lost.items()]
         if others := sorted(self.stated.keys() - {entry.pin for entry in lost}):
             raise FlagbenchError(
@@ -309,6 +318,9 @@ class _PackageSearch:
         absent = r"\b{0} was not found|no versions? of {0}=="
         missing = [name for name in self.pins.keys() - self.lost if re.search(absent.format(name), error)]
         conflict = "No solution found" in error
+        code = ExitCode.ENGINE
+        if conflict:
+            code = ExitCode.USAGE
         if index is not None:
             self.report(f"{self.stack.name}: {index} could not be reached")
             self.indexes.remove(index)
@@ -324,7 +336,7 @@ class _PackageSearch:
                 f"uv cannot resolve the packages of {self.stack.name}: {error}",
                 remedy=f"correct `build` in {self.stack.path}, or uv's settings (UV_DEFAULT_INDEX, UV_INDEX, "
                 "SSL_CERT_FILE); an index that refuses access looks like one without the packages",
-                code=ExitCode.USAGE if conflict else ExitCode.ENGINE,
+                code=code,
             ) from None
 
     def _compile(self, requirements: Iterable[str], python: str, *options: str) -> tuple[LockEntry, ...]:

@@ -172,7 +172,10 @@ def inputs_digest(stack: Stack) -> str:
         "indexes": list(build.indexes),
     }
     if build.other_python:
-        inputs["other_python"] = sorted(f"{each.name}=={each.version}, {each.python}" for each in build.other_python)
+        packages = build.other_python
+        inputs["other_python"] = sorted(
+            f"{package.name}=={package.version}, {package.python}" for package in packages
+        )
     text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
@@ -256,17 +259,17 @@ def load_lock(stack: Stack, images: Path) -> Lock | None:
 
 def parse_lock(text: str, stack: Stack) -> Lock:
     """The lock of a stack in the text of its file. Raises ValueError."""
-    own = msgspec.toml.decode(text, type=_Pylock).tool.flagbench
+    table = msgspec.toml.decode(text, type=_Pylock).tool.flagbench
     return Lock(
         stack=stack.name,
         python=stack.python,
-        base_image=own.base,
-        base_digest=own.base_digest,
-        inputs=own.inputs,
+        base_image=table.base,
+        base_digest=table.base_digest,
+        inputs=table.inputs,
         entries=parse_packages(text),
-        unresolved=tuple(Unresolved(each.name, each.version, reason=each.reason) for each in own.unresolved),
-        base_digest_of=own.base_digest_of,
-        base_digest_source=own.base_digest_source,
+        unresolved=tuple(Unresolved(pin.name, pin.version, reason=pin.reason) for pin in table.unresolved),
+        base_digest_of=table.base_digest_of,
+        base_digest_source=table.base_digest_source,
     )
 
 
@@ -336,20 +339,24 @@ def _dump(lock: Lock) -> str:
         'created-by = "uv"',
         f'requires-python = "=={lock.python}.*"',
     ]
-    own = {
+    settings = {
         "inputs": lock.inputs,
         "base": lock.base_image,
         "base-digest": lock.base_digest,
         "base-digest-of": lock.base_digest_of,
         "base-digest-source": lock.base_digest_source,
     }
-    tables = [_table("[tool.flagbench]", own)]
-    for each in lock.unresolved:
-        values = {"name": each.name, "version": each.version, "reason": each.reason}
-        tables.append(_table("[[tool.flagbench.unresolved]]", values))
+    tables = [_table("[tool.flagbench]", settings)]
+    for pin in lock.unresolved:
+        keys = {"name": pin.name, "version": pin.version, "reason": pin.reason}
+        tables.append(_table("[[tool.flagbench.unresolved]]", keys))
     return "\n\n".join(["\n".join(head), *(entry.table for entry in lock.entries), *tables]) + "\n"
 
 
 def _table(header: str, values: Mapping[str, str | None]) -> str:
-    # A JSON string of ASCII is a TOML basic string.
-    return "\n".join([header, *(f"{key} = {json.dumps(value)}" for key, value in values.items() if value)])
+    lines = [header]
+    for key, value in values.items():
+        if value:
+            # A JSON string of ASCII is a TOML basic string.
+            lines.append(f"{key} = {json.dumps(value)}")
+    return "\n".join(lines)

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 
 from flagbench.console.progress import Progress
@@ -138,8 +137,11 @@ def _in_engine(engine: DockerEngine, name: str, manifest: ImageManifest, config:
     if engine.names_configurations():
         return engine.inspect(manifest.config.digest)
     image = engine.inspect(name)
-    wanted = tuple(config.rootfs.diff_ids), config.config.labels or {}
-    return image if image is not None and (image.layers, image.labels) == wanted else None
+    if image is None or image.layers != tuple(config.rootfs.diff_ids):
+        return None
+    if image.labels != (config.config.labels or {}):
+        return None
+    return image
 
 
 def _count_held_layers(engine: DockerEngine, diff_ids: tuple[str, ...]) -> int:
@@ -151,15 +153,24 @@ def _count_held_layers(engine: DockerEngine, diff_ids: tuple[str, ...]) -> int:
 
 def _count_shared_layers(first: Sequence[str], second: Sequence[str]) -> int:
     """How many of the lowest layers are the same."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+    count = 0
+    for layer, second_layer in zip(first, second, strict=False):
+        if layer != second_layer:
+            break
+        count += 1
+    return count
 
 
 def _archive(manifest: ImageManifest, config: Path, files: dict[Layer, Path], name: str) -> dict[str, Path | bytes]:
     """What `docker load` reads: every layer of the image is named, those that the engine has are not in it."""
+    paths = [_layer_path(layer) for layer in manifest.layers]
+    description = {"Config": "config.json", "RepoTags": [name], "Layers": paths}
+    members: dict[str, Path | bytes] = {"manifest.json": json.dumps([description]).encode(), "config.json": config}
+    for layer, file in files.items():
+        members[_layer_path(layer)] = file
+    return members
 
-    def member(layer: Layer) -> str:
-        return f"{layer.digest.removeprefix('sha256:')}/layer.tar"
 
-    entry = {"Config": "config.json", "RepoTags": [name], "Layers": [*map(member, manifest.layers)]}
-    document = json.dumps([entry]).encode()
-    return {"manifest.json": document, "config.json": config, **{member(each): files[each] for each in files}}
+def _layer_path(layer: Layer) -> str:
+    """The path of a layer in an archive."""
+    return f"{layer.digest.removeprefix('sha256:')}/layer.tar"

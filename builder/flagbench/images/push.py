@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,7 +14,7 @@ from flagbench.errors import FlagbenchError
 from flagbench.image_reference import find_reference, is_on_docker_hub, is_prefix
 from flagbench.images.bucket import ImageBucket, Put, blob_folder
 from flagbench.images.docker import DockerEngine, ImageInfo
-from flagbench.images.docker_archive import Descriptor, digest_of, read_archive
+from flagbench.images.docker_archive import Descriptor, Layer, digest_of, read_archive
 from flagbench.images.tags import BASE_NAME_LABEL
 from flagbench.manifests.lookup import require_base
 from flagbench.manifests.stack import Stack
@@ -73,9 +74,12 @@ def find_local_image(name: str, aliases: tuple[str, ...], engine: DockerEngine) 
             f"the engine has no image {name}",
             remedy=f"build it first: `flagbench build {name.removeprefix('flagbench/').rpartition('-')[0]}`",
         )
-    found = ((alias, engine.inspect(alias)) for alias in aliases)
-    moving = [alias for alias, other in found if other is not None and other.id == info.id]
-    return LocalImage(name, info, tuple(each.rpartition(":")[2] for each in (name, *moving)))
+    names = [name]
+    for alias in aliases:
+        image = engine.inspect(alias)
+        if image is not None and image.id == info.id:
+            names.append(alias)
+    return LocalImage(name, info, tuple(reference.rpartition(":")[2] for reference in names))
 
 
 def require_redistributable(stack: Stack, image: ImageInfo) -> None:
@@ -85,13 +89,15 @@ def require_redistributable(stack: Stack, image: ImageInfo) -> None:
     """
     terms = require_base(stack).redistribution
     base = image.labels.get(BASE_NAME_LABEL) or "this image"
-    own = find_reference(stack.base_image or "")
-    if stack.base_image is not None and (own is None or base != own.tagged):
+    stack_base = find_reference(stack.base_image or "")
+    if stack.base_image is not None and (stack_base is None or base != stack_base.tagged):
         why = f"it is not the stack's base {stack.base_image}, so its licence is unknown"
     elif terms.status == "allowed":
         return
+    elif terms.source:
+        why = f"{terms.reason} ({terms.source})"
     else:
-        why = f"{terms.reason} ({terms.source})" if terms.source else terms.reason
+        why = terms.reason
     raise FlagbenchError(
         f"the layers of the base {base} may not be pushed: {why}",
         remedy="let others build the image; if you may redistribute the base, or if only you can pull from there, "
@@ -147,13 +153,15 @@ def push_to_bucket(source: LocalImage, bucket: ImageBucket, engine: DockerEngine
             progress.note(f"{short} was copied from another image of the bucket")
 
     with blob_folder() as folder:
-        held = bucket.held_image(source.tags[0], folder)
-        if held is not None and held.complete and held.manifest.config.digest == source.info.id:
+        earlier = bucket.held_image(source.tags[0], folder)
+        if earlier is not None and earlier.complete and earlier.manifest.config.digest == source.info.id:
             progress.note(f"{source.name} is in the bucket already")
-            manifest = held.manifest
+            manifest = earlier.manifest
         else:
             progress.note(f"reading {source.name} from the engine")
-            layers = {} if held is None else held.layers
+            layers: Mapping[str, Layer] = {}
+            if earlier is not None:
+                layers = earlier.layers
             manifest = read_archive(engine.save(source.info.id), folder, put, layers)
     was_put = {blob.digest for blob in blobs}
     for blob in dict.fromkeys((*manifest.layers, manifest.config)):

@@ -122,6 +122,11 @@ def _compilation(package: Compiled, steps: Mapping[str, PipStep], stack: Stack, 
     }
 
 
+def _case_folder(name: str) -> str:
+    """The folder of a case or a family in an image."""
+    return f"{PACKAGE}/cases/{name.replace('-', '_')}"
+
+
 def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str, bytes]:
     """What an image carries of the packages, by path: all but the code and manifests of others.
 
@@ -129,14 +134,16 @@ def code_files(case: Case, stack: Stack, code: Mapping[str, bytes]) -> dict[str,
 
     The manifests of the case and the stack are compiled from the catalog; copies in the package are ignored.
     """
-    folder, own = (f"{PACKAGE}/cases/{name.replace('-', '_')}" for name in (case.name, case.family or case.name))
-    if not any(path.startswith(f"{own}/") for path in code):
+    folder = _case_folder(case.name)
+    code_folder = _case_folder(case.family or case.name)
+    if not any(path.startswith(f"{code_folder}/") for path in code):
         raise FlagbenchError(
-            f"the case {case.name} has no code: there is no {own}",
+            f"the case {case.name} has no code: there is no {code_folder}",
             remedy="write its workload there; docs/add-a-case.md shows how",
         )
-    others = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)} - {folder, own, ROOFS_FOLDER}
-    skipped = (*(f"{other}/" for other in (*others, STACKS)), f"{own}/case.json")
+    case_folders = {posixpath.dirname(path) for path in code if CASE_MANIFEST.fullmatch(path)}
+    foreign = case_folders - {folder, code_folder, ROOFS_FOLDER}
+    skipped = (*(f"{path}/" for path in foreign), f"{STACKS}/", f"{code_folder}/case.json")
     carried = {path: content for path, content in code.items() if not path.startswith(skipped)}
     carried[f"{folder}/case.json"] = case.compiled.encode()
     carried[f"{STACKS}/{stack.name}.json"] = stack.compiled.encode()

@@ -65,8 +65,8 @@ def context_tar(rendered: Rendered, inputs: Mapping[str, Path | bytes]) -> Itera
 
     Raises FlagbenchError: (usage) an input that cannot be read; (build failed) one that became shorter meanwhile.
     """
-    given = {f"{INPUTS}/{name}": content for name, content in inputs.items()}
-    return tar_chunks({**rendered.files, **given})
+    input_files = {f"{INPUTS}/{name}": content for name, content in inputs.items()}
+    return tar_chunks({**rendered.files, **input_files})
 
 
 def tar_chunks(members: Mapping[str, Path | bytes]) -> Iterator[bytes]:
@@ -122,11 +122,12 @@ def write_tree(directories: Mapping[str, Rendered], folder: Path) -> None:
 
     Raises FlagbenchError (usage) where one of them is there already (nothing is written then), or cannot be written.
     """
-    if there := [name for name in directories if os.path.lexists(folder / name)]:
-        raise FlagbenchError(
-            f"{folder / there[0]} exists, and `flagbench render` replaces nothing",
-            remedy="remove it, or name another folder with -o",
-        )
+    for name in directories:
+        if os.path.lexists(folder / name):
+            raise FlagbenchError(
+                f"{folder / name} exists, and `flagbench render` replaces nothing",
+                remedy="remove it, or name another folder with -o",
+            )
     try:
         for name, image in directories.items():
             for file, content in image.files.items():

@@ -132,4 +132,5 @@ def _diff(path: str, old: str, new: str) -> str:
     lines = difflib.unified_diff(
         old.splitlines(keepends=True), new.splitlines(keepends=True), f"committed/{path}", f"rendered/{path}"
     )
-    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+    # The last line of a file may end without a newline.
+    return "".join(line.removesuffix("\n") + "\n" for line in lines)

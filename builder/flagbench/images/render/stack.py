@@ -95,7 +95,10 @@ def _base(lock: Lock) -> str | None:
     """The default of the build argument BASE; None: it has to be given."""
     if lock.base_image is None:
         return None
-    return quoting.image_reference(f"{lock.base_image}@{lock.base_digest}" if lock.base_digest else lock.base_image)
+    reference = lock.base_image
+    if lock.base_digest:
+        reference = f"{lock.base_image}@{lock.base_digest}"
+    return quoting.image_reference(reference)
 
 
 def _apt(stack: Stack) -> list[str]:
@@ -105,7 +108,9 @@ def _apt(stack: Stack) -> list[str]:
     run: Triton's launcher, torch.compile and DeepSpeed's operators. A Python that is not the distribution's, such as
     conda's, brings its own headers.
     """
-    python = [] if stack.build.interpreter else [f"python{stack.python}-venv"]
+    python = []
+    if not stack.build.interpreter:
+        python.append(f"python{stack.python}-venv")
     if stack.build.interpreter is None or PurePosixPath(stack.build.interpreter).parent == PurePosixPath("/usr/bin"):
         python.append(f"python{stack.python}-dev")
     return list(dict.fromkeys(["tini", "g++", *python, *stack.build.apt]))
@@ -113,12 +118,17 @@ def _apt(stack: Stack) -> list[str]:
 
 def _rdma_libraries(stack: Stack) -> list[str]:
     """The libraries of _RDMA, if containers of the stack get InfiniBand devices."""
-    return [*_RDMA] if "/dev/infiniband" in stack.docker.multi_node.devices else []
+    if "/dev/infiniband" not in stack.docker.multi_node.devices:
+        return []
+    return [*_RDMA]
 
 
 def _rdma_packages(stack: Stack) -> list[str]:
     """Their packages as `install.sh apt` takes them: a base that has a library, such as a vendor's, keeps it."""
-    return [f"{package}@{name}" for name in _rdma_libraries(stack) for package in _RDMA[name]]
+    packages = []
+    for library in _rdma_libraries(stack):
+        packages += [f"{package}@{library}" for package in _RDMA[library]]
+    return packages
 
 
 def _environment(stack: Stack, lock: Lock) -> dict[str, str]:

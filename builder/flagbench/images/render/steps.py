@@ -136,7 +136,7 @@ def _optional(build: StackBuild) -> set[str]:
 
 
 def _other_python(build: StackBuild, python: str | None = None) -> set[str]:
-    return {canonical(each.name) for each in build.other_python if python in (None, each.python)}
+    return {canonical(package.name) for package in build.other_python if python in (None, package.python)}
 
 
 def _for_cases(build: StackBuild) -> set[str]:

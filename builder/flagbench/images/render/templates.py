@@ -101,14 +101,17 @@ class Templates:
 
     def file(self, name: str) -> bytes:
         """A file that a step of a build needs."""
-        return next(path for folder in self._folders if (path := folder / "files" / name).is_file()).read_bytes()
+        paths = [folder / "files" / name for folder in self._folders]
+        return next(path for path in paths if path.is_file()).read_bytes()
 
     def _read(self, path: Path) -> dict[str, Template]:
         """A user's template by the tier that it changes."""
         source = _read_source(path)
         tree = self._env.parse(source, filename=str(path))
-        parent = next((found.template for found in tree.find_all(nodes.Extends)), None)
-        extended = str(parent.value) if isinstance(parent, nodes.Const) else ""
+        parent = next((extends.template for extends in tree.find_all(nodes.Extends)), None)
+        extended = ""
+        if isinstance(parent, nodes.Const):
+            extended = str(parent.value)
         tier = _TIER.fullmatch(extended)
         if tier is None:
             raise FlagbenchError(
@@ -116,13 +119,13 @@ class Templates:
                 remedy='begin it with {% extends "stack.j2" %} or {% extends "case.j2" %} and override one block',
                 code=ExitCode.BUILD_FAILED,
             )
-        known = {block for name in (extended, f"{tier[1]}.j2") for block in self._env.get_template(name).blocks}
+        blocks = {*self._env.get_template(extended).blocks, *self._env.get_template(f"{tier[1]}.j2").blocks}
         # Blocks inside an overridden block are the user's own; only the outermost have to exist already.
         for block in tree.body:
-            if isinstance(block, nodes.Block) and block.name not in known:
+            if isinstance(block, nodes.Block) and block.name not in blocks:
                 raise FlagbenchError(
                     f"{path}:{block.lineno}: {extended} has no block '{block.name}' to override",
-                    remedy=f"its blocks are: {', '.join(sorted(known))}",
+                    remedy=f"its blocks are: {', '.join(sorted(blocks))}",
                     code=ExitCode.BUILD_FAILED,
                 )
         # Compiled under its own name, so that an error names it.
