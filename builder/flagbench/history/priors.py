@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from flagbench.history.verdicts import with_verdicts
 from flagbench.manifests.load import load_catalog
@@ -22,15 +22,15 @@ _OF_STEPS = ("p_core", "p_infer_core", "tokens_per_second")
 
 
 def named_priors(
-    names: Sequence[str], records: Sequence[Record], known: Sequence[Record], store_url: str | None
+    names: Sequence[str], records: Sequence[Record], compared: Sequence[Record], store_url: str | None
 ) -> dict[str, Prior]:
     """As `store_priors`, of the store that records were taken from; nothing where all `names` are those of files."""
     if not records or all(map(is_path, names)):
         return {}
-    return store_priors(open_store(store_url), records, known)
+    return store_priors(open_store(store_url), records, compared)
 
 
-def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record]) -> dict[str, Prior]:
+def store_priors(store: Store, records: Sequence[Record], compared: Sequence[Record]) -> dict[str, Prior]:
     """What is known of the spread between runs of each metric; none where the store has no earlier runs.
 
     Earlier runs are those of the same case, stack and configuration (`history_digest`) whose records pass the checks
@@ -38,55 +38,73 @@ def store_priors(store: Store, records: Sequence[Record], known: Sequence[Record
     and not for that between them.
 
     Args:
-        known: the records that are verified or compared with: they are no earlier runs.
+        compared: the records that are verified or compared with: they are no earlier runs.
     """
     if records[0].config_digest is None:
         return {}
-    earlier = islice(earlier_runs(store, records[0], known), MOST_EARLIER_RUNS)
+    earlier = islice(earlier_runs(store, records[0], compared), MOST_EARLIER_RUNS)
     machines: dict[str | None, list[Summary]] = {}
     for entry in with_verdicts(store, earlier):
         if entry.summary is not None and entry.summary.sound:
             machines.setdefault(entry.summary.machine, []).append(entry.summary)
-    of_machine = {machine: _sessions(runs) for machine, runs in machines.items()}
-    here = of_machine.get(machine_digest(records[0]) or "", [])
-    everywhere = [session for found in of_machine.values() for session in found]
-    priors = {
-        metric.name: history_prior(*([_values(runs, metric.name) for runs in side] for side in (everywhere, here)))
-        for metric in records[0].metrics
-    }
-    return {name: prior for name, prior in priors.items() if prior != DEFAULT}
+    sessions_by_machine = {machine: _sessions(runs) for machine, runs in machines.items()}
+    of_this_machine = sessions_by_machine.get(machine_digest(records[0]) or "", [])
+    of_all_machines = [*chain.from_iterable(sessions_by_machine.values())]
+    priors = {}
+    for metric in records[0].metrics:
+        rates = [_values(session, metric.name) for session in of_all_machines]
+        rates_here = [_values(session, metric.name) for session in of_this_machine]
+        prior = history_prior(rates, rates_here)
+        if prior != DEFAULT:
+            priors[metric.name] = prior
+    return priors
 
 
 def _sessions(runs: Sequence[Summary]) -> list[list[Summary]]:
     """The runs of one machine by session."""
     begun = [began(run.created_at, run.duration or 0.0) for run in runs]
-    return [[runs[place] for place in session] for session in sessions(begun)]
+    runs_by_session = []
+    for places in sessions(begun):
+        runs_by_session.append([runs[place] for place in places])
+    return runs_by_session
 
 
 def _values(runs: Sequence[Summary], name: str) -> list[float]:
     """A metric of each run that has it."""
-    return [value for value in (run.metrics.get(name, 0.0) for run in runs) if value > 0]
+    return [run.metrics[name] for run in runs if run.metrics.get(name, 0.0) > 0]
 
 
-def earlier_runs(store: Store, record: Record, known: Sequence[Record]) -> Iterator[StoredRecord]:
+def earlier_runs(store: Store, record: Record, compared: Sequence[Record]) -> Iterator[StoredRecord]:
     """Other runs of the record's configuration (`history_digest`) that ended well, each once, newest first.
 
     Times are measured in microseconds: records with an equal rate are copies of a run, whatever their ids.
     """
-    digest, summaries = history_digest(record), map(summary_of, known)
-    seen: set[object] = {key for summary in summaries for key in _identities(summary)}
-    stacks = load_catalog(claims=False).stacks.values()
-    names = next((stack.names for stack in stacks if record.stack in stack.names), (record.stack,))
-    for entry in store.list(record.case, *names):
+    digest = history_digest(record)
+    listed: set[object] = set()
+    for verified in compared:
+        listed |= _identities(summary_of(verified))
+    for entry in store.list(record.case, *_names_of_stack(record.stack)):
         summary = entry.summary
         if summary is None or summary.state != "ok" or summary.history_digest != digest:
             continue
         identities = _identities(summary)
-        if seen.isdisjoint(identities):
+        if listed.isdisjoint(identities):
             yield entry
-        seen |= identities
+        listed |= identities
+
+
+def _names_of_stack(name: str) -> tuple[str, ...]:
+    """Every name of a stack: records keep the one that it had."""
+    for stack in load_catalog(claims=False).stacks.values():
+        if name in stack.names:
+            return stack.names
+    return (name,)
 
 
 def _identities(summary: Summary) -> set[object]:
     """What a run alone has: its id, and each of the rates of its steps to the last digit."""
-    return {summary.run_id, *(item for item in summary.metrics.items() if item[0].startswith(_OF_STEPS))}
+    identities: set[object] = {summary.run_id}
+    for name, rate in summary.metrics.items():
+        if name.startswith(_OF_STEPS):
+            identities.add((name, rate))
+    return identities

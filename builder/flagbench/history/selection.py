@@ -16,6 +16,8 @@ from flagbench.verdict.early_end import early_end
 from flagbench.verdict.result import four_digits
 
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+"""How a record writes a time."""
 
 
 class State(str, Enum):
@@ -55,17 +57,21 @@ def names(case: str | None, stack: str | None) -> tuple[str | None, tuple[str, .
     if case is None and stack is None:
         return None, ()
     catalog = load_catalog(claims=False)
-    return (
-        None if case is None else catalog_get(catalog.cases, case, kind="case").name,
-        () if stack is None else get_stack(stack, catalog).names,
-    )
+    names_of_stack: tuple[str, ...] = ()
+    if case is not None:
+        case = catalog_get(catalog.cases, case, kind="case").name
+    if stack is not None:
+        names_of_stack = get_stack(stack, catalog).names
+    return case, names_of_stack
 
 
 def state_of(entry: StoredRecord) -> State:
     """How the run of a listed record ended."""
-    if entry.summary is None:
-        return State.UNREAD if entry.unread else State.DAMAGED
-    return State(entry.summary.state)
+    if entry.summary is not None:
+        return State(entry.summary.state)
+    if entry.unread:
+        return State.UNREAD
+    return State.DAMAGED
 
 
 def outcome_of(entry: StoredRecord) -> str | None:
@@ -77,15 +83,17 @@ def outcome_of(entry: StoredRecord) -> str | None:
     if summary is None:
         return state_of(entry).value
     ended = early_end(summary.state, summary.exit_code or 0)
-    return summary.verdict if ended is None else ended.state.value
+    if ended is not None:
+        return ended.state.value
+    return summary.verdict
 
 
 def speed_of(summary: Summary) -> str | None:
     """The metric that decided, with its unit: `1942 samples/s`. None: the run did not measure it."""
-    value = summary.metrics.get(summary.gate or "")
-    if value is None:
+    speed = summary.metrics.get(summary.gate or "")
+    if speed is None:
         return None
-    return f"{four_digits(value)} {summary.gate_unit or ''}".rstrip()
+    return f"{four_digits(speed)} {summary.gate_unit or ''}".rstrip()
 
 
 def _moment(text: str | None, option: str) -> str | None:
@@ -96,13 +104,17 @@ def _moment(text: str | None, option: str) -> str | None:
     if text is None:
         return None
     try:
-        if match := re.fullmatch(r"([0-9]{1,4})([hdw])", text):
-            found = datetime.now(timezone.utc) - timedelta(**{_UNITS[match[2]]: int(match[1])})
+        age = re.fullmatch(r"([0-9]{1,4})([hdw])", text)
+        if age is not None:
+            count, unit = int(age[1]), _UNITS[age[2]]
+            moment = datetime.now(timezone.utc) - timedelta(**{unit: count})
+        elif len(text) <= len("2026-01-31"):
+            moment = datetime.strptime(text, "%Y-%m-%d")
         else:
-            found = datetime.strptime(text, "%Y-%m-%d" if len(text) <= 10 else "%Y-%m-%dT%H:%M:%SZ")
+            moment = datetime.strptime(text, _TIME)
     except (ValueError, OverflowError):
         raise FlagbenchError(
             f"{option}: '{text}' is neither an age nor a date",
             remedy="give an age in hours, days or weeks (12h, 30d, 2w), or a date (2026-01-31)",
         ) from None
-    return found.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.strftime(_TIME)
