@@ -23,11 +23,18 @@ def commit() -> str | None:
     status = _git("status", "--porcelain=v2", "--branch", "--", *DECISIVE)
     if status is None:
         return None
-    lines = status.splitlines()
-    found = next((line.removeprefix(_COMMIT) for line in lines if line.startswith(_COMMIT)), "")
-    if not found or not found.isalnum():  # `(initial)`: there is no commit yet
+    name = ""
+    clean = True
+    for line in status.splitlines():
+        if line.startswith(_COMMIT):
+            name = line.removeprefix(_COMMIT)
+        elif not line.startswith("#"):
+            clean = False
+    if not name or not name.isalnum():  # `(initial)`: there is no commit yet
         return None
-    return f"{found}-dirty" if any(not line.startswith("#") for line in lines) else found
+    if clean:
+        return name
+    return f"{name}-dirty"
 
 
 def _git(*arguments: str) -> str | None:
@@ -36,4 +43,6 @@ def _git(*arguments: str) -> str | None:
         return None
     # Without optional locks `git status` writes nothing: a commit may be in progress.
     answer = ask(["git", "--no-optional-locks", "-C", str(TOP), *arguments])
-    return answer.text.strip() if answer.ending is Ending.ANSWERED else None
+    if answer.ending is not Ending.ANSWERED:
+        return None
+    return answer.text.strip()

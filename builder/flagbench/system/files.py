@@ -35,10 +35,10 @@ def read_file(path: Path, limit: int) -> bytes:
     except ValueError as error:  # a NUL, or a character that no file name can hold
         raise OSError(errno.EINVAL, "no file can have this name") from error
     with open(descriptor, "rb", buffering=0) as file:
-        found = os.fstat(descriptor)
-        _require_regular(found)
-        if found.st_size > limit:
-            raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, more than the {limit:,} allowed")
+        status = os.fstat(descriptor)
+        _require_regular(status)
+        if status.st_size > limit:
+            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than the {limit:,} allowed")
         return read_stream(file, limit)
 
 
@@ -55,7 +55,9 @@ def read_text(path: Path) -> str:
 
     Raises OSError, or ValueError if it is not UTF-8.
     """
-    return (read_stdin(TEXT_BYTES) if str(path) == "-" else read_input(path, TEXT_BYTES)).decode("utf-8")
+    if str(path) == "-":
+        return read_stdin(TEXT_BYTES).decode("utf-8")
+    return read_input(path, TEXT_BYTES).decode("utf-8")
 
 
 def read_stdin(limit: int) -> bytes:
@@ -99,7 +101,10 @@ def expanded(path: Path | str) -> Path:
 def read_stream(stream: BinaryIO, limit: int) -> bytes:
     """The rest of an open file or a pipe, at most `limit` bytes. Raises OSError (EFBIG) if there is more."""
     content = bytearray()
-    while len(content) <= limit and (block := stream.read(min(1 << 20, limit + 1 - len(content)))):
+    while len(content) <= limit:
+        block = stream.read(min(1 << 20, limit + 1 - len(content)))
+        if not block:
+            break
         content += block
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"it has more than the {limit:,} bytes allowed")
@@ -118,7 +123,7 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _require_regular(found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+def _require_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
         raise OSError(errno.EINVAL, f"it is {kind}, not a file")

@@ -51,8 +51,9 @@ def ask(command: Sequence[str], seconds: float | None = None, **variables: str) 
     """
     import subprocess  # most commands ask nothing
 
-    patience = PATIENCE_S if seconds is None else seconds
-    deadline = time.monotonic() + patience
+    if seconds is None:
+        seconds = PATIENCE_S
+    deadline = time.monotonic() + seconds
     try:
         process = subprocess.Popen(
             command,
@@ -67,11 +68,13 @@ def ask(command: Sequence[str], seconds: float | None = None, **variables: str) 
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:
-        output, errors = _read(process.stdout, process.stderr, deadline)
-    too_much = len(output) + len(errors) > _MOST_BYTES
+        printed, errors = _read(process.stdout, process.stderr, deadline)
+    too_much = len(printed) + len(errors) > _MOST_BYTES
+    if too_much:
+        deadline = time.monotonic()
     code: int | None = None
     with contextlib.suppress(subprocess.TimeoutExpired):
-        code = process.wait(0 if too_much else max(0.0, deadline - time.monotonic()))
+        code = process.wait(max(0.0, deadline - time.monotonic()))
     if code is None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -80,8 +83,8 @@ def ask(command: Sequence[str], seconds: float | None = None, **variables: str) 
     if too_much:
         return Answer(Ending.FAILED, problem="printed too much")
     if code is None:
-        return Answer(Ending.NO_ANSWER, problem=f"did not answer within {patience:g} s")
-    text = output.decode("utf-8", "replace")
+        return Answer(Ending.NO_ANSWER, problem=f"did not answer within {seconds:g} s")
+    text = printed.decode("utf-8", "replace")
     if code:
         return Answer(Ending.FAILED, text, _reason(code, text, errors.decode("utf-8", "replace")), code)
     return Answer(Ending.ANSWERED, text, code=code)
@@ -91,14 +94,18 @@ def _read(stdout: IO[bytes], stderr: IO[bytes], deadline: float) -> tuple[bytear
     """What is printed on both until stdout is closed, the deadline, or more than _MOST_BYTES together."""
     import select
 
-    output, errors = bytearray(), bytearray()
-    open_streams = {stdout.fileno(): output, stderr.fileno(): errors}
+    printed, errors = bytearray(), bytearray()
+    open_streams = {stdout.fileno(): printed, stderr.fileno(): errors}
     waiting = select.poll()
     for number in open_streams:
         waiting.register(number, select.POLLIN)
-    while (left := deadline - time.monotonic()) > 0 and len(output) + len(errors) <= _MOST_BYTES:
-        # Something that the program started may keep stderr open: it is read as far as it goes.
-        ready = waiting.poll(left * 1000 if stdout.fileno() in open_streams else 0)
+    while len(printed) + len(errors) <= _MOST_BYTES:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        if stdout.fileno() not in open_streams:
+            left = 0.0  # something that the program started may keep stderr open: it is read as far as it goes
+        ready = waiting.poll(1000 * left)
         if not ready:
             break
         for number, _ in ready:
@@ -108,14 +115,14 @@ def _read(stdout: IO[bytes], stderr: IO[bytes], deadline: float) -> tuple[bytear
             else:
                 waiting.unregister(number)
                 del open_streams[number]
-    return output, errors
+    return printed, errors
 
 
-def _reason(code: int, output: str, errors: str) -> str:
+def _reason(code: int, printed: str, errors: str) -> str:
     """The exit code with the first line on stdout, else the last one on stderr: a traceback ends with its error."""
     reason = f"failed with exit code {code}"
-    if output.strip():
-        return f"{reason}: {first_line(output)}"
+    if printed.strip():
+        return f"{reason}: {first_line(printed)}"
     if errors.strip():
         return f"{reason}: {errors.strip().splitlines()[-1].strip()}"
     return reason

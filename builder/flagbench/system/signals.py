@@ -132,28 +132,22 @@ class Forwarding:
             read: called with what is printed to each pipe of the process.
         """
         self._following = True
-        output = {stream.fileno(): take for stream, take in read.items()}
+        readers = {stream.fileno(): reader for stream, reader in read.items()}
         waiting = select.poll()
-        for descriptor in (self._awake, *output):
+        for descriptor in (self._awake, *readers):
             waiting.register(descriptor, select.POLLIN)
         signalled: int | None = None
         overdue: float | None = None
         began = deadline = 0.0
-        while output or process.poll() is None:
-            left = _TICK_SECONDS if output else _END_SECONDS
+        while readers or process.poll() is None:
+            wait = _TICK_SECONDS
+            if not readers:
+                wait = _END_SECONDS
             if self._signals:
-                left = 0.0
+                wait = 0.0
             elif signalled is not None:
-                left = min(left, max(0.0, deadline - time.monotonic()))
-            for descriptor, _ in waiting.poll(1000 * left):
-                content = os.read(descriptor, 2**16)
-                if descriptor == self._awake:
-                    continue  # the number of a signal, which its handler has noted
-                if content:
-                    output[descriptor](content)
-                else:
-                    waiting.unregister(descriptor)
-                    del output[descriptor]
+                wait = min(wait, max(0.0, deadline - time.monotonic()))
+            self._pass_on_output(waiting, readers, wait)
             while self._signals:
                 number = self._signals.popleft()
                 if signalled is None:
@@ -169,6 +163,20 @@ class Forwarding:
                 deadline = time.monotonic() + GRACE_SECONDS
                 kill()
         return signalled, overdue
+
+    def _pass_on_output(
+        self, waiting: select.poll, readers: dict[int, Callable[[bytes], object]], seconds: float
+    ) -> None:
+        """Wait so long for output or a signal, and give the output to its reader; closed pipes are left out."""
+        for descriptor, _ in waiting.poll(1000 * seconds):
+            content = os.read(descriptor, 2**16)
+            if descriptor == self._awake:
+                continue  # the number of a signal, which its handler has noted
+            if content:
+                readers[descriptor](content)
+            else:
+                waiting.unregister(descriptor)
+                del readers[descriptor]
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         if self.early and not self._following:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from platformdirs import user_cache_path, user_data_path
@@ -27,11 +28,10 @@ def _own(find: Callable[[str], Path], name: str) -> Path:
 
     Raises FlagbenchError (usage) if there is none.
     """
-    try:
-        if (found := find("flagbench")).is_absolute():
-            return found
-    except RuntimeError:  # platformdirs: no home directory
-        pass
+    with suppress(RuntimeError):  # platformdirs: no home directory
+        folder = find("flagbench")
+        if folder.is_absolute():
+            return folder
     try:
         return Path(user_folder()) / name
     except OSError as error:
