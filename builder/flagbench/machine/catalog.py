@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from flagbench.console.output import print_note
 from flagbench.console.terminal import brief
@@ -14,16 +14,20 @@ from flagbench.manifests.model import Case, Catalog
 from flagbench.manifests.rows import Claim
 from flagbench.manifests.stack import Stack
 
-_SHOWN = 4
+_NAMED_ROWS = 4
+"""Published rows that a note names; of more it says how many."""
 
 
 def cards_here(machine: Machine, catalog: Catalog, *, partitions: bool = False) -> tuple[DeviceModel, ...]:
     """The devices of the manifests that this machine has, each once; with `partitions` also as parts of them."""
-    found: dict[str, DeviceModel] = {}
+    models: list[DeviceModel] = []
     for device in machine.devices:
-        if partitions or not device.partition:
-            found.update((id, model) for id, model in catalog.devices.items() if model.has_name(device.name))
-    return tuple(found.values())
+        if device.partition and not partitions:
+            continue
+        for model in catalog.devices.values():
+            if model.has_name(device.name) and model not in models:
+                models.append(model)
+    return tuple(models)
 
 
 def claims_here(machine: Machine, catalog: Catalog) -> tuple[Claim, ...]:
@@ -39,19 +43,34 @@ def stacks_here(machine: Machine, catalog: Catalog, case: Case) -> tuple[Stack, 
     A device that no manifest has is looked up by its architecture. On a machine without an accelerator, those of the
     processor; on one with several models, none.
     """
-    able = [stack for stack in catalog.stacks.values() if case.name in stack.runs]
+    stacks = [stack for stack in catalog.stacks.values() if case.name in stack.runs]
     if not machine.devices:
-        return tuple(stack for stack in able if stack.device_kind == "cpu")
-    if len({device.name for device in machine.devices}) > 1:
+        return tuple(stack for stack in stacks if stack.device_kind == "cpu")
+    names = {device.name for device in machine.devices}
+    if len(names) > 1:
         return ()
-    if known := cards_here(machine, catalog, partitions=True):
-        fitting = [stack for stack in able if any(model in stack.accelerators for model in known)]
-    else:
-        architecture = architecture_here()
-        fitting = [stack for stack in able if is_built_for(stack.device.architectures, architecture)]
+    fitting = _stacks_for_devices(machine, catalog, stacks)
     published = [claim.stack for claim in claims_here(machine, catalog) if claim.case == case.name]
-    order = {name: place for place, name in reversed(list(enumerate(published)))}
-    return tuple(sorted(fitting, key=lambda stack: order.get(stack.name, len(published))))
+
+    def place_among_rows(stack: Stack) -> int:
+        if stack.name in published:
+            return published.index(stack.name)
+        return len(published)
+
+    return tuple(sorted(fitting, key=place_among_rows))
+
+
+def _stacks_for_devices(machine: Machine, catalog: Catalog, stacks: Sequence[Stack]) -> list[Stack]:
+    """Those for this machine's device; for one that no manifest has, those for its architecture."""
+    models = cards_here(machine, catalog, partitions=True)
+    if not models:
+        architecture = architecture_here()
+        return [stack for stack in stacks if is_built_for(stack.device.architectures, architecture)]
+    fitting = []
+    for stack in stacks:
+        if any(model in stack.accelerators for model in models):
+            fitting.append(stack)
+    return fitting
 
 
 def is_built_for(built: Collection[str], architecture: str | None) -> bool:
@@ -67,7 +86,7 @@ def is_built_for(built: Collection[str], architecture: str | None) -> bool:
     major, minor = architecture[:-1], architecture[-1]
     if not architecture.startswith("sm_"):
         return False
-    return any(other[:-1] == major and other[-1] <= minor for other in built)
+    return any(target[:-1] == major and target[-1] <= minor for target in built)
 
 
 def stack_of_vendor(vendor: str, catalog: Catalog, case: Case) -> Stack | None:
@@ -85,13 +104,13 @@ def summary(machine: Machine, catalog: Catalog) -> str:
         return f"this machine: unknown, because {machine.problem}"
     if not machine.devices:
         return "this machine: no accelerator was found, and no published row is for a processor"
-    here = f"this machine: {brief(machine.described)}"
+    description = f"this machine: {brief(machine.described)}"
     if machine.visible != len(machine.devices):
-        here += f", {machine.visible} visible"
+        description += f", {machine.visible} visible"
     rows = claims_here(machine, catalog)
     if rows:
-        return f"{here}; {len(rows)} of {len(catalog.claims)} rows are for this device"
-    return f"{here}; no published row is for this device: `flagbench expect CASE` shows what comes closest"
+        return f"{description}; {len(rows)} of {len(catalog.claims)} rows are for this device"
+    return f"{description}; no published row is for this device: `flagbench expect CASE` shows what comes closest"
 
 
 def with_stack(image_name: str, catalog: Catalog) -> str:
@@ -104,30 +123,48 @@ def with_stack(image_name: str, catalog: Catalog) -> str:
     if stack_name or ":" in image_name:
         return image_name
     case, machine = catalog_get(catalog.cases, case_name, kind="case"), this_machine()
-    able = [f"{case.name}:{stack.name}" for stack in catalog.stacks.values() if case.name in stack.runs]
-    fitting = () if machine.problem else stacks_here(machine, catalog, case)
+    fitting: tuple[Stack, ...] = ()
+    if not machine.problem:
+        fitting = stacks_here(machine, catalog, case)
     if not fitting:
-        why = machine.problem or f"no stack of {case.name} is for {brief(machine.described) or 'a processor'}"
-        remedy = f"write one: {', '.join(able)}"
-        if machine.remedy:
-            remedy = f"{machine.remedy}; or {remedy}"
-        raise UnknownNameError(f"'{image_name}' names no stack, and {why}", remedy=remedy)
+        raise _no_stack(image_name, machine, catalog, case)
     chosen = f"{case.name}:{fitting[0].name}"
-    here = brief(machine.described) or "no accelerator"
-    print_note(f"flagbench: this machine has {here}, so {image_name} is {chosen}")
-    for words in machine.lost:
-        print_note(f"flagbench: {brief(words)}")
+    devices = brief(machine.described) or "no accelerator"
+    print_note(f"flagbench: this machine has {devices}, so {image_name} is {chosen}")
+    for sentence in machine.lost:
+        print_note(f"flagbench: {brief(sentence)}")
     if machine.devices and not cards_here(machine, catalog, partitions=True):
         print_note("flagbench: no manifest has this device: without its peak, the record has no mfu")
+    for sentence in _notes_on_rows(machine, catalog, case):
+        print_note(f"flagbench: {sentence}")
+    return chosen
+
+
+def _no_stack(image_name: str, machine: Machine, catalog: Catalog, case: Case) -> UnknownNameError:
+    """Why no stack could be chosen, with every image that may be named."""
+    reason = machine.problem
+    if reason is None:
+        reason = f"no stack of {case.name} is for {brief(machine.described) or 'a processor'}"
+    images = [f"{case.name}:{stack.name}" for stack in catalog.stacks.values() if case.name in stack.runs]
+    remedy = f"write one: {', '.join(images)}"
+    if machine.remedy:
+        remedy = f"{machine.remedy}; or {remedy}"
+    return UnknownNameError(f"'{image_name}' names no stack, and {reason}", remedy=remedy)
+
+
+def _notes_on_rows(machine: Machine, catalog: Catalog, case: Case) -> list[str]:
+    """Which rows of a case are for this machine's device, and how to compare a run with them, or with a run."""
     rows = [claim for claim in claims_here(machine, catalog) if claim.case == case.name]
     if rows:
-        names = ", ".join(claim.id for claim in rows[:_SHOWN])
-        if len(rows) > _SHOWN:
-            names += f" and {len(rows) - _SHOWN} more"
+        names = ", ".join(claim.id for claim in rows[:_NAMED_ROWS])
+        if len(rows) > _NAMED_ROWS:
+            names += f" and {len(rows) - _NAMED_ROWS} more"
         after = f"after the run: flagbench verify last --claim {rows[0].id}"
-        print_note(f"flagbench: published rows for this device: {names}; {after}")
-    elif machine.devices:
-        print_note(f"flagbench: no published row of {case.name} is for this device")
-        more = f"flagbench expect {case.name}, and after the run flagbench verify last --baseline RECORD"
-        print_note(f"flagbench: what is published for it, and runs of your own to compare with: {more}")
-    return chosen
+        return [f"published rows for this device: {names}; {after}"]
+    if not machine.devices:
+        return []
+    commands = f"flagbench expect {case.name}, and after the run flagbench verify last --baseline RECORD"
+    return [
+        f"no published row of {case.name} is for this device",
+        f"what is published for it, and runs of your own to compare with: {commands}",
+    ]

@@ -44,14 +44,16 @@ class Machine:
         """`8 x NVIDIA A100-SXM4-40GB`; several models are joined by `and`."""
         counts: dict[str, int] = {}
         for device in self.devices:
-            name = f"{device.name}{' (partitioned)' if device.partition else ''}"
+            name = device.name
+            if device.partition:
+                name += " (partitioned)"
             counts[name] = counts.get(name, 0) + 1
         return " and ".join(f"{count} x {name}" for name, count in counts.items())
 
 
 def this_machine() -> Machine:
     """The accelerators here. Asks each vendor's tool once in a process, for TOOL_SECONDS at most; never raises."""
-    listing, vendor = _found(os.environ.get("PATH", os.defpath), PCI_DEVICES)
+    listing, vendor = _listing_and_vendor(os.environ.get("PATH", os.defpath), PCI_DEVICES)
     return Machine(
         devices=listing.devices,
         visible=len(visible_uuids([device.uuid for device in listing.devices])),
@@ -67,10 +69,11 @@ def usage_now() -> Usage:
     """The state of the accelerators that CUDA_VISIBLE_DEVICES leaves; empty where no tool says it. Never raises."""
     for vendor in vendors():
         usage = vendor.usage(os.environ.get("PATH", os.defpath))
-        seen = {state.uuid: state for state in usage.devices}
-        if shown := [uuid for uuid in visible_uuids([*seen]) if uuid in seen]:
-            processes = tuple(entry for entry in usage.processes if entry[0] in shown)
-            return Usage(tuple(seen[uuid] for uuid in shown), processes)
+        states = {state.uuid: state for state in usage.devices}
+        uuids = [uuid for uuid in visible_uuids([*states]) if uuid in states]
+        if uuids:
+            processes = tuple(process for process in usage.processes if process[0] in uuids)
+            return Usage(tuple(states[uuid] for uuid in uuids), processes)
     return Usage()
 
 
@@ -87,28 +90,37 @@ def visible_uuids(uuids: Sequence[str]) -> list[str]:
     """Which devices CUDA_VISIBLE_DEVICES leaves: its entries up to the first invalid one, and none where one of them
     comes twice (CUDA C++ Programming Guide, environment variables), those for parts of a device as they are written.
     """
-    value = os.environ.get(_VISIBLE)
-    if value is None:
+    visible = os.environ.get(_VISIBLE)
+    if visible is None:
         return [*uuids]
-    found: list[str] = []
-    for entry in value.split(",") if value.strip() else ():
-        token = entry.strip()
-        if token.isascii() and token.isdigit():
-            named = [*uuids[int(token) : int(token) + 1]]
-        elif token.startswith("MIG-"):
-            named = [token]
-        else:
-            named = [uuid for uuid in uuids if token and uuid.startswith(token)]
-        if len(named) != 1:
+    left: list[str] = []
+    for text in visible.split(","):
+        uuid = _device_of_entry(text.strip(), uuids)
+        if uuid is None:
             break
-        found += named
-    if len(set(found)) < len(found):
+        left.append(uuid)
+    if len(set(left)) < len(left):
         return []
-    return found
+    return left
+
+
+def _device_of_entry(text: str, uuids: Sequence[str]) -> str | None:
+    """The device that an entry of CUDA_VISIBLE_DEVICES names, by its number or how its UUID starts; None: invalid."""
+    if text.isascii() and text.isdigit():
+        number = int(text)
+        if number < len(uuids):
+            return uuids[number]
+        return None
+    if text.startswith("MIG-"):
+        return text
+    matching = [uuid for uuid in uuids if uuid.startswith(text)]
+    if text and len(matching) == 1:
+        return matching[0]
+    return None
 
 
 @cache
-def _found(path: str, pci: Path) -> tuple[Listing, str | None]:
+def _listing_and_vendor(path: str, pci: Path) -> tuple[Listing, str | None]:
     """What the first tool that knows a device says, else the first that failed, and whose devices are here."""
     failed, whose = Listing(Ending.MISSING), None
     for vendor in vendors():
@@ -135,10 +147,10 @@ def _unlisted(listing: Listing, vendor: Vendor, pci: Path) -> tuple[str, ...]:
     if not sees_whole_machine() or any(device.partition for device in listing.devices):
         return ()
     present = accelerators_in_sysfs(vendor.PCI_VENDOR, vendor.PCI_CLASSES, pci, for_display=False)
-    known = len(listing.devices) + len(listing.lost)
-    if len(present) <= known:
+    listed = len(listing.devices) + len(listing.lost)
+    if len(present) <= listed:
         return ()
     missing = [address for address in present if address not in listing.addresses]
-    if len(missing) > len(present) - known:  # the tool does not name the address of each device
-        return (f"sysfs has {len(present)} accelerators, and {vendor.TOOL} lists {known}",)
+    if len(missing) > len(present) - listed:  # the tool does not name the address of each device
+        return (f"sysfs has {len(present)} accelerators, and {vendor.TOOL} lists {listed}",)
     return tuple(f"{address} is in sysfs, and {vendor.TOOL} does not list it" for address in missing)

@@ -88,14 +88,15 @@ def memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/c
     """Available memory, and the control group's limit (version 2, else 1) if it is lower."""
     try:
         amounts = dict(re.findall(r"^(\w+):\s+(\d+) kB", meminfo.read_text(), re.MULTILINE))
-        total, available = (int(amounts[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
+        total, available = 1024 * int(amounts["MemTotal"]), 1024 * int(amounts["MemAvailable"])
     except (OSError, KeyError) as error:
         return Diagnosis("memory", Level.WARN, f"unknown: {meminfo}: {error}", "mount /proc, which runs read too")
     detail = f"{available / GIB:.1f} of {total / GIB:.1f} GiB available"
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         # Absent in the other version; `max` where there is no limit.
         with contextlib.suppress(OSError, ValueError):
-            if (limit := int((cgroup / name).read_text())) < total:
+            limit = int((cgroup / name).read_text())
+            if limit < total:
                 return Diagnosis("memory", Level.OK, f"{detail}; limited to {limit / GIB:.1f} GiB")
     return Diagnosis("memory", Level.OK, detail)
 
@@ -108,4 +109,6 @@ def disk(name: str, folder: Path | None = None, least: int = FREE_DISK) -> Diagn
     except OSError as error:
         return Diagnosis(name, Level.WARN, f"unknown: {error}", DISK_REMEDY)
     detail = f"{free / GIB:.1f} GiB free at {folder}"
-    return Diagnosis(name, Level.WARN, detail, DISK_REMEDY) if free < least else Diagnosis(name, Level.OK, detail)
+    if free < least:
+        return Diagnosis(name, Level.WARN, detail, DISK_REMEDY)
+    return Diagnosis(name, Level.OK, detail)

@@ -25,18 +25,20 @@ def accelerators_in_sysfs(
         root: the folder /sys/bus/pci/devices.
         for_display: whether a display adapter without a driver counts. It may be too old for the vendor's driver.
     """
-    found = []
+    addresses = []
     for device in sorted(root.glob("*")):
         kind = _read(device / "class")
-        driver = (device / "driver").resolve().name if (device / "driver").exists() else None
+        driver = None
+        if (device / "driver").exists():
+            driver = (device / "driver").resolve().name
         if _read(device / "vendor") != vendor or not kind.startswith(tuple(classes)):
             continue
         if driver in _PASSED_ON or (device / "physfn").exists():  # a virtual function is a part of another device
             continue
         if driver is None and kind.startswith(_DISPLAY) and not for_display:
             continue
-        found.append(device.name)
-    return tuple(found)
+        addresses.append(device.name)
+    return tuple(addresses)
 
 
 def sees_whole_machine() -> bool:

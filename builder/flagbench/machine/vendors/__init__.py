@@ -130,14 +130,16 @@ def listing_of(tool: str, answer: Answer, devices: Sequence[LocalDevice], lost: 
         if re.search(pattern, problem):
             remedy = action
             break
-    ending = Ending.NO_ANSWER if answer.ending is Ending.NO_ANSWER else Ending.FAILED
+    ending = Ending.FAILED
+    if answer.ending is Ending.NO_ANSWER:
+        ending = Ending.NO_ANSWER
     return Listing(ending, problem=f"{tool} {problem}", remedy=remedy)
 
 
 def addresses_in(text: str) -> frozenset[str]:
     """The PCI addresses in a text, as sysfs writes them."""
-    found = re.findall(r"\b(?:[0-9a-f]{4})?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\b", text.lower())
-    return frozenset(found)
+    addresses = re.findall(r"\b(?:[0-9a-f]{4})?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\b", text.lower())
+    return frozenset(addresses)
 
 
 def older_drivers(drivers: Iterable[str], floor: str) -> list[str]:

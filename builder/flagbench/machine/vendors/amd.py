@@ -22,12 +22,13 @@ def find(path: str) -> Listing:
     answer = _static(path)
     if answer.ending is Ending.MISSING:
         return Listing(Ending.MISSING)
-    found = []
-    for entry in amd_smi.parse(answer.text):
-        memory = entry.get("memory_total_bytes")
-        uuid = entry.get("uuid", str(entry["index"]))
-        found.append(LocalDevice(entry.get("name", "AMD"), None if memory is None else memory / 2**30, uuid))
-    return listing_of(TOOL, answer, found)
+    devices = []
+    for fields in amd_smi.parse(answer.text):
+        memory = fields.get("memory_total_bytes")
+        if memory is not None:
+            memory /= 2**30
+        devices.append(LocalDevice(fields.get("name", "AMD"), memory, fields.get("uuid", str(fields["index"]))))
+    return listing_of(TOOL, answer, devices)
 
 
 def usage(path: str) -> Usage:
@@ -37,9 +38,9 @@ def usage(path: str) -> Usage:
 
 def architecture(path: str) -> str | None:
     """As LLVM calls it, such as gfx942."""
-    for entry in amd_smi.parse(_static(path).text):
-        if "architecture" in entry:
-            return str(entry["architecture"])
+    for fields in amd_smi.parse(_static(path).text):
+        if "architecture" in fields:
+            return str(fields["architecture"])
     return None
 
 

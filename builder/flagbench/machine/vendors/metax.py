@@ -28,8 +28,8 @@ def find(path: str) -> Listing:
         return Listing(Ending.MISSING)
     answer = ask_tool(tool, "-L")
     matches = re.finditer(_LISTED, answer.text, re.MULTILINE)
-    found = [LocalDevice(match["name"], None, match["uuid"]) for match in matches]
-    return listing_of(TOOL, answer, found)
+    devices = [LocalDevice(match["name"], None, match["uuid"]) for match in matches]
+    return listing_of(TOOL, answer, devices)
 
 
 def usage(path: str) -> Usage:

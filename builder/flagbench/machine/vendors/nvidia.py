@@ -6,6 +6,7 @@ import csv
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -43,19 +44,25 @@ def find(path: str) -> Listing:
         return Listing(Ending.MISSING)
     # Not with their state: an older driver refuses a query with a field that it does not know.
     answer = ask_tool(tool, "--query-gpu=name,memory.total,uuid,index,pci.bus_id", "--format=csv")
-    found, lost = parse_devices(answer.text), parse_lost(answer.text)
+    devices, lost = parse_devices(answer.text), parse_lost(answer.text)
     if answer.code == _LOST_CODE and not lost:
         lost = (f"{TOOL} ended with exit code {_LOST_CODE}: a device has fallen off the bus or is not accessible",)
-    if _NO_DEVICE in answer.text and not found and not lost:
+    if _NO_DEVICE in answer.text and not devices and not lost:
         return Listing(Ending.ANSWERED, problem=f"{TOOL}: {_NO_DEVICE}")
-    if not found:
-        return listing_of(TOOL, answer, found, lost)
-    parts = any(entry.strip().startswith("MIG-") for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
-    if not parts and any(device.memory_gib is None for device in found):
-        # In a container with a part of a device, its memory is not shown; the list then has its parts.
-        parts = re.search(r"^\s+MIG\s", ask_tool(tool, "-L").text, re.MULTILINE) is not None
-    devices = [replace(device, partition=device.partition or parts) for device in found]
+    if devices and _lists_only_parts(tool, devices):
+        devices = tuple(replace(device, partition=True) for device in devices)
     return listing_of(TOOL, answer, devices, lost)
+
+
+def _lists_only_parts(tool: str, devices: Sequence[LocalDevice]) -> bool:
+    """Whether a run sees parts (MIG) of the devices that are listed, by CUDA_VISIBLE_DEVICES or in a container."""
+    for text in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","):
+        if text.strip().startswith("MIG-"):
+            return True
+    if all(device.memory_gib is not None for device in devices):
+        return False
+    # In a container with a part of a device, its memory is not shown; the list then has its parts.
+    return re.search(r"^\s+MIG\s", ask_tool(tool, "-L").text, re.MULTILINE) is not None
 
 
 def usage(path: str) -> Usage:
@@ -76,58 +83,71 @@ def architecture(path: str) -> str | None:
     if tool is None:
         return None
     answer = ask_tool(tool, "--query-gpu=compute_cap", "--format=csv,noheader")
-    found = re.match(r"\s*(\d{1,2})\.(\d)\s*$", answer.text, re.MULTILINE)
-    return f"sm_{found[1]}{found[2]}" if found else None
+    version = re.match(r"\s*(\d{1,2})\.(\d)\s*$", answer.text, re.MULTILINE)
+    if version is None:
+        return None
+    return f"sm_{version[1]}{version[2]}"
 
 
 def parse_devices(text: str) -> tuple[LocalDevice, ...]:
     """The devices in the CSV of `--query-gpu=name,memory.total,uuid,...`; other lines are skipped."""
-    found = []
+    devices = []
     for line in text.splitlines():
         match = re.fullmatch(_ROW, line)
-        if match and not re.search(_UNREADABLE, line):
-            amount = re.fullmatch(r"(\d{1,9})(?:\s*MiB)?", match[2])
-            memory = int(amount[1]) / 1024 if amount else None
-            whole, part, _ = match[1].partition(" MIG ")
-            found.append(LocalDevice(whole, memory, match[3], bool(part) or match[3].startswith("MIG-")))
-    return tuple(found)
+        if match is None or re.search(_UNREADABLE, line):
+            continue
+        memory = None
+        mebibytes = re.fullmatch(r"(\d{1,9})(?:\s*MiB)?", match[2])
+        if mebibytes is not None:
+            memory = int(mebibytes[1]) / 1024
+        name, part, _ = match[1].partition(" MIG ")
+        is_part = part != "" or match[3].startswith("MIG-")
+        devices.append(LocalDevice(name, memory, match[3], is_part))
+    return tuple(devices)
 
 
 def parse_lost(text: str) -> tuple[str, ...]:
     """The devices that do not answer, by the lines that say so and the rows of `--query-gpu` that cannot be read."""
-    found = []
+    sentences = []
     rows = 0
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         marker = re.search(_UNREADABLE, line)
         if len(cells) >= 3 and marker:
-            index = cells[3] if len(cells) > 3 and cells[3].isdecimal() else str(rows)
+            index = str(rows)
+            if len(cells) > 3 and cells[3].isdecimal():
+                index = cells[3]
             place = "".join(f" at {address}" for address in addresses_in(line))
-            found.append(f"GPU {index}{place} does not answer: {marker[0]}")
+            sentences.append(f"GPU {index}{place} does not answer: {marker[0]}")
         elif re.search(_LOST, line):
-            found.append(f"{TOOL}: {line.strip()}")
+            sentences.append(f"{TOOL}: {line.strip()}")
         if marker or re.fullmatch(_ROW, line):
             rows += 1
-    return tuple(found)
+    return tuple(sentences)
 
 
 def parse_state(text: str) -> tuple[DeviceState, ...]:
     """The state of each device in the CSV of `--query-gpu`; other lines are skipped."""
-    found = []
+    states = []
     for cells in _rows(text):
-        if len(cells) == len(_STATE) and cells[0].startswith("GPU-"):
-            driver = cells[1] if cells[1][:1].isdecimal() else None
-            found.append(DeviceState(cells[0], driver, cells[2] == "Enabled", _number(cells[3]), _number(cells[4])))
-    return tuple(found)
+        if len(cells) != len(_STATE) or not cells[0].startswith("GPU-"):
+            continue
+        uuid, version, mig, limit, default = cells
+        driver = None
+        if version[:1].isdecimal():
+            driver = version
+        states.append(DeviceState(uuid, driver, mig == "Enabled", _number(limit), _number(default)))
+    return tuple(states)
 
 
 def parse_processes(text: str) -> tuple[tuple[str, str], ...]:
     """The UUID of the device and the name of each program in the CSV of `--query-compute-apps`."""
-    found = {}
+    processes = {}
     for cells in _rows(text):
         if len(cells) >= len(_PROCESS) and cells[1].isdecimal():
-            found[cells[1]] = cells[0], f"{cells[2].rpartition('/')[2]} (pid {cells[1]})"
-    return tuple(found.values())
+            uuid, pid, program = cells[:3]
+            processes[pid] = (uuid, f"{program.rpartition('/')[2]} (pid {pid})")
+    return tuple(processes.values())
 
 
 def _rows(text: str) -> list[list[str]]:

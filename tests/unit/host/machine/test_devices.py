@@ -43,9 +43,9 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pci: Pci) -> Iterator[
         (folder / name).write_text(script or f"#!/bin/sh\nexec /bin/cat {folder}/lines\n")
         (folder / name).chmod(0o755)
 
-    devices._found.cache_clear()
+    devices._listing_and_vendor.cache_clear()
     yield install
-    devices._found.cache_clear()
+    devices._listing_and_vendor.cache_clear()
 
 
 def test_a_machine_without_a_tool_has_no_accelerator(tool: Tool) -> None:

@@ -32,9 +32,9 @@ def two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_stub: Call
     (folder / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    devices._found.cache_clear()
+    devices._listing_and_vendor.cache_clear()
     yield
-    devices._found.cache_clear()
+    devices._listing_and_vendor.cache_clear()
 
 
 @pytest.fixture
