@@ -21,7 +21,14 @@ RECENT = 50
 
 def images(incomplete: str) -> list[str]:
     """Every `case:stack` that starts with what was typed."""
-    return _matching(incomplete, lambda: [f"{case}:{stack}" for case in _cases() for stack in _stacks()])
+
+    def names() -> Iterable[str]:
+        stack_names = _stacks()
+        for case in _cases():
+            for stack in stack_names:
+                yield f"{case}:{stack}"
+
+    return _matching(incomplete, names)
 
 
 def cases(incomplete: str) -> list[str]:
@@ -36,32 +43,35 @@ def stacks(incomplete: str) -> list[str]:
 
 def claims(incomplete: str) -> list[str]:
     """Every claim's id that starts with what was typed."""
-    return _matching(incomplete, lambda: _found("claims", r"^  - id: (\S+)"))
+    return _matching(incomplete, lambda: _names_in("claims", r"^  - id: (\S+)"))
 
 
 def _cases() -> list[str]:
-    return _found("cases", r"^name: (\S+)")
+    return _names_in("cases", r"^name: (\S+)")
 
 
 def _stacks() -> list[str]:
-    aliases = ", ".join(_found("stacks", r"^aliases: \[(.+)\]"))
-    names = _found("stacks", r"^name: (\S+)") + _found("devices", r"^id: (\S+)")
+    aliases = ", ".join(_names_in("stacks", r"^aliases: \[(.+)\]"))
+    names = _names_in("stacks", r"^name: (\S+)") + _names_in("devices", r"^id: (\S+)")
     return sorted({*names, *aliases.split(", ")} - {""})
 
 
-def _found(folder: str, pattern: str) -> list[str]:
+def _names_in(folder: str, pattern: str) -> list[str]:
     """What `pattern` finds in the manifests of a folder: to read and check them as YAML, the shell would wait."""
-    files = sorted((manifests_root() / folder).glob("*.yaml"))
-    return [name for file in files for name in re.findall(pattern, file.read_text(encoding="utf-8"), re.MULTILINE)]
+    names = []
+    for file in sorted((manifests_root() / folder).glob("*.yaml")):
+        names += re.findall(pattern, file.read_text(encoding="utf-8"), re.MULTILINE)
+    return names
 
 
 def records(context: typer.Context, incomplete: str) -> list[str]:
     """`last` and the newest records' ids that start with what was typed, of the store that --store names."""
 
     def names() -> Iterable[str]:
-        if (store := _folder(context)) is None:
+        store = _folder(context)
+        if store is None:
             return ()
-        recent = islice((entry.record_id for entry in store.list() if entry.problem is None), RECENT)
+        recent = islice((record.record_id for record in store.list() if record.problem is None), RECENT)
         # A copy in a wrong place has the id of its original.
         return dict.fromkeys(("last", *recent))
 
@@ -75,7 +85,9 @@ def series(context: typer.Context, incomplete: str) -> list[str]:
         from flagbench.records.series import series_ids
 
         store = _folder(context)
-        return () if store is None else series_ids(store)
+        if store is None:
+            return ()
+        return series_ids(store)
 
     return _matching(incomplete, names)
 
@@ -91,7 +103,9 @@ def _folder(context: typer.Context) -> Store | None:
     from flagbench.records.store import open_store
 
     store = open_store(context.params.get("store"))
-    return store if isinstance(store.blobs, FolderBlobs) else None
+    if not isinstance(store.blobs, FolderBlobs):
+        return None
+    return store
 
 
 def _matching(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:

@@ -38,12 +38,16 @@ class ImageReference:
     @property
     def tagged(self) -> str:
         """Host, repository and tag, without digest."""
-        return f"{self.name}:{self.tag}" if self.tag else self.name
+        if not self.tag:
+            return self.name
+        return f"{self.name}:{self.tag}"
 
     @property
     def name(self) -> str:
         """Host and repository, without tag and digest."""
-        return f"{self.host}/{self.path}" if self.host else self.path
+        if not self.host:
+            return self.path
+        return f"{self.host}/{self.path}"
 
 
 def parse_reference(text: str) -> ImageReference:
@@ -62,10 +66,11 @@ def find_reference(text: str) -> ImageReference | None:
     first, slash, rest = match["name"].partition("/")
     # As Docker's splitDockerDomain decides whether the first part is a host or a folder of Docker Hub.
     is_host = bool(slash) and ("." in first or ":" in first or first == "localhost" or first != first.lower())
-    if is_host and re.fullmatch(_HOST, first) is None:
+    if not is_host:
+        return ImageReference("", match["name"], match["tag"], match["digest"])
+    if re.fullmatch(_HOST, first) is None:
         return None  # such as a.b_c
-    host, path = (first, rest) if is_host else ("", match["name"])
-    return ImageReference(host, path, match["tag"], match["digest"])
+    return ImageReference(first, rest, match["tag"], match["digest"])
 
 
 def is_prefix(text: str) -> bool:
@@ -75,14 +80,16 @@ def is_prefix(text: str) -> bool:
 
 def is_on_docker_hub(text: str) -> bool:
     """Whether `text` names a repository of Docker Hub."""
-    found = find_reference(text)
-    return found is not None and found.host in _HUB_HOSTS
+    reference = find_reference(text)
+    return reference is not None and reference.host in _HUB_HOSTS
 
 
 def is_ours(text: str) -> bool:
     """Whether `text` names one of flagbench's own images: only a build or a load brings it, no registry is asked."""
-    found = find_reference(text)
-    return found is not None and found.host in _LOCAL_HOSTS and found.path.startswith(f"{REPOSITORY}/")
+    reference = find_reference(text)
+    if reference is None:
+        return False
+    return reference.host in _LOCAL_HOSTS and reference.path.startswith(f"{REPOSITORY}/")
 
 
 def case_and_stack(text: str) -> tuple[str, str]:
@@ -93,4 +100,6 @@ def case_and_stack(text: str) -> tuple[str, str]:
 
 def image_of(case: str, stack: str, version: str | None = None) -> str:
     """The name of a case's image on a stack: the moving tag, or the one of a version of flagbench."""
-    return f"{REPOSITORY}/{case}:{stack}{f'-{version}' if version else ''}"
+    if not version:
+        return f"{REPOSITORY}/{case}:{stack}"
+    return f"{REPOSITORY}/{case}:{stack}-{version}"

@@ -6,7 +6,6 @@ A field is `name: Annotated[type, typer.Option(...)] = default`; a class variabl
 from __future__ import annotations
 
 import inspect
-import math
 import unicodedata
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -30,40 +29,44 @@ class Declared:
     field: str
     name: str
     """As it is typed: `--max-samples`."""
-    value: Any
-    """Type of the value; `tuple[X, ...]` for an option that may be repeated."""
+    type: Any
+    """Of the value; `tuple[X, ...]` for an option that may be repeated."""
     info: OptionInfo
     default: Any
 
     @property
     def repeated(self) -> bool:
         """Whether the option may be given several times: Typer gives a list where the dataclass holds a tuple."""
-        return get_origin(self.value) is tuple
+        return get_origin(self.type) is tuple
 
     @property
     def parameter(self) -> inspect.Parameter:
         """The parameter that Typer reads."""
-        value = list[get_args(self.value)[0]] | None if self.repeated else self.value  # type: ignore[misc]
-        default = inspect.Parameter.empty if self.default is MISSING else self.default
+        annotation, default = self.type, self.default
+        if self.default is MISSING:
+            default = inspect.Parameter.empty
+        if self.repeated:
+            annotation, default = list[get_args(self.type)[0]] | None, None  # type: ignore[misc]
         return inspect.Parameter(
             self.field,
             inspect.Parameter.KEYWORD_ONLY,
-            default=None if self.repeated else default,
-            annotation=Annotated[value, self.info],
+            default=default,
+            annotation=Annotated[annotation, self.info],
         )
 
 
 def _declared(kind: type) -> tuple[Declared, ...]:
     """The options of a dataclass, in order."""
     hints = get_type_hints(kind, include_extras=True)
-    found = []
+    options = []
     for field in fields(kind):
-        value, info = get_args(hints[field.name])
-        # Typer keeps the first name that `typer.Option` is given in `default`.
-        name = info.default if isinstance(info.default, str) else "--" + field.name.replace("_", "-")
+        annotation, info = get_args(hints[field.name])
+        name = "--" + field.name.replace("_", "-")
+        if isinstance(info.default, str):  # where Typer keeps the first name that `typer.Option` gets
+            name = info.default
         info.rich_help_panel = info.rich_help_panel or getattr(kind, "GROUP", None)
-        found.append(Declared(field.name, name, value, info, field.default))
-    return tuple(found)
+        options.append(Declared(field.name, name, annotation, info, field.default))
+    return tuple(options)
 
 
 declared: Callable[[type], tuple[Declared, ...]] = cache(_declared)
@@ -84,14 +87,16 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @wraps(function)
-    def command(**given: Any) -> None:
+    def command(**arguments: Any) -> None:
         for name, kind in groups.items():
-            values = {}
+            settings = {}
             for option in declared(kind):
-                value = given.pop(option.field)
-                values[option.field] = tuple(value or ()) if option.repeated else value
-            given[name] = kind(**values)
-        function(**given)
+                setting = arguments.pop(option.field)
+                if option.repeated:
+                    setting = tuple(setting or ())
+                settings[option.field] = setting
+            arguments[name] = kind(**settings)
+        function(**arguments)
 
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -104,26 +109,41 @@ def words(options: Any, always: Collection[str] = ()) -> list[str]:
     One word each: a value that begins with a dash stays a value. `always`: options that stand there with their
     default too.
     """
-    found = []
+    command_line: list[str] = []
     for option in declared(type(options)):
-        value = getattr(options, option.field)
-        if value == option.default and option.name not in always:
+        setting = getattr(options, option.field)
+        if setting == option.default and option.name not in always:
             continue
-        values = value if isinstance(value, tuple) else (value,)
-        found += [option.name if item is True else f"{option.name}={item}" for item in values]
-    return found
+        if setting is True:
+            command_line.append(option.name)
+        elif isinstance(setting, tuple):
+            command_line += [f"{option.name}={word}" for word in setting]
+        else:
+            command_line.append(f"{option.name}={setting}")
+    return command_line
 
 
 def check_ranges(options: Any) -> None:
     """Raise FlagbenchError (usage) for a number outside the `min` and `max` of its declaration."""
     for option in declared(type(options)):
-        value, least, most = getattr(options, option.field), option.info.min, option.info.max
-        if value is None or least is None:
+        setting = getattr(options, option.field)
+        if setting is None or option.info.min is None:
             continue
-        for number in value if isinstance(value, tuple) else (value,):
-            if not least <= number <= (math.inf if most is None else most):
-                limit = f"from {least} on" if most is None else f"from {least} to {most}"
-                raise FlagbenchError(f"{option.name} {number} is out of range", remedy=f"give a number {limit}")
+        numbers = setting if isinstance(setting, tuple) else (setting,)
+        for number in numbers:
+            _check_range(option, number)
+
+
+def _check_range(option: Declared, number: float) -> None:
+    least, most = option.info.min, option.info.max
+    assert least is not None
+    limit = f"from {least} on"
+    in_range = number >= least
+    if most is not None:
+        limit = f"from {least} to {most}"
+        in_range = least <= number <= most
+    if not in_range:
+        raise FlagbenchError(f"{option.name} {number} is out of range", remedy=f"give a number {limit}")
 
 
 def text_fault(text: str) -> str | None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,13 @@ def shipped_manifests() -> Path:
 
 def field_name(path: FieldPath) -> str:
     """A path as text, like `claims[0].metrics[2].unit`; empty for the whole document."""
-    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    return "".join(steps).removeprefix(".")
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += f".{step}"
+    return text.removeprefix(".")
 
 
 def json_schema(model: type) -> dict[str, Any]:
@@ -52,9 +58,9 @@ def json_schema(model: type) -> dict[str, Any]:
     A dataclass is a manifest and has no other fields. A Struct may: readers of records ignore unknown ones.
     """
     version = model.VERSION  # type: ignore[attr-defined]
-    _, found = msgspec.json.schema_components([model], ref_template="#/$defs/{name}")
+    _, components = msgspec.json.schema_components([model], ref_template="#/$defs/{name}")
     closed = not issubclass(model, msgspec.Struct)
-    parts = {name: _simplified(part, closed) for name, part in found.items()}
+    parts = {name: _simplified(part, closed) for name, part in components.items()}
     top = parts.pop(model.__name__)
     top["properties"] = {"schema": {"const": version}, **top["properties"]}
     top["properties"].pop("raw", None)  # the whole document, which readers keep
@@ -71,44 +77,66 @@ def json_schema(model: type) -> dict[str, Any]:
 def _simplified(schema: Any, closed: bool) -> Any:
     """A schema that msgspec generated, in fewer words, and with `$` for Python's `\\Z`."""
     if isinstance(schema, list):
-        return [_simplified(item, closed) for item in schema]
+        return [_simplified(part, closed) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {
-        key: _simplified(item, closed)
-        for key, item in schema.items()
-        if not (key == "title" and isinstance(item, str))
-    }
-    if isinstance(found.get("pattern"), str):
-        found["pattern"] = found["pattern"].replace(r"\Z", "$")
-    if closed and "properties" in found:
-        found["additionalProperties"] = False
-    return _one_form(found.pop("anyOf"), found) if "anyOf" in found else found
+    simplified = {}
+    for key, part in schema.items():
+        if key == "title" and isinstance(part, str):
+            continue
+        simplified[key] = _simplified(part, closed)
+    if isinstance(simplified.get("pattern"), str):
+        simplified["pattern"] = simplified["pattern"].replace(r"\Z", "$")
+    if closed and "properties" in simplified:
+        simplified["additionalProperties"] = False
+    if "anyOf" in simplified:
+        return _one_form(simplified.pop("anyOf"), simplified)
+    return simplified
 
 
 def _one_form(forms: list[dict[str, Any]], around: dict[str, Any]) -> dict[str, Any]:
     """Forms that only differ in their types as one, `type: [string, null]`, whose violations say what is wrong."""
-    types = [form.get("type") for form in forms]
-    rules = {key: rule for form in forms for key, rule in form.items() if key != "type"}
-    same = all(rules[key] == rule for form in forms for key, rule in form.items() if key != "type")
+    types = []
+    rules: dict[str, Any] = {}
+    same = True
+    for form in forms:
+        types.append(form.get("type"))
+        for key, rule in form.items():
+            if key != "type" and rules.setdefault(key, rule) != rule:
+                same = False
     if not same or "enum" in rules or not all(isinstance(name, str) for name in types):
         return {"anyOf": forms, **around}
-    names = [name for name in dict.fromkeys(types) if name != "integer" or "number" not in types]
-    return {"type": names[0] if len(names) == 1 else names, **rules, **around}
+    names = list(dict.fromkeys(types))
+    if "number" in names and "integer" in names:
+        names.remove("integer")
+    if len(names) == 1:
+        return {"type": names[0], **rules, **around}
+    return {"type": names, **rules, **around}
 
 
 def violations(model: type, document: Any) -> list[tuple[FieldPath, str]]:
     """Everything in `document`, of JSON's types, that `model` does not allow, without repetition: where, and what."""
-    found = list(dict.fromkeys(_explained(*_compiled(model), document)))
-    if found:
-        return found
+    schema, validator = _compiled(model)
+    explained = list(dict.fromkeys(_explained(schema, validator, document)))
+    if explained:
+        return explained
     try:
         msgspec.convert(document, model)
     except msgspec.ValidationError as error:  # what JSON Schema cannot say, such as that 8.0 is no integer
-        what, _, where = str(error).partition(" - at `$")
-        steps = re.findall(r"\.(\w+)|\[(\d+)\]", where)
-        return [(tuple(name or int(index) for name, index in steps), what[0].lower() + what[1:].replace("`", ""))]
+        return [_violation_of_msgspec(str(error))]
     return []
+
+
+def _violation_of_msgspec(message: str) -> tuple[FieldPath, str]:
+    """Where and what, from msgspec's "Expected `int`, got `float` - at `$.claims[0].value`"."""
+    what, _, where = message.partition(" - at `$")
+    path: list[str | int] = []
+    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", where):
+        if name:
+            path.append(name)
+        else:
+            path.append(int(index))
+    return tuple(path), what[0].lower() + what[1:].replace("`", "")
 
 
 @cache
@@ -118,16 +146,20 @@ def _compiled(model: type) -> tuple[Any, Validator]:
     return schema, Validator(schema)
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` was most likely meant to be, or None."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return close[0] if close else None
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that `name` was most likely meant to be, or None."""
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
+    if not close:
+        return None
+    return close[0]
 
 
-def hint(name: str, known: Iterable[str]) -> str:
+def hint(name: str, names: Iterable[str]) -> str:
     """`did you mean NAME? `, to begin a remedy with; empty without a name near enough."""
-    close = nearest(name, known)
-    return f"did you mean {close}? " if close else ""
+    close = nearest(name, names)
+    if close is None:
+        return ""
+    return f"did you mean {close}? "
 
 
 def _explained(schema: Any, validator: Validator, document: Any) -> Iterator[tuple[FieldPath, str]]:
@@ -156,21 +188,26 @@ def _one_explained(schema: Any, error: ValidationError) -> Iterator[tuple[FieldP
         name = kind.error.instance
         yield (*path, name), _unknown(name, rules[keyword]["enum"])
     elif keyword == "anyOf":
-        # The form that is meant is the one whose type the value has.
-        meant = [form for form in kind.context if not any(_has_other_type(inner, path) for inner in form)]
-        if len(meant) == 1:
-            for inner in meant[0]:
-                yield from _one_explained(schema, inner)
-        elif meant:
-            yield path, "has none of the forms that are allowed"
-        else:
-            types = [_rules(schema, inner)["type"] for form in kind.context for inner in form]
-            yield path, _plain_words("type", error.instance, {"type": types}, error.message)
+        yield from _explained_forms(schema, error, path)
+    elif kind.name == "propertyNames":
+        reason = _plain_words(str(keyword), kind.error.instance, rules, error.message)
+        yield path, f"the field name {reason}"
     else:
-        of_name = kind.name == "propertyNames"
-        value = kind.error.instance if of_name else error.instance
-        role = "the field name " if of_name else ""
-        yield path, role + _plain_words(str(keyword), value, rules, error.message)
+        yield path, _plain_words(str(keyword), error.instance, rules, error.message)
+
+
+def _explained_forms(schema: Any, error: ValidationError, path: FieldPath) -> Iterator[tuple[FieldPath, str]]:
+    """What is wrong with a value of several forms: the form that is meant is the one whose type the value has."""
+    forms: Any = error.kind
+    meant = [errors for errors in forms.context if not any(_has_other_type(inner, path) for inner in errors)]
+    if len(meant) == 1:
+        for inner in meant[0]:
+            yield from _one_explained(schema, inner)
+    elif meant:
+        yield path, "has none of the forms that are allowed"
+    else:
+        types = [_rules(schema, inner)["type"] for inner in chain.from_iterable(forms.context)]
+        yield path, _plain_words("type", error.instance, {"type": types}, error.message)
 
 
 def _rules(schema: Any, error: ValidationError) -> Any:
@@ -180,7 +217,9 @@ def _rules(schema: Any, error: ValidationError) -> Any:
 
 def _unknown(name: str, allowed: Iterable[str]) -> str:
     close = nearest(name, allowed)
-    return "unknown field; " + (f"did you mean '{close}'?" if close else f"allowed: {', '.join(sorted(allowed))}")
+    if close is None:
+        return f"unknown field; allowed: {', '.join(sorted(allowed))}"
+    return f"unknown field; did you mean '{close}'?"
 
 
 def _has_other_type(error: ValidationError, path: FieldPath) -> bool:
@@ -201,28 +240,53 @@ def _plain_words(keyword: str, value: Any, rules: Mapping[str, Any], fallback: s
     if keyword in _BOUNDS:
         return f"{_shown(value)} must be {_BOUNDS[keyword]} {limit}"
     match keyword:
-        case "enum" | "const":
-            allowed = ("null" if one is None else str(one) for one in (limit if keyword == "enum" else [limit]))
-            return f"{_shown(value)} is not allowed; allowed: {', '.join(allowed)}"
+        case "const":
+            return _not_allowed(value, [limit])
+        case "enum":
+            return _not_allowed(value, limit)
         case "type":
-            types = rules["type"]
-            expected = types if isinstance(types, str) else " or ".join(types)
-            got = f"got {_TYPES.get(type(value), 'object')} {_shown(value)}".rstrip()
-            return f"expected {expected}, {got}{type_remedy(types, value)}"
-        case "minItems" | "minLength" | "minProperties":
-            unit = "characters" if keyword == "minLength" else "entries"
-            return f"{f'has {len(value)} {unit}' if value else 'is empty'}; needs at least {limit}"
+            return _unexpected_type(value, limit)
+        case "minItems" | "minProperties":
+            return _too_short(value, limit, "entries")
+        case "minLength":
+            return _too_short(value, limit, "characters")
         case "pattern":
             form = rules.get("description")
-            return f"{_shown(value)} {f'is not {form}' if form else f'does not match the pattern {limit}'}"
+            if form is None:
+                return f"{_shown(value)} does not match the pattern {limit}"
+            return f"{_shown(value)} is not {form}"
     return fallback
+
+
+def _not_allowed(value: Any, choices: Iterable[Any]) -> str:
+    names = []
+    for choice in choices:
+        if choice is None:
+            names.append("null")
+        else:
+            names.append(str(choice))
+    return f"{_shown(value)} is not allowed; allowed: {', '.join(names)}"
+
+
+def _unexpected_type(value: Any, types: str | list[str]) -> str:
+    expected = types if isinstance(types, str) else " or ".join(types)
+    received = f"got {_TYPES.get(type(value), 'object')} {_shown(value)}".rstrip()
+    return f"expected {expected}, {received}{type_remedy(types, value)}"
+
+
+def _too_short(value: Any, least: int, unit: str) -> str:
+    if not value:
+        return f"is empty; needs at least {least}"
+    return f"has {len(value)} {unit}; needs at least {least}"
 
 
 def type_remedy(types: str | list[str], value: Any) -> str:
     """What to do where YAML reads a scalar as another type than it was meant as."""
     if "string" in types and isinstance(value, bool | int | float):
         return "; put it in quotes"
-    if {"number", "integer"}.intersection([types] if isinstance(types, str) else types) and isinstance(value, str):
+    if isinstance(types, str):
+        types = [types]
+    if isinstance(value, str) and not {"number", "integer"}.isdisjoint(types):
         with suppress(ValueError):
             float(value)
             return "; write it without quotes, and with a point before an exponent, as in 5.0e-5"
@@ -233,4 +297,6 @@ def _shown(value: Any) -> str:
     """A scalar as it stands in an error message; nothing for containers and null, which would flood it."""
     if value is None or isinstance(value, list | dict):
         return ""
-    return brief(json.dumps(value) if isinstance(value, bool) else repr(value), 80)
+    if isinstance(value, bool):
+        return json.dumps(value)
+    return brief(repr(value), 80)
