@@ -21,19 +21,22 @@ def lines(record: dict[str, Any], gate: str | None) -> list[str]:
     if not complete or quality is None:
         return []
     metrics = {metric["name"]: metric for metric in record["metrics"]}
-    found = []
+    summary = []
     if gate in metrics:
-        found.append(speed(metrics[gate]))
-    result = next((metrics[name] for name in RESULTS if name in metrics), None)
-    if result is not None:
-        found.append(learned(result))
-    return [*found, checks(quality["checks"]), NEXT]
+        summary.append(speed(metrics[gate]))
+    for name in RESULTS:
+        if name in metrics:
+            summary.append(learned(metrics[name]))
+            break
+    return [*summary, checks(quality["checks"]), NEXT]
 
 
 def learned(metric: dict[str, Any]) -> str:
     """`loss 0.7142, mean training loss of the last 50 steps`."""
     text = f"{metric['name']} {metric['value']:.4g}"
-    return f"{text}, {metric['note']}" if metric.get("note") else text
+    if metric.get("note"):
+        text += f", {metric['note']}"
+    return text
 
 
 def speed(metric: dict[str, Any]) -> str:
@@ -56,16 +59,20 @@ def speed(metric: dict[str, Any]) -> str:
     return text
 
 
-def checks(made: list[dict[str, Any]]) -> str:
+def checks(outcomes: list[dict[str, Any]]) -> str:
     """How many of the run's own checks passed, and the names of the others."""
-    failed = [check["name"] for check in made if not check["ok"]]
+    count = len(outcomes)
+    failed = [check["name"] for check in outcomes if not check["ok"]]
     if failed:
-        return f"{len(made) - len(failed)} of {len(made)} checks passed; failed: {', '.join(failed)}"
-    if len(made) == 1:
+        names = ", ".join(failed)
+        return f"{count - len(failed)} of {count} checks passed; failed: {names}"
+    if count == 1:
         return "1 check passed"
-    return f"all {len(made)} checks passed"
+    return f"all {count} checks passed"
 
 
 def number(value: float) -> str:
     """Four digits, or all of a larger number: 0.9775, 555.5, 12,473."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"

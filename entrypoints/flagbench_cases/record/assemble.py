@@ -31,8 +31,10 @@ def slug(text: str) -> str:
 def new_record_id(request: Request, created: datetime.datetime | None = None) -> str:
     """A unique, readable id; ids sort by time, by default the present one."""
     created = created or datetime.datetime.now(datetime.timezone.utc)
-    parts = (created.strftime("%Y%m%dT%H%M%SZ"), slug(request.case), slug(request.stack["name"]))
-    return "%s-%s-%s-%dx%d-%s" % (parts + (request.nodes, request.gpus, uuid.uuid4().hex[:8]))
+    time = created.strftime("%Y%m%dT%H%M%SZ")
+    stack = slug(request.stack["name"])
+    random = uuid.uuid4().hex[:8]
+    return f"{time}-{slug(request.case)}-{stack}-{request.nodes}x{request.gpus}-{random}"
 
 
 def assemble(
@@ -43,16 +45,6 @@ def assemble(
     world = request.nodes * request.gpus
     count = measured.complete_steps(evidence.steps, world)
     software = _software(request.stack, evidence)
-    machine = dict(system.machine(), driver=evidence.monitor.get("driver_version"))
-    if evidence.monitor.get("versions"):
-        machine["versions"] = evidence.monitor["versions"]
-    chosen = {network for fact in evidence.all("network") for network in fact["chosen"]}
-    if chosen:
-        machine["networks"] = sorted(chosen)
-    moved = time_of_day.set_by(request.begun) if request.begun else None
-    if moved is not None:
-        machine["clock_set_seconds"] = moved
-    devices = [fact["device"] for fact in evidence.all("rank") if fact["node"] == 0]
     record: dict[str, Any] = {
         "schema": "record/v1",
         "record_id": request.record_id or new_record_id(request, created),
@@ -68,7 +60,7 @@ def assemble(
         "config_digest": request.config_digest,
         "layout": dict(request.layout._asdict()),
         "conditions": conditions(request, evidence, software),
-        "system": dict(machine, nodes=request.nodes, devices_per_node=request.gpus, devices=devices),
+        "system": _system(request, evidence),
         "software": software,
         "timing": {},
         "metrics": [],
@@ -87,8 +79,34 @@ def assemble(
         record["laps"] = laps
     if request.config is None or not count:
         return _final(record, world, request.gpus)
+    return _with_sections(record, request, evidence, count)
+
+
+def _system(request: Request, evidence: Evidence) -> dict[str, Any]:
+    """The record's `system`: this node, its devices, and what is common to all nodes."""
+    machine = dict(system.machine(), driver=evidence.monitor.get("driver_version"))
+    if evidence.monitor.get("versions"):
+        machine["versions"] = evidence.monitor["versions"]
+    networks: set[str] = set()
+    for fact in evidence.all("network"):
+        networks.update(fact["chosen"])
+    if networks:
+        machine["networks"] = sorted(networks)
+    if request.begun:
+        moved = time_of_day.set_by(request.begun)
+        if moved is not None:
+            machine["clock_set_seconds"] = moved
+    devices = [fact["device"] for fact in evidence.all("rank") if fact["node"] == 0]
+    return dict(machine, nodes=request.nodes, devices_per_node=request.gpus, devices=devices)
+
+
+def _with_sections(record: dict[str, Any], request: Request, evidence: Evidence, count: int) -> dict[str, Any]:
+    """The record with what `count` steps say, in blocks of as few steps as fit into MAX_LINE_BYTES."""
+    world = request.nodes * request.gpus
+    block = measured.blocks_for(count, world)
     packed = measured.must_be_packed(world)
-    block = count if packed else measured.blocks_for(count, world)
+    if packed:
+        block = count
     while True:
         sections.fill(record, request, evidence, count, block, packed)
         final = _final(record, world, request.gpus)
@@ -96,10 +114,13 @@ def assemble(
         if excess <= 0:
             return final
         if packed:
-            fewer = _without_collectives(final)
-            return fewer if _bytes(fewer) <= MAX_LINE_BYTES else _without_evidence(final)
+            break
         packed = block >= count
         block = _longer(block, _bytes(record["evidence"]), excess, count)
+    final = _without_collectives(final)
+    if _bytes(final) > MAX_LINE_BYTES:
+        return _without_evidence(final)
+    return final
 
 
 def _final(record: dict[str, Any], world: int, per_node: int) -> dict[str, Any]:
@@ -110,7 +131,9 @@ def _final(record: dict[str, Any], world: int, per_node: int) -> dict[str, Any]:
 
 def _without_collectives(record: dict[str, Any]) -> dict[str, Any]:
     """A record without the times of collectives, which no metric follows from."""
-    spans = [{k: v for k, v in span.items() if k != "collectives"} for span in record["evidence"]["spans"]]
+    spans = []
+    for span in record["evidence"]["spans"]:
+        spans.append({name: column for name, column in span.items() if name != "collectives"})
     evidence = dict(record["evidence"], spans=spans)
     return dict(record, evidence=evidence, evidence_digest=digest_of(evidence))
 
@@ -127,30 +150,37 @@ def _bytes(value: dict[str, Any]) -> int:
 
 def _longer(block: int, size: int, excess: int, count: int) -> int:
     """The steps of a block with which evidence of `size` bytes, `excess` of them too many, should fit."""
-    return count if size <= excess else min(count, max(block + 1, -(-block * size // (size - excess))))
+    if size <= excess:
+        return count
+    steps = -(-block * size // (size - excess))
+    return min(count, max(block + 1, steps))
 
 
 def with_final_status(record: dict[str, Any]) -> dict[str, Any]:
     """The record with its final status: a completed run whose checks failed is `failed` (12)."""
     if record["status"]["state"] != "ok":
         return record
-    quality = record["quality"]
-    failed = [check for check in quality["checks"] if not check["ok"]] if quality else []
-    reason: str | None = None
-    if quality is None:
-        reason = "the run ended before every rank had finished a step"
-    elif failed:
-        reason = "; ".join(f"the check {check['name']} failed: {check['detail']}" for check in failed)
+    reason = _failure_reason(record["quality"])
     if reason is None:
         return record
     outcome = Outcome("failed", "report", reason, CHECK_REMEDY, int(ExitCode.INVALID))
     return dict(record, status=outcome.as_dict())
 
 
+def _failure_reason(quality: dict[str, Any] | None) -> str | None:
+    """Why a completed run is not valid; None if it is."""
+    if quality is None:
+        return "the run ended before every rank had finished a step"
+    failed = [check for check in quality["checks"] if not check["ok"]]
+    if not failed:
+        return None
+    return "; ".join(f"the check {check['name']} failed: {check['detail']}" for check in failed)
+
+
 def _software(stack: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
     """Versions reported by the ranks, or only those of the parent process if no rank started."""
-    found = evidence.first("software")
-    if not found:
+    software = evidence.first("software")
+    if not software:
         return {
             "python": system.python_version(),
             "torch": None,
@@ -159,13 +189,16 @@ def _software(stack: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
             "precision": None,
             **system.lock(),
         }
-    return dict(found, precision=evidence.first("precision") or None, stack_expects=stack["expects"])
+    return dict(software, precision=evidence.first("precision") or None, stack_expects=stack["expects"])
 
 
 def accelerator(stack: dict[str, Any], name: str) -> dict[str, Any] | None:
     """The stack's entry for a device name reported by the driver. The whole name must match: a part would also match
     slices of the device (MIG) and other boards of its family."""
-    return next((a for a in stack["accelerators"] if name in a["match"]), None)
+    for device in stack["accelerators"]:
+        if name in device["match"]:
+            return device
+    return None
 
 
 def conditions(
@@ -176,14 +209,8 @@ def conditions(
     """The flat facts to compare with a claim's conditions; null if unknown."""
     if request.config is None:
         return {}
-    facts = evidence.all("rank")
-    names = sorted({fact["device"]["name"] for fact in facts})
-    # As reported by the ranks of every node, or only this node's if no rank started.
-    drivers = sorted({fact["driver"] for fact in facts if fact.get("driver")})
-    drivers = drivers or [d for d in [evidence.monitor.get("driver_version")] if d]
-    known = accelerator(request.stack, names[0]) if len(names) == 1 else None
-    found = {
-        "device_model": known["name"] if known else (" + ".join(names) or None),
+    facts = {
+        "device_model": _device_model(request.stack, evidence),
         "devices": request.nodes * request.gpus,
         "nodes": request.nodes,
         "division": DIVISION,
@@ -192,12 +219,30 @@ def conditions(
         "stop_rule": stop_rule(request.config),
         "torch": software["torch"],
         "cuda": software.get("cuda"),
-        "driver": " + ".join(drivers) or None,
+        "driver": " + ".join(_drivers(evidence)) or None,
     }
     if request.layout.ranks_per_replica > 1:
-        found["layout"] = str(request.layout)
-    found.update(evidence.first("workload").get("conditions", {}))
-    return found
+        facts["layout"] = str(request.layout)
+    facts.update(evidence.first("workload").get("conditions", {}))
+    return facts
+
+
+def _device_model(stack: dict[str, Any], evidence: Evidence) -> str | None:
+    """The model of the run's devices as the stack's manifest names it, or else their names by the driver."""
+    names = sorted({fact["device"]["name"] for fact in evidence.all("rank")})
+    if len(names) == 1:
+        device = accelerator(stack, names[0])
+        if device is not None:
+            return device["name"]
+    return " + ".join(names) or None
+
+
+def _drivers(evidence: Evidence) -> list[str]:
+    """Drivers as reported by the ranks of every node, or only this node's if no rank started."""
+    drivers = {fact["driver"] for fact in evidence.all("rank") if fact.get("driver")}
+    if not drivers and evidence.monitor.get("driver_version"):
+        drivers.add(evidence.monitor["driver_version"])
+    return sorted(drivers)
 
 
 def strict(value: Any) -> Any:
@@ -206,7 +251,9 @@ def strict(value: Any) -> Any:
         return {key: strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [strict(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def to_line(record: dict[str, Any]) -> str:

@@ -64,14 +64,16 @@ def write(folder: str, spool_folder: str, ranks: Sequence[int], origin: Origin) 
 
 def _stage(staged: str, spool_folder: str, ranks: Sequence[int], origin: Origin) -> None:
     """Write every file of the bundle but SHA256SUMS to a folder, without credentials."""
-    known = environment.secrets(os.environ)
-    cleaner = Cleaner(known)
-    of = {"schema": BUNDLE_SCHEMA, "record_id": origin.record_id, "run_id": origin.run_id, "node": origin.node}
-    variables = environment.published(origin.environment, lambda value: redact(value, known))
-    for name, value in ((MANIFEST, of), ("config.json", origin.config), ("environment.json", variables)):
-        _write(staged, name, json.dumps(value, indent=1, sort_keys=True).encode("utf-8") + b"\n")
+    secrets = environment.secrets(os.environ)
+    cleaner = Cleaner(secrets)
+    manifest = {"schema": BUNDLE_SCHEMA, "record_id": origin.record_id, "run_id": origin.run_id, "node": origin.node}
+    variables = environment.published(origin.environment, lambda value: redact(value, secrets))
+    documents = {MANIFEST: manifest, "config.json": origin.config, "environment.json": variables}
+    for name, document in documents.items():
+        _write(staged, name, json.dumps(document, indent=1, sort_keys=True).encode("utf-8") + b"\n")
     paths = [os.path.join(spool_folder, name) for name in (LAUNCHER, PLAN, TELEMETRY)]
-    paths += [spool.path_of(spool_folder, rank, kind) for rank in ranks for kind in PART_KINDS]
+    for rank in ranks:
+        paths += [spool.path_of(spool_folder, rank, kind) for kind in PART_KINDS]
     for path in paths:
         if not os.path.isfile(path):
             continue
@@ -94,9 +96,9 @@ def _write(folder: str, name: str, content: bytes) -> None:
 class Cleaner:
     """Removes credentials from JSON lines. Short texts, which repeat in most lines, are searched once."""
 
-    def __init__(self, known: Sequence[str]) -> None:
-        """`known`: secrets to remove beside everything that looks like a credential."""
-        self._known = known
+    def __init__(self, secrets: Sequence[str]) -> None:
+        """`secrets`: texts to remove beside everything that looks like a credential."""
+        self._secrets = secrets
         self._short = functools.lru_cache(maxsize=4096)(self._text)
         self._is_secret = functools.lru_cache(maxsize=4096)(is_secret)
         self._changed = False
@@ -106,33 +108,52 @@ class Cleaner:
         text = line.decode("utf-8", "replace")
         self._changed = False
         try:
-            value = self._value(json.loads(text))
+            document = self._value(json.loads(text))
         except (ValueError, RecursionError):  # a rank was killed while it wrote it
             clean = self._text(text)
-            return line if clean == text else clean.encode("utf-8")
+            if clean == text:
+                return line
+            return clean.encode("utf-8")
         if not self._changed:
             return line
-        return json.dumps(value).encode("utf-8") + (b"\n" if line.endswith(b"\n") else b"")
+        clean_line = json.dumps(document).encode("utf-8")
+        if line.endswith(b"\n"):
+            clean_line += b"\n"
+        return clean_line
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, str):
-            clean = self._short(value) if len(value) <= _SHORT else self._text(value)
-            self._changed = self._changed or clean != value
-            return clean
+            return self._string(value)
         if isinstance(value, list):
             return [self._value(item) for item in value]
         if isinstance(value, dict):
             return {self._value(key): self._named(key, item) for key, item in value.items()}
         return value
 
+    def _string(self, text: str) -> str:
+        clean = self._clean(text)
+        if clean != text:
+            self._changed = True
+        return clean
+
+    def _clean(self, text: str) -> str:
+        if len(text) <= _SHORT:
+            return self._short(text)
+        return self._text(text)
+
     def _named(self, name: str, value: Any) -> Any:
         if isinstance(value, str):
-            if (self._is_secret if len(value) <= _SHORT else is_secret)(name, value):
+            if self._names_secret(name, value):
                 self._changed = True
                 return REDACTED
         elif not isinstance(value, (list, dict)):
             return value
         return self._value(value)
 
+    def _names_secret(self, name: str, text: str) -> bool:
+        if len(text) <= _SHORT:
+            return self._is_secret(name, text)
+        return is_secret(name, text)
+
     def _text(self, text: str) -> str:
-        return redact(text, self._known)
+        return redact(text, self._secrets)

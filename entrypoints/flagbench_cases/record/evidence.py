@@ -40,8 +40,10 @@ class Evidence(NamedTuple):
 
     def first(self, kind: str) -> dict[str, Any]:
         """The values of the first fact of a kind; empty if no such fact was written."""
-        found = self.all(kind)
-        return {k: v for k, v in found[0].items() if k not in ("kind", "rank", "time")} if found else {}
+        for fact in self.facts:
+            if fact["kind"] == kind:
+                return {name: fact[name] for name in fact if name not in ("kind", "rank", "time")}
+        return {}
 
 
 NOTHING = Evidence({}, [], {}, None, "the run ended before the sampler started")
@@ -53,8 +55,8 @@ def read_spool(folder: str, world: int) -> Evidence:
     facts: list[dict[str, Any]] = []
     for rank in range(world):
         reader = SpoolReader(folder, rank)
-        found = reader.facts()
-        if found:
+        rank_facts = reader.facts()
+        if rank_facts:
             steps[rank] = reader.steps()
-            facts.extend(found)
+            facts.extend(rank_facts)
     return Evidence(steps, facts, {}, None, None)

@@ -75,22 +75,25 @@ class Pass(NamedTuple):
 
 def passes(evidence: Evidence) -> list[Pass]:
     """The passes that every rank has finished, in order."""
-    found: dict[str, Pass] = {}
+    by_name: dict[str, Pass] = {}
     for fact in evidence.all("pass"):
-        one = found.setdefault(
-            fact["name"], Pass(fact["name"], fact["first_step"], fact["steps"], {}, fact.get("measured"))
-        )
-        one.seconds[fact["rank"]] = fact["seconds"]
-    return [one for one in found.values() if len(one.seconds) == len(evidence.steps)]
+        name = fact["name"]
+        if name not in by_name:
+            by_name[name] = Pass(name, fact["first_step"], fact["steps"], {}, fact.get("measured"))
+        by_name[name].seconds[fact["rank"]] = fact["seconds"]
+    return [ended_pass for ended_pass in by_name.values() if len(ended_pass.seconds) == len(evidence.steps)]
 
 
 def ended(evidence: Evidence, count: int) -> Pass | None:
     """The pass during which the run ended, up to the `count` steps that every rank has taken; None if in none."""
-    finished = {one.name for one in passes(evidence)}
-    begun = next((fact for fact in evidence.all("pass_begun") if fact["name"] not in finished), None)
-    if begun is None or count <= begun["first_step"]:
-        return None
-    return Pass(begun["name"], begun["first_step"], count - begun["first_step"], {})
+    finished = {finished_pass.name for finished_pass in passes(evidence)}
+    for fact in evidence.all("pass_begun"):
+        if fact["name"] not in finished:
+            first = fact["first_step"]
+            if count <= first:
+                return None
+            return Pass(fact["name"], first, count - first, {})
+    return None
 
 
 def complete_steps(ranks: dict[int, list[Step]], world: int) -> int:
@@ -102,13 +105,16 @@ def complete_steps(ranks: dict[int, list[Step]], world: int) -> int:
 
 def _timed(steps: list[Step]) -> int:
     """The number of steps before the first one whose device time is not available."""
-    return next((index for index, step in enumerate(steps) if math.isnan(step.device)), len(steps))
+    for index, step in enumerate(steps):
+        if math.isnan(step.device):
+            return index
+    return len(steps)
 
 
 def curve_of(ranks: dict[int, list[Step]], count: int, layout: Layout) -> list[float]:
     """The loss of each step, averaged over replicas; NaN if not computed."""
-    having = [steps[:count] for rank, steps in ranks.items() if layout.has_loss(rank)]
-    return [sum(step.loss for step in row) / len(row) for row in zip(*having)]
+    with_loss = [steps[:count] for rank, steps in ranks.items() if layout.has_loss(rank)]
+    return [sum(step.loss for step in replicas) / len(replicas) for replicas in zip(*with_loss)]
 
 
 def blocks_for(count: int, world: int) -> int:
@@ -129,25 +135,36 @@ def collective_blocks(count: int, world: int, block: int) -> int:
 def section_of(request: Request, evidence: Evidence, count: int, block: int) -> Section:
     """The evidence of the first `count` steps of all ranks, in blocks of steps."""
     world = request.layout.world
-    timing, ceilings = evidence.first("timing"), [fact["flops"] for fact in evidence.all("ceiling")]
+    timing = evidence.first("timing")
     curve = curve_of(evidence.steps, count, request.layout)
     with_losses = ranks_with_losses(request.kind, request.layout)
     coarse = collective_blocks(count, world, block)
-    tail = curve[-LOSS_TAIL:] if request.kind == TRAIN and len(curve) > MAX_LOSSES else []
+    tail: list[Any] = []
+    if request.kind == TRAIN and len(curve) > MAX_LOSSES:
+        tail = tail_of(curve)
+    spans = []
+    for border in borders(request, evidence, count):
+        span = span_of(border, evidence.steps, block, with_losses, coarse)
+        spans.append(with_micro_batches(span, evidence))
     return Section(
         world=world,
         block=block,
-        spans=[
-            with_micro_batches(span_of(border, evidence.steps, block, with_losses, coarse), evidence)
-            for border in borders(request, evidence, count)
-        ],
+        spans=spans,
         timing={name: microseconds(timing[name]) for name in TIMED_PHASES if name in timing},
         durations=durations(request, evidence),
         memory=memory_of(evidence, world),
-        ceilings=ceilings if len(ceilings) == world and all(map(math.isfinite, ceilings)) else [],
-        loss_tail=[nine_digits(loss) for loss in tail],
+        ceilings=ceilings_of(evidence, world),
+        loss_tail=tail,
         roofs=tuple(roofs_of(evidence, world, block)),
     )
+
+
+def ceilings_of(evidence: Evidence, world: int) -> list[float]:
+    """FLOP/s of the matrix product of each rank; empty unless every rank has measured it."""
+    ceilings = [fact["flops"] for fact in evidence.all("ceiling")]
+    if len(ceilings) != world or not all(map(math.isfinite, ceilings)):
+        return []
+    return ceilings
 
 
 def with_micro_batches(span: Span, evidence: Evidence) -> Span:
@@ -155,41 +172,53 @@ def with_micro_batches(span: Span, evidence: Evidence) -> Span:
     if span.part != WINDOW or span.steps >= MIN_STEPS:
         return span
     rank = Stretch([span], 1).slowest(("device",))
-    of_rank = {fact["step"]: fact["seconds"] for fact in evidence.all("micro_batches") if fact["rank"] == rank}
-    found = [of_rank.get(step, []) for step in range(span.first, span.end)]
-    if not found[0] or any(len(each) != len(found[0]) for each in found):
+    by_step = {fact["step"]: fact["seconds"] for fact in evidence.all("micro_batches") if fact["rank"] == rank}
+    rows = [by_step.get(step, []) for step in range(span.first, span.end)]
+    lengths = {len(row) for row in rows}
+    if lengths == {0} or len(lengths) > 1:
         return span
-    return span._replace(micro_batches=[list(map(microseconds, each)) for each in found])
+    return span._replace(micro_batches=[list(map(microseconds, row)) for row in rows])
 
 
 def roofs_of(evidence: Evidence, world: int, block: int) -> list[Span]:
     """What every rank measured before the steps; as spans of their own, which count from 0."""
-    found: list[Span] = []
+    spans: list[Span] = []
+    first = 0
     for name in dict.fromkeys(fact["name"] for fact in evidence.all("roof")):
         facts = {fact["rank"]: fact for fact in evidence.all("roof") if fact["name"] == name}
-        own = {rank: [repeat(fact["operations"], *each) for each in fact["times"]] for rank, fact in facts.items()}
-        if len(own) == world:
-            first = found[-1].end if found else 0
-            # Each rank's steps begin where those of the other measurements end.
-            border = Border(name, WINDOW, 0, len(own[0]), facts[0]["measured"])
-            found.append(span_of(border, own, block)._replace(first=first))
-    return found
+        if len(facts) != world:
+            continue
+        steps = {}
+        for rank, fact in facts.items():
+            steps[rank] = [repeat(fact["operations"], *times) for times in fact["times"]]
+        # Each rank's steps begin where those of the other measurements end.
+        border = Border(name, WINDOW, 0, len(steps[0]), facts[0]["measured"])
+        spans.append(span_of(border, steps, block)._replace(first=first))
+        first = spans[-1].end
+    return spans
 
 
 def borders(request: Request, evidence: Evidence, count: int) -> list[Border]:
     """How the steps divide into phases and parts; parts without a step are left out."""
-    section = (request.config or {})[request.kind]
-    warmup, found = section["warmup_steps"], []
-    if request.kind != TRAIN:
-        last = ended(evidence, count)
-        done = [*passes(evidence), *([last] if last else [])]
-    else:
-        done = [Pass(TRAIN, 0, count, {})]
-    for one in done:
-        end = min(one.end, count)
-        middle = min(one.first + warmup, end)
-        found += [Border(one.name, WARMUP, one.first, middle), Border(one.name, WINDOW, middle, end, one.measured)]
-    return [border for border in found if border.first < border.end]
+    warmup = (request.config or {})[request.kind]["warmup_steps"]
+    parts = []
+    for phase in _phases(request, evidence, count):
+        end = min(phase.end, count)
+        middle = min(phase.first + warmup, end)
+        parts.append(Border(phase.name, WARMUP, phase.first, middle))
+        parts.append(Border(phase.name, WINDOW, middle, end, phase.measured))
+    return [border for border in parts if border.first < border.end]
+
+
+def _phases(request: Request, evidence: Evidence, count: int) -> list[Pass]:
+    """Training as one pass, or the passes that every rank has finished and the one during which the run ended."""
+    if request.kind == TRAIN:
+        return [Pass(TRAIN, 0, count, {})]
+    phases = passes(evidence)
+    last = ended(evidence, count)
+    if last is not None:
+        phases.append(last)
+    return phases
 
 
 def span_of(
@@ -199,11 +228,13 @@ def span_of(
 
     `with_losses`: the ranks whose losses it has. `coarse`: the steps of a block of the times of collectives.
     """
-    own = [ranks[rank][border.first : border.end] for rank in sorted(ranks)]
-    columns = {
-        name: [in_blocks([read(step) for step in steps], block) for steps in own] for name, read in _COLUMNS.items()
-    }
-    flops = {name: [sum(whole(getattr(step, "flops_" + name)) for step in steps) for steps in own] for name in FLOPS}
+    by_rank = [ranks[rank][border.first : border.end] for rank in sorted(ranks)]
+    columns = {}
+    for name, read in _COLUMNS.items():
+        columns[name] = [in_blocks([read(step) for step in steps], block) for steps in by_rank]
+    flops = {}
+    for name in FLOPS:
+        flops[name] = [sum(whole(getattr(step, "flops_" + name)) for step in steps) for steps in by_rank]
     return Span(
         border.phase,
         border.part,
@@ -211,77 +242,94 @@ def span_of(
         border.end - border.first,
         columns,
         flops,
-        _losses(own, block, with_losses),
-        _collectives(own, coarse),
-        _passes(own),
+        _losses(by_rank, block, with_losses),
+        _collectives(by_rank, coarse),
+        _passes(by_rank),
         border.measured,
     )
 
 
-def _collectives(own: list[list[Step]], block: int) -> Collectives | None:
+def _collectives(by_rank: list[list[Step]], block: int) -> Collectives | None:
     """The times of collectives, None unless they were measured in every step of every rank."""
-    both = (
-        [[step.first_collective for step in steps] for steps in own],
-        [[step.collective_wait for step in steps] for steps in own],
-    )
-    if not all(math.isfinite(value) for ranks in both for of in ranks for value in of):
-        return None
-    first, wait = ([in_blocks([microseconds(value) for value in of], block) for of in ranks] for ranks in both)
+    first, wait = [], []
+    for steps in by_rank:
+        until_first = [step.first_collective for step in steps]
+        waits = [step.collective_wait for step in steps]
+        if not all(map(math.isfinite, until_first + waits)):
+            return None
+        first.append(in_blocks(list(map(microseconds, until_first)), block))
+        wait.append(in_blocks(list(map(microseconds, waits)), block))
     return Collectives(block, first, wait)
 
 
-def _passes(own: list[list[Step]]) -> dict[str, list[int]]:
+def _passes(by_rank: list[list[Step]]) -> dict[str, list[int]]:
     """The times of the passes of a pipeline by rank, empty unless they were measured in every step of every rank."""
-    found = {name: [math.fsum(getattr(step, name) for step in steps) for steps in own] for name in PASSES}
-    if not all(math.isfinite(value) for of in found.values() for value in of):
-        return {}
-    return {name: list(map(microseconds, of)) for name, of in found.items()}
+    columns = {}
+    for name in PASSES:
+        seconds = [math.fsum(getattr(step, name) for step in steps) for steps in by_rank]
+        if not all(map(math.isfinite, seconds)):
+            return {}
+        columns[name] = list(map(microseconds, seconds))
+    return columns
 
 
 def ranks_with_losses(kind: str, layout: Layout) -> list[int]:
     """The ranks whose losses are evidence. None where the loss of one rank is the job's: `quality.losses` has it."""
     having = [rank for rank in range(layout.world) if layout.has_loss(rank)]
-    return [] if kind == TRAIN and len(having) == 1 else having
+    if kind == TRAIN and len(having) == 1:
+        return []
+    return having
 
 
-def _losses(own: list[list[Step]], block: int, with_losses: Sequence[int]) -> list[Any]:
+def _losses(by_rank: list[list[Step]], block: int, with_losses: Sequence[int]) -> list[Any]:
     """The losses of those ranks, and None for each of the others; nothing if no loss is finite."""
     having = set(with_losses)
-    found = [
-        losses_in_blocks([step.loss for step in steps], block) if rank in having else None
-        for rank, steps in enumerate(own)
-    ]
-    return found if any(loss is not None for losses in found if losses for loss in losses) else []
+    columns: list[Any] = []
+    has_finite = False
+    for rank, steps in enumerate(by_rank):
+        if rank not in having:
+            columns.append(None)
+            continue
+        losses_of_rank = losses_in_blocks([step.loss for step in steps], block)
+        columns.append(losses_of_rank)
+        if any(loss is not None for loss in losses_of_rank):
+            has_finite = True
+    if not has_finite:
+        return []
+    return columns
 
 
 def durations(request: Request, evidence: Evidence) -> dict[str, list[int]]:
     """The duration of each phase that every rank has finished, by rank; of training without checkpoints."""
-    if request.kind != TRAIN:
-        return {
-            one.name: [microseconds(one.seconds[rank]) for rank in sorted(one.seconds)] for one in passes(evidence)
-        }
-    seconds = {fact["rank"]: fact["train"] for fact in evidence.all("timing")}
-    if len(seconds) < request.layout.world:
-        return {}
-    return {TRAIN: [microseconds(seconds[rank]) for rank in sorted(seconds)]}
+    if request.kind == TRAIN:
+        seconds = {fact["rank"]: fact["train"] for fact in evidence.all("timing")}
+        if len(seconds) < request.layout.world:
+            return {}
+        return {TRAIN: _by_rank(seconds)}
+    return {phase.name: _by_rank(phase.seconds) for phase in passes(evidence)}
+
+
+def _by_rank(seconds: dict[int, float]) -> list[int]:
+    """Microseconds in the order of ranks."""
+    return [microseconds(seconds[rank]) for rank in sorted(seconds)]
 
 
 def memory_of(evidence: Evidence, world: int) -> dict[str, list[Any]]:
     """Peaks of memory by rank, bytes; None for a rank without one. Empty if no rank has one."""
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     for name in ("peak", "allocator_peak"):
         peaks = {fact["rank"]: fact.get(name) or None for fact in evidence.all("memory")}
         by_rank = [peaks.get(rank) for rank in range(world)]
         if any(by_rank):
-            found[name] = by_rank
-    return found
+            columns[name] = by_rank
+    return columns
 
 
 def results(evidence: Evidence) -> list[dict[str, Any]]:
     """The record's `results`: of fixed operations, compared bit by bit within and between devices."""
-    drivers = {fact["rank"]: (fact["device"]["name"], fact["driver"]) for fact in evidence.all("rank")}
-    found = {fact["rank"]: dict(fact, alike=drivers.get(fact["rank"])) for fact in evidence.all("results")}
-    return roofs.compare_results(found)
+    models = {fact["rank"]: (fact["device"]["name"], fact["driver"]) for fact in evidence.all("rank")}
+    facts = {fact["rank"]: dict(fact, alike=models.get(fact["rank"])) for fact in evidence.all("results")}
+    return roofs.compare_results(facts)
 
 
 def laps(evidence: Evidence) -> list[dict[str, Any]]:

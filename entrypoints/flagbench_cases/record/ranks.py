@@ -8,6 +8,7 @@ from typing import Any
 
 from flagbench_cases.record.evidence import Evidence
 from flagbench_cases.shared.processes import describe_exit
+from flagbench_cases.shared.spool import Step
 from flagbench_core.evidence.columns import pack
 from flagbench_core.stats import summary
 
@@ -24,24 +25,29 @@ def entries(evidence: Evidence) -> list[dict[str, Any]]:
 def _entry(fact: dict[str, Any], evidence: Evidence, processor: dict[str, Any]) -> dict[str, Any]:
     rank = fact["rank"]
     steps = evidence.steps.get(rank, [])
-    device = [step.device for step in steps if math.isfinite(step.device)]
-    return {
-        "rank": rank,
-        "node": fact["node"],
-        "local_rank": fact["local_rank"],
-        "pid": fact["pid"],
-        "host": fact["host"],
-        **({"uuid": fact["device"]["uuid"]} if "uuid" in fact["device"] else {}),
-        "steps": len(steps),
-        "step_median": summary.median(device) if device else None,
-        "first_collective_median": None,
-        "collective_wait_median": None,
-        "data_wait_total": sum(step.data_wait for step in steps),
-        "processors": fact.get("processors"),
-        "processor_seconds": processor.get("ran"),
-        "processor_wait_seconds": processor.get("waited"),
-        "exit": describe_exit(evidence.exits.get(rank)),
-    }
+    entry: dict[str, Any] = {name: fact[name] for name in ("rank", "node", "local_rank", "pid", "host")}
+    if "uuid" in fact["device"]:
+        entry["uuid"] = fact["device"]["uuid"]
+    entry.update(
+        steps=len(steps),
+        step_median=_median_step(steps),
+        first_collective_median=None,
+        collective_wait_median=None,
+        data_wait_total=sum(step.data_wait for step in steps),
+        processors=fact.get("processors"),
+        processor_seconds=processor.get("ran"),
+        processor_wait_seconds=processor.get("waited"),
+        exit=describe_exit(evidence.exits.get(rank)),
+    )
+    return entry
+
+
+def _median_step(steps: list[Step]) -> float | None:
+    """The median device time of the steps that have one, seconds."""
+    times = [step.device for step in steps if math.isfinite(step.device)]
+    if not times:
+        return None
+    return summary.median(times)
 
 
 def bounded(ranks: list[dict[str, Any]], world: int, per_node: int) -> dict[str, Any]:
@@ -54,7 +60,7 @@ def bounded(ranks: list[dict[str, Any]], world: int, per_node: int) -> dict[str,
         return {"ranks": ranks}
     usual = Counter(map(_ending, ranks)).most_common(1)[0][0]
     hosts = {entry["node"]: entry["host"] for entry in reversed(ranks)}
-    # A failed run may lack ranks: what most of them have says nothing of these.
+    # A failed run may lack ranks, about which the columns would say something too.
     complete = [entry["rank"] for entry in ranks] == list(range(world)) and len(hosts) * per_node == world
     columns = None
     if complete:
@@ -67,8 +73,8 @@ def bounded(ranks: list[dict[str, Any]], world: int, per_node: int) -> dict[str,
             **_milliseconds(ranks, "processor"),
             **_milliseconds(ranks, "processor_wait"),
         }
-    others = [entry for entry in ranks if _ending(entry) != usual or entry["host"] != hosts[entry["node"]]]
-    return {"ranks": others[:MOST_LISTED], "rank_columns": columns}
+    unusual = [entry for entry in ranks if _ending(entry) != usual or entry["host"] != hosts[entry["node"]]]
+    return {"ranks": unusual[:MOST_LISTED], "rank_columns": columns}
 
 
 def _ending(entry: dict[str, Any]) -> tuple[int, str | None]:
@@ -77,5 +83,7 @@ def _ending(entry: dict[str, Any]) -> tuple[int, str | None]:
 
 def _milliseconds(ranks: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """A column of times; nothing unless every rank has one."""
-    values = [entry[name + "_seconds"] for entry in ranks]
-    return {} if None in values else {name + "_milliseconds": pack([round(1000 * value) for value in values])}
+    seconds = [entry[name + "_seconds"] for entry in ranks]
+    if None in seconds:
+        return {}
+    return {name + "_milliseconds": pack([round(1000 * time) for time in seconds])}

@@ -37,27 +37,38 @@ class Request(NamedTuple):
 
     def resolved(self, case: dict[str, Any], stack: dict[str, Any], resolved: dict[str, Any]) -> Request:
         """The request with its manifests and its resolved configuration."""
-        layers, published = (each.get("model", {}).get("layers") for each in (resolved, case["presets"]["reference"]))
-        counted = {} if case["flops"] == "none" else case["flops"]
+        flops: dict[str, Any] = {}
+        if case["flops"] != "none":
+            flops = case["flops"]
         return self._replace(
             case=case["name"],
             stack=stack,
             config=resolved,
             config_digest=digest(resolved),
-            formula=counted.get("formula"),
+            formula=flops.get("formula"),
             unit=case["unit"],
             gate=case["gate"],
             checks=tuple(case["checks"]),
-            # It is not valid for a slice of the model.
-            published_flops=counted.get("published") if layers == published else None,
+            published_flops=_published_flops(flops, resolved, case["presets"]["reference"]),
         )
 
     @property
     def layout(self) -> Layout:
         """The layout of the ranks; for an unresolved request one replica per rank."""
-        return Layout(self.nodes * self.gpus) if self.config is None else layout_of(self.config)
+        if self.config is None:
+            return Layout(self.nodes * self.gpus)
+        return layout_of(self.config)
 
     @property
     def kind(self) -> str:
         """The kind of case: `train`, `infer` or `measure`."""
         return kind_of(self.config or {})
+
+
+def _published_flops(
+    flops: dict[str, Any], config: dict[str, Any], reference: dict[str, Any]
+) -> dict[str, Any] | None:
+    """The publisher's formula for utilisation; None for a slice of the model, for which it is not valid."""
+    if config.get("model", {}).get("layers") != reference.get("model", {}).get("layers"):
+        return None
+    return flops.get("published")

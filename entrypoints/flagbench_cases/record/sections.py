@@ -26,23 +26,57 @@ def fill(
 
     `packed`: lists by rank are in their shortest form, and there are no losses of single ranks.
     """
-    config = request.config or {}
     section = measured.section_of(request, evidence, count, block)
     curve = measured.curve_of(evidence.steps, count, request.layout)
     finished = record["status"]["state"] == "ok"
-    precision = record["conditions"].get("precision") or config["precision"]
-    evaluations = [e for e in evidence.all("evaluation") if e["rank"] == 0]
-    peak = peak_of(record, request, precision)
-    facts = Facts(
+    evaluations = [fact for fact in evidence.all("evaluation") if fact["rank"] == 0]
+    peak = peak_of(record, request)
+    facts = facts_of(request, evidence, curve, evaluations, peak, finished)
+    derived = derive(section, facts)
+    record["evidence"] = section.to_json(packed=packed)
+    record["evidence_digest"] = digest_of(record["evidence"])
+    record.update(metrics=derived.metrics, window=derived.window, work=derived.work, timing=derived.timing)
+    for entry in record["ranks"]:
+        entry.update(derived.ranks[entry["rank"]])
+    if derived.flops is not None:
+        record["flops"] = flops(record, request, evidence, derived.flops, peak)
+    subject = Subject(request, evidence, curve, section)
+    record["quality"] = quality(subject, evaluations, finished)
+    if request.kind == MEASURE or section.roofs:
+        record.update(measurements=derived.measurements, slow_devices=derived.slow_devices)
+        record["quality"]["absent"] = {fact["name"]: fact["reason"] for fact in evidence.all("absent")}
+    if request.kind == MEASURE:
+        record["results"] = measured.results(evidence)
+    if request.kind == TRAIN:
+        record["quality"].update(training_quality(subject, derived.pipeline))
+
+
+def facts_of(
+    request: Request,
+    evidence: Evidence,
+    curve: list[float],
+    evaluations: list[dict[str, Any]],
+    peak: dict[str, Any] | None,
+    finished: bool,
+) -> Facts:
+    """What the metrics depend on beside the evidence of the steps."""
+    config = request.config or {}
+    published = None
+    # The publisher's formula is only valid for the published model.
+    if request.preset == "reference":
+        published = request.published_flops
+    peak_flops = None
+    if peak is not None:
+        peak_flops = peak["flops"]
+    return Facts(
         kind=request.kind,
         unit=request.unit,
         replicas=request.layout.dp,
         # The times of a resumed run do not include the steps before the checkpoint.
         complete=finished and schedule(config)["window_steps"] is None and not evidence.first("resumed"),
         precision=config["precision"],
-        # The publisher's formula is only valid for the published model.
-        published=request.published_flops if request.preset == "reference" else None,
-        peak=peak["flops"] if peak else None,
+        published=published,
+        peak=peak_flops,
         device_kind=request.stack["device"]["kind"],
         evaluations=evaluations,
         losses=measured.tail_of(curve),
@@ -50,61 +84,64 @@ def fill(
         counted=request.formula is not None,
         nodes=request.nodes,
     )
-    found = derive(section, facts)
-    record["evidence"] = section.to_json(packed=packed)
-    record["evidence_digest"] = digest_of(record["evidence"])
-    record.update(metrics=found.metrics, window=found.window, work=found.work, timing=found.timing)
-    for entry in record["ranks"]:
-        entry.update(found.ranks[entry["rank"]])
-    if found.flops is not None:
-        record["flops"] = flops(record, request, evidence, found.flops, peak, precision)
-    subject = Subject(request, evidence, curve, section)
-    record["quality"] = quality(subject, evaluations, finished)
-    if request.kind == MEASURE or section.roofs:
-        record.update(measurements=found.measurements, slow_devices=found.slow_devices)
-        record["quality"]["absent"] = {fact["name"]: fact["reason"] for fact in evidence.all("absent")}
-    if request.kind == MEASURE:
-        record["results"] = measured.results(evidence)
-    if request.kind == TRAIN:
-        record["quality"].update(training_quality(subject, found.pipeline))
 
 
-def peak_of(record: dict[str, Any], request: Request, precision: str) -> dict[str, Any] | None:
+def precision_of(record: dict[str, Any], request: Request) -> str:
+    """The precision in which the run's matrix products ran, or else the requested one."""
+    return record["conditions"].get("precision") or (request.config or {})["precision"]
+
+
+def peak_of(record: dict[str, Any], request: Request) -> dict[str, Any] | None:
     """The peak of the run's devices in its precision, from the stack's manifest; None if that has none."""
-    name = record["conditions"].get("device_model")
-    known = next((a for a in request.stack["accelerators"] if a["name"] == name), None)
-    return known["peaks"].get(precision) if known else None
+    model = record["conditions"].get("device_model")
+    for device in request.stack["accelerators"]:
+        if device["name"] == model:
+            return device["peaks"].get(precision_of(record, request))
+    return None
 
 
 def flops(
     record: dict[str, Any],
     request: Request,
     evidence: Evidence,
-    found: dict[str, Any],
+    sums: dict[str, Any],
     peak: dict[str, Any] | None,
-    precision: str,
 ) -> dict[str, Any]:
     """The record's `flops`: the sums with their formula, the peak with its source, the ceiling with its method."""
-    ceiling = next((c for c in evidence.all("ceiling") if c["flops"] == found["measured_ceiling"]), None)
-    reason = (
-        f"the stack {request.stack['name']} has no {precision} peak for {record['conditions'].get('device_model')}"
-    )
+    precision = precision_of(record, request)
+    reason = None
+    if peak is None:
+        model = record["conditions"].get("device_model")
+        reason = f"the stack {request.stack['name']} has no {precision} peak for {model}"
+    else:
+        peak = dict(peak, precision=precision)
     return {
-        **found,
+        **sums,
         "formula": request.formula,
-        "peak": dict(peak, precision=precision) if peak else None,
-        "peak_reason": None if peak else reason,
-        "measured_ceiling": {k: ceiling[k] for k in CEILING if k in ceiling} if ceiling else None,
+        "peak": peak,
+        "peak_reason": reason,
+        "measured_ceiling": ceiling_of(evidence, sums["measured_ceiling"]),
     }
+
+
+def ceiling_of(evidence: Evidence, flops_per_second: float | None) -> dict[str, Any] | None:
+    """The matrix product that was measured at this rate, as the record has it."""
+    for fact in evidence.all("ceiling"):
+        if fact["flops"] == flops_per_second:
+            return {name: fact[name] for name in CEILING if name in fact}
+    return None
 
 
 def quality(subject: Subject, evaluations: list[dict[str, Any]], finished: bool) -> dict[str, Any]:
     """The record's `quality`, as far as all cases have it."""
     curve, workload = subject.curve, subject.evidence.first("workload")
-    points = (int(i) for i in summary.thin(range(len(curve)), CURVE_POINTS))
+    points = [int(index) for index in summary.thin(range(len(curve)), CURVE_POINTS)]
+    rows = []
+    for evaluation in evaluations:
+        rows.append({name: evaluation[name] for name in evaluation if name not in ("kind", "rank", "time")})
     return {
-        "loss_curve": [[i, curve[i]] for i in points if math.isfinite(curve[i])],
-        "evaluations": [{k: v for k, v in e.items() if k not in ("kind", "rank", "time")} for e in evaluations],
+        "loss_curve": [[index, curve[index]] for index in points if math.isfinite(curve[index])],
+        "evaluations": rows,
         "data": workload.get("data"),
         "parameters": workload.get("parameters"),
         "checks": checks(subject, finished),

@@ -123,9 +123,10 @@ def open_store(url: str | None) -> Store | None:
 
     Touches no network. Raises UsageError.
     """
-    url = os.environ.get(STORE_VARIABLE) or None if url is None else url
     if url is None:
-        return None
+        url = os.environ.get(STORE_VARIABLE)
+        if not url:
+            return None
     if url.lower().startswith("s3:"):
         return BucketStore(url)
     try:

@@ -18,27 +18,35 @@ TERMINATION_VARIABLE = "FLAGBENCH_TERMINATION_LOG"
 MAX_MESSAGE_BYTES = 4096
 
 
-def of_record(made: dict[str, Any], gate: str | None, code: int, lost: str | None = None) -> dict[str, Any]:
+def of_record(record: dict[str, Any], gate: str | None, code: int, lost: str | None = None) -> dict[str, Any]:
     """Node 0's message: the record's status, its gate metric and its id.
 
     `code` is the exit code of the process; `lost`: why the record could not be written everywhere it was requested.
     """
-    found = next((m for m in made["metrics"] if m["name"] == gate), None)
     return {
-        "state": made["status"]["state"],
+        "state": record["status"]["state"],
         "exit_code": code,
-        "reason": _joined(made["status"]["reason"], lost),
-        "gate": {key: found[key] for key in ("name", "value", "unit")} if found else None,
-        "record_id": made["record_id"],
+        "reason": _joined(record["status"]["reason"], lost),
+        "gate": _gate_metric(record, gate),
+        "record_id": record["record_id"],
     }
+
+
+def _gate_metric(record: dict[str, Any], gate: str | None) -> dict[str, Any] | None:
+    for metric in record["metrics"]:
+        if metric["name"] == gate:
+            return {key: metric[key] for key in ("name", "value", "unit")}
+    return None
 
 
 def of_outcome(outcome: Outcome, code: int | None = None, lost: str | None = None) -> dict[str, Any]:
     """The message of a node other than node 0, which writes no record. `code` and `lost`: as in `of_record`, of the
     node's bundle; without them, the outcome's own code."""
+    if code is None:
+        code = int(outcome.exit_code)
     return {
         "state": outcome.state,
-        "exit_code": int(outcome.exit_code) if code is None else code,
+        "exit_code": code,
         "reason": _joined(outcome.reason, lost),
         "gate": None,
         "record_id": None,

@@ -1,4 +1,4 @@
-"""Whether the time of day was set while a run went on, by a person, a server of time, or a machine that was restored.
+"""Whether the time of day was set during a run: by a person, a time server, or a restored machine.
 
 No duration depends on it, but the dates in a record do: they would contradict each other.
 """
@@ -9,7 +9,7 @@ import time
 from typing import NamedTuple
 
 LEAST_SECONDS = 1.0
-"""What servers of time correct by slowing a clock down counts as not set."""
+"""Smaller corrections, as time servers make by slowing a clock down, do not count."""
 
 
 class ClockReading(NamedTuple):
@@ -18,7 +18,7 @@ class ClockReading(NamedTuple):
     time_of_day: float
     """Seconds since 1970."""
     elapsed: float
-    """Seconds of a clock that is never set, and goes on while the machine sleeps."""
+    """Seconds of a clock that is never set, and continues while the machine sleeps."""
 
 
 def read() -> ClockReading:
@@ -30,4 +30,6 @@ def set_by(begun: ClockReading, now: ClockReading | None = None) -> float | None
     """Seconds by which the time of day was set since `begun`, negative if it was set back; None if it was not."""
     now = now or read()
     moved = (now.time_of_day - begun.time_of_day) - (now.elapsed - begun.elapsed)
-    return round(moved, 1) if abs(moved) >= LEAST_SECONDS else None
+    if abs(moved) < LEAST_SECONDS:
+        return None
+    return round(moved, 1)

@@ -25,8 +25,10 @@ class Unsent:
 
     def __init__(self, record_id: str, meant_for: str, out: str | None) -> None:
         """`out`: the folder of --out; without it, the user's data folder. Raises CaseError (14)."""
-        self.command = "flagbench results push" + (f" {shlex.quote(out)}" if out else "")
-        """Stores what waits, on a machine where the folder of --out has the name that it has here."""
+        self.command = "flagbench results push"
+        """Stores what waits, on a machine where the folder of --out has the same name."""
+        if out:
+            self.command += f" {shlex.quote(out)}"
         self.folder = out or os.path.join(_data_folder(), "unsent")
         self._record_id, self._meant_for, self._out = record_id, meant_for, out
 
@@ -59,9 +61,12 @@ class Unsent:
     def _forget(self, name: str, keep: bool = False) -> None:
         """`flagbench results push` may have stored and removed it meanwhile."""
         path = os.path.join(self.folder, name)
-        for each in [path + ADDRESS_SUFFIX] if keep else [path, path + ADDRESS_SUFFIX]:
+        paths = [path + ADDRESS_SUFFIX]
+        if not keep:
+            paths.insert(0, path)
+        for path in paths:
             with contextlib.suppress(OSError):
-                os.unlink(each)
+                os.unlink(path)
         if self._out is None:
             with contextlib.suppress(OSError):  # something else waits in it
                 os.rmdir(self.folder)
@@ -75,8 +80,10 @@ def _bundle_name(record_id: str, bundle: Bundle) -> str:
 def _data_folder() -> str:
     """The folder of this user's data, as platformdirs has it on the host side. Raises CaseError (14)."""
     base = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
+    if os.path.isabs(base):
+        return os.path.join(base, "flagbench")
     try:
-        return os.path.join(base if os.path.isabs(base) else user_folder(), "flagbench")
+        return os.path.join(user_folder(), "flagbench")
     except OSError as error:
         words = f"cannot use {error.filename} for lack of a home folder: {error.strerror}"
         raise CaseError(words, "set HOME to a folder of your own, or give --out", ExitCode.NOT_STORED) from error
