@@ -4,14 +4,17 @@ Keys as ROCm/amdsmi prints them (amdsmi_cli/amdsmi_commands.py, static_gpu and m
 later releases wrap in `gpu_data`; a number is `{"value": 137, "unit": "W"}`, and what a device does not say is "N/A".
 """
 
+from __future__ import annotations
+
 import json
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 MIB = 2**20
 
-# A value: its path in what is printed, and what it is multiplied by. Memory is printed in units of 2^20 bytes as MB.
-_NUMBERS: Dict[str, Tuple[Tuple[str, ...], float]] = {
+# By the name of a number: its path in the output, and the factor to its unit. Memory is printed in units of 2^20
+# bytes as MB.
+_NUMBERS: dict[str, tuple[tuple[str, ...], float]] = {
     "memory_total_bytes": (("vram", "size"), MIB),
     "power_limit_w": (("limit", "socket_power"), 1),
     "util": (("usage", "gfx_activity"), 0.01),
@@ -22,7 +25,7 @@ _NUMBERS: Dict[str, Tuple[Tuple[str, ...], float]] = {
     "mem_used_bytes": (("mem_usage", "used_vram"), MIB),
     "energy_mj": (("energy", "total_energy_consumption"), 1000),
 }
-_TEXTS = {
+_TEXTS: dict[str, tuple[str, ...]] = {
     "name": ("asic", "market_name"),
     "uuid": ("asic", "asic_serial"),
     "architecture": ("asic", "target_graphics_version"),
@@ -30,26 +33,36 @@ _TEXTS = {
 }
 
 
-def parse(text: str) -> List[Dict[str, Any]]:
-    """Each device as far as it is printed: `index`, the texts and numbers above, the clocks of its processors.
+def parse(text: str) -> list[dict[str, Any]]:
+    """The devices: `index`, and of the texts, the numbers and the clocks of its processors those that are printed.
 
     Units are those of a monitor's sample; `sm_clock_mhz` is that of a device's fastest die. Empty for other text.
     """
     printed = first_document(text)
-    entries = printed.get("gpu_data") if isinstance(printed, dict) else printed
-    found = []
-    for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, dict) and isinstance(entry.get("gpu"), int):
-            values: Dict[str, Any] = {name: _text(_at(entry, path)) for name, path in _TEXTS.items()}
-            for name, (path, factor) in _NUMBERS.items():
-                number = _number(_at(entry, path))
-                values[name] = None if number is None else number * factor
-            if values["power_limit_w"] is None:  # later releases print a limit of each kind of power tracking
-                values["power_limit_w"] = _number(_at(entry, ("limit", "ppt0", "socket_power_limit")))
-            values["sm_clock_mhz"] = _fastest(entry, "clk")
-            values["sm_clock_max_mhz"] = _fastest(entry, "max_clk")
-            found.append({"index": entry["gpu"], **{k: v for k, v in values.items() if v is not None}})
-    return found
+    if isinstance(printed, dict):
+        printed = printed.get("gpu_data")
+    if not isinstance(printed, list):
+        return []
+    devices = []
+    for gpu in printed:
+        if isinstance(gpu, dict) and isinstance(gpu.get("gpu"), int):
+            devices.append(_parse_device(gpu))
+    return devices
+
+
+def _parse_device(gpu: dict[str, Any]) -> dict[str, Any]:
+    """What is printed of one device; without the keys that it does not have."""
+    fields: dict[str, Any] = {"index": gpu["gpu"]}
+    for name, path in _TEXTS.items():
+        fields[name] = _text(_at(gpu, path))
+    for name, (path, factor) in _NUMBERS.items():
+        number = _number(_at(gpu, path))
+        fields[name] = None if number is None else number * factor
+    if fields["power_limit_w"] is None:  # later releases print a limit of each kind of power tracking
+        fields["power_limit_w"] = _number(_at(gpu, ("limit", "ppt0", "socket_power_limit")))
+    fields["sm_clock_mhz"] = _fastest(gpu, "clk")
+    fields["sm_clock_max_mhz"] = _fastest(gpu, "max_clk")
+    return {name: field for name, field in fields.items() if field is not None}
 
 
 def first_document(text: str) -> Any:
@@ -69,23 +82,38 @@ def first_document(text: str) -> Any:
     return None
 
 
-def _at(entry: Any, path: Tuple[str, ...]) -> Any:
+def _at(section: Any, path: tuple[str, ...]) -> Any:
     for key in path:
-        entry = entry.get(key) if isinstance(entry, dict) else None
-    return entry
+        if not isinstance(section, dict):
+            return None
+        section = section.get(key)
+    return section
 
 
-def _text(value: Any) -> Optional[str]:
-    return value if isinstance(value, str) and value not in ("", "N/A") else None
+def _text(printed: Any) -> str | None:
+    if isinstance(printed, str) and printed not in ("", "N/A"):
+        return printed
+    return None
 
 
-def _number(value: Any) -> Optional[float]:
-    value = value.get("value") if isinstance(value, dict) else value
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+def _number(printed: Any) -> float | None:
+    if isinstance(printed, dict):
+        printed = printed.get("value")
+    if isinstance(printed, (int, float)) and not isinstance(printed, bool):
+        return printed
+    return None
 
 
-def _fastest(entry: Dict[str, Any], what: str) -> Optional[float]:
-    clocks = entry.get("clock")
-    dies = [part for name, part in clocks.items() if name.startswith("gfx")] if isinstance(clocks, dict) else []
-    known = [number for number in (_number(_at(die, (what,))) for die in dies) if number is not None]
-    return max(known) if known else None
+def _fastest(gpu: dict[str, Any], what: str) -> float | None:
+    """The highest clock of a device's dies."""
+    clocks = gpu.get("clock")
+    if not isinstance(clocks, dict):
+        return None
+    highest: float | None = None
+    for name, die in clocks.items():
+        if not name.startswith("gfx"):
+            continue
+        clock = _number(_at(die, (what,)))
+        if clock is not None and (highest is None or clock > highest):
+            highest = clock
+    return highest

@@ -1,7 +1,9 @@
 """The checks of a run that both sides make: the image when the run ends, the host from its record."""
 
+from __future__ import annotations
+
 import math
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Sequence, Tuple
 
 from flagbench_core.evidence.section import kind_of
 
@@ -24,8 +26,8 @@ bits (TF32, FP16), 3e-3 at 7 (BF16), 4e-2 at 3 (FP8, E4M3), and about 1e-7 witho
 between.
 """
 
-# Whether a check holds, and what it was decided by, which the record has as its `values`.
 Answer = Tuple[bool, Dict[str, float]]
+"""Whether a check holds, and the numbers that decided it, which the record has as its `values`."""
 
 
 class CheckFacts(NamedTuple):
@@ -43,7 +45,7 @@ class CheckFacts(NamedTuple):
     """Whether an evaluation that followed a step has one."""
 
 
-def facts_of(config: Dict[str, Any], replicas: int, steps: int, resumed: bool, has_accuracy: bool) -> CheckFacts:
+def facts_of(config: dict[str, Any], replicas: int, steps: int, resumed: bool, has_accuracy: bool) -> CheckFacts:
     """The facts of a run by its resolved configuration. Raises LookupError or TypeError where that lacks some."""
     length = config[kind_of(config)]
     return CheckFacts(
@@ -73,8 +75,10 @@ def applies(name: str, facts: CheckFacts) -> bool:
 
 
 def runs_in(precision: str, relative_error: float) -> bool:
-    """Whether a product with that error can have run in a precision; no error, NaN included, is of an unknown one."""
-    low, high = PRECISION_ERRORS.get(precision, (math.inf, math.inf))
+    """Whether a product with that error can have run in a precision; False for a precision without limits."""
+    if precision not in PRECISION_ERRORS:
+        return False
+    low, high = PRECISION_ERRORS[precision]
     return low <= relative_error < high
 
 
@@ -94,13 +98,14 @@ def evaluated(last: int, end: int) -> Answer:
     return last == end, {"last": last, "end": end}
 
 
-def learned(losses: Sequence[float]) -> Optional[Answer]:
+def learned(losses: Sequence[float]) -> Answer | None:
     """The mean loss of the last tenth is below that of the first; None for fewer than ten finite losses."""
     finite = [loss for loss in losses if math.isfinite(loss)]
     tenth = len(finite) // 10
     if not tenth:
         return None
-    first, last = math.fsum(finite[:tenth]) / tenth, math.fsum(finite[-tenth:]) / tenth
+    first = math.fsum(finite[:tenth]) / tenth
+    last = math.fsum(finite[-tenth:]) / tenth
     return last < first, {"first_tenth": first, "last_tenth": last}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, Mapping, NamedTuple
 
 from flagbench_core.evidence.section import MEASURE
 
@@ -16,15 +16,15 @@ INDEX = "prepared.json"
 class DataFolders(NamedTuple):
     """What a run reads."""
 
-    source: Optional[str]
+    source: str | None
     """Where the data are from, `files` or `synthetic`; None: the preset's own."""
-    data: Optional[str] = None
-    weights: Optional[str] = None
+    data: str | None = None
+    weights: str | None = None
     """None: random weights."""
 
 
 def find_folders(
-    case: Mapping[str, Any], preset: str, data: Optional[str], weights: Optional[str], default: Optional[str]
+    case: Mapping[str, Any], preset: str, data: str | None, weights: str | None, default: str | None
 ) -> DataFolders:
     """The folders of a run.
 
@@ -34,8 +34,8 @@ def find_folders(
         default: the folder of data without `--data`, if it is there and not empty: /data. The tiny preset has a data
             set of its own, and a measurement none.
     """
-    source: Optional[str] = None
-    folder: Optional[str] = None
+    source: str | None = None
+    folder: str | None = None
     if data == SYNTHETIC:
         source = SYNTHETIC
     elif data is not None:
@@ -46,29 +46,35 @@ def find_folders(
         weights = locate(os.path.abspath(weights), "weights")
     elif folder is not None:
         weights = _weights_beside(folder)
-    return DataFolders(source, folder and locate(folder, "data"), weights)
+    if folder is not None:
+        folder = locate(folder, "data")
+    return DataFolders(source, folder, weights)
 
 
-def _has_files(folder: Optional[str]) -> bool:
+def _has_files(folder: str | None) -> bool:
     try:
         return folder is not None and bool(os.listdir(folder))
     except OSError:
         return False
 
 
-def _weights_beside(data: str) -> Optional[str]:
+def _weights_beside(data: str) -> str | None:
     """The weights next to the data: written by `prepare`, or the model/ folder of FlagPerf's archive."""
     prepared = os.path.join(data, "weights")
     if is_prepared(prepared):
         return prepared
     model = os.path.join(data, "model")
-    return model if os.path.isfile(os.path.join(model, "config.json")) else None
+    if os.path.isfile(os.path.join(model, "config.json")):
+        return model
+    return None
 
 
 def locate(folder: str, kind: str) -> str:
     """The folder of a kind below the output folder of `prepare`, else the folder itself."""
     inner = os.path.join(folder, kind)
-    return inner if folder and is_prepared(inner) else folder
+    if folder and is_prepared(inner):
+        return inner
+    return folder
 
 
 def is_prepared(folder: str) -> bool:

@@ -19,7 +19,7 @@ _PREFIXES = (
     *("CUBLAS_", "CUDA_", "CUDNN_", "DS_", "FI_", "GLOO_", "GOMP_", "KMP_", "MACA_", "MALLOC_", "MCCL_", "MKL_"),
     *("NCCL_", "NVTE_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "UCX_"),
 )
-"""Of libraries whose speed they change; anything else is nobody's business."""
+"""Of libraries whose speed they change; other variables of the user are not published."""
 _LOGS = {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"}
 """Set by a rank itself on several nodes, with a path of this run."""
 _SHORTEST_SECRET = 6
@@ -34,29 +34,46 @@ LAUNCHER = "FLAGBENCH_LAUNCHER"
 
 def published(environment: Mapping[str, str], hide: Callable[[str], str] = redact) -> dict[str, str]:
     """The variables of a run that may be published. `hide` removes credentials from their values."""
-    return _hidden(environment, {name for name in environment if name in _NAMES} | _measured(environment), hide)
+    names = _measured(environment)
+    names.update(name for name in environment if name in _NAMES)
+    return _hide_secrets(environment, names, hide)
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those that its record has: what changes a measurement, without the machine's paths and names."""
-    known = secrets(environment)
-    named = environment.get(GIVEN, "").split(",")
-    paths = {name for name, value in environment.items() if value.startswith("/") and name not in named}
-    return _hidden(environment, _measured(environment) - _LOGS - paths, lambda value: redact(value, known))
+    """The variables in a record: those that change a measurement, without the machine's paths and names."""
+    hidden = secrets(environment)
+    requested = _requested(environment)
+    paths = {name for name, text in environment.items() if text.startswith("/") and name not in requested}
+    names = _measured(environment) - _LOGS - paths
+    return _hide_secrets(environment, names, lambda text: redact(text, hidden))
 
 
 def _measured(environment: Mapping[str, str]) -> set[str]:
-    given = environment.get(GIVEN, "").split(",")
-    return {name for name in environment if name.startswith(_PREFIXES) or name in given}
+    requested = _requested(environment)
+    return {name for name in environment if name.startswith(_PREFIXES) or name in requested}
 
 
-def _hidden(environment: Mapping[str, str], names: set[str], hide: Callable[[str], str]) -> dict[str, str]:
-    values = ((name, environment[name]) for name in sorted(names))
-    return {name: REDACTED if is_secret(name, value) else hide(value) for name, value in values}
+def _requested(environment: Mapping[str, str]) -> list[str]:
+    """The names of the variables that were set by --env."""
+    return environment.get(GIVEN, "").split(",")
+
+
+def _hide_secrets(environment: Mapping[str, str], names: set[str], hide: Callable[[str], str]) -> dict[str, str]:
+    variables = {}
+    for name in sorted(names):
+        if is_secret(name, environment[name]):
+            variables[name] = REDACTED
+        else:
+            variables[name] = hide(environment[name])
+    return variables
 
 
 def secrets(environment: Mapping[str, str]) -> list[str]:
     """The values of variables that hold a secret, and the users and passwords in others."""
-    found = {value for name, value in environment.items() if is_secret_name(name)}
-    found.update(secret for value in environment.values() if "://" in value for secret in url_secrets(value))
-    return sorted(secret for secret in found if len(secret) >= _SHORTEST_SECRET)
+    hidden: set[str] = set()
+    for name, text in environment.items():
+        if is_secret_name(name):
+            hidden.add(text)
+        if "://" in text:
+            hidden |= url_secrets(text)
+    return sorted(secret for secret in hidden if len(secret) >= _SHORTEST_SECRET)

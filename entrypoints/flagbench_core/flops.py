@@ -7,7 +7,7 @@ the host counts the same from the record's tokens.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple
 
 Sizes = Mapping[str, Any]
 """The `model` section of a configuration."""
@@ -66,7 +66,8 @@ class Flops(NamedTuple):
 def distilbert(model: Sizes, batch: Batch) -> Flops:
     """A classifier on the first position. Backward is twice forward: each factor of a product has a gradient."""
     dim, layers = model["dim"], model["layers"]
-    layer, head = 4 * dim**2 + 2 * dim * model["hidden_dim"], dim**2 + dim * model["labels"]
+    layer = 4 * dim**2 + 2 * dim * model["hidden_dim"]
+    head = dim**2 + dim * model["labels"]
     inner = layers * (2 * layer * batch.tokens + 4 * dim * batch.pairs)
     forward = inner + 2 * head * batch.sequences
     embeddings = (model["vocab_size"] + model["positions"]) * dim
@@ -83,16 +84,19 @@ def glm(model: Sizes, batch: Batch) -> Flops:
 
 def llama(model: Sizes, batch: Batch) -> Flops:
     """A model of the Llama family that is trained; `vocab_size`: the rows of the output layer."""
-    found = llama_forward(model, batch)
-    return found._replace(backward=2 * found.forward)
+    flops = llama_forward(model, batch)
+    return flops._replace(backward=2 * flops.forward)
 
 
 def llama_forward(model: Sizes, batch: Batch) -> Flops:
     """The forward pass alone, of inference."""
-    dim, layers, table = model["dim"], model["layers"], model["dim"] * model["vocab_size"]
+    dim, layers = model["dim"], model["layers"]
+    table = dim * model["vocab_size"]
     layer = 2 * dim * (dim + _kv_dim(model)) + 3 * dim * model["ffn"]
     inner = layers * (2 * layer * batch.tokens + 4 * dim * batch.pairs)
-    looked_up = 0 if model.get("tied") else table
+    looked_up = table
+    if model.get("tied"):  # the output layer is the table of embeddings, too
+        looked_up = 0
     if model.get("position_embedding") == "learned":
         looked_up += model["positions"] * dim
     return Flops(inner + 2 * table * batch.predictions, 0, inner, layers * layer + table, looked_up, causal=True)
@@ -106,11 +110,14 @@ def llama_lora(model: Sizes, batch: Batch) -> Flops:
     none, its adapters' A only that of the weight, and its scores only that of the queries.
     """
     dim, kv, ffn, layers, rank = model["dim"], _kv_dim(model), model["ffn"], model["layers"], model["lora"]["r"]
-    into_attention, after = dim * dim + 2 * dim * kv, dim * dim + 3 * dim * ffn
+    into_attention = dim * dim + 2 * dim * kv
+    after = dim * dim + 3 * dim * ffn
     frozen = 2 * batch.tokens * (into_attention + after)
     scores = 2 * batch.pairs * dim  # q k^T; the context product has as many
-    lora_a, lora_b = 4 * batch.tokens * rank * dim, 2 * batch.tokens * rank * (dim + kv)
-    head, table = 2 * batch.predictions * dim * model["vocab_size"], dim * model["vocab_size"]
+    lora_a = 4 * batch.tokens * rank * dim
+    lora_b = 2 * batch.tokens * rank * (dim + kv)
+    table = dim * model["vocab_size"]
+    head = 2 * batch.predictions * table
     inner = layers * (frozen + 2 * scores + lora_a + lora_b)
     backward = layers * (frozen + 4 * scores + 2 * (lora_a + lora_b))
     unneeded = 2 * batch.tokens * into_attention + scores + lora_a
@@ -125,14 +132,16 @@ def llama_lora_all(model: Sizes, batch: Batch) -> Flops:
     those of q, k and v.
     """
     dim, kv, ffn, layers, rank = model["dim"], _kv_dim(model), model["ffn"], model["layers"], model["lora"]["r"]
-    into_attention, after = dim * dim + 2 * dim * kv, dim * dim + 3 * dim * ffn
+    into_attention = dim * dim + 2 * dim * kv
+    after = dim * dim + 3 * dim * ffn
     frozen = 2 * batch.tokens * (into_attention + after)
     scores = 2 * batch.pairs * dim
     places = model["lora"]["projections"].split("+")
     adapters = 2 * batch.tokens * rank * sum(_widths_of_adapter(model, place) for place in places)
-    head, table = 2 * batch.predictions * dim * model["vocab_size"], dim * model["vocab_size"]
+    table = dim * model["vocab_size"]
+    head = 2 * batch.predictions * table
     inner = layers * (frozen + 2 * scores + adapters)
-    adapters_before_attention = sum(place in ("q", "k", "v", "qkv") for place in places)
+    adapters_before_attention = len([place for place in places if place in ("q", "k", "v", "qkv")])
     unneeded = 2 * batch.tokens * (into_attention + adapters_before_attention * rank * dim)
     backward = layers * (frozen + 4 * scores + 2 * adapters) - unneeded
     weights = layers * (into_attention + after) + table
@@ -162,7 +171,7 @@ def _kv_dim(model: Sizes) -> int:
 
 
 Formula = Callable[[Sizes, Batch], Flops]
-FORMULAS: Dict[str, Formula] = {
+FORMULAS: dict[str, Formula] = {
     "distilbert-matmul/v1": distilbert,
     "glm-matmul/v1": glm,
     "llama-matmul/v1": llama,

@@ -4,14 +4,17 @@
 3.11 has an option against that (-P). For older versions this file is the script to start; it leaves the path again.
 """
 
+from __future__ import annotations
+
 import os
 import sys
-from typing import List
 
 
-def options(module: str) -> List[str]:
+def options(module: str) -> list[str]:
     """The words that have a Python interpreter run a module, to be followed by the module's own arguments."""
-    return ["-P", "-m", module] if sys.version_info >= (3, 11) else [os.path.abspath(__file__), module]
+    if sys.version_info >= (3, 11):
+        return ["-P", "-m", module]
+    return [os.path.abspath(__file__), module]
 
 
 if __name__ == "__main__":

@@ -116,14 +116,14 @@ _NO_VALUE = re.compile(r"(?:" + _SAYS_NO + r"|\*{3})" + _END, re.IGNORECASE)
 _SEVERAL_USERINFO = re.compile(r"://([^/@\s]+(?:@[^/@\s]+)*)@")
 
 
-def redact(text: str, known: Iterable[str] = ()) -> str:
-    """The text with every credential in it, and every `known` secret, replaced by `***`."""
-    for secret in sorted(filter(None, known), key=len, reverse=True):
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """The text with every credential in it, and every one of these secrets, replaced by `***`."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     kept: list[str] = []
     position = 0
     for start, end in sorted(_credentials(text)):
-        if start > position or not kept:  # one that touches the last is part of it
+        if start > position or not kept:  # a credential that touches the one before is part of it
             kept += [text[position:start], REDACTED]
         position = max(position, end)
     return "".join([*kept, text[position:]])
@@ -156,8 +156,11 @@ def url_secrets(url: str) -> set[str]:
     if match is None:
         return set()
     user, _, password = match[1].partition(":")
-    parts = (match[1], password) if password else (user,)
-    return {spelling for part in parts for spelling in (part, unquote(part)) if spelling.strip(":")}
+    parts = [user]
+    if password:
+        parts = [match[1], password]
+    spellings = [*parts, *map(unquote, parts)]
+    return {spelling for spelling in spellings if spelling.strip(":")}
 
 
 def _credentials(text: str) -> Iterator[tuple[int, int]]:
@@ -175,7 +178,8 @@ def _credentials(text: str) -> Iterator[tuple[int, int]]:
             continue
         if between.endswith(("= ", "=\t")) and _CALL.match(text, position):
             continue
-        value = (_PARAMETER_VALUE if before and before in "?&;,#" else _VALUE).match(text, position)
+        pattern = _PARAMETER_VALUE if before and before in "?&;,#" else _VALUE
+        value = pattern.match(text, position)
         if value is None or _NO_VALUE.fullmatch(value[0]):
             continue
         if _PASSWORD_NAME.search(_words(name)) or not _NUMBER.fullmatch(value[0]):
@@ -184,7 +188,7 @@ def _credentials(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _leads_to_value(before: str, name: str, between: str) -> bool:
-    """Whether what stands before and after a name, by which it was found, is that of a name with a value."""
+    """Whether the characters before and after a name, by which it was matched, are those of a name with a value."""
     if between == ">":
         return before == "<"
     if "=" in between:

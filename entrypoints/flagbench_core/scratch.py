@@ -4,6 +4,8 @@ The kernel releases the lock when the process ends, for whatever reason. A proce
 reused, and it is meaningless in another container that shares the folder.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import fcntl
@@ -11,7 +13,7 @@ import os
 import shutil
 import stat
 import tempfile
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator
 
 PREFIX = "flagbench-"
 LOCK = "owner.lock"
@@ -21,7 +23,7 @@ _TRIES = 16
 class Scratch:
     """A new folder owned by this process, by default in TMPDIR. Raises OSError if it cannot be created."""
 
-    def __init__(self, place: Optional[str] = None, prefix: str = PREFIX) -> None:
+    def __init__(self, place: str | None = None, prefix: str = PREFIX) -> None:
         self.folder, self._lock = _create(place, prefix)
 
     def remove(self) -> None:
@@ -33,14 +35,14 @@ class Scratch:
 
 
 @contextlib.contextmanager
-def scratch(place: Optional[str] = None, prefix: str = PREFIX) -> Iterator[str]:
+def scratch(place: str | None = None, prefix: str = PREFIX) -> Iterator[str]:
     """A context manager for a new folder owned by this process; removes leftovers, too. Raises OSError."""
     remove_leftovers(place, prefix)
-    made = Scratch(place, prefix)
+    temporary = Scratch(place, prefix)
     try:
-        yield made.folder
+        yield temporary.folder
     finally:
-        made.remove()
+        temporary.remove()
 
 
 def user_folder() -> str:
@@ -48,7 +50,7 @@ def user_folder() -> str:
 
     Raises OSError if it cannot be made, or if it may be somebody else's, who could have made it first.
     """
-    folder = os.path.join(tempfile.gettempdir(), "flagbench-user-%d" % os.getuid())
+    folder = os.path.join(tempfile.gettempdir(), f"flagbench-user-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     status = os.lstat(folder)
@@ -57,7 +59,7 @@ def user_folder() -> str:
     return folder
 
 
-def remove_leftovers(place: Optional[str] = None, prefix: str = PREFIX) -> List[str]:
+def remove_leftovers(place: str | None = None, prefix: str = PREFIX) -> list[str]:
     """Remove folders left by killed processes of this user, where possible; returns the removed folders."""
     removed = []
     try:
@@ -75,9 +77,9 @@ def remove_leftovers(place: Optional[str] = None, prefix: str = PREFIX) -> List[
     return removed
 
 
-def lock_leftover(folder: str) -> Optional[int]:
+def lock_leftover(folder: str) -> int | None:
     """Lock a folder of this user (not a link) whose owner is gone; returns the lock's descriptor, else None."""
-    lock: Optional[int] = None
+    lock: int | None = None
     try:
         status = os.lstat(folder)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
@@ -93,11 +95,11 @@ def lock_leftover(folder: str) -> Optional[int]:
     return None
 
 
-def _create(place: Optional[str], prefix: str) -> Tuple[str, Optional[int]]:
+def _create(place: str | None, prefix: str) -> tuple[str, int | None]:
     """A new folder and its acquired lock; the lock is unused if the file system does not support locks."""
     for _ in range(_TRIES):
         folder = tempfile.mkdtemp(prefix=prefix, dir=place)
-        lock: Optional[int] = None
+        lock: int | None = None
         try:
             lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

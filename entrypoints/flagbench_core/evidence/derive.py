@@ -1,4 +1,4 @@
-"""What a record says of its steps: metrics, window, work, FLOPs, timing and medians of ranks."""
+"""The parts of a record that describe its steps: metrics, window, work, FLOPs, timing and medians of ranks."""
 
 from __future__ import annotations
 
@@ -42,29 +42,32 @@ def derive(section: Section, facts: Facts) -> Derived:
     bubbles = pipeline.bubbles(section.stretch(TRAIN, WINDOW), section.world, facts.stages)
     for rank, bubble in enumerate(bubbles):
         ranks[rank]["bubble"] = bubble
-    found = roofs.measurements(section)
-    measured = section.stretch(INFER) if facts.kind == INFER else everything
-    flops = None
-    if steady and facts.counted:
-        flops = {**{name: steady.stretch.flops(name) for name in FLOPS}, "measured_ceiling": run.ceiling}
+    measurements = roofs.measurements(section)
+    worked = everything
+    if facts.kind == INFER and section.stretch(INFER).steps:  # without the validation before it
+        worked = section.stretch(INFER)
+    flops: dict[str, Any] | None = None
+    if steady is not None and facts.counted:
+        flops = {name: steady.stretch.flops(name) for name in FLOPS}
+        flops["measured_ceiling"] = run.ceiling
     return Derived(
         metrics=metrics(run),
-        window=window(steady) if steady else None,
-        work=work(measured if measured.steps else everything, facts.unit),
+        window=None if steady is None else window(steady),
+        work=work(worked, facts.unit),
         timing=timing(section),
         flops=flops,
         ranks=ranks,
         pipeline=pipeline.facts(bubbles, facts.stages),
-        measurements=[roofs.listed(each) for each in found],
-        slow_devices=slow_overall(found),
+        measurements=[roofs.listed(measurement) for measurement in measurements],
+        slow_devices=slow_overall(measurements),
     )
 
 
 def window(steady: Window) -> dict[str, Any]:
     """The record's `window`: the steps that p_core is computed from. Of blocks, the mean of each block's steps."""
     stretch = steady.stretch
-    each = per_step(steady.micro, stretch.sizes)
-    change = summary.drift(each)
+    step_seconds = per_step(steady.micro, stretch.sizes)
+    change = summary.drift(step_seconds)
     return {
         "first_step": stretch.first,
         "rank": steady.rank,
@@ -72,9 +75,9 @@ def window(steady: Window) -> dict[str, Any]:
         "samples": stretch.total("samples"),
         "seconds": steady.seconds,
         "host_seconds": stretch.rank_time(OWN, stretch.slowest(OWN)) / MICRO,
-        "step_seconds": summary.thin(each, STEP_POINTS),
-        "step_median": summary.median(each),
-        "step_p5_p95": [summary.quantile(each, share) for share in (0.05, 0.95)],
+        "step_seconds": summary.thin(step_seconds, STEP_POINTS),
+        "step_median": summary.median(step_seconds),
+        "step_p5_p95": [summary.quantile(step_seconds, 0.05), summary.quantile(step_seconds, 0.95)],
         "drift": change,
         "steady": None if change is None else abs(change) <= STEADY,
     }
@@ -82,7 +85,7 @@ def window(steady: Window) -> dict[str, Any]:
 
 def per_step(micro: Sequence[int], sizes: Sequence[int]) -> list[float]:
     """The seconds of a step in each block, to the nanosecond."""
-    return [round(value / size / MICRO, 9) for value, size in zip(micro, sizes)]
+    return [round(time / size / MICRO, 9) for time, size in zip(micro, sizes)]
 
 
 def work(stretch: Stretch, unit: str) -> dict[str, Any]:
@@ -99,27 +102,30 @@ def work(stretch: Stretch, unit: str) -> dict[str, Any]:
 
 def timing(section: Section) -> dict[str, float]:
     """Rank 0's seconds by phase."""
-    found = {name: micro / MICRO for name, micro in section.timing.items()}
-    everything, warmup = section.stretch(), section.stretch(TRAIN, WARMUP)
+    seconds = {name: micro / MICRO for name, micro in section.timing.items()}
+    everything = section.stretch()
     if any(span.phase == TRAIN for span in section.spans):
-        found["warmup"] = warmup.rank_time(OWN, 0) / MICRO
-    found["data_wait"] = everything.rank_time(("data_wait",), 0) / MICRO
-    found["step"] = everything.rank_time(DEVICE, 0) / MICRO
-    return found
+        seconds["warmup"] = section.stretch(TRAIN, WARMUP).rank_time(OWN, 0) / MICRO
+    seconds["data_wait"] = everything.rank_time(("data_wait",), 0) / MICRO
+    seconds["step"] = everything.rank_time(DEVICE, 0) / MICRO
+    return seconds
 
 
 def of_rank(stretch: Stretch, rank: int) -> dict[str, float]:
-    """What the record's entry of a rank says of its steps, seconds."""
-    found = {
+    """The record's medians and sums of a rank's steps, seconds."""
+    seconds = {
         "step_median": summary.median(per_step(stretch.time(DEVICE, rank), stretch.sizes)),
         "data_wait_total": stretch.rank_time(("data_wait",), rank) / MICRO,
     }
-    measured = [(span.steps, span.collectives) for span in stretch.spans if span.collectives is not None]
-    if len(measured) == len(stretch.spans):
-        sizes = [size for steps, one in measured for size in block_sizes(steps, one.block)]
-        for name, columns in (
-            ("first_collective_median", [one.first[rank] for _, one in measured]),
-            ("collective_wait_median", [one.wait[rank] for _, one in measured]),
-        ):
-            found[name] = summary.median(per_step([value for column in columns for value in column], sizes))
-    return found
+    sizes: list[int] = []
+    first: list[int] = []
+    wait: list[int] = []
+    for span in stretch.spans:
+        if span.collectives is None:  # measured in every step, or not at all
+            return seconds
+        sizes += block_sizes(span.steps, span.collectives.block)
+        first += span.collectives.first[rank]
+        wait += span.collectives.wait[rank]
+    seconds["first_collective_median"] = summary.median(per_step(first, sizes))
+    seconds["collective_wait_median"] = summary.median(per_step(wait, sizes))
+    return seconds

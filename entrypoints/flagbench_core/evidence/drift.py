@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from flagbench_core.stats import summary
 
 LEAST_LAPS = 3
-"""Of fewer there is no drift: the first begins on a cool device, and two others are compared."""
+"""Fewer have no drift: the first lap begins on a cool device, and two others are compared."""
 IN_FIFTHS = 10
 """From so many laps on, fifths of them are compared; of fewer, single laps."""
 

@@ -12,10 +12,10 @@ from typing import Any, Dict, NamedTuple, Optional
 
 from flagbench_core.evidence import roofs
 from flagbench_core.evidence.columns import MICRO, add
-from flagbench_core.evidence.section import INFER, MEASURE, TRAIN, WINDOW, Section, Stretch
+from flagbench_core.evidence.section import INFER, MEASURE, TRAIN, WINDOW, Section, Span, Stretch
 from flagbench_core.evidence.slow_devices import slowest_device
 from flagbench_core.stats import summary
-from flagbench_core.stats.within import METHOD, MIN_STEPS, within_run
+from flagbench_core.stats.within import METHOD, MIN_STEPS, WithinRun, within_run
 
 GIB = 1024.0**3
 LOSS_TAIL = 50
@@ -80,8 +80,8 @@ class Run(NamedTuple):
     facts: Facts
     window: Window | None
     """None for a run that ended in its warm-up."""
-    found: list[dict[str, Any]]
-    """The metrics before this one."""
+    metrics: list[dict[str, Any]]
+    """Those that are computed already, in the order of METRICS."""
 
     @property
     def ceiling(self) -> float | None:
@@ -92,17 +92,16 @@ class Run(NamedTuple):
 def metrics(run: Run) -> list[dict[str, Any]]:
     """The record's `metrics`; those that the run does not have, or that are not finite, are left out."""
     for make in METRICS:
-        for entry in make(run):
-            if entry is not None and math.isfinite(entry["value"]):
-                run.found.append(entry)
-    return run.found
+        for computed in make(run):
+            if computed is not None and math.isfinite(computed["value"]):
+                run.metrics.append(computed)
+    return run.metrics
 
 
 def metric(name: str, value: float, unit: str, scope: str = "job", **more: Any) -> dict[str, Any]:
     """An entry of `metrics`; None values are omitted."""
-    entry = {"name": name, "value": value, "unit": unit, "scope": scope}
-    entry.update({key: item for key, item in more.items() if item is not None})
-    return entry
+    fields = {"name": name, "value": value, "unit": unit, "scope": scope, **more}
+    return {key: field for key, field in fields.items() if field is not None}
 
 
 def rate(
@@ -118,30 +117,46 @@ def rate(
     no time. `shares`: of each step's time, those of its micro-batches; the interval is then from these."""
     if not sum(micro):
         return None
-    seconds = [value / MICRO for value in micro]
-    found = within_run(amounts, seconds, steps)
-    if len(shares) == len(seconds):
-        parts = [amount / len(of) for amount, of in zip(amounts, shares) for _ in of]
-        finer = within_run(parts, [value * share for value, of in zip(seconds, shares) for share in of])
-        why = finer.refusal
-        if why is None:
-            found = finer
-        elif why.kind != "short":
-            more = -(-why.further_steps // len(shares[0]))
-            text = why.text.replace("steps", "micro-batches")
-            found = finer._replace(refusal=why._replace(text=text, further_steps=more))
-    timed = [index for index, value in enumerate(seconds) if value]
-    return metric(
+    seconds = [block / MICRO for block in micro]
+    within = _rate_interval(amounts, seconds, steps, shares)
+    rates = [amount / time for amount, time in zip(amounts, seconds) if time]
+    computed = metric(
         name,
         math.fsum(amounts) * MICRO / sum(micro),
         unit + "/s",
         n=steps,
-        stdev=summary.stdev([amounts[index] / seconds[index] for index in timed]),
-        ci95=list(found.interval) if found.interval else None,
-        ci_method=METHOD if found.interval else None,
-        ci_reason=None if found.refusal is None else str(found.refusal),
-        note=note,
+        stdev=summary.stdev(rates),
     )
+    if within.interval is not None:
+        computed["ci95"] = list(within.interval)
+        computed["ci_method"] = METHOD
+    if within.refusal is not None:
+        computed["ci_reason"] = str(within.refusal)
+    computed["note"] = note
+    return computed
+
+
+def _rate_interval(
+    amounts: Sequence[float], seconds: Sequence[float], steps: int, shares: Sequence[Sequence[float]]
+) -> WithinRun:
+    """The interval of a rate, or why there is none: from micro-batches if there are enough, else from steps."""
+    of_steps = within_run(amounts, seconds, steps)
+    if len(shares) != len(seconds):
+        return of_steps
+    part_amounts: list[float] = []
+    part_seconds: list[float] = []
+    for amount, time, step_shares in zip(amounts, seconds, shares):
+        part_amounts += [amount / len(step_shares)] * len(step_shares)
+        part_seconds += [time * share for share in step_shares]
+    of_parts = within_run(part_amounts, part_seconds)
+    refusal = of_parts.refusal
+    if refusal is None:
+        return of_parts
+    if refusal.kind == "short":
+        return of_steps
+    further_steps = -(-refusal.further_steps // len(shares[0]))
+    text = refusal.text.replace("steps", "micro-batches")
+    return of_parts._replace(refusal=refusal._replace(text=text, further_steps=further_steps))
 
 
 def micro_batch_shares(stretch: Stretch) -> list[list[float]]:
@@ -150,17 +165,26 @@ def micro_batch_shares(stretch: Stretch) -> list[list[float]]:
     In a pipeline, the first and last micro-batches of a step take another time than the others. So each is taken
     relative to the mean of its place over the n steps; for that mean, its deviation is widened by sqrt(n / (n - 1)).
     """
-    steps = [of for span in stretch.spans for of in span.micro_batches]
+    steps: list[Sequence[int]] = []
+    for span in stretch.spans:
+        steps += span.micro_batches
     if len(steps) != stretch.steps or len(steps) < 2 or not all(map(all, steps)):
         return []
-    means, widen = [sum(of) / len(steps) for of in zip(*steps)], math.sqrt(len(steps) / (len(steps) - 1))
-    relative = [[max(0.0, 1 + (value / mean - 1) * widen) for value, mean in zip(of, means)] for of in steps]
-    return [[value / sum(of) for value in of] for of in relative]
+    means = [sum(times) / len(steps) for times in zip(*steps)]
+    widen = math.sqrt(len(steps) / (len(steps) - 1))
+    shares = []
+    for step in steps:
+        relative = [max(0.0, 1 + (time / mean - 1) * widen) for time, mean in zip(step, means)]
+        total = sum(relative)
+        shares.append([time / total for time in relative])
+    return shares
 
 
 def entire(name: str, unit: str, amount: float, micro: int, note: str) -> dict[str, Any] | None:
     """The total amount over the total time, as a metric; None if it took no time."""
-    return metric(name, amount * MICRO / micro, unit + "/s", n=1, note=note) if micro else None
+    if not micro:
+        return None
+    return metric(name, amount * MICRO / micro, unit + "/s", n=1, note=note)
 
 
 def train_rates(run: Run) -> Iterator[Entry]:
@@ -168,45 +192,65 @@ def train_rates(run: Run) -> Iterator[Entry]:
     section, facts, steady = run.section, run.facts, run.window
     if facts.kind != TRAIN or steady is None:
         return
-    unit, world = facts.unit, section.world
-    trained = section.durations.get(TRAIN) if facts.complete else None
-    stretch = section.stretch() if trained else steady.stretch
-    span = "all steps" if trained else "the window"
-    n, amounts = stretch.steps, stretch.amount(unit)
+    unit = facts.unit
+    stretch, covered = steady.stretch, "the window"
+    durations: Sequence[int] = ()
+    if facts.complete and section.durations.get(TRAIN):
+        stretch, covered = section.stretch(), "all steps"
+        durations = section.durations[TRAIN]
+    steps, amounts = stretch.steps, stretch.amount(unit)
     published = _published_work(stretch, facts)
     rank = stretch.slowest(OWN)
-    own, theirs = stretch.time(OWN, rank), stretch.time(PUBLISHED, 0)
-    train = f"time of rank {rank}, the slowest rank, without evaluations and checkpoints; over {span}"
-    host = f"{PUBLISHER}rank 0's host clock, batches counted as full: step, over {span}"
-    wait = f"{PUBLISHER}rank 0's host clock, batches counted as full: data wait, copy to device and step, over {span}"
+    train_micro, published_micro = stretch.time(OWN, rank), stretch.time(PUBLISHED, 0)
+    train_note = f"time of rank {rank}, the slowest rank, without evaluations and checkpoints; over {covered}"
+    host = f"{PUBLISHER}rank 0's host clock, batches counted as full: "
+    wait_note = f"{host}data wait, copy to device and step, over {covered}"
     window = steady.stretch
     shares = micro_batch_shares(window)
     yield rate("p_core", unit, window.amount(unit), steady.micro, window.steps, _core_note(steady), shares)
-    yield rate("p_core_host", unit, published, stretch.time(HOST, 0), n, host, shares)
-    yield rate("p_train", unit, amounts, own, n, train, shares)
+    host_micro = stretch.time(HOST, 0)
+    yield rate("p_core_host", unit, published, host_micro, steps, f"{host}step, over {covered}", shares)
+    yield rate("p_train", unit, amounts, train_micro, steps, train_note, shares)
     if unit == "tokens":
-        for name, tokens, micro, note in (
-            ("tokens_per_second_per_device", amounts, own, train),
-            ("tokens_per_second_per_device_host", published, theirs, wait),
-        ):
-            each = [value / world for value in tokens]
-            found = rate(name, unit, each, micro, n, f"{note}; per device, {world} devices", shares)
-            yield found and dict(found, scope="device")
+        name = "tokens_per_second_per_device"
+        world = section.world
+        yield _device_rate(name, amounts, train_micro, steps, train_note, shares, world)
+        yield _device_rate(f"{name}_host", published, published_micro, steps, wait_note, shares, world)
     else:
-        yield rate("p_train_published_count", unit, published, theirs, n, wait)
-    if trained:
-        note = "training including evaluations, by the slowest rank"
-        yield entire("p_whole", unit, sum(amounts), max(trained), note)
-        if unit != "tokens":
-            note = PUBLISHER + "rank 0's host clock, batches counted as full: training including evaluations"
-            yield entire("p_whole_published_count", unit, sum(published), trained[0], note)
+        yield rate("p_train_published_count", unit, published, published_micro, steps, wait_note)
+    if not durations:
+        return
+    note = "training including evaluations, by the slowest rank"
+    yield entire("p_whole", unit, sum(amounts), max(durations), note)
+    if unit != "tokens":
+        note = f"{host}training including evaluations"
+        yield entire("p_whole_published_count", unit, sum(published), durations[0], note)
+
+
+def _device_rate(
+    name: str,
+    tokens: Sequence[int],
+    micro: Sequence[int],
+    steps: int,
+    note: str,
+    shares: Sequence[Sequence[float]],
+    world: int,
+) -> Entry:
+    """A rate of tokens as one of each of `world` devices; see `rate`."""
+    amounts = [amount / world for amount in tokens]
+    computed = rate(name, "tokens", amounts, micro, steps, f"{note}; per device, {world} devices", shares)
+    if computed is None:
+        return None
+    return dict(computed, scope="device")
 
 
 def infer_rates(run: Run) -> Iterator[Entry]:
     """p_infer_core and p_infer_core_host, p_infer_whole of a complete run; p_val_* of the pass before."""
     section, facts = run.section, run.facts
+    if facts.kind != INFER:
+        return
     unit = facts.unit
-    for phase in dict.fromkeys(span.phase for span in section.spans) if facts.kind == INFER else ():
+    for phase in dict.fromkeys(span.phase for span in section.spans):
         steady = window_of(section.stretch(phase, WINDOW))
         if steady is None:
             continue
@@ -228,7 +272,7 @@ def _published_work(stretch: Stretch, facts: Facts) -> list[int]:
     """The work of each block as publishers count it: that of rank 0 by the number of replicas, and every batch of
     samples as full."""
     name = "tokens" if facts.unit == "tokens" else "samples_published"
-    return [value * facts.replicas for value in stretch.column(name, 0)]
+    return [amount * facts.replicas for amount in stretch.column(name, 0)]
 
 
 def _core_note(steady: Window) -> str:
@@ -242,10 +286,11 @@ def utilisation(run: Run) -> Iterator[Entry]:
     if steady is None or not run.facts.counted or not steady.seconds:
         return
     seconds = steady.seconds * run.section.world
-    achieved, recomputed = (steady.stretch.flops(name) / seconds for name in ("executed", "recomputed"))
+    achieved = steady.stretch.flops("executed") / seconds
+    recomputed = steady.stretch.flops("recomputed") / seconds
     if peak:
-        recomputation = "including recomputation" if recomputed else "equal to mfu: nothing is recomputed"
         yield metric("mfu", achieved / peak, "fraction", note="executed model FLOPs, including padding")
+        recomputation = "including recomputation" if recomputed else "equal to mfu: nothing is recomputed"
         yield metric("hfu", (achieved + recomputed) / peak, "fraction", note=recomputation)
         useful = steady.stretch.flops("useful") / seconds
         yield metric("mfu_useful", useful / peak, "fraction", note="without padding")
@@ -255,7 +300,8 @@ def utilisation(run: Run) -> Iterator[Entry]:
         if recomputed:
             yield metric("hfu_measured", (achieved + recomputed) / ceiling, "fraction", note=note)
     names = roofs.short_roofs(run.facts.precision)[:2]
-    if products := [entry["value"] * 1e12 for entry in run.found if entry["name"] in names]:
+    products = [computed["value"] * 1e12 for computed in run.metrics if computed["name"] in names]
+    if products:
         note = "relative to the fastest matrix product before the steps, of the middle device"
         yield metric("mfu_roof", achieved / max(products), "fraction", note=note)
 
@@ -263,26 +309,35 @@ def utilisation(run: Run) -> Iterator[Entry]:
 def published_utilisation(run: Run) -> Iterator[Entry]:
     """mfu_published_formula: computed with the publisher's FLOPs per unit of work and the publisher's peak."""
     formula = run.facts.published
-    base = next((entry for entry in run.found if formula and entry["name"] == formula["metric"]), None)
-    if formula is None or base is None or run.window is None or not run.facts.counted:
+    if not formula or run.window is None or not run.facts.counted:
         return
-    share = 1 if base["scope"] == "device" else run.section.world
     peak = formula.get("peaks", {}).get(run.facts.precision, formula.get("peak", run.facts.peak))
     if peak is None:
         return
-    scale = formula["flops_per_unit"] / peak / share
-    note = "{}: {} x {:g} FLOP / {:g} FLOP/s".format(
-        formula["id"], formula["metric"], formula["flops_per_unit"], peak
-    )
-    yield metric(
+    for base in run.metrics:
+        if base["name"] == formula["metric"]:
+            yield _utilisation_of(base, formula, peak, run.section.world)
+            return
+
+
+def _utilisation_of(base: Mapping[str, Any], formula: Mapping[str, Any], peak: float, world: int) -> Entry:
+    """The utilisation that follows from a throughput of one device, or of all `world` devices."""
+    devices = world
+    if base["scope"] == "device":
+        devices = 1
+    scale = formula["flops_per_unit"] / peak / devices
+    ci95 = None
+    if "ci95" in base:
+        ci95 = [bound * scale for bound in base["ci95"]]
+    return metric(
         "mfu_published_formula",
         base["value"] * scale,
         "fraction",
         n=base.get("n"),
-        ci95=[bound * scale for bound in base["ci95"]] if "ci95" in base else None,
+        ci95=ci95,
         ci_method=base.get("ci_method"),
         ci_reason=base.get("ci_reason"),
-        note=note,
+        note=f"{formula['id']}: {formula['metric']} x {formula['flops_per_unit']:g} FLOP / {peak:g} FLOP/s",
     )
 
 
@@ -297,40 +352,42 @@ def memory(run: Run) -> Iterator[Entry]:
     used = "in use on the device when training ended"
     if run.facts.device_kind == "cpu":
         used = "resident set of the largest rank"
-    for name, kind, note in (
-        ("mem_peak", "peak", used),
-        ("allocator_peak", "allocator_peak", "maximum sum of live tensors"),
-    ):
-        peaks = [peak for peak in run.section.memory.get(kind, ()) if peak]
-        if peaks:
-            yield metric(name, max(peaks) / GIB, "GiB", "device", n=len(peaks), note=note)
+    yield _largest_peak("mem_peak", run.section.memory.get("peak", ()), used)
+    allocator_peaks = run.section.memory.get("allocator_peak", ())
+    yield _largest_peak("allocator_peak", allocator_peaks, "maximum sum of live tensors")
+
+
+def _largest_peak(name: str, peaks: Sequence[int | None], note: str) -> Entry:
+    measured = [peak for peak in peaks if peak]
+    if not measured:
+        return None
+    return metric(name, max(measured) / GIB, "GiB", "device", n=len(measured), note=note)
 
 
 def evaluated(run: Run) -> Iterator[Entry]:
     """acc, acc_as_published and the case's additional results, each from the last evaluation that has it."""
-    found: dict[str, Entry] = {}
+    latest: dict[str, Entry] = {}
     for evaluation in run.facts.evaluations:
-        if evaluation["epoch"] < 0:  # of the untrained model
+        if evaluation["epoch"] < 0:  # before the training
             continue
         count = evaluation["counted"]
-        for name, value, note in (
-            ("acc", evaluation["accuracy"], f"each of {count} examples counted once"),
-            (
-                "acc_as_published",
-                evaluation["published_accuracy"],
-                "evaluated and counted as by the publisher; see the quirks of the case",
-            ),
-        ):
-            if value is not None:
-                found[name] = metric(name, value, "fraction", n=count, note=note)
+        if evaluation["accuracy"] is not None:
+            note = f"each of {count} examples counted once"
+            latest["acc"] = metric("acc", evaluation["accuracy"], "fraction", n=count, note=note)
+        published = evaluation["published_accuracy"]
+        if published is not None:
+            note = "evaluated and counted as by the publisher; see the quirks of the case"
+            latest["acc_as_published"] = metric("acc_as_published", published, "fraction", n=count, note=note)
         for extra in evaluation["extra"]:
-            found[extra["name"]] = metric(extra["name"], extra["value"], extra["unit"], note=extra["note"])
-    yield from found.values()
+            latest[extra["name"]] = metric(extra["name"], extra["value"], extra["unit"], note=extra["note"])
+    yield from latest.values()
 
 
 def final_loss(run: Run) -> Iterator[Entry]:
     """The mean of the last losses of a training, at most LOSS_TAIL; none without losses or if one is not finite."""
-    tail = run.facts.losses[-LOSS_TAIL:] if run.facts.kind == TRAIN else ()
+    if run.facts.kind != TRAIN:
+        return
+    tail = run.facts.losses[-LOSS_TAIL:]
     finite = [loss for loss in tail if loss is not None and math.isfinite(loss)]
     if finite and len(finite) == len(tail):
         note = f"mean training loss of the last {len(tail)} steps"
@@ -341,13 +398,13 @@ def device_rates(run: Run) -> Iterator[Entry]:
     """The rate of each product and copy, TFLOP/s or GB/s of the middle device; the bus bandwidth of the largest
     all-reduce."""
     world = run.section.world
-    for each in roofs.measurements(run.section):
-        if each["name"] == roofs.ALL_REDUCE:
+    for measurement in roofs.measurements(run.section):
+        if measurement["name"] == roofs.ALL_REDUCE:
             factor = roofs.bus_factor(roofs.ALL_REDUCE, world)
-            note = f"{each['bytes']} bytes over {world} ranks; factor {factor:g} of nccl-tests"
-            yield _measured("all_reduce_busbw", each, factor, "job", note)
-        elif each["operation"] not in roofs.COLLECTIVES and "cleared_bytes" not in each:
-            yield _measured(each["name"], each, 1.0, "device", _device_note(each, world))
+            note = f"{measurement['bytes']} bytes over {world} ranks; factor {factor:g} of nccl-tests"
+            yield _measured("all_reduce_busbw", measurement, factor, "job", note)
+        elif measurement["operation"] not in roofs.COLLECTIVES and "cleared_bytes" not in measurement:
+            yield _measured(measurement["name"], measurement, 1.0, "device", _device_note(measurement, world))
 
 
 def published_rates(run: Run) -> Iterator[Entry]:
@@ -355,38 +412,56 @@ def published_rates(run: Run) -> Iterator[Entry]:
 
     Of an all-reduce within a node, its bus bandwidth counted twice, for both directions; between nodes, counted once,
     with the factor of the devices of one node; none for one device a node, whose factor is 0.
-
-    Of as many repeats as the publisher makes, no longer window says more, whatever they look like: where it gives no
-    interval, only runs do, and there is no reason against that.
     """
-    world, section, nodes = run.section.world, run.section, run.facts.nodes
-    for span in (*section.spans, *section.roofs):
-        cleared = span.measured is not None and "cleared_bytes" in span.measured
-        if span.measured is None or not (cleared or span.phase in roofs.PUBLISHED_MEANS):
+    for span in (*run.section.spans, *run.section.roofs):
+        if span.measured is None:
             continue
-        kind = span.measured["operation"]
-        unit, scale = ("TFLOP", 1e12) if kind == roofs.PRODUCT else ("GB", 1e9)
-        stretch, size = Stretch([span], section.block), roofs.amount(span.measured) / scale
-        micro = add([stretch.time(DEVICE, rank) for rank in range(world)])
-        slowest = None
-        if kind not in roofs.COLLECTIVES:
-            slowest = slowest_device([size * rate for rate in _operations_per_second(stretch)])
-        if kind == roofs.ALL_REDUCE:
-            size *= 2 * roofs.bus_factor(kind, world) if nodes == 1 else roofs.bus_factor(kind, world // nodes)
-        if not size:
-            continue
-        note = f"{PUBLISHER}mean over all repeats and devices"
-        name = span.phase if cleared else f"{span.phase}_mean"
-        found = rate(name, unit, [size * n for n in stretch.amount("samples")], micro, span.steps, note)
-        if found is None:
-            continue
-        if found.pop("ci_reason", None) and not (cleared or (run.facts.complete and span.steps >= MIN_STEPS)):
-            found["ci_reason"] = (
-                f"{span.steps} repeats are not all that the publisher makes: `roofs --full` makes them"
-            )
-        if slowest is not None:
-            found["slowest_device"] = slowest
-        yield dict(found, scope="device")
+        if "cleared_bytes" in span.measured:
+            yield _published_mean(run, span, span.measured, span.phase)
+        elif span.phase in roofs.PUBLISHED_MEANS:
+            yield _published_mean(run, span, span.measured, f"{span.phase}_mean")
+
+
+def _published_mean(run: Run, span: Span, measured: Mapping[str, Any], name: str) -> Entry:
+    """The mean over all repeats and devices of one measurement; None if it has no time or no bus bandwidth.
+
+    With all repeats that the publisher makes, a window without an interval has no `ci_reason`: a longer window would
+    say no more, and only further runs give an interval.
+    """
+    world, operation = run.section.world, measured["operation"]
+    unit, scale = "GB", 1e9
+    if operation == roofs.PRODUCT:
+        unit, scale = "TFLOP", 1e12
+    stretch = Stretch([span], run.section.block)
+    size = roofs.amount(measured) / scale
+    slowest = None
+    if operation not in roofs.COLLECTIVES:
+        slowest = slowest_device([size * rate for rate in _operations_per_second(stretch)])
+    if operation == roofs.ALL_REDUCE:
+        size *= _published_bus_factor(world, run.facts.nodes)
+    if not size:
+        return None
+    amounts = [size * count for count in stretch.amount("samples")]
+    micro = add([stretch.time(DEVICE, rank) for rank in range(world)])
+    computed = rate(name, unit, amounts, micro, span.steps, f"{PUBLISHER}mean over all repeats and devices")
+    if computed is None:
+        return None
+    reason = computed.pop("ci_reason", None)
+    as_many_as_published = "cleared_bytes" in measured or (run.facts.complete and span.steps >= MIN_STEPS)
+    if reason and not as_many_as_published:
+        computed["ci_reason"] = (
+            f"{span.steps} repeats are not all that the publisher makes: `roofs --full` makes them"
+        )
+    if slowest is not None:
+        computed["slowest_device"] = slowest
+    return dict(computed, scope="device")
+
+
+def _published_bus_factor(world: int, nodes: int) -> float:
+    """FlagPerf's bus bandwidth of an all-reduce over its algorithm bandwidth."""
+    if nodes == 1:
+        return 2 * roofs.bus_factor(roofs.ALL_REDUCE, world)
+    return roofs.bus_factor(roofs.ALL_REDUCE, world // nodes)
 
 
 def _operations_per_second(stretch: Stretch) -> list[float]:
@@ -398,29 +473,42 @@ def _operations_per_second(stretch: Stretch) -> list[float]:
     return [count * MICRO / time for count, time in zip(counts, micro)]
 
 
-def _measured(name: str, each: Mapping[str, Any], factor: float, scope: str, note: str) -> Entry:
+def _measured(name: str, measurement: Mapping[str, Any], factor: float, scope: str, note: str) -> Entry:
     """A measurement as a metric, its rates multiplied by `factor`."""
-    scale, unit = (1e12, "TFLOP/s") if each["unit"] == "FLOP/s" else (1e9, "GB/s")
-    reason = "the repeats are in blocks too few for one" if each["steady"] else "the last repeats were not steady"
-    rates = [rate * factor / scale for rate in each.get("devices", ())]
+    scale, unit = 1e9, "GB/s"
+    if measurement["unit"] == "FLOP/s":
+        scale, unit = 1e12, "TFLOP/s"
+    ci95 = ci_method = ci_reason = None
+    if measurement["ci95"]:
+        ci95 = [bound * factor / scale for bound in measurement["ci95"]]
+        ci_method = roofs.INTERVAL
+    elif measurement["steady"]:
+        ci_reason = "the repeats are in blocks too few for one"
+    else:
+        ci_reason = "the last repeats were not steady"
     return metric(
         name,
-        each["rate"] * factor / scale,
+        measurement["rate"] * factor / scale,
         unit,
         scope,
-        n=each["repeats"],
-        stdev=each["stdev"] * factor / scale,
-        ci95=[bound * factor / scale for bound in each["ci95"]] if each["ci95"] else None,
-        ci_method=roofs.INTERVAL if each["ci95"] else None,
-        ci_reason=None if each["ci95"] else reason,
-        slowest_device=slowest_device(rates),
+        n=measurement["repeats"],
+        stdev=measurement["stdev"] * factor / scale,
+        ci95=ci95,
+        ci_method=ci_method,
+        ci_reason=ci_reason,
+        slowest_device=slowest_device([rate * factor / scale for rate in measurement.get("devices", ())]),
         note=note,
     )
 
 
-def _device_note(each: Mapping[str, Any], world: int) -> str:
-    shape = " x ".join(map(str, each["shape"])) if "shape" in each else f"{each['bytes']} bytes"
-    return f"{shape}; median of its repeats" + (f", of the middle one of {world} devices" if world > 1 else "")
+def _device_note(measurement: Mapping[str, Any], world: int) -> str:
+    if "shape" in measurement:
+        note = f"{' x '.join(map(str, measurement['shape']))}; median of its repeats"
+    else:
+        note = f"{measurement['bytes']} bytes; median of its repeats"
+    if world > 1:
+        note += f", of the middle one of {world} devices"
+    return note
 
 
 METRICS = (

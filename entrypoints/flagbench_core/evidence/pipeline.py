@@ -38,21 +38,21 @@ def bubbles(window: Stretch, world: int, stages: int) -> list[float]:
     """
     if not window.spans or not all(span.passes for span in window.spans):
         return []
-    computing, duration = (
-        [sum(span.passes[name][rank] for span in window.spans) for rank in range(world)]
-        for name in ("computing", "pipeline")
-    )
+    computing = [sum(span.passes["computing"][rank] for span in window.spans) for rank in range(world)]
+    duration = [sum(span.passes["pipeline"][rank] for span in window.spans) for rank in range(world)]
     first_stage = duration[: world // stages]
     if not first_stage or not all(first_stage):
         return []
     return [1 - computing[rank] / first_stage[rank % len(first_stage)] for rank in range(world)]
 
 
-def facts(of_ranks: Sequence[float], stages: int) -> dict[str, Any]:
+def facts(rank_bubbles: Sequence[float], stages: int) -> dict[str, Any]:
     """The bubbles of the job and of each stage, in the order of the pipeline; empty if they were not measured."""
-    if not of_ranks:
+    if not rank_bubbles:
         return {}
-    ranks = len(of_ranks) // stages
-    own = [of_ranks[stage * ranks : (stage + 1) * ranks] for stage in range(stages)]
-    found = [math.fsum(stage) / ranks for stage in own]
-    return {"measured_bubble": math.fsum(found) / stages, "measured_bubble_of_stages": found}
+    ranks = len(rank_bubbles) // stages
+    stage_bubbles = []
+    for stage in range(stages):
+        of_stage = rank_bubbles[stage * ranks : (stage + 1) * ranks]
+        stage_bubbles.append(math.fsum(of_stage) / ranks)
+    return {"measured_bubble": math.fsum(stage_bubbles) / stages, "measured_bubble_of_stages": stage_bubbles}

@@ -1,7 +1,7 @@
 """What a device reaches without a model: matrix products, copies and collectives, each repeated until it is steady.
 
-A measurement is a span of repeats, whose `measured` says of which operation. A repeat is several operations one after
-the other, which its column `samples` counts.
+A measurement is a span of repeats, whose `measured` names the operation. A repeat is several operations one after the
+other, which its column `samples` counts.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def bus_factor(operation: str, ranks: int) -> float:
     Algorithm bandwidth is S/t, where S is the whole array: in all-gather that which every rank has in the end, in
     all-to-all that which each rank sends.
     """
-    return (2 if operation == ALL_REDUCE else 1) * (ranks - 1) / ranks
+    passes = 2 if operation == ALL_REDUCE else 1
+    return passes * (ranks - 1) / ranks
 
 
 def amount(measured: Mapping[str, Any]) -> int:
@@ -75,16 +76,21 @@ def amount(measured: Mapping[str, Any]) -> int:
             m, n, k = measured["shape"]
             return matmul_flops(m, n, k)
         size = int(measured["bytes"])
-        return copied_bytes(size) if measured["operation"] == "copy" else size
     except (KeyError, TypeError, ValueError):
         raise EvidenceError(f"an operation has no size: {measured}") from None
+    if measured["operation"] == "copy":
+        return copied_bytes(size)
+    return size
 
 
 def spread(values: Sequence[float]) -> float:
     """The standard deviation of the values relative to their median, from the median absolute deviation (times
     1.4826, as in a normal distribution), which a few interrupted repeats do not change."""
     middle = summary.median(values)
-    return 1.4826 * summary.median([abs(value - middle) for value in values]) / middle if middle else math.inf
+    if not middle:
+        return math.inf
+    deviation = summary.median([abs(number - middle) for number in values])
+    return 1.4826 * deviation / middle
 
 
 def is_steady(values: Sequence[float], repeats: int | None = None) -> bool:
@@ -95,64 +101,80 @@ def is_steady(values: Sequence[float], repeats: int | None = None) -> bool:
     if (repeats or len(values)) < REPEATS:
         return False
     half = len(values) // 2
-    first, last = (summary.median(part) for part in (values[:half] or values, values[half:]))
-    return abs(last / first - 1) <= DRIFT and spread(values) <= SPREAD if first else False
+    first = summary.median(values[:half] or values)
+    last = summary.median(values[half:])
+    if not first:
+        return False
+    return abs(last / first - 1) <= DRIFT and spread(values) <= SPREAD
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
     """The narrowest interval of order statistics that contains the median with at least 95 %; None for too few
     values. (Conover, Practical Nonparametric Statistics, 3.2.)"""
-    ordered, n, cut, below = sorted(values), len(values), 0, 0
+    ordered = sorted(values)
+    n = len(values)
+    cut = below = 0
     while cut < n // 2 and (below + math.comb(n, cut)) / 2**n <= 0.025:
         below += math.comb(n, cut)
         cut += 1
-    return (ordered[cut - 1], ordered[n - cut]) if cut else None
+    if not cut:
+        return None
+    return ordered[cut - 1], ordered[n - cut]
 
 
 def measurements(section: Section) -> list[dict[str, Any]]:
     """The record's `measurements`, from its evidence; rates in FLOP/s or B/s."""
-    return [_measurement(section, span) for span in (*section.spans, *section.roofs) if span.measured is not None]
+    measured = []
+    for span in (*section.spans, *section.roofs):
+        if span.measured is not None:
+            measured.append(_measurement(span, span.measured, section.world))
+    return measured
 
 
-def _measurement(section: Section, span: Span) -> dict[str, Any]:
+def _measurement(span: Span, measured: Mapping[str, Any], world: int) -> dict[str, Any]:
     """One measurement: the rate of each device, and of the middle one.
 
     A collective has one rate, that of the rank with the longest time.
     """
-    measured = dict(span.measured or {})
     size, operation = amount(measured), measured["operation"]
-    ranks = range(section.world)
+    ranks = [*range(world)]
     if operation in COLLECTIVES:
-        ranks = range(longest := max(ranks, key=lambda rank: sum(span.columns["device"][rank])), longest + 1)
-    rates = [
-        [size * count * MICRO / micro for count, micro in zip(span.columns["samples"][rank], times) if micro]
-        for rank, times in ((rank, span.columns["device"][rank]) for rank in ranks)
-    ]
+        ranks = [max(ranks, key=lambda rank: sum(span.columns["device"][rank]))]
+    rates = [_rates(span, rank, size) for rank in ranks]
     if not all(rates):
         raise EvidenceError(f"{span.name} took no time")
-    medians, spreads = ([of(each) for each in rates] for of in (summary.median, spread))
+    medians = [summary.median(device_rates) for device_rates in rates]
     middle = sorted(range(len(medians)), key=medians.__getitem__)[(len(medians) - 1) // 2]
-    steady = all(is_steady(each, span.steps) for each in rates)
-    found = {
+    steady = all(is_steady(device_rates, span.steps) for device_rates in rates)
+    measurement = {
         "name": span.phase,
         **measured,
         "unit": "FLOP/s" if operation == PRODUCT else "B/s",
         "repeats": span.steps,
         "steady": steady,
         "rate": medians[middle],
-        "spread": spreads[middle],
+        "spread": spread(rates[middle]),
         "stdev": summary.stdev(rates[middle]),
         "ci95": interval(rates[middle]) if steady else None,
     }
     if operation in COLLECTIVES:
-        return dict(found, bus_rate=medians[0] * bus_factor(operation, section.world))
-    return dict(found, devices=medians)
+        measurement["bus_rate"] = medians[0] * bus_factor(operation, world)
+    else:
+        measurement["devices"] = medians
+    return measurement
+
+
+def _rates(span: Span, rank: int, size: int) -> list[float]:
+    """The rate of each repeat of a rank; `size`: FLOPs or bytes of one operation."""
+    repeats = zip(span.columns["samples"][rank], span.columns["device"][rank])
+    return [size * count * MICRO / micro for count, micro in repeats if micro]
 
 
 def listed(measurement: Mapping[str, Any]) -> dict[str, Any]:
     """A measurement as a record has it: without the rates of many devices."""
-    many = len(measurement.get("devices", ())) > MOST_LISTED
-    return {**measurement, "devices": []} if many else dict(measurement)
+    if len(measurement.get("devices", ())) > MOST_LISTED:
+        return {**measurement, "devices": []}
+    return dict(measurement)
 
 
 def compare_results(ranks: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -166,21 +188,29 @@ def compare_results(ranks: Mapping[int, Mapping[str, Any]]) -> list[dict[str, An
     all of these where no result is that of most; a changed rank is not compared with others, since it is known to be
     the faulty one.
     """
-    found = []
-    for name in dict.fromkeys(name for rank in ranks.values() for name in (*rank["first"], *rank["second"])):
-        digests: dict[str, list[int]] = {}
-        groups: dict[Any, dict[str, list[int]]] = {}
-        changed: list[int] = []
-        for rank, own in sorted(ranks.items()):
-            digest = str(own["first"].get(name))
-            digests.setdefault(digest, []).append(rank)
-            if own["first"].get(name) == own["second"].get(name):
-                groups.setdefault(own["alike"], {}).setdefault(digest, []).append(rank)
-            else:
-                changed.append(rank)
-        apart: list[int] = []
-        for group in groups.values():
-            count = sum(map(len, group.values()))
-            apart += [rank for same in group.values() if len(group) > 1 and 2 * len(same) <= count for rank in same]
-        found.append({"name": name, "digests": digests, "changed": changed, "apart": sorted(apart)})
-    return found
+    names: dict[str, None] = {}
+    for computed in ranks.values():
+        names.update(dict.fromkeys((*computed["first"], *computed["second"])))
+    return [_compare_result(name, ranks) for name in names]
+
+
+def _compare_result(name: str, ranks: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    digests: dict[str, list[int]] = {}
+    changed: list[int] = []
+    groups: dict[Any, dict[str, list[int]]] = {}  # of devices alike: their ranks by digest
+    for rank, computed in sorted(ranks.items()):
+        first = computed["first"].get(name)
+        digests.setdefault(str(first), []).append(rank)
+        if first != computed["second"].get(name):
+            changed.append(rank)
+            continue
+        groups.setdefault(computed["alike"], {}).setdefault(str(first), []).append(rank)
+    apart: list[int] = []
+    for by_digest in groups.values():
+        if len(by_digest) == 1:
+            continue
+        count = sum(map(len, by_digest.values()))
+        for equal in by_digest.values():
+            if 2 * len(equal) <= count:
+                apart += equal
+    return {"name": name, "digests": digests, "changed": changed, "apart": sorted(apart)}

@@ -50,9 +50,8 @@ class Span(NamedTuple):
     collectives: Collectives | None = None  # None if not measured in every step of every rank
     passes: Mapping[str, list[int]] = {}  # PASSES by rank, microseconds over the span; empty if not measured
     measured: Mapping[str, Any] | None = None  # the operation of a measurement: see roofs.py
-    micro_batches: Sequence[
-        Sequence[int]
-    ] = ()  # of a short window, microseconds on the slowest rank's device, by step
+    micro_batches: Sequence[Sequence[int]] = ()
+    """Of a short window, microseconds on the slowest rank's device, by step."""
 
     @property
     def end(self) -> int:
@@ -71,8 +70,10 @@ class Stretch:
     def __init__(self, spans: Sequence[Span], block: int) -> None:
         self.spans = spans
         self.steps = sum(span.steps for span in spans)
-        self.sizes = [size for span in spans for size in block_sizes(span.steps, block)]
+        self.sizes: list[int] = []
         """The steps of each block."""
+        for span in spans:
+            self.sizes += block_sizes(span.steps, block)
         self.world = len(spans[0].columns[COLUMNS[0]]) if spans else 0
 
     @property
@@ -82,7 +83,10 @@ class Stretch:
 
     def column(self, name: str, rank: int) -> list[int]:
         """The numbers of a rank's blocks."""
-        return [value for span in self.spans for value in span.columns[name][rank]]
+        numbers: list[int] = []
+        for span in self.spans:
+            numbers += span.columns[name][rank]
+        return numbers
 
     def time(self, parts: Sequence[str], rank: int) -> list[int]:
         """The microseconds of a rank's blocks: the sum of several columns."""
@@ -94,7 +98,10 @@ class Stretch:
 
     def total(self, name: str) -> int:
         """The work of all ranks in all steps."""
-        return sum(sum(values) for span in self.spans for values in span.columns[name])
+        total = 0
+        for span in self.spans:
+            total += sum(map(sum, span.columns[name]))
+        return total
 
     def flops(self, name: str) -> int:
         """The FLOPs of all ranks in all steps."""
@@ -102,7 +109,10 @@ class Stretch:
 
     def rank_time(self, parts: Sequence[str], rank: int) -> int:
         """A rank's microseconds in all steps."""
-        return sum(sum(span.columns[part][rank]) for span in self.spans for part in parts)
+        total = 0
+        for span in self.spans:
+            total += sum(sum(span.columns[part][rank]) for part in parts)
+        return total
 
     def slowest(self, parts: Sequence[str]) -> int:
         """The rank with the longest time; the first of equals.
@@ -133,7 +143,7 @@ class Section(NamedTuple):
 
     def stretch(self, phase: str | None = None, part: str | None = None) -> Stretch:
         """The spans of a phase, of a part, or all."""
-        chosen = [s for s in self.spans if phase in (None, s.phase) and part in (None, s.part)]
+        chosen = [span for span in self.spans if phase in (None, span.phase) and part in (None, span.part)]
         return Stretch(chosen, self.block)
 
     def to_json(self, packed: bool = False) -> dict[str, Any]:
@@ -142,25 +152,34 @@ class Section(NamedTuple):
         `packed`: lists by rank are packed, ceilings are rounded to whole FLOP/s, and losses of single ranks are left
         out.
         """
-        found: dict[str, Any] = {"version": 1, "block": self.block, "ranks": self.world}
-        found["spans"] = [_span_to_json(span, self.block, packed) for span in self.spans]
+        document: dict[str, Any] = {"version": 1, "block": self.block, "ranks": self.world}
+        document["spans"] = [_span_to_json(span, self.block, packed) for span in self.spans]
         if self.roofs:
-            found["roofs"] = [_span_to_json(span, self.block, packed) for span in self.roofs]
+            document["roofs"] = [_span_to_json(span, self.block, packed) for span in self.roofs]
         for name in ("timing", "durations", "memory", "ceilings", "loss_tail"):
-            value = getattr(self, name)
-            if value:
-                found[name] = value
+            if getattr(self, name):
+                document[name] = getattr(self, name)
         if packed:
-            for name in {"durations", "memory"} & found.keys():  # a rank without memory has 0
-                found[name] = {each: pack([value or 0 for value in of]) for each, of in found[name].items()}
+            if self.durations:
+                document["durations"] = {name: pack(micro) for name, micro in self.durations.items()}
+            if self.memory:
+                document["memory"] = {name: _pack_memory(peaks) for name, peaks in self.memory.items()}
             if self.ceilings:
-                found["ceilings"] = pack([round(ceiling) for ceiling in self.ceilings])
-        return found
+                document["ceilings"] = pack([round(ceiling) for ceiling in self.ceilings])
+        return document
+
+
+def _pack_memory(peaks: Sequence[int | None]) -> dict[str, Any]:
+    """The bytes of each rank, packed; 0 for a rank without a number."""
+    return pack([peak or 0 for peak in peaks])
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
-    """The kind of case that a configuration is of: the section that it has, which says how long a run is."""
-    return next((kind for kind in KINDS if kind in config), TRAIN)
+    """The kind of case that a configuration is for: the section that it has, which says how long a run is."""
+    for kind in KINDS:
+        if kind in config:
+            return kind
+    return TRAIN
 
 
 def digest_of(raw: Mapping[str, Any]) -> str:
@@ -181,29 +200,34 @@ def read_section(raw: Mapping[str, Any]) -> Section:
         raise EvidenceError(f"its version is {raw['version']}, and this flagbench reads 1")
     world, block = raw["ranks"], raw["block"]
     roofs = raw.get("roofs", [])
-    blocks = world * sum(_blocks(entry, block) for entry in (*raw["spans"], *roofs))
+    blocks = world * sum(_blocks(raw_span, block) for raw_span in (*raw["spans"], *roofs))
     if blocks > MOST_BLOCKS:
         raise EvidenceError(f"it has {blocks} blocks of steps, and a record holds at most {MOST_BLOCKS}")
     spans: list[Span] = []
-    for entry in raw["spans"]:
-        span = _read_span(entry, world, block)
-        end = spans[-1].end if spans else 0
+    names: set[str] = set()
+    end = 0
+    for raw_span in raw["spans"]:
+        span = _read_span(raw_span, world, block)
         if span.first != end:
             raise EvidenceError(f"{span.name} begins at step {span.first}, and the steps before it end at {end}")
-        if any((span.phase, span.part) == (other.phase, other.part) for other in spans):
-            raise EvidenceError(f"{span.name} is there twice")
+        if span.name in names:
+            raise EvidenceError(f"{span.name} occurs twice")
+        end = span.end
+        names.add(span.name)
         spans.append(span)
-    ceilings = raw.get("ceilings")
+    ceilings: list[float] = []
+    if raw.get("ceilings"):
+        ceilings = _list(raw["ceilings"], world, "ceilings")
     return Section(
-        world,
-        block,
-        spans,
-        dict(raw.get("timing", {})),
-        {name: _list(values, world, name) for name, values in raw.get("durations", {}).items()},
-        {name: _list(values, world, name) for name, values in raw.get("memory", {}).items()},
-        _list(ceilings, world, "ceilings") if ceilings else [],
-        list(raw.get("loss_tail", [])),
-        tuple(_read_span(entry, world, block) for entry in roofs),
+        world=world,
+        block=block,
+        spans=spans,
+        timing=dict(raw.get("timing", {})),
+        durations={name: _list(micro, world, name) for name, micro in raw.get("durations", {}).items()},
+        memory={name: _list(peaks, world, name) for name, peaks in raw.get("memory", {}).items()},
+        ceilings=ceilings,
+        loss_tail=list(raw.get("loss_tail", [])),
+        roofs=tuple(_read_span(raw_span, world, block) for raw_span in roofs),
     )
 
 
@@ -217,35 +241,41 @@ def _list(values: Any, world: int, name: str) -> list[Any]:
 
 def _span_to_json(span: Span, block: int, packed: bool) -> dict[str, Any]:
     sizes = block_sizes(span.steps, block)
-
-    def column(of_ranks: list[list[int]], sizes: Sequence[int]) -> Any:
-        sums = [sum(each) for each in of_ranks]
-        return _by_rank([encode(each, sizes) for each in of_ranks], sums, packed and len(sizes) == 1)
-
-    found: dict[str, Any] = {"phase": span.phase, "part": span.part, "first_step": span.first, "steps": span.steps}
-    found["columns"] = {name: column(of, sizes) for name, of in span.columns.items()}
-    found["flops"] = {name: _by_rank(of, of, packed) for name, of in span.flops.items()}
+    raw: dict[str, Any] = {"phase": span.phase, "part": span.part, "first_step": span.first, "steps": span.steps}
+    raw["columns"] = {name: _column_to_json(column, sizes, packed) for name, column in span.columns.items()}
+    raw["flops"] = {name: _by_rank(flops, flops, packed) for name, flops in span.flops.items()}
     if span.loss and not packed:
-        found["loss"] = span.loss
+        raw["loss"] = span.loss
     if span.collectives is not None:
-        coarse, first, wait = span.collectives
-        blocks = block_sizes(span.steps, coarse)
-        found["collectives"] = {"block": coarse, "first": column(first, blocks), "wait": column(wait, blocks)}
+        blocks = block_sizes(span.steps, span.collectives.block)
+        raw["collectives"] = {
+            "block": span.collectives.block,
+            "first": _column_to_json(span.collectives.first, blocks, packed),
+            "wait": _column_to_json(span.collectives.wait, blocks, packed),
+        }
     if span.passes:
-        found["passes"] = {name: _by_rank(of, of, packed) for name, of in span.passes.items()}
+        raw["passes"] = {name: _by_rank(micro, micro, packed) for name, micro in span.passes.items()}
     if span.measured is not None:
-        found["measured"] = dict(span.measured)
+        raw["measured"] = dict(span.measured)
     if span.micro_batches:
-        found["micro_batches"] = span.micro_batches
-    return found
+        raw["micro_batches"] = span.micro_batches
+    return raw
 
 
-def _by_rank(of_ranks: list[Any], sums: list[int], packed: bool) -> Any:
-    """One number for all ranks, where they have the same; else that of each. A packed one has the `sums` of each."""
-    first = of_ranks[0]
-    if isinstance(first, int) and all(each == first for each in of_ranks):
+def _column_to_json(ranks: list[list[int]], sizes: Sequence[int], packed: bool) -> Any:
+    """A column of every rank in its shortest form. Only numbers of single blocks can be packed."""
+    columns = [encode(blocks, sizes) for blocks in ranks]
+    return _by_rank(columns, [sum(blocks) for blocks in ranks], packed and len(sizes) == 1)
+
+
+def _by_rank(ranks: list[Any], sums: list[int], packed: bool) -> Any:
+    """One number if all ranks have the same, else the list by rank; `packed`: else the packed `sums` of the ranks."""
+    first = ranks[0]
+    if isinstance(first, int) and all(column == first for column in ranks):
         return first
-    return pack(sums) if packed else of_ranks
+    if packed:
+        return pack(sums)
+    return ranks
 
 
 def _blocks(raw: Mapping[str, Any], block: int) -> int:
@@ -255,30 +285,60 @@ def _blocks(raw: Mapping[str, Any], block: int) -> int:
 
 
 def _read_span(raw: Mapping[str, Any], world: int, block: int) -> Span:
-    phase, part, steps = raw["phase"], raw["part"], raw["steps"]
-    name, sizes = f"the {part} of {phase}", block_sizes(steps, block)
+    steps = raw["steps"]
+    name = f"the {raw['part']} of {raw['phase']}"
+    sizes = block_sizes(steps, block)
+    passes: dict[str, list[int]] = {}
     columns = {column: _column(raw["columns"], column, world, sizes, name) for column in COLUMNS}
-    flops = {each: _of_ranks(raw["flops"], each, world, name) for each in FLOPS}
+    flops = {column: _of_ranks(raw["flops"], column, world, name) for column in FLOPS}
     collectives = None
     if raw.get("collectives"):
-        of = raw["collectives"]
-        blocks = block_sizes(steps, of["block"])
-        first, wait = (_column(of, each, world, blocks, f"collectives of {name}") for each in ("first", "wait"))
-        collectives = Collectives(of["block"], first, wait)
-    passes = {each: _of_ranks(raw["passes"], each, world, name) for each in PASSES} if raw.get("passes") else {}
-    loss = [None if of is None else list(of) for of in raw.get("loss", [])]
-    if loss:
-        require_length(len(loss), world, f"loss in {name}")
-    for rank, of in enumerate(loss):
-        if of is not None:
-            require_length(len(of), len(sizes), f"loss of rank {rank} in {name}")
-    micro = raw.get("micro_batches", ())
-    if micro:
-        require_length(len(micro), steps, f"micro_batches of {name}")
-    for of_step in micro:
-        require_length(len(of_step), len(micro[0]), f"micro_batches of a step in {name}")
-    once = (collectives, passes, raw.get("measured"), micro)
-    return Span(phase, part, raw["first_step"], steps, columns, flops, loss, *once)
+        collectives = _read_collectives(raw["collectives"], steps, world, name)
+    if raw.get("passes"):
+        passes = {column: _of_ranks(raw["passes"], column, world, name) for column in PASSES}
+    return Span(
+        phase=raw["phase"],
+        part=raw["part"],
+        first=raw["first_step"],
+        steps=steps,
+        columns=columns,
+        flops=flops,
+        loss=_read_loss(raw.get("loss", []), world, len(sizes), name),
+        collectives=collectives,
+        passes=passes,
+        measured=raw.get("measured"),
+        micro_batches=_read_micro_batches(raw.get("micro_batches", ()), steps, name),
+    )
+
+
+def _read_collectives(raw: Mapping[str, Any], steps: int, world: int, name: str) -> Collectives:
+    sizes = block_sizes(steps, raw["block"])
+    first = _column(raw, "first", world, sizes, f"collectives of {name}")
+    wait = _column(raw, "wait", world, sizes, f"collectives of {name}")
+    return Collectives(raw["block"], first, wait)
+
+
+def _read_loss(raw: Sequence[Any], world: int, blocks: int, name: str) -> list[list[float | None] | None]:
+    """The losses of each rank; empty if they are left out."""
+    if raw:
+        require_length(len(raw), world, f"loss in {name}")
+    ranks: list[list[float | None] | None] = []
+    for rank, losses in enumerate(raw):
+        if losses is None:
+            ranks.append(None)
+            continue
+        require_length(len(losses), blocks, f"loss of rank {rank} in {name}")
+        ranks.append(list(losses))
+    return ranks
+
+
+def _read_micro_batches(raw: Sequence[Sequence[int]], steps: int, name: str) -> Sequence[Sequence[int]]:
+    """The micro-batches of each step; empty if they are left out."""
+    if raw:
+        require_length(len(raw), steps, f"micro_batches of {name}")
+    for micro_batches in raw:
+        require_length(len(micro_batches), len(raw[0]), f"micro_batches of a step in {name}")
+    return raw
 
 
 def _column(raw: Mapping[str, Any], column: str, world: int, sizes: Sequence[int], where: str) -> list[list[int]]:
@@ -286,19 +346,21 @@ def _column(raw: Mapping[str, Any], column: str, world: int, sizes: Sequence[int
     if isinstance(raw.get(column), Mapping):
         if len(sizes) != 1:
             raise EvidenceError(f"{column} in {where} is packed, and has {len(sizes)} blocks")
-        return [[value] for value in unpack(raw[column], world, f"{column} in {where}")]
-    of_ranks = _of_ranks(raw, column, world, where)
-    return [decode(each, sizes, f"{column} of rank {rank} in {where}") for rank, each in enumerate(of_ranks)]
+        return [[number] for number in unpack(raw[column], world, f"{column} in {where}")]
+    numbers = []
+    for rank, encoded in enumerate(_of_ranks(raw, column, world, where)):
+        numbers.append(decode(encoded, sizes, f"{column} of rank {rank} in {where}"))
+    return numbers
 
 
 def _of_ranks(raw: Mapping[str, Any], name: str, world: int, where: str) -> list[Any]:
     """A column of each rank; one number stands for all of them."""
     if name not in raw:
         raise EvidenceError(f"{where} has no column {name}")
-    value = raw[name]
-    if isinstance(value, int):
-        return [value] * world
-    if isinstance(value, Mapping):
-        return unpack(value, world, f"{name} in {where}")
-    require_length(len(value), world, f"{name} in {where}")
-    return list(value)
+    column = raw[name]
+    if isinstance(column, int):
+        return [column] * world
+    if isinstance(column, Mapping):
+        return unpack(column, world, f"{name} in {where}")
+    require_length(len(column), world, f"{name} in {where}")
+    return list(column)

@@ -10,15 +10,17 @@ from flagbench_core.evidence.roofs import spread
 from flagbench_core.stats import summary
 
 LEAST_SLOW = 0.05
-"""A device that is slower than the others by less is not called slow: equal chips differ by their power."""
+"""A device that is slower than the others by less does not count as slow: equal chips differ by their power."""
 ERRORS = 3.0
-"""So many standard errors, of the median of its measurements, is it slower in all of them together."""
+"""A slow device is slower in all measurements together by so many standard errors of the median of these."""
 
 
 def share_of_others(rates: Sequence[float], rank: int) -> float:
     """The rate of one of several devices over the median rate of the others; 1 where that is 0."""
     others = summary.median([*rates[:rank], *rates[rank + 1 :]])
-    return rates[rank] / others if others else 1.0
+    if not others:
+        return 1.0
+    return rates[rank] / others
 
 
 def slowest_device(rates: Sequence[float]) -> dict[str, Any] | None:
@@ -38,13 +40,18 @@ def slow_overall(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     What disturbs a device for a second changes a measurement, and not most of them. The standard error of a median is
     1.253 times that of a mean, for normal values.
     """
-    of_devices = [each["devices"] for each in measured if len(each.get("devices", ())) > 1]
-    shares = [
-        [share_of_others(rates, rank) for rates in of_devices]
-        for rank in range(len(of_devices[0]) if of_devices else 0)
-    ]
-    # Of the measurements of a typical device: those of a single one may agree by chance.
-    noise = summary.median([spread(own) for own in shares]) if shares else 0.0
-    allowed = max(LEAST_SLOW, ERRORS * 1.253 * noise / math.sqrt(max(1, len(of_devices))))
-    medians = map(summary.median, shares)
-    return [{"rank": rank, "share": share} for rank, share in enumerate(medians) if share < 1 - allowed]
+    of_devices = [measurement["devices"] for measurement in measured if len(measurement.get("devices", ())) > 1]
+    if not of_devices:
+        return []
+    shares = []
+    for rank in range(len(of_devices[0])):
+        shares.append([share_of_others(rates, rank) for rates in of_devices])
+    # The noise is that of a typical device: the measurements of a single one may agree by chance.
+    noise = summary.median([spread(device_shares) for device_shares in shares])
+    allowed = max(LEAST_SLOW, ERRORS * 1.253 * noise / math.sqrt(len(of_devices)))
+    slow = []
+    for rank, device_shares in enumerate(shares):
+        share = summary.median(device_shares)
+        if share < 1 - allowed:
+            slow.append({"rank": rank, "share": share})
+    return slow

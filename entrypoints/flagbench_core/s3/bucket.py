@@ -160,12 +160,13 @@ class Bucket:
             except S3Error as error:
                 if not error.taken and error.code != _CONFLICT:
                     raise
-                held = self._holds(key, content) if error.taken else None
+                if error.taken:
+                    holds = self._holds(key, content)
+                    if holds is not None:
+                        return holds
             else:
                 self._check_kept(key, content)
                 return True
-            if held is not None:
-                return held
             time.sleep(_CONFLICT_SECONDS)
         raise S3Error(f"{self.location(key)} was not stored: other writers kept changing it", "store it again")
 
@@ -180,7 +181,9 @@ class Bucket:
 
     def put(self, key: str, content: bytes, *, create: bool = False, kind: str = "application/json") -> None:
         """Put an object with one request. With `create` the server refuses a key that is taken: see S3Error.taken."""
-        more = {"IfNoneMatch": "*"} if create else {}  # or what the kind of server has for it: see `open_client`
+        more: dict[str, str] = {}
+        if create:
+            more = {"IfNoneMatch": "*"}  # or what the kind of server has for it: see `open_client`
         self.ask(
             "put_object",
             f"{self.location(key)} was not confirmed as stored",
@@ -198,7 +201,7 @@ class Bucket:
         def read(client: Any) -> tuple[bytes, str | None]:
             answer = client.get_object(Bucket=self.address.bucket, Key=self.name(key))
             with closing(answer["Body"]) as body:
-                # Only what is read to its end is held against its length.
+                # botocore compares the length of a body only if it is read to its end.
                 content = body.read() if answer["ContentLength"] <= limit else body.read(limit + 1)
             return content, answer["Metadata"].get("sha256")
 
@@ -239,10 +242,11 @@ class Bucket:
         paginator = self.client.get_paginator("list_objects_v2")
         pages = iter(paginator.paginate(Bucket=self.address.bucket, Prefix=self.name(prefix)))
         while page := self.attempt(lambda _: next(pages, None), self._unusable):
-            for found in page.get("Contents", ()):
-                if not found["Key"].endswith("/"):  # what a browser of buckets makes for an empty folder
-                    key, etag = found["Key"][len(self.address.prefix) :], found["ETag"].strip('"')
-                    yield Listed(key, found["Size"], etag)
+            for listed in page.get("Contents", ()):
+                if listed["Key"].endswith("/"):  # what a browser of buckets makes for an empty folder
+                    continue
+                key = listed["Key"][len(self.address.prefix) :]
+                yield Listed(key, listed["Size"], listed["ETag"].strip('"'))
 
     def delete(self, key: str) -> None:
         """Delete an object; a missing one is not an error."""

@@ -66,8 +66,8 @@ def open_client(address: Address) -> tuple[Any, Profile]:
         client.meta.events.register("before-parse.s3", _refuse_page)
         return client, profile
     except (BotoCoreError, ValueError, OSError) as error:  # OSError: a credential_process that cannot be started
-        found = explained(error, f"{address.url} cannot be used")
-        raise S3Error(found.message, found.remedy, usage=True) from error
+        explanation = explained(error, f"{address.url} cannot be used")
+        raise S3Error(explanation.message, explanation.remedy, usage=True) from error
 
 
 @lru_cache
@@ -100,12 +100,7 @@ def explained(error: BaseException, what: str = "") -> S3Error:
     if isinstance(error.__context__, exceptions.ClientError) and not isinstance(error, exceptions.ClientError):
         error = error.__context__  # of a transfer that failed: it has the server's answer
     if isinstance(error, exceptions.ClientError):
-        told, status = error.response["Error"], error.response["ResponseMetadata"]["HTTPStatusCode"]
-        code = str(told.get("Code", ""))
-        words = " ".join(str(word) for word in (status, code, told.get("Message")) if word and word != str(status))
-        message = f"{begins}the server answers {redact(words)}"
-        failed = status >= 500 or status == 429
-        return S3Error(message, _REMEDIES.get(code, _REFUSED), code=code, status=status, network=failed)
+        return _explain_answer(error.response, begins)
     broken_off = (RetriesExceededError, HTTPError, exceptions.IncompleteReadError)
     failed = isinstance(error, (*broken_off, exceptions.HTTPClientError, exceptions.ConnectionError))
     remedy = _NETWORK if failed else _SETTINGS
@@ -116,6 +111,20 @@ def explained(error: BaseException, what: str = "") -> S3Error:
     elif isinstance(error, RetriesExceededError):
         error = error.last_exception
     return S3Error(f"{begins}{redact(str(error))}", remedy, network=failed)
+
+
+def _explain_answer(response: Mapping[str, Any], begins: str) -> S3Error:
+    """An answer of the server that is an error, after the words with which the message begins."""
+    answer = response["Error"]
+    status = response["ResponseMetadata"]["HTTPStatusCode"]
+    code = str(answer.get("Code", ""))
+    words = [str(status)]
+    for word in (code, str(answer.get("Message") or "")):
+        if word not in ("", str(status)):
+            words.append(word)
+    message = f"{begins}the server answers {redact(' '.join(words))}"
+    failed = status >= 500 or status == 429
+    return S3Error(message, _REMEDIES.get(code, _REFUSED), code=code, status=status, network=failed)
 
 
 def broke_off(error: BaseException | None) -> bool:
@@ -140,5 +149,5 @@ def _translate(request: Any, profile: Profile) -> None:
     """Say "create only" as the kind of server has it: boto3 knows Amazon's header alone."""
     if request.headers.get(_CREATE_ONLY):
         del request.headers[_CREATE_ONLY]
-        for name, value in profile.create.items():
-            request.headers[name] = value
+        for name, header in profile.create.items():
+            request.headers[name] = header

@@ -86,9 +86,10 @@ def parse_address(url: str) -> Address:
         raise _unusable("it contains a character that cannot be printed")
     try:
         parts = urlsplit(url)
-        bucket, asked = parts.netloc, parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError as error:
         raise _unusable("it is not a URL") from error
+    bucket = parts.netloc
     # A secret may contain slashes, and then the bucket's name ends within it.
     if "@" in bucket or ":" in bucket or not url[3:].startswith("//"):
         remedy = f"write {_EXAMPLE}, and give keys as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
@@ -98,7 +99,6 @@ def parse_address(url: str) -> Address:
     names = [name for name in parts.path.split("/") if name]
     if any(name in (".", "..") for name in names) or parts.fragment:
         raise _unusable("its prefix is not a plain path")
-    options = dict(asked)
     profile = options.pop("profile", None)
     if options:
         raise _unusable("the only option of an address is the profile", f"write {_EXAMPLE}?profile=ceph")
@@ -110,8 +110,10 @@ def parse_address(url: str) -> Address:
 def profile_of(endpoint: str) -> Profile:
     """The profile of the endpoint's host, else `s3`."""
     host = urlsplit(endpoint).hostname or ""
-    found = (p for p in PROFILES.values() if any(host == end or host.endswith(f".{end}") for end in p.hosts))
-    return next(found, PROFILES["s3"])
+    for profile in PROFILES.values():
+        if any(host == end or host.endswith(f".{end}") for end in profile.hosts):
+            return profile
+    return PROFILES["s3"]
 
 
 def _unusable(why: str, remedy: str = f"write {_EXAMPLE}") -> S3Error:

@@ -23,11 +23,11 @@ _ENDED = ("NoSuchUpload", "NoSuchKey")
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file, 64 hexadecimal digits. Raises OSError."""
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     with path.open("rb") as file:
         for chunk in iter(lambda: file.read(_CHUNK), b""):
-            found.update(chunk)
-    return found.hexdigest()
+            checksum.update(chunk)
+    return checksum.hexdigest()
 
 
 def put_file(
@@ -87,10 +87,10 @@ def get_file(
     part = path.with_name(f".{path.name}.part")  # the next attempt overwrites what a kill leaves
     try:
         _download(bucket, key, part, show)
-        found = sha256_of(part)
-        if found != sha256:
+        part_sha256 = sha256_of(part)
+        if part_sha256 != sha256:
             raise S3Error(
-                f"{bucket.location(key)} has the sha256 {found}, not {sha256}: it was changed or damaged",
+                f"{bucket.location(key)} has the sha256 {part_sha256}, not {sha256}: it was changed or damaged",
                 "put it there again",
                 damaged=True,
             )

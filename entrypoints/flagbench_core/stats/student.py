@@ -44,22 +44,30 @@ def _upper(tail: float, df: float) -> float:
     low, high = 0.0, 1.0
     while t_tail(high, df) > tail:
         low, high = high, high * 2
-    value = (low + high) / 2
+    t = (low + high) / 2
     for _ in range(200):
-        found = t_tail(value, df)
-        if found > tail:
-            low = value
+        probability = t_tail(t, df)
+        if probability > tail:
+            low = t
         else:
-            high = value
-        slope = _density(value, df) / found if found > 0 else 0.0
-        step = math.log(found / tail) / slope if slope > 0 else math.inf
-        following = value + step
+            high = t
+        following = t + _newton_step(t, df, probability, tail)
         if not low <= following <= high:
             following = (low + high) / 2
-        if abs(following - value) <= 1e-13 * value:
+        if abs(following - t) <= 1e-13 * t:
             return following
-        value = following
-    return value
+        t = following
+    return t
+
+
+def _newton_step(t: float, df: float, probability: float, tail: float) -> float:
+    """The step from `t`, which is exceeded with `probability`, towards `tail`; infinite where the slope is lost."""
+    if probability <= 0:
+        return math.inf
+    slope = _density(t, df) / probability
+    if slope <= 0:
+        return math.inf
+    return math.log(probability / tail) / slope
 
 
 def _density(t: float, df: float) -> float:
@@ -75,8 +83,10 @@ def _to_normal(t: float, df: float) -> float:
 
 def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
     """The regularised incomplete beta function I_x(a, b), with `rest` = 1 - x given apart to keep its digits."""
-    if x <= 0 or rest <= 0:
-        return 0.0 if x <= 0 else 1.0
+    if x <= 0:
+        return 0.0
+    if rest <= 0:
+        return 1.0
     log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
     if x < (a + 1) / (a + b + 2):
         return math.exp(log) * _fraction(a, b, x) / a
@@ -86,7 +96,7 @@ def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
 def _fraction(a: float, b: float, x: float) -> float:
     """The continued fraction of the incomplete beta function."""
     c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
-    value = d
+    fraction = d
     for m in range(1, _MOST_TERMS):
         for term in (
             m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
@@ -94,11 +104,13 @@ def _fraction(a: float, b: float, x: float) -> float:
         ):
             d = 1 / _away_from_zero(1 + term * d)
             c = _away_from_zero(1 + term / c)
-            value *= c * d
+            fraction *= c * d
         if abs(c * d - 1) < _PRECISION:
             break
-    return value
+    return fraction
 
 
-def _away_from_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
+def _away_from_zero(number: float) -> float:
+    if abs(number) > _TINY:
+        return number
+    return _TINY

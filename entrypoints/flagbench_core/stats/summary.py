@@ -12,7 +12,9 @@ def median(values: Sequence[float]) -> float:
     """The median."""
     ordered = sorted(values)
     middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def stdev(values: Sequence[float]) -> float:
@@ -20,7 +22,8 @@ def stdev(values: Sequence[float]) -> float:
     if len(values) < 2:
         return 0.0
     mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+    squares = math.fsum((number - mean) ** 2 for number in values)
+    return math.sqrt(squares / (len(values) - 1))
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -34,9 +37,13 @@ def drift(values: Sequence[float]) -> float | None:
 
     None for fewer than MIN_DRIFT_STEPS values, or if the first half has a median of 0.
     """
+    if len(values) < MIN_DRIFT_STEPS:
+        return None
     half = len(values) // 2
-    first = median(values[:half]) if len(values) >= MIN_DRIFT_STEPS else 0.0
-    return median(values[half:]) / first - 1 if first else None
+    first = median(values[:half])
+    if not first:
+        return None
+    return median(values[half:]) / first - 1
 
 
 def thin(values: Sequence[float], most: int) -> list[float]:

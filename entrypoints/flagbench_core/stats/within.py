@@ -77,7 +77,9 @@ class Refusal(NamedTuple):
     def __str__(self) -> str:
         if not self.further_steps:
             return self.text
-        steps = "1 more step" if self.further_steps == 1 else f"about {self.further_steps:,} more steps"
+        steps = f"about {self.further_steps:,} more steps"
+        if self.further_steps == 1:
+            steps = "1 more step"
         return f"{self.text}; {steps} would decide"
 
 
@@ -102,51 +104,62 @@ def within_run(amounts: Sequence[float], seconds: Sequence[float], steps: int | 
     if len(amounts) != len(seconds):
         raise ValueError(f"{len(amounts)} amounts and {len(seconds)} times are not of the same steps")
     n = len(seconds)
-    steps = n if steps is None else steps
+    if steps is None:
+        steps = n
     short = Refusal("short", f"the window of {steps:,} steps is shorter than {MIN_STEPS}", MIN_STEPS - steps)
     if steps < LONG_STEPS:
         return WithinRun(None, short)
-    usable = all(min(values) >= 0 and max(values) < _LARGEST for values in (amounts, seconds))
-    work, total = (math.fsum(amounts), math.fsum(seconds)) if usable else (0.0, 0.0)
-    if not (work > _SMALLEST and total > _SMALLEST):
-        return _refused("data", "its times and amounts are not all numbers of 0 or more, with a positive sum", 0)
+    if not (_is_usable(amounts) and _is_usable(seconds)):
+        text = "its times and amounts are not all numbers of 0 or more, with a positive sum"
+        return WithinRun(None, Refusal("data", text, 0))
+    work, total = math.fsum(amounts), math.fsum(seconds)
     if steps < MIN_STEPS and total < LONG_SECONDS:
         return WithinRun(None, short)
-    rate = work / total
     relative = [n * (amount / work - time / total) for amount, time in zip(amounts, seconds)]
+    if n < FEWEST_BATCHES:
+        return WithinRun(None, None)
     if n < MIN_VALUES or steps < MIN_STEPS:
-        return WithinRun(None, _unsettled(_means(relative, FEWEST_BATCHES), steps) if n >= FEWEST_BATCHES else None)
+        return WithinRun(None, _unsettled(_means(relative, FEWEST_BATCHES), steps))
     points = min(n, _POINTS)
     values = _means(relative, points)
-    # A small trend is accounted for by itself: it must not pass for correlation.
-    small = _trend(_means(relative, FEWEST_BATCHES), POSSIBLE)
-    settled = _without_trend(values, small) if abs(small) <= TOLERATED else values
-    effective = points / correlation_time(settled)
+    effective = points / _correlation_without_trend(relative, values)
     batches = max(FEWEST_BATCHES, min(MOST_BATCHES, int(effective / EFFECTIVE_PER_BATCH)))
     means = _means(relative, batches)
     refusal, wider = _gate(means, values, effective, steps, RESOLUTION * points / total)
     if refusal is not None:
-        stall = _stall(amounts, seconds) if steps == n else None
-        return WithinRun(None, stall or refusal)
-    # Of the mean: from the batches, or from the correlation if that says more.
+        if steps == n:
+            refusal = _stall(amounts, seconds) or refusal
+        return WithinRun(None, refusal)
+    # The standard error of the mean: from the batches, or from the correlation if that is larger.
     error = max(stdev(means) / math.sqrt(batches), stdev(values) / math.sqrt(effective))
+    rate = work / total
     half = rate * (t_two_sided(LEVEL, batches - 1) * error + wider)
     return WithinRun((rate - half, rate + half), None)
 
 
-def _refused(kind: str, text: str, further_steps: int) -> WithinRun:
-    return WithinRun(None, Refusal(kind, text, further_steps))
+def _is_usable(values: Sequence[float]) -> bool:
+    """Whether all values are finite and not negative, with a sum that is neither too small nor too large."""
+    return min(values) >= 0 and max(values) < _LARGEST and math.fsum(values) > _SMALLEST
+
+
+def _correlation_without_trend(relative: Sequence[float], values: Sequence[float]) -> float:
+    """The correlation time of `values`. A small trend is accounted for by itself: it must not pass for one."""
+    trend = _trend(_means(relative, FEWEST_BATCHES), POSSIBLE)
+    if abs(trend) <= TOLERATED:
+        values = _without_trend(values, trend)
+    return correlation_time(values)
 
 
 def _stall(amounts: Sequence[float], seconds: Sequence[float]) -> Refusal | None:
     """The slowest step as the reason for a refusal; None if it is not, or other steps are nearly as slow."""
     slowest = max(range(len(seconds)), key=seconds.__getitem__)
     median = sorted(seconds)[len(seconds) // 2]
-    others = [[*values[:slowest], *values[slowest + 1 :]] for values in (amounts, seconds)]
-    if seconds[slowest] < STALL * median or max(others[1]) >= STALL * median:
+    other_amounts = [*amounts[:slowest], *amounts[slowest + 1 :]]
+    other_seconds = [*seconds[:slowest], *seconds[slowest + 1 :]]
+    if seconds[slowest] < STALL * median or max(other_seconds) >= STALL * median:
         return None
-    found = within_run(others[0], others[1], max(MIN_STEPS, len(others[0])))
-    if found.interval is None:
+    others = within_run(other_amounts, other_seconds, max(MIN_STEPS, len(other_seconds)))
+    if others.interval is None:
         return None
     text = (
         f"step {slowest + 1:,} of its window took {seconds[slowest]:.3g} s, {seconds[slowest] / median:,.0f} times "
@@ -166,9 +179,11 @@ def _gate(
         effective: how many of these are independent.
         resolution: of these, relative.
     """
-    if (refusal := _unsettled(means, steps)) is not None:
+    refusal = _unsettled(means, steps)
+    if refusal is not None:
         return refusal, 0.0
-    if (states := _states(values, resolution)) is not None and states.changes < MIN_CHANGES:
+    states = _states(values, resolution)
+    if states is not None and states.changes < MIN_CHANGES:
         text = (
             f"its rate switches between two levels {states.apart:.1%} apart, too few times for an interval "
             f"({states.changes}; at least {MIN_CHANGES} are needed)"
@@ -190,7 +205,8 @@ def _unsettled(means: Sequence[float], steps: int) -> Refusal | None:
         length = math.ceil(steps * warm_up.share)
         text = f"its first {length:,} steps are warm-up, {warm_up.lowers / warm_up.share:.1%} slower than the window"
         return Refusal("warm-up", text, _further(steps, warm_up.lowers / TOLERATED))
-    if abs(change := _trend(means, ALPHA)) > TOLERATED:
+    change = _trend(means, ALPHA)
+    if abs(change) > TOLERATED:
         text = f"its rate changes by {change:+.1%} of its mean from the beginning to the end, so it has not settled"
         return Refusal("trend", text, steps)
     return None
@@ -253,7 +269,9 @@ def _trend(means: Sequence[float], alpha: float) -> float:
     change = math.fsum(map(mul, places, means)) / square
     rest = [mean - change * place for mean, place in zip(means, places)]
     error = math.sqrt(math.fsum(map(mul, rest, rest)) / (n - 2) / square)
-    return change if abs(change) > t_quantile(1 - alpha / 2, n - 2) * error + _ROUNDING else 0.0
+    if abs(change) > t_quantile(1 - alpha / 2, n - 2) * error + _ROUNDING:
+        return change
+    return 0.0
 
 
 def _without_trend(values: Sequence[float], change: float) -> list[float]:
@@ -288,10 +306,11 @@ def _states(values: Sequence[float], resolution: float) -> _States | None:
     split = 1 + max(range(n - 1), key=between.__getitem__)
     low, high = ordered[:split], ordered[split:]
     apart = math.fsum(high) / len(high) - math.fsum(low) / len(low)
-    inside = math.fsum((value - total / n) ** 2 for value in ordered) - between[split - 1] / n
+    squares = math.fsum((deviation - total / n) ** 2 for deviation in ordered)
+    inside = squares - between[split - 1] / n
     if apart < TOLERATED + resolution or apart * apart * n < SEPARATION**2 * inside:
         return None
-    above = [value >= high[0] for value in smooth]
+    above = [deviation >= high[0] for deviation in smooth]
     return _States(sum(map(ne, above, above[1:])), apart)
 
 
