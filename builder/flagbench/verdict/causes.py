@@ -62,20 +62,24 @@ class ExplainedRun:
     @cached_property
     def loop(self) -> float:
         """Time from one step to the next, of the slowest rank."""
-        return max(map(self.own, self.numbers))
+        return max(self.step_time(rank) for rank in self.numbers)
 
     @property
     def evaluated(self) -> float:
         """The share of rank 0's training that was evaluation."""
         timing = self.section.timing
-        return timing.get("eval", 0) / timing["train"] if timing.get("train") else 0.0
+        if not timing.get("train"):
+            return 0.0
+        return timing.get("eval", 0) / timing["train"]
 
     @cached_property
     def time(self) -> float:
         """Seconds per step of what the rate counts."""
         if self.counts == CORE:
             return self.core
-        return self.loop / (1 - self.evaluated) if self.counts == WHOLE and self.evaluated < 1 else self.loop
+        if self.counts == WHOLE and self.evaluated < 1:
+            return self.loop / (1 - self.evaluated)
+        return self.loop
 
     @property
     def numbers(self) -> range:
@@ -86,7 +90,7 @@ class ExplainedRun:
         """A rank's seconds per step in one column of the evidence."""
         return self.window.stretch.rank_time((name,), rank) / MICRO / self.steps
 
-    def own(self, rank: int) -> float:
+    def step_time(self, rank: int) -> float:
         """A rank's seconds from one step to the next."""
         return self.window.stretch.rank_time(OWN, rank) / MICRO / self.steps
 
@@ -102,38 +106,50 @@ class ExplainedRun:
         waits = [rank.processor_wait_seconds for rank in self.ranks]
         if len(durations) != len(waits):
             return []
-        known = [(wait, micro) for wait, micro in zip(waits, durations, strict=True) if wait is not None and micro]
-        return [min(1.0, wait * MICRO / micro) for wait, micro in known] if len(known) == len(waits) else []
+        shares = []
+        for wait, duration in zip(waits, durations, strict=True):
+            if wait is None or not duration:
+                return []
+            shares.append(min(1.0, wait * MICRO / duration))
+        return shares
 
     @property
     def threads(self) -> int:
         """Ranks and their threads on a node."""
+        ranks = self.record.system.devices_per_node
         software = self.record.raw.get("software", {})
         threads = software.get("threads") if isinstance(software, dict) else None
-        return self.record.system.devices_per_node * (threads if isinstance(threads, int) and threads > 0 else 1)
+        if not isinstance(threads, int) or threads <= 0:
+            return ranks
+        return ranks * threads
 
     @property
     def cpu(self) -> CpuTelemetry:
         """What was seen of node 0's processors."""
-        return CpuTelemetry() if self.record.telemetry is None else self.record.telemetry.cpu
+        if self.record.telemetry is None:
+            return CpuTelemetry()
+        return self.record.telemetry.cpu
 
     @property
     def devices(self) -> Sequence[DeviceTelemetry]:
         """What was seen of node 0's devices."""
-        return () if self.record.telemetry is None else self.record.telemetry.devices
+        if self.record.telemetry is None:
+            return ()
+        return self.record.telemetry.devices
 
     @cached_property
     def slowed(self) -> list[float]:
         """How far each device of node 0 stayed below its highest clock, as a share; empty if not known of all."""
-        limit = self.accelerator.limits.sm_clock_mhz if self.accelerator else None
-        found = []
+        limit = self.accelerator.limits.sm_clock_mhz if self.accelerator is not None else None
+        shares = []
         for device in self.devices:
-            highest = device.sm_clock_max_mhz or (limit.value if limit else None)
-            clock = _clock(device)
+            clock, highest = _clock(device), device.sm_clock_max_mhz
+            if not highest and limit is not None:
+                highest = limit.value
             if not clock or not highest:
                 return []
-            found.append(max(0.0, 1 - clock / highest))
-        return found
+            shares.append(max(0.0, 1 - clock / highest))
+        return shares
 
     @cached_property
     def throttled(self) -> tuple[str, float]:
@@ -153,8 +169,10 @@ class ExplainedRun:
 
     def peak(self, precision: object) -> float | None:
         """The datasheet's peak of the device, FLOP/s; None if the stack has none."""
-        found = self.accelerator.peaks.get(precision) if self.accelerator and isinstance(precision, str) else None
-        return None if found is None else found.flops
+        if self.accelerator is None or not isinstance(precision, str):
+            return None
+        peak = self.accelerator.peaks.get(precision)
+        return None if peak is None else peak.flops
 
     def products(self, ceiling: float) -> float:
         """Seconds per step that its matrix products take at a ceiling, FLOP/s; recomputed ones included."""
@@ -165,7 +183,9 @@ class ExplainedRun:
     @property
     def where(self) -> str:
         """Which node telemetry is of, where there are several."""
-        return " of node 0" if self.record.system.nodes > 1 else ""
+        if self.record.system.nodes > 1:
+            return " of node 0"
+        return ""
 
 
 def open_run(record: Record, case: Case, counts: str) -> ExplainedRun | None:
@@ -177,18 +197,19 @@ def open_run(record: Record, case: Case, counts: str) -> ExplainedRun | None:
         return None
     section = read_section(record.raw["evidence"])
     numbers = sorted(rank.rank for rank in record.ranks)
-    if section.world != len(numbers) or numbers != [*range(len(numbers))]:
+    if numbers != list(range(section.world)):
         raise EvidenceError(f"it is of {section.world} ranks, and the record lists others")
     kind = kind_of(record.config or {})
     window = window_of(section.stretch(kind, WINDOW))
     if window is None:
         return None
-    if not all(window.stretch.rank_time(parts, rank) for parts in (DEVICE, OWN) for rank in range(section.world)):
-        raise EvidenceError("a rank's steps took no time")
+    for rank in range(section.world):
+        if not window.stretch.rank_time(DEVICE, rank) or not window.stretch.rank_time(OWN, rank):
+            raise EvidenceError("a rank's steps took no time")
     return ExplainedRun(record, case, counts, section, window)
 
 
-class Other(NamedTuple):
+class OtherSide(NamedTuple):
     """What a run is compared with: the runs of a baseline, and the conditions on both sides."""
 
     runs: Sequence[ExplainedRun]
@@ -204,72 +225,94 @@ class Cost(NamedTuple):
 
     seconds: float | None
     """Per step; None if the record does not say how many."""
-    seen: str
-    """What the record shows, as a clause."""
+    clause: str
+    """What the record shows."""
 
 
-def data_wait(run: ExplainedRun, other: Other) -> Cost | None:
+def data_wait(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """Waiting for the next batch; a device that still computes meanwhile loses nothing."""
     rank = max(run.numbers, key=lambda number: run.column("data_wait", number))
     wait = run.column("data_wait", rank)
-    lost = min(wait, (run.core if run.counts == CORE else run.loop) - run.column("device", rank))
-    return Cost(lost, f"rank {rank} waited {_ms(wait)} of {_ms(run.own(rank))} per step for its next batch")
+    step = run.core if run.counts == CORE else run.loop
+    lost = min(wait, step - run.column("device", rank))
+    return Cost(lost, f"rank {rank} waited {_ms(wait)} of {_ms(run.step_time(rank))} per step for its next batch")
 
 
-def evaluation(run: ExplainedRun, other: Other) -> Cost | None:
+def evaluation(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """Evaluations within the training; only the rate of the whole counts them."""
     if run.counts != WHOLE or not run.evaluated:
         return None
-    count = len(run.record.quality.evaluations if run.record.quality else ())
-    seen = f"{count} evaluations took {run.record.timing.eval or 0.0:.1f} s, {run.evaluated:.0%} of the training"
-    return Cost(run.evaluated * run.time, seen)
+    evaluations = run.record.quality.evaluations if run.record.quality is not None else ()
+    seconds = run.record.timing.eval or 0.0
+    clause = f"{len(evaluations)} evaluations took {seconds:.1f} s, {run.evaluated:.0%} of the training"
+    return Cost(run.evaluated * run.time, clause)
 
 
-def between_steps(run: ExplainedRun, other: Other) -> Cost | None:
+def between_steps(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """What the host does between steps while the device waits, but for waiting for data."""
     if run.counts == CORE:
         return None
-    rank = max(run.numbers, key=run.own)
-    lost = run.own(rank) - run.column("device", rank) - run.column("data_wait", rank)
-    return Cost(lost, f"rank {rank} spent {_ms(lost)} of {_ms(run.own(rank))} outside of its device's step")
+    rank = max(run.numbers, key=run.step_time)
+    step = run.step_time(rank)
+    lost = step - run.column("device", rank) - run.column("data_wait", rank)
+    return Cost(lost, f"rank {rank} spent {_ms(lost)} of {_ms(step)} outside of its device's step")
 
 
-def stall(run: ExplainedRun, other: Other) -> Cost | None:
+def stall(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """Single steps that took many times as long as the others, if no cause before this one has their time."""
-    stretch, parts = run.window.stretch, DEVICE if run.counts == CORE else OWN
+    stretch = run.window.stretch
+    parts: Sequence[str] = OWN
+    if run.counts == CORE:
+        parts = DEVICE
     slowest = stretch.slowest(parts)
-    found = find_stall(stretch, parts, slowest)
-    if found is None or found.column == "data_wait":
+    longest = find_stall(stretch, parts, slowest)
+    if longest is None or longest.column == "data_wait":
         return None
-    if run.counts != CORE and found.column != "device" and found.rank in (None, slowest):
+    if run.counts != CORE and longest.column != "device" and longest.rank in (None, slowest):
         return None  # `between_steps` has its time
-    return Cost(found.lost / run.steps, str(found))
+    return Cost(longest.lost / run.steps, str(longest))
 
 
-def straggler(run: ExplainedRun, other: Other) -> Cost | None:
+def straggler(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """One rank that is later than the others, beyond waiting for its data: all others wait for it in every step.
 
     The rank that waits least for the others, where each rank has a replica of its own, so that it waits only at the
     end of a step; otherwise the device of node 0 with the lowest clock.
     """
-    layout, stretch, name = run.record.layout, run.section.stretch(), "collective_wait_median"
-    measured = (of_rank(stretch, rank.rank).get(name, rank.collective_wait_median) for rank in run.ranks)
-    waits = [wait for wait in measured if wait is not None]
-    if layout is None or layout.tp * layout.pp > 1 or not len(waits) == len(run.ranks) > 1:
+    layout = run.record.layout
+    waits = _collective_waits(run)
+    if layout is None or layout.tp * layout.pp > 1 or len(waits) < 2:
         return _late_device(run)
-    rank = min(run.numbers, key=waits.__getitem__)
-    loading = [run.column("data_wait", number) for number in run.numbers]
-    late = max(0.0, _behind(waits, rank) - max(0.0, -_behind(loading, rank)))
-    entry = run.ranks[rank]
-    place = f"node {entry.node}, host {entry.host}, device {entry.local_rank}"
-    place += f", {entry.uuid}" if entry.uuid else ""
-    seen = f"rank {rank} ({place}) was {_ms(late)} later per step than the others"
-    if run.waited and (more := -_behind(run.waited, rank)) > 0.05:
-        seen += f"; it waited for a processor in {more:.0%} more of its time"
-    if entry.node == 0 and entry.local_rank is not None and 1 < len(run.slowed) > entry.local_rank:
-        more = -_behind(run.slowed, entry.local_rank)
-        seen += f"; its device's clock was {more:.0%} below the others'" if more > 0.02 else ""
-    return Cost(late, seen)
+    number = min(run.numbers, key=waits.__getitem__)
+    loading = [run.column("data_wait", rank) for rank in run.numbers]
+    late = max(0.0, _behind(waits, number) - max(0.0, -_behind(loading, number)))
+    rank = run.ranks[number]
+    place = f"node {rank.node}, host {rank.host}, device {rank.local_rank}"
+    if rank.uuid:
+        place += f", {rank.uuid}"
+    clause = f"rank {number} ({place}) was {_ms(late)} later per step than the others"
+    if run.waited:
+        more = -_behind(run.waited, number)
+        if more > 0.05:
+            clause += f"; it waited for a processor in {more:.0%} more of its time"
+    device = rank.local_rank
+    if rank.node == 0 and device is not None and 1 < len(run.slowed) > device:
+        more = -_behind(run.slowed, device)
+        if more > 0.02:
+            clause += f"; its device's clock was {more:.0%} below the others'"
+    return Cost(late, clause)
+
+
+def _collective_waits(run: ExplainedRun) -> list[float]:
+    """What each rank waits in a collective for the others, the median, seconds; empty if not known of all."""
+    stretch, name = run.section.stretch(), "collective_wait_median"
+    waits = []
+    for rank in run.ranks:
+        wait = of_rank(stretch, rank.rank).get(name, rank.collective_wait_median)
+        if wait is None:
+            return []
+        waits.append(wait)
+    return waits
 
 
 def _late_device(run: ExplainedRun) -> Cost | None:
@@ -286,15 +329,15 @@ def _behind(values: Sequence[float], index: int) -> float:
     return median([value for number, value in enumerate(values) if number != index]) - values[index]
 
 
-def quota(run: ExplainedRun, other: Other) -> Cost | None:
+def quota(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """The limit of processors that the run's control group has."""
     if not _limited(run):
         return None
-    seen = f"its control group may use {run.cpu.quota:g} processors{run.where}"
-    return _waited(run, _limited(run), f"{seen} and had used them up in {run.cpu.throttled:.0%} of its periods")
+    clause = f"its control group may use {run.cpu.quota:g} processors{run.where}"
+    return _waited(run, _limited(run), f"{clause} and had used them up in {run.cpu.throttled:.0%} of its periods")
 
 
-def tenants(run: ExplainedRun, other: Other) -> Cost | None:
+def tenants(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """Other processes or virtual machines on the processors."""
     others = others_on_processors(run.cpu)
     if not others:
@@ -302,15 +345,13 @@ def tenants(run: ExplainedRun, other: Other) -> Cost | None:
     return _waited(run, _unlimited(run), f"{', '.join(others)}{run.where}")
 
 
-def crowded(run: ExplainedRun, other: Other) -> Cost | None:
+def crowded(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """More ranks and threads than processors."""
     if others_on_processors(run.cpu):
         return None
-    seen = (
-        f"the run had {run.threads} ranks and threads on "
-        f"{_usable(run) or run.record.system.cpu.logical or 1} processors{run.where}"
-    )
-    return _waited(run, _unlimited(run), seen)
+    processors = _usable(run) or run.record.system.cpu.logical or 1
+    clause = f"the run had {run.threads} ranks and threads on {processors} processors{run.where}"
+    return _waited(run, _unlimited(run), clause)
 
 
 def _limited(run: ExplainedRun) -> float:
@@ -325,61 +366,70 @@ def _unlimited(run: ExplainedRun) -> float:
     return min(run.waited, default=0.0) - _limited(run)
 
 
-def _waited(run: ExplainedRun, share: float, seen: str) -> Cost | None:
+def _waited(run: ExplainedRun, share: float, clause: str) -> Cost | None:
     """What waiting for processors cost; what one rank waited beyond all others is a straggler's."""
     if not run.waited:
         return None
-    return Cost(share * run.time, f"{seen}; every rank waited {min(run.waited):.0%} of its time for a processor")
+    return Cost(share * run.time, f"{clause}; every rank waited {min(run.waited):.0%} of its time for a processor")
 
 
-def device_idle(run: ExplainedRun, other: Other) -> Cost | None:
+def device_idle(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """Devices without work within their steps: the host starts kernels more slowly than they run.
 
     A driver's figure is of the time since the sample before, so the first one says nothing of the training.
     """
-    known = [device.util_mean for device in run.devices if device.util_mean is not None]
-    samples = run.record.telemetry.samples if run.record.telemetry else None
-    if not known or not samples:
+    samples = run.record.telemetry.samples if run.record.telemetry is not None else None
+    utilisations = [device.util_mean for device in run.devices if device.util_mean is not None]
+    if not utilisations or not samples:
         return None
-    idle = 1 - max(known) - 1 / samples
+    idle = 1 - max(utilisations) - 1 / samples
     lost = idle * run.loop - (run.loop - run.core)
-    seen = f"the busiest device{run.where} had no kernel to run in {idle:.0%} of the time"
-    return Cost(lost, seen) if lost >= IDLE * run.loop else None
+    if lost < IDLE * run.loop:
+        return None
+    return Cost(lost, f"the busiest device{run.where} had no kernel to run in {idle:.0%} of the time")
 
 
-def power(run: ExplainedRun, other: Other) -> Cost | None:
+def power(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """Lower clocks because of a limit of power."""
     reason, seconds = run.throttled
-    limits = {(device.power_limit_w, device.power_limit_default_w) for device in run.devices}
-    capped = [f"limit {limit:g} W, the device's own is {own:g} W" for limit, own in limits if is_capped(limit, own)]
+    clauses = []
     if "power" in reason:
-        return _clocks(run, "; ".join((f"{reason} for {seconds:.0f} s", *capped)))
-    # Without clocks, a limit below the device's own is all that is known.
-    return _clocks(run, "; ".join(capped)) if capped and not reason and not run.slowed else None
+        clauses.append(f"{reason} for {seconds:.0f} s")
+    for limit, default in {(device.power_limit_w, device.power_limit_default_w) for device in run.devices}:
+        if is_capped(limit, default):
+            clauses.append(f"limit {limit:g} W, the device's own is {default:g} W")
+    if "power" in reason:
+        return _clocks(run, "; ".join(clauses))
+    if clauses and not reason and not run.slowed:  # without clocks, a limit below the device's own is all there is
+        return _clocks(run, "; ".join(clauses))
+    return None
 
 
-def throttling(run: ExplainedRun, other: Other) -> Cost | None:
+def throttling(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """Lower clocks because of heat, or for another reason than power."""
     reason, seconds = run.throttled
     if not reason or "power" in reason:
         return None
-    hottest = max((d.temperature_max_c or 0.0 for d in run.devices), default=0.0)
+    hottest = max((device.temperature_max_c or 0.0 for device in run.devices), default=0.0)
     return _clocks(run, f"{reason} for {seconds:.0f} s, up to {hottest:.0f} degrees Celsius")
 
 
-def clocks(run: ExplainedRun, other: Other) -> Cost | None:
+def clocks(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """Lower clocks that nothing but a setting accounts for."""
-    return None if run.throttled[0] or not run.slowed else _clocks(run, "no reason but a setting was reported")
+    reason, _ = run.throttled
+    if reason or not run.slowed:
+        return None
+    return _clocks(run, "no reason but a setting was reported")
 
 
-def _clocks(run: ExplainedRun, why: str) -> Cost:
+def _clocks(run: ExplainedRun, reason: str) -> Cost:
     """What lower clocks cost that all devices have; a device that has even lower ones is a straggler."""
     if not run.slowed:
-        return Cost(None, f"{why}, at clocks not known")
+        return Cost(None, f"{reason}, at clocks not known")
     share = min(run.slowed)
     clock = max(_clock(device) or 0.0 for device in run.devices)
-    seen = f"every device{run.where} was clocked at least {share:.0%} below its highest, {clock:.0f} MHz at most"
-    return Cost(share * run.core, f"{seen}: {why}")
+    clause = f"every device{run.where} was clocked at least {share:.0%} below its highest, {clock:.0f} MHz at most"
+    return Cost(share * run.core, f"{clause}: {reason}")
 
 
 def _clock(device: DeviceTelemetry) -> float | None:
@@ -387,75 +437,102 @@ def _clock(device: DeviceTelemetry) -> float | None:
     return device.sm_clock_busy_mhz or device.sm_clock_mean_mhz
 
 
-def precision(run: ExplainedRun, other: Other) -> Cost | None:
+def precision(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """A slower precision than the expected one: what its matrix products take longer at the device's peaks."""
-    expected = next((condition.expected for condition in other.conditions if condition.name == "precision"), None)
-    here, there = run.peak(run.precision), run.peak(expected)
-    if here is None or there is None or here >= there:
+    expected = None
+    for condition in other_side.conditions:
+        if condition.name == "precision":
+            expected = condition.expected
+            break
+    peak, expected_peak = run.peak(run.precision), run.peak(expected)
+    if peak is None or expected_peak is None or peak >= expected_peak:
         return None
-    ceiling = run.ceiling or REACHED * here
-    lost = run.products(ceiling) * (1 - ceiling / max(ceiling, REACHED * there))
+    ceiling = run.ceiling or REACHED * peak
+    lost = run.products(ceiling) * (1 - ceiling / max(ceiling, REACHED * expected_peak))
     return Cost(lost, f"matrix products ran in {run.precision}, and {expected} is expected")
 
 
-def low_ceiling(run: ExplainedRun, other: Other) -> Cost | None:
+def low_ceiling(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """A matrix product that is slow by itself, beyond what lower clocks account for: against the baseline's, or
     against what its device reaches."""
-    found, reached = run.ceiling, other.reachable
-    known = [each.ceiling for each in other.runs if each.ceiling]
-    expected = sum(known) / len(known) if known else reached.value * 1e12 if reached else None
-    if not found or not expected or not other.steady or precision(run, other):
+    ceiling = run.ceiling
+    if not ceiling or not other_side.steady or precision(run, other_side) is not None:
+        return None
+    ceilings = [baseline.ceiling for baseline in other_side.runs if baseline.ceiling]
+    if ceilings:
+        expected, source = sum(ceilings) / len(ceilings), "the baseline's"
+    elif other_side.reachable is not None:
+        expected, source = other_side.reachable.value * 1e12, f"{other_side.reachable.source} at this clock"
+    else:
         return None
     expected *= 1 - min(run.slowed, default=0.0)
-    if found >= LOW_ROOF * expected:
+    if ceiling >= LOW_ROOF * expected:
         return None
-    source = "the baseline's" if known or not reached else f"{reached.source} at this clock"
-    seen = f"a matrix product reached {found / 1e12:.3g} TFLOP/s, {source} is {expected / 1e12:.3g}"
-    return Cost(run.products(found) * (1 - found / expected), seen)
+    clause = f"a matrix product reached {ceiling / 1e12:.3g} TFLOP/s, {source} is {expected / 1e12:.3g}"
+    return Cost(run.products(ceiling) * (1 - ceiling / expected), clause)
 
 
 def steady(runs: Sequence[ExplainedRun]) -> bool:
     """Whether the matrix products of several ranks or runs were about as fast: one alone may have been disturbed."""
-    ceilings = [ceiling for run in runs for ceiling in run.section.ceilings]
+    ceilings: list[float] = []
+    for run in runs:
+        ceilings.extend(run.section.ceilings)
     return len(ceilings) > 1 and min(ceilings) >= LOW_ROOF * max(ceilings)
 
 
-def pinned(run: ExplainedRun, other: Other) -> Cost | None:
+def pinned(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """Fewer processors than the baseline may use, or than the machine has."""
-    here, there = (min((n for n in map(_usable, runs) if n), default=None) for runs in ([run], other.runs))
-    all_of_them, what = (there, "the baseline") if other.runs else (run.record.system.cpu.logical, "the machine")
-    if here is None or all_of_them is None or here >= all_of_them:
+    usable = _usable(run)
+    if other_side.runs:
+        counts = [_usable(baseline) for baseline in other_side.runs]
+        available, source = min((count for count in counts if count), default=None), "the baseline"
+    else:
+        available, source = run.record.system.cpu.logical, "the machine"
+    if not usable or available is None or usable >= available:
         return None
-    return Cost(None, f"the run could use {here} processors{run.where}, {what} {all_of_them}")
+    return Cost(None, f"the run could use {usable} processors{run.where}, {source} {available}")
 
 
 def _usable(run: ExplainedRun) -> int | None:
     return run.record.system.cpu.usable
 
 
-def kernels(run: ExplainedRun, other: Other) -> Cost | None:
+def kernels(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """A kernel of the framework where a faster one exists, or another one than the baseline's."""
-    found = _kernels(run)
-    if other.runs:
-        there = _kernels(other.runs[0])
-        pairs = [(name, there[name]) for name in found if name in there and found[name] != there[name]]
-        seen = [f"{name} ran as {found[name]}, the baseline's as {kernel}" for name, kernel in pairs]
-    else:
-        slow = [name for name, kernel in found.items() if run.accelerator and kernel in _SLOW_KERNELS[name]]
-        seen = [f"{name} ran as {found[name]}, not as a fused kernel" for name in slow]
-    return Cost(None, "; ".join(seen)) if seen else None
+    clauses = []
+    if other_side.runs:
+        of_baseline = _kernels(other_side.runs[0])
+        for name, kernel in _kernels(run).items():
+            if name in of_baseline and kernel != of_baseline[name]:
+                clauses.append(f"{name} ran as {kernel}, the baseline's as {of_baseline[name]}")
+    elif run.accelerator is not None:
+        for name, kernel in _kernels(run).items():
+            if kernel in _SLOW_KERNELS[name]:
+                clauses.append(f"{name} ran as {kernel}, not as a fused kernel")
+    if not clauses:
+        return None
+    return Cost(None, "; ".join(clauses))
 
 
 def _kernels(run: ExplainedRun) -> dict[str, str]:
-    training = (run.record.quality and run.record.quality.training) or {}
-    known = {**{name: run.record.conditions.get(name) for name in _KERNELS_IN_CONDITIONS}, **training}
-    return {name: brief(known[name]) for name in _SLOW_KERNELS if isinstance(known.get(name), str)}
+    """The kernels that the record names, by what they compute."""
+    names: dict[str, object] = {name: run.record.conditions.get(name) for name in _KERNELS_IN_CONDITIONS}
+    if run.record.quality is not None:
+        names.update(run.record.quality.training or {})
+    kernels_of_run = {}
+    for name in _SLOW_KERNELS:
+        kernel = names.get(name)
+        if isinstance(kernel, str):
+            kernels_of_run[name] = brief(kernel)
+    return kernels_of_run
 
 
-def device_tenants(run: ExplainedRun, other: Other) -> Cost | None:
+def device_tenants(run: ExplainedRun, other_side: OtherSide) -> Cost | None:
     """Processes of others on a device, or memory that was in use there before the run."""
     others = others_on_devices(run.devices)
-    return Cost(None, f"{', '.join(others)}{run.where}") if others else None
+    if not others:
+        return None
+    return Cost(None, f"{', '.join(others)}{run.where}")
 
 
 def _ms(seconds: float) -> str:
@@ -468,7 +545,7 @@ class Kind(NamedTuple):
     name: str
     title: str
     action: str
-    find: Callable[[ExplainedRun, Other], Cost | None]
+    find: Callable[[ExplainedRun, OtherSide], Cost | None]
 
 
 CAUSES = (

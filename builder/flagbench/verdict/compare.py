@@ -19,6 +19,7 @@ from flagbench.verdict.recompute import recompute
 from flagbench.verdict.result import Estimate, Ratio, VerifyResult
 from flagbench.verdict.rules import invalid
 from flagbench.verdict.samples import same_run
+from flagbench.verdict.subject import Subject
 from flagbench.verdict.verify import verify_baseline
 from flagbench_core.exit_codes import ExitCode
 
@@ -62,20 +63,27 @@ class Comparison(Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; the shape `flagbench compare --json` prints."""
+        conditions = []
+        for condition in self.conditions:
+            conditions.append(
+                {
+                    "name": condition.name,
+                    "a": condition.expected,
+                    "b": condition.here,
+                    "agreement": condition.agreement.value,
+                }
+            )
+        config = []
+        for path, a, b in self.config:
+            config.append({"path": path, "a": _null_if_absent(a), "b": _null_if_absent(b)})
         return {
             "schema": "comparison/v1",
             "exit_code": int(self.exit_code),
             "a": self.a.record_id,
             "b": self.b.record_id,
             "case": self.a.case,
-            "conditions": [
-                {"name": c.name, "a": c.expected, "b": c.here, "agreement": c.agreement.value}
-                for c in self.conditions
-            ],
-            "config": [
-                {"path": path, "a": None if a is ABSENT else a, "b": None if b is ABSENT else b}
-                for path, a, b in self.config
-            ],
+            "conditions": conditions,
+            "config": config,
             "gate": self.gate,
             "metrics": to_builtins(self.metrics),
             "losses": to_builtins(self.losses),
@@ -100,31 +108,65 @@ def compare_records(a: Record, b: Record, case: Case, terms: Terms = STANDARD) -
             f"the records are of different cases: {a.case} and {b.case}",
             remedy="compare two records of the same case; `flagbench results ls` shows them",
         )
-    found = {label: recompute(record, case) for label, record in (("A", a), ("B", b))}
-    wrong = [f"{label}: {what.message}" for label, each in found.items() for what in invalid(each)]
-    unproven = [f"{label}: {why}" for label, each in found.items() if (why := no_evidence(each))]
-    a, b = (each.record for each in found.values())
-    once = same_run(a, b) if a.record_id != b.record_id else None
-    names = dict.fromkeys((*a.conditions, *b.conditions))
-    conditions = compare_conditions(names, b.conditions, a.conditions)
+    subjects = {"A": recompute(a, case), "B": recompute(b, case)}
+    a, b = subjects["A"].record, subjects["B"].record
+    invalid_parts = _invalid_parts(subjects)
+    unproven = _unproven(subjects)
+    problems = [*invalid_parts, *unproven]
+    reason = same_run(a, b)
+    if reason is not None and a.record_id != b.record_id:
+        problems.append(f"A and B count as one run: {reason}")
+    exit_code = ExitCode.OK
+    if invalid_parts:
+        exit_code = ExitCode.INVALID
+    elif unproven:
+        exit_code = ExitCode.INCONCLUSIVE
+    names = dict.fromkeys(metric.name for metric in (*a.metrics, *b.metrics))
     return Comparison(
         a=a,
         b=b,
-        conditions=tuple(
-            c
-            for c in conditions
-            if c.agreement is not Agreement.EQUAL and not (c.here is None and c.expected is None)
-        ),
+        conditions=_differing_conditions(a, b),
         config=_config_differences(a.config or {}, b.config or {}),
-        metrics=tuple(
-            _pair(a, b, name, terms, comparable=not wrong)
-            for name in dict.fromkeys(metric.name for metric in (*a.metrics, *b.metrics))
-        ),
+        metrics=tuple(_pair(a, b, name, terms, comparable=not invalid_parts) for name in names),
         gate=case.gate,
-        problems=(*wrong, *unproven, *([f"A and B count as one run: {once}"] if once else ())),
-        exit_code=ExitCode.INVALID if wrong else ExitCode.INCONCLUSIVE if unproven else ExitCode.OK,
-        losses=compare_losses(a, b, case, wrong),
+        problems=tuple(problems),
+        exit_code=exit_code,
+        losses=compare_losses(a, b, case, invalid_parts),
     )
+
+
+def _null_if_absent(setting: Any) -> Any:
+    return None if setting is ABSENT else setting
+
+
+def _invalid_parts(subjects: Mapping[str, Subject]) -> list[str]:
+    """What makes A or B invalid, one clause each."""
+    clauses = []
+    for label, subject in subjects.items():
+        for finding in invalid(subject):
+            clauses.append(f"{label}: {finding.message}")
+    return clauses
+
+
+def _unproven(subjects: Mapping[str, Subject]) -> list[str]:
+    """Why the numbers of A or B cannot be checked, one clause each."""
+    clauses = []
+    for label, subject in subjects.items():
+        reason = no_evidence(subject)
+        if reason is not None:
+            clauses.append(f"{label}: {reason}")
+    return clauses
+
+
+def _differing_conditions(a: Record, b: Record) -> tuple[ConditionResult, ...]:
+    """The conditions that are not equal and known of at least one of both."""
+    names = dict.fromkeys((*a.conditions, *b.conditions))
+    differing = []
+    for condition in compare_conditions(names, b.conditions, a.conditions):
+        unknown = condition.here is None and condition.expected is None
+        if condition.agreement is not Agreement.EQUAL and not unknown:
+            differing.append(condition)
+    return tuple(differing)
 
 
 def judge_speed(comparison: Comparison, case: Case, terms: Terms = STANDARD) -> VerifyResult | None:
@@ -139,25 +181,42 @@ def judge_speed(comparison: Comparison, case: Case, terms: Terms = STANDARD) -> 
 
 
 def _pair(a: Record, b: Record, name: str, terms: Terms, *, comparable: bool) -> MetricPair:
-    x, y = a.metric(name), b.metric(name)
-    units = " | ".join(dict.fromkeys(metric.unit for metric in (x, y) if metric is not None))
+    metric_a, metric_b = a.metric(name), b.metric(name)
+    units = " | ".join(dict.fromkeys(metric.unit for metric in (metric_a, metric_b) if metric is not None))
     ratio = None
-    if comparable and x is not None and y is not None and (x.unit, x.scope) == (y.unit, y.scope):
-        # The interval is that of one run against one, where both windows gave one.
-        if x.ci95 is not None and y.ci95 is not None:
-            ratio = ratio_of_sides([y], [x], rates_by_session([b], [a], name, "higher"), terms)
-        if ratio is None:
-            ratio = quotient(Estimate(y.value, 1), Estimate(x.value, 1))
-    return MetricPair(name, units, _estimate(x), _estimate(y), ratio)
+    if comparable and metric_a is not None and metric_b is not None:
+        ratio = _ratio_of_runs((a, metric_a), (b, metric_b), terms)
+    return MetricPair(name, units, _estimate(metric_a), _estimate(metric_b), ratio)
+
+
+def _ratio_of_runs(a: tuple[Record, Metric], b: tuple[Record, Metric], terms: Terms) -> Ratio | None:
+    """A metric of B over that of A; None where the units differ."""
+    record_a, metric_a = a
+    record_b, metric_b = b
+    if (metric_a.unit, metric_a.scope) != (metric_b.unit, metric_b.scope):
+        return None
+    # The interval is that of one run against one, where both windows gave one.
+    if metric_a.ci95 is not None and metric_b.ci95 is not None:
+        sides = rates_by_session([record_b], [record_a], metric_a.name, "higher")
+        ratio = ratio_of_sides([metric_b], [metric_a], sides, terms)
+        if ratio is not None:
+            return ratio
+    return quotient(Estimate(metric_b.value, 1), Estimate(metric_a.value, 1))
 
 
 def _estimate(metric: Metric | None) -> Estimate | None:
     """A metric with its interval within the run."""
-    return None if metric is None else Estimate(metric.value, 1, metric.ci95, metric.ci_method)
+    if metric is None:
+        return None
+    return Estimate(metric.value, 1, metric.ci95, metric.ci_method)
 
 
 def _config_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
     """Leaves that differ, in the order of A and then of B; a leaf that one side lacks is ABSENT there."""
-    left, right = dict(leaves(a)), dict(leaves(b))
-    pairs = ((path, left.get(path, ABSENT), right.get(path, ABSENT)) for path in dict.fromkeys((*left, *right)))
-    return tuple((path, x, y) for path, x, y in pairs if x is ABSENT or y is ABSENT or not same(x, y))
+    leaves_a, leaves_b = dict(leaves(a)), dict(leaves(b))
+    differences = []
+    for path in dict.fromkeys((*leaves_a, *leaves_b)):
+        setting_a, setting_b = leaves_a.get(path, ABSENT), leaves_b.get(path, ABSENT)
+        if setting_a is ABSENT or setting_b is ABSENT or not same(setting_a, setting_b):
+            differences.append((path, setting_a, setting_b))
+    return tuple(differences)

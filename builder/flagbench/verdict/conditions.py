@@ -67,7 +67,11 @@ def agreement(here: Scalar | None, expected: Scalar | None) -> Agreement:
 
 def known_conditions(record: Record) -> dict[str, Scalar | None]:
     """The conditions of a run; it may not know one, but none is merely not published."""
-    return {name: None if value == NOT_PUBLISHED else value for name, value in record.conditions.items()}
+    conditions: dict[str, Scalar | None] = dict(record.conditions)
+    for name, condition in record.conditions.items():
+        if condition == NOT_PUBLISHED:
+            conditions[name] = None
+    return conditions
 
 
 def alike(a: Scalar | None, b: Scalar | None) -> bool:
@@ -77,20 +81,27 @@ def alike(a: Scalar | None, b: Scalar | None) -> bool:
 
 def shared_conditions(runs: Sequence[Mapping[str, Scalar | None]]) -> dict[str, Scalar | None]:
     """The conditions of one or more runs: their common value, or VARIES."""
-    first = runs[0]
-    return {
-        name: first.get(name) if all(alike(first.get(name), run.get(name)) for run in runs) else VARIES
-        for name in dict.fromkeys(name for run in runs for name in run)
-    }
+    conditions: dict[str, Scalar | None] = {}
+    for run in runs:
+        conditions.update(dict.fromkeys(run))
+    for name in conditions:
+        first = runs[0].get(name)
+        if all(alike(first, run.get(name)) for run in runs):
+            conditions[name] = first
+        else:
+            conditions[name] = VARIES
+    return conditions
 
 
 def compare_conditions(
-    names: Iterable[str], here: Mapping[str, Scalar | None], expected: Mapping[str, Scalar | None]
+    names: Iterable[str], measured: Mapping[str, Scalar | None], expected: Mapping[str, Scalar | None]
 ) -> tuple[ConditionResult, ...]:
     """Compare the named conditions in order. A name absent on a side is unknown there."""
-    return tuple(
-        ConditionResult(n, here.get(n), expected.get(n), agreement(here.get(n), expected.get(n))) for n in names
-    )
+    results = []
+    for name in names:
+        on_run, on_other_side = measured.get(name), expected.get(name)
+        results.append(ConditionResult(name, on_run, on_other_side, agreement(on_run, on_other_side)))
+    return tuple(results)
 
 
 def claim_conditions(case: Case, conditions: Mapping[str, Scalar]) -> dict[str, Scalar | None]:
@@ -108,8 +119,11 @@ def depends_on(case: Case, spec: MetricSpec, held_by: str | None = None) -> tupl
 
     A published p_core, held by the host's clock, depends on the loader as well.
     """
-    other = case.metric(held_by or spec.held_by or spec.name)
-    return tuple(dict.fromkeys((*spec.depends_on, *(other.depends_on if other is not None else ()))))
+    measured = case.metric(held_by or spec.held_by or spec.name)
+    names = dict.fromkeys(spec.depends_on)
+    if measured is not None:
+        names.update(dict.fromkeys(measured.depends_on))
+    return tuple(names)
 
 
 def gate_conditions(case: Case) -> tuple[str, ...]:
@@ -119,7 +133,10 @@ def gate_conditions(case: Case) -> tuple[str, ...]:
 
 def case_conditions(case: Case) -> tuple[str, ...]:
     """Names of all conditions of a case, groups expanded, in the manifest's order."""
-    return tuple(dict.fromkeys(n for group in case.condition_groups.values() for n in group))
+    names: dict[str, None] = {}
+    for group in case.condition_groups.values():
+        names.update(dict.fromkeys(group))
+    return tuple(names)
 
 
 def describe(result: ConditionResult, *, other: str = "published") -> str:
@@ -129,11 +146,13 @@ def describe(result: ConditionResult, *, other: str = "published") -> str:
     return f"{result.name} is {shown(result.here)} here, {shown(result.expected)} {other}"
 
 
-def shown(value: Scalar | None) -> str:
+def shown(condition: Scalar | None) -> str:
     """A condition's value as a person reads it; booleans as in the manifests."""
-    if value is None:
+    if condition is None:
         return "unknown"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(condition, bool):
+        return str(condition).lower()
+    return str(condition)
 
 
 def _is_number(value: Scalar) -> TypeGuard[int | float]:

@@ -14,7 +14,7 @@ from msgspec import Struct, to_builtins
 from flagbench.manifests.model import Case
 from flagbench.manifests.rows import Claim
 from flagbench.records.model import Record
-from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, ExplainedRun, Kind, Other, open_run, steady
+from flagbench.verdict.causes import CAUSES, CORE, LOOP, WHOLE, Cost, ExplainedRun, Kind, OtherSide, open_run, steady
 from flagbench.verdict.result import MetricResult, Verdict, VerifyResult
 from flagbench.verdict.roofs import MachineJudgement, judge_machine, reachable
 from flagbench_core.evidence import EvidenceError
@@ -115,7 +115,7 @@ def _explain(
     ):  # without a ratio it is work of another kind, whose times per step say nothing of this run's
         baseline_runs = _open_some(baseline, case, counts)
     both_steady = steady(runs) and (not baseline_runs or steady(baseline_runs))
-    comparison = Other(baseline_runs, result.conditions, both_steady, reachable(records[0], case, claims))
+    comparison = OtherSide(baseline_runs, result.conditions, both_steady, reachable(records[0], case, claims))
     attribution = _attribute(runs, comparison, _costs_of_row(result, counts), ratio)
     causes = sorted(attribution.causes, key=lambda cause: -(cause.time or 0.0))
     return Explanation(
@@ -171,7 +171,7 @@ class _Attribution(NamedTuple):
 
 
 def _attribute(
-    runs: Sequence[ExplainedRun], comparison: Other, published: Mapping[str, float], ratio: float | None
+    runs: Sequence[ExplainedRun], comparison: OtherSide, published: Mapping[str, float], ratio: float | None
 ) -> _Attribution:
     """Share out the gap of runs, or their time where there is no gap, among the causes.
 
@@ -193,7 +193,7 @@ def _attribute(
     for kind in CAUSES:
         costs = _find(kind, runs, comparison)
         if any(cost.seconds is None for _, cost in costs):
-            unmeasured.append((kind, costs[0][1].seen))
+            unmeasured.append((kind, costs[0][1].clause))
             continue
         expected = published.get(kind.name, 0.0)
         if comparison.runs:
@@ -203,7 +203,7 @@ def _attribute(
             continue
         remaining -= share
         largest = max((cost for _, cost in costs), key=lambda cost: cost.seconds or 0.0)
-        causes.append(_cause(kind, share, _of_gap(share, gap), largest.seen))
+        causes.append(_cause(kind, share, _of_gap(share, gap), largest.clause))
     unexplained = _of_gap(remaining, gap)
     if gap is not None and remaining < LEAST:
         return _Attribution(causes, unexplained)
@@ -224,7 +224,7 @@ def _cause(kind: Kind, time: float | None, gap: float | None, seen: str, *, at_m
     return Cause(name=kind.name, title=kind.title, time=time, gap=gap, at_most=at_most, seen=seen, action=kind.action)
 
 
-def _find(kind: Kind, runs: Sequence[ExplainedRun], comparison: Other) -> list[tuple[ExplainedRun, Cost]]:
+def _find(kind: Kind, runs: Sequence[ExplainedRun], comparison: OtherSide) -> list[tuple[ExplainedRun, Cost]]:
     """The runs in which a cause was at work, each with what it cost."""
     costs = []
     for run in runs:
