@@ -192,7 +192,7 @@ def _counted(count: int, singular: str, plural: str) -> str:
 
 def _forbidding_conditions(result: VerifyResult) -> list[str]:
     """The conditions that the reason of a verdict names because they differ."""
-    names = {describe(condition, other=result.against.side): condition.name for condition in result.differing}
+    names = {describe(condition, side=result.against.side): condition.name for condition in result.differing}
     return [names[clause] for clause in result.reason.split("; ") if clause in names]
 
 

@@ -50,19 +50,21 @@ class ConditionResult(Struct, frozen=True):
         return self.agreement in (Agreement.DIFFERS, Agreement.UNKNOWN)
 
 
-def agreement(here: Scalar | None, expected: Scalar | None) -> Agreement:
+def agreement(measured: Scalar | None, expected: Scalar | None) -> Agreement:
     """Compare one condition: strings exactly, numbers to 1e-9 relative, and a bool is not a number."""
-    if here == VARIES:
+    if measured == VARIES:
         return Agreement.DIFFERS
     if expected == NOT_PUBLISHED:
         return Agreement.NOT_PUBLISHED
-    if here is None or expected is None:
+    if measured is None or expected is None:
         return Agreement.UNKNOWN
-    if _is_number(here) and _is_number(expected):
-        same = math.isclose(here, expected, rel_tol=_RELATIVE_TOLERANCE)
+    if _is_number(measured) and _is_number(expected):
+        equal = math.isclose(measured, expected, rel_tol=_RELATIVE_TOLERANCE)
     else:
-        same = type(here) is type(expected) and here == expected
-    return Agreement.EQUAL if same else Agreement.DIFFERS
+        equal = type(measured) is type(expected) and measured == expected
+    if equal:
+        return Agreement.EQUAL
+    return Agreement.DIFFERS
 
 
 def known_conditions(record: Record) -> dict[str, Scalar | None]:
@@ -99,8 +101,8 @@ def compare_conditions(
     """Compare the named conditions in order. A name absent on a side is unknown there."""
     results = []
     for name in names:
-        on_run, on_other_side = measured.get(name), expected.get(name)
-        results.append(ConditionResult(name, on_run, on_other_side, agreement(on_run, on_other_side)))
+        condition, expected_condition = measured.get(name), expected.get(name)
+        results.append(ConditionResult(name, condition, expected_condition, agreement(condition, expected_condition)))
     return tuple(results)
 
 
@@ -139,11 +141,11 @@ def case_conditions(case: Case) -> tuple[str, ...]:
     return tuple(names)
 
 
-def describe(result: ConditionResult, *, other: str = "published") -> str:
+def describe(result: ConditionResult, *, side: str = "published") -> str:
     """`devices is 1 here, 8 published`."""
     if result.here == VARIES:
         return f"{result.name} {VARIES}"
-    return f"{result.name} is {shown(result.here)} here, {shown(result.expected)} {other}"
+    return f"{result.name} is {shown(result.here)} here, {shown(result.expected)} {side}"
 
 
 def shown(condition: Scalar | None) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -52,14 +52,18 @@ def look_up(config: Any, path: str) -> Any:
 
 def number(config: Any, path: str) -> int | float | None:
     """The number at a dotted path; None if it is absent. A bool is not a number."""
-    found = look_up(config, path)
-    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+    setting = look_up(config, path)
+    if not isinstance(setting, int | float) or isinstance(setting, bool):
+        return None
+    return setting
 
 
 def count(config: Any, path: str) -> int | None:
     """The positive integer at a dotted path; None if it is absent."""
-    found = number(config, path)
-    return found if isinstance(found, int) and found > 0 else None
+    setting = number(config, path)
+    if not isinstance(setting, int) or setting <= 0:
+        return None
+    return setting
 
 
 def schedule(config: Any) -> Config:
@@ -73,52 +77,76 @@ def schedule(config: Any) -> Config:
 
 def derived_conditions(case: Case, config: Config) -> dict[str, Value]:
     """The conditions that a configuration gives: those of the case's manifest, and those that all cases have."""
-    found = {name: evaluate(rule, config) for name, rule in case.conditions.items()}
-    found["stop_rule"] = _guarded(stop_rule, config)
+    conditions = {name: evaluate(rule, config) for name, rule in case.conditions.items()}
+    conditions["stop_rule"] = _guarded(stop_rule, config)
     for name in ("seed", "division", "precision", "nodes"):
-        found[name] = _scalar(look_up(config, name))
+        conditions[name] = _scalar(look_up(config, name))
     nodes, gpus = count(config, "nodes"), count(config, "gpus")
-    found["devices"] = nodes * gpus if nodes and gpus else UNKNOWN
-    return found
+    conditions["devices"] = UNKNOWN
+    if nodes is not None and gpus is not None:
+        conditions["devices"] = nodes * gpus
+    return conditions
 
 
 def evaluate(rule: Any, config: Config) -> Value:
-    """The value of one entry of `conditions` in a case's manifest."""
+    """The value of one rule of `conditions` in a case's manifest."""
     if isinstance(rule, str):
         return _scalar(look_up(config, rule))
     if "value" in rule:
-        value: Scalar = rule["value"]
-        return value
+        constant: Scalar = rule["value"]
+        return constant
     if "one_of" in rule:
         return Unknown(allowed=tuple(rule["one_of"]))
     if "by" in rule:
-        return _chosen(rule, config)
-    name, parts = next((key, rule[key]) for key in ("of", "product", "difference", "quotient") if key in rule)
-    values = [evaluate(part, config) for part in parts]
+        return _evaluate_choice(rule, config)
+    if "of" in rule:
+        return _evaluate_text(rule, config)
+    for name, operation in _ARITHMETIC.items():
+        if name in rule:
+            numbers = _evaluate_all(rule[name], config)
+            return UNKNOWN if numbers is None else _scalar(_guarded(operation, *numbers))
+    raise KeyError(f"no derivation in {rule}")
+
+
+def _evaluate_text(rule: Mapping[str, Any], config: Config) -> Value:
+    """`text`, a format, with the values of the parts in `of`."""
+    parts = _evaluate_all(rule["of"], config)
+    if parts is None:
+        return UNKNOWN
+    return _scalar(_guarded(lambda: str(rule["text"] % tuple(parts))))
+
+
+def _evaluate_all(rules: Iterable[Any], config: Config) -> list[Value] | None:
+    """The values of several rules; None if one of them is unknown."""
+    values = [evaluate(rule, config) for rule in rules]
     if any(isinstance(value, Unknown) for value in values):
-        return UNKNOWN
-    if name == "of":
-        return _scalar(_guarded(lambda: str(rule["text"] % tuple(values))))
-    return _scalar(_guarded(_ARITHMETIC[name], *values))
+        return None
+    return values
 
 
-def _chosen(rule: Mapping[str, Any], config: Config) -> Value:
+def _evaluate_choice(rule: Mapping[str, Any], config: Config) -> Value:
     """One of `values`, chosen by the value at the path `by`."""
-    values = rule["values"]
-    chosen = look_up(config, rule["by"])
-    if isinstance(chosen, Unknown):
+    choices = rule["values"]
+    setting = look_up(config, rule["by"])
+    if isinstance(setting, Unknown):
         return UNKNOWN
-    key = chosen if isinstance(chosen, str) else _guarded(json.dumps, chosen)
-    if key in values:
-        return evaluate(values[key], config)
+    key = setting if isinstance(setting, str) else _guarded(json.dumps, setting)
+    if key in choices:
+        return evaluate(choices[key], config)
     if "else" in rule:
         return evaluate(rule["else"], config)
-    others = (evaluate(value, config) for value in values.values())
-    return Unknown(tuple(value for value in others if value is not None and not isinstance(value, Unknown)))
+    excluded = []
+    for choice in choices.values():
+        condition = evaluate(choice, config)
+        if condition is not None and not isinstance(condition, Unknown):
+            excluded.append(condition)
+    return Unknown(tuple(excluded))
 
 
 def _product(a: Any, b: Any) -> Any:
-    return a * b if not isinstance(a, str) and not isinstance(b, str) else UNKNOWN
+    if isinstance(a, str) or isinstance(b, str):  # Python would repeat the text
+        return UNKNOWN
+    return a * b
 
 
 _ARITHMETIC: Mapping[str, Callable[..., Any]] = {
@@ -136,8 +164,10 @@ def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
         return UNKNOWN
 
 
-def _scalar(value: Any) -> Value:
-    return value if value is None or isinstance(value, str | int | float | Unknown) else UNKNOWN
+def _scalar(setting: Any) -> Value:
+    if setting is None or isinstance(setting, str | int | float | Unknown):
+        return setting
+    return UNKNOWN
 
 
 def paths(rule: Any) -> Iterator[str]:
@@ -164,6 +194,10 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 def same(a: Any, b: Any) -> bool:
     """Equal values of a configuration: 1 is 1.0, but true is not 1; the same inside lists."""
-    if isinstance(a, Sequence) and isinstance(b, Sequence) and not isinstance(a, str) and not isinstance(b, str):
-        return len(a) == len(b) and all(map(same, a, b))
+    if _is_list(a) and _is_list(b):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     return isinstance(a, bool) == isinstance(b, bool) and bool(a == b)
+
+
+def _is_list(setting: Any) -> bool:
+    return isinstance(setting, Sequence) and not isinstance(setting, str)

@@ -18,24 +18,24 @@ from flagbench.records.model import CpuTelemetry, DeviceTelemetry
 
 def others_on_processors(cpu: CpuTelemetry) -> list[str]:
     """What else used the processors, in words; empty where nothing did."""
-    found = []
+    clauses = []
     if cpu.others_mean is not None and cpu.others_mean >= OTHER_PROCESSORS:
-        found.append(f"{cpu.others_mean:.1f} processors busy with other processes")
+        clauses.append(f"{cpu.others_mean:.1f} processors busy with other processes")
     if cpu.steal_mean is not None and cpu.steal_mean >= STOLEN:
-        found.append(f"{cpu.steal_mean:.0%} taken by other virtual machines")
-    return found
+        clauses.append(f"{cpu.steal_mean:.0%} taken by other virtual machines")
+    return clauses
 
 
 def others_on_devices(devices: Sequence[DeviceTelemetry]) -> list[str]:
     """What else used the devices, in words; empty where nothing did."""
-    found = []
+    clauses = []
     processes = sum(device.foreign_processes for device in devices)
     if processes:
-        found.append(f"{processes} other processes on the devices")
+        clauses.append(f"{processes} other processes on the devices")
     memory = max((device.mem_used_before_bytes for device in devices), default=0)
     if memory > MEMORY_BEFORE:
-        found.append(f"{memory / 2**30:.1f} GiB of a device in use before the run")
-    return found
+        clauses.append(f"{memory / 2**30:.1f} GiB of a device in use before the run")
+    return clauses
 
 
 def throttled(devices: Sequence[DeviceTelemetry], *, at_own_limit: bool = False) -> dict[str, float]:

@@ -70,36 +70,46 @@ def efficiency(record: Record, price: float | None) -> Efficiency | None:
     window, work = record.window, record.work
     if window is None or work is None or not window.seconds or not work.samples_executed or not window.samples:
         return None
-    tokens, nodes = work.tokens_executed, record.system.nodes
-    amount = window.samples * (tokens / work.samples_executed if tokens else 1)
+    nodes = record.system.nodes
+    unit, amount = _work_of_window(window, work)
     per_second = amount / window.seconds
-    found = Efficiency(
+    price_per_million = None
+    if price is not None:
+        price_per_million = 1e6 * price * nodes / 3600 / per_second
+    without_joules = Efficiency(
         part=record.case,
-        unit="tokens" if tokens else "samples",
+        unit=unit,
         per_second=per_second,
         joules_per_million=None,
-        price_per_million=None if price is None else 1e6 * price * nodes / 3600 / per_second,
+        price_per_million=price_per_million,
         padding_included=_has_padding(work),
     )
-    measured = _window_energy(record, window)
-    if measured:
-        joules = math.fsum(energy.joules for energy in measured)
+    energies = _window_energy(record, window)
+    if energies:
+        joules = math.fsum(energy.joules for energy in energies)
         return replace(
-            found,
+            without_joules,
             joules_per_million=1e6 * joules * nodes / amount,
-            joules_source=_source(measured),
+            joules_source=_source(energies),
             joules_of="window",
-            joules_error=_error(measured, joules),
+            joules_error=_error(energies, joules),
         )
     watts = _mean_watts(record)
     if watts is None:
-        return found
+        return without_joules
     return replace(
-        found,
+        without_joules,
         joules_per_million=1e6 * watts * nodes / per_second,
         joules_source="power",
         joules_of="inference" if kind_of(record.config or {}) == INFER else "training",
     )
+
+
+def _work_of_window(window: Window, work: Work) -> tuple[str, float]:
+    """The unit, and the tokens or samples of the window's steps."""
+    if not work.tokens_executed:
+        return "samples", window.samples
+    return "tokens", window.samples * (work.tokens_executed / work.samples_executed)
 
 
 def _has_padding(work: Work) -> bool | None:
@@ -113,32 +123,39 @@ def _has_padding(work: Work) -> bool | None:
 
 def _window_energy(record: Record, window: Window) -> list[WindowEnergy]:
     """The energy of each device in all steps of the window; empty if one of them does not have it."""
-    found = []
-    for device in record.telemetry.devices if record.telemetry else ():
+    if record.telemetry is None:
+        return []
+    energies = []
+    for device in record.telemetry.devices:
         energy = device.window_energy
         if energy is None or energy.steps != window.steps:
             return []
-        found.append(energy)
-    return found
+        energies.append(energy)
+    return energies
 
 
-def _source(measured: Sequence[WindowEnergy]) -> Literal["counter", "power"]:
+def _source(energies: Sequence[WindowEnergy]) -> Literal["counter", "power"]:
     """The counter, if all devices have one."""
-    if all(energy.source == "counter" for energy in measured):
+    if all(energy.source == "counter" for energy in energies):
         return "counter"
     return "power"
 
 
-def _error(measured: Sequence[WindowEnergy], joules: float) -> float | None:
+def _error(energies: Sequence[WindowEnergy], joules: float) -> float | None:
     """Of all devices together, as a fraction; None if one of them has no bound."""
-    errors = [energy.error_j for energy in measured if energy.error_j is not None]
-    if len(errors) < len(measured) or not joules:
+    errors = [energy.error_j for energy in energies if energy.error_j is not None]
+    if len(errors) < len(energies) or not joules:
         return None
     return math.fsum(errors) / joules
 
 
 def _mean_watts(record: Record) -> float | None:
     """The mean power of all devices, warm-up included; None if one of them does not report it."""
-    powers = [device.power_mean_w for device in record.telemetry.devices] if record.telemetry else []
-    known = [float(power) for power in powers if power is not None]
-    return math.fsum(known) if known and len(known) == len(powers) else None
+    if record.telemetry is None or not record.telemetry.devices:
+        return None
+    powers = []
+    for device in record.telemetry.devices:
+        if device.power_mean_w is None:
+            return None
+        powers.append(float(device.power_mean_w))
+    return math.fsum(powers)

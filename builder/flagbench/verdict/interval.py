@@ -208,7 +208,7 @@ def differing_conditions(
     for condition in conditions:
         depends = against.kind == "baseline" or condition.name in needed
         if depends and condition.forbids and condition.name not in case.software_conditions:
-            yield describe(condition, other=against.side)
+            yield describe(condition, side=against.side)
 
 
 def partial_batches(records: Sequence[Record], name: str) -> str | None:

@@ -62,14 +62,19 @@ class Estimate(Struct, frozen=True):
     @property
     def ends(self) -> tuple[float, float] | None:
         """The bounds of the value, or None if they are unknown."""
-        return self.ci95 if self.runs else (self.value, self.value)
+        if self.runs == 0:
+            return self.value, self.value
+        return self.ci95
 
     def text(self, unit: str = "") -> str:
         """`1510 samples/s [1490, 1530]`; a published value has every digit that its publisher printed."""
-        if not self.runs:
+        if self.runs == 0:
             return f"{self.value:.15g}"
         text = f"{four_digits(self.value)} {unit}".rstrip()
-        return text if self.ci95 is None else f"{text} [{', '.join(map(four_digits, self.ci95))}]"
+        if self.ci95 is None:
+            return text
+        low, high = self.ci95
+        return f"{text} [{four_digits(low)}, {four_digits(high)}]"
 
 
 class Ratio(Struct, frozen=True):
@@ -81,26 +86,31 @@ class Ratio(Struct, frozen=True):
 
     def __str__(self) -> str:
         """`0.777 [0.767, 0.788]`: three decimals, the resolution that the limits 0.95 and 1.10 need."""
-        text = f"{self.value:.3f}"
-        return text if self.ci95 is None else f"{text} [{self.ci95[0]:.3f}, {self.ci95[1]:.3f}]"
+        if self.ci95 is None:
+            return f"{self.value:.3f}"
+        low, high = self.ci95
+        return f"{self.value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def four_digits(value: float) -> str:
     """A measured value to four significant digits; the integer part is never rounded away."""
     if abs(value) >= 10_000:
         return f"{value:,.0f}"
-    return f"{value:.0f}" if abs(value) >= 1_000 else f"{value:#.4g}"
+    if abs(value) >= 1_000:
+        return f"{value:.0f}"
+    return f"{value:#.4g}"
 
 
 def number_text(value: float, digits: int = 4) -> str:
     """A number with at most so many significant digits, as people write it: `10,920`, `56,150`, `0.0024`."""
-    return f"{float(f'{value:.{digits}g}'):,.15g}"
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:,.15g}"
 
 
 def slowest_device(metrics: Iterable[Metric]) -> SlowestDevice | None:
     """Of one metric of several runs, the slowest device of the run in which it is farthest behind the others."""
-    known = [metric.slowest_device for metric in metrics if metric.slowest_device is not None]
-    return min(known, key=lambda device: device.share, default=None)
+    devices = [metric.slowest_device for metric in metrics if metric.slowest_device is not None]
+    return min(devices, key=lambda device: device.share, default=None)
 
 
 def slowest_text(device: SlowestDevice | None) -> str:
@@ -120,7 +130,9 @@ class Against(Struct, frozen=True):
     @property
     def side(self) -> str:
         """The word for a value on that side: `8 published`, `8 in the baseline`."""
-        return "in the baseline" if self.kind == "baseline" else "published"
+        if self.kind == "baseline":
+            return "in the baseline"
+        return "published"
 
 
 class CitedRow(Struct, frozen=True):
@@ -191,7 +203,7 @@ class Verification(Struct, frozen=True, kw_only=True):
     @property
     def software(self) -> tuple[ConditionResult, ...]:
         """The conditions that are versions."""
-        return tuple(c for c in self.conditions if c.name in self.case.software_conditions)
+        return tuple(condition for condition in self.conditions if condition.name in self.case.software_conditions)
 
 
 class Finding(Struct, frozen=True):
@@ -239,17 +251,26 @@ class VerifyResult(Struct, frozen=True):
     @property
     def outcome(self) -> str:
         """What a person reads first: the verdict, or how the run ended early, `FAILED (exit 4)`."""
-        return self.verdict.value if self.ended is None else str(self.ended)
+        if self.ended is None:
+            return self.verdict.value
+        return str(self.ended)
 
     @property
     def style(self) -> str:
         """The word by which the outcome is styled: the verdict, or the state of a run that ended early."""
-        return self.verdict.value if self.ended is None else self.ended.state.value
+        if self.ended is None:
+            return self.verdict.value
+        return self.ended.state.value
 
     @property
     def differing(self) -> tuple[ConditionResult, ...]:
         """Conditions that differ, or are unknown on one side, software among them."""
-        return tuple(c for c in self.conditions if c.forbids and (c.here, c.expected) != (None, None))
+        differing = []
+        for condition in self.conditions:
+            unknown = condition.here is None and condition.expected is None
+            if condition.forbids and not unknown:
+                differing.append(condition)
+        return tuple(differing)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; the shape `flagbench verify --json` prints."""

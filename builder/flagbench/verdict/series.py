@@ -34,16 +34,21 @@ def look_level(series: Sequence[SeriesSummary], runs: int) -> float:
     Between two looks, as when the time was up, it is the next one that is used. Runs of several series were never
     looked at together, so the strictest of all their looks counts.
     """
-    plans = [each.looks for each in series if each.side == "runs" and each.looks]
-    return max((_level(looks, runs if len(plans) == 1 else None) for looks in plans), default=LEVEL)
+    plans = [summary.looks for summary in series if summary.side == "runs" and summary.looks]
+    if not plans:
+        return LEVEL
+    if len(plans) == 1:
+        return _level_of_look(plans[0], runs)
+    return max(max(look_levels(looks).values()) for looks in plans)
 
 
-def _level(looks: Sequence[int], runs: int | None) -> float:
-    """The level at the look of so many runs; the strictest of all looks if that is None."""
+def _level_of_look(looks: Sequence[int], runs: int) -> float:
+    """The level at the first look that is not before so many runs; at the last look if all are."""
     levels = look_levels(looks)
-    if runs is None:
-        return max(levels.values())
-    return levels[next((count for count in looks if count >= runs), looks[-1])]
+    for look in looks:
+        if look >= runs:
+            return levels[look]
+    return levels[looks[-1]]
 
 
 def is_decided(result: VerifyResult) -> bool:
@@ -60,12 +65,15 @@ def with_series(result: VerifyResult, series: Sequence[SeriesSummary]) -> Verify
     A series of the runs with problems makes the verdict INVALID; runs left out qualify it.
     """
     result = replace(result, series=tuple(series))
-    own = [each for each in series if each.side == "runs"]
-    if wrong := [f"series {each.series_id}: {'; '.join(each.problems)}" for each in own if each.problems]:
+    problems = []
+    for summary in series:
+        if summary.side == "runs" and summary.problems:
+            problems.append(f"series {summary.series_id}: {'; '.join(summary.problems)}")
+    if problems:
         return replace(
             result,
             verdict=Verdict.INVALID,
-            reason="; ".join(wrong),
+            reason="; ".join(problems),
             qualifiers=(),
             metrics=(),
             findings=(),
@@ -73,16 +81,24 @@ def with_series(result: VerifyResult, series: Sequence[SeriesSummary]) -> Verify
         )
     if result.verdict in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
         return result
-    left = tuple(f"{len(each.left_out)} of {each.requested} runs left out" for each in series if each.left_out)
-    return replace(result, qualifiers=(*result.qualifiers, *left))
+    qualifiers = list(result.qualifiers)
+    for summary in series:
+        if summary.left_out:
+            qualifiers.append(f"{len(summary.left_out)} of {summary.requested} runs left out")
+    return replace(result, qualifiers=tuple(qualifiers))
 
 
 def dated(result: VerifyResult, records: Sequence[Record], now: datetime) -> VerifyResult:
     """The result with the records that were made later than the reader's clock says it is, as a qualifier."""
-    later = [r for r in records if datetime.strptime(r.created_at, "%Y-%m-%dT%H:%M:%SZ") > now + CLOCK_SKEW]
-    if not later or result.verdict in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
+    if result.verdict in (Verdict.INVALID, Verdict.NOT_COMPARABLE):
         return result
-    ahead = f"made in the future by this machine's clock ({max(record.created_at for record in later)})"
+    later = []
+    for record in records:
+        if datetime.strptime(record.created_at, "%Y-%m-%dT%H:%M:%SZ") > now + CLOCK_SKEW:
+            later.append(record.created_at)
+    if not later:
+        return result
+    ahead = f"made in the future by this machine's clock ({max(later)})"
     return replace(result, qualifiers=(*result.qualifiers, ahead))
 
 
@@ -93,15 +109,22 @@ def series_verdict(series: Series, claim: Claim, case: Case) -> tuple[list[Recor
     where no run left a record.
     """
     runs = Runs([*series.records], [series])
-    held = runs.to_verify()
-    against, summaries = Against("claim", claim.id), runs.summaries("runs")
-    if held:
-        try:
-            result = verify_claim(held, claim, case, terms=Terms(level=look_level(summaries, len(held))))
-        except FlagbenchError as error:
-            ids = tuple(record.record_id for record in held)
-            reason = f"the runs are not one sample: {error.message}"
-            result = VerifyResult(Verdict.INCONCLUSIVE, (), reason, case.gate, against, ids, (), ())
-    else:  # problems, which with_series makes the reason
-        result = VerifyResult(Verdict.INVALID, (), "", case.gate, against, (), (), ())
-    return held, with_series(result, summaries)
+    records = runs.to_verify()
+    summaries = runs.summaries("runs")
+    return records, with_series(_verify_sample(records, claim, case, summaries), summaries)
+
+
+def _verify_sample(
+    records: Sequence[Record], claim: Claim, case: Case, summaries: Sequence[SeriesSummary]
+) -> VerifyResult:
+    """The verdict on the records of a series, before what its summary says."""
+    against = Against("claim", claim.id)
+    if not records:  # problems, which with_series makes the reason
+        return VerifyResult(Verdict.INVALID, (), "", case.gate, against, (), (), ())
+    terms = Terms(level=look_level(summaries, len(records)))
+    try:
+        return verify_claim(records, claim, case, terms=terms)
+    except FlagbenchError as error:
+        ids = tuple(record.record_id for record in records)
+        reason = f"the runs are not one sample: {error.message}"
+        return VerifyResult(Verdict.INCONCLUSIVE, (), reason, case.gate, against, ids, (), ())

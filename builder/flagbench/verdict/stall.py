@@ -46,7 +46,10 @@ class Stall(NamedTuple):
     """Of the window's time that is lost."""
 
     def __str__(self) -> str:
-        step = f"step {self.first:,}" if self.first == self.last else f"steps {self.first:,} to {self.last:,}"
+        """`step 30 took 2.5 s instead of 0.4 s, waiting for data on rank 3, 2 more stalled: 5% of the window`."""
+        step = f"step {self.first:,}"
+        if self.last > self.first:
+            step = f"steps {self.first:,} to {self.last:,}"
         text = f"{step} took {self.seconds:.3g} s instead of {self.usual:.3g} s, {_DOING[self.column]}"
         if self.rank is not None:
             text += f" on rank {self.rank}"
@@ -65,6 +68,8 @@ def find_stall(stretch: Stretch, parts: Sequence[str], rank: int) -> Stall | Non
     """
     times, sizes = stretch.time(parts, rank), stretch.sizes
     step = median([micro / size for micro, size in zip(times, sizes, strict=True)])
+    if not step:
+        return None
     beyond = [micro - step * size for micro, size in zip(times, sizes, strict=True)]
     total = sum(times)
     stalled = []
@@ -72,7 +77,7 @@ def find_stall(stretch: Stretch, parts: Sequence[str], rank: int) -> Stall | Non
         long = lost >= (STALL - 1) * step and times[place] >= LONG_BLOCK * step * sizes[place]
         if long and lost >= NOTABLE * total:
             stalled.append(place)
-    if not step or not stalled:
+    if not stalled:
         return None
     longest = max(stalled, key=beyond.__getitem__)
     column, source = _source(stretch, longest, beyond[longest] / 2)
@@ -97,8 +102,9 @@ def counted_by(metric: str, stretch: Stretch) -> tuple[Sequence[str], int]:
         return HOST, 0
     if metric.endswith(("_host", "_published_count")):
         return PUBLISHED, 0
-    parts = DEVICE if "core" in metric else OWN
-    return parts, stretch.slowest(parts)
+    if "core" in metric:
+        return DEVICE, stretch.slowest(DEVICE)
+    return OWN, stretch.slowest(OWN)
 
 
 def _source(stretch: Stretch, place: int, least: float) -> tuple[str, int | None]:
@@ -118,9 +124,10 @@ def _source(stretch: Stretch, place: int, least: float) -> tuple[str, int | None
             busy.append(rank)
     on_host = []
     for rank in ranks:
-        if rank not in busy:
-            for column, at in (("to_device", place), ("host", place), ("after", place), ("after", before)):
-                on_host.append((stretch.column(column, rank)[at], column, rank))
+        if rank in busy:
+            continue
+        for column, block in (("to_device", place), ("host", place), ("after", place), ("after", before)):
+            on_host.append((stretch.column(column, rank)[block], column, rank))
     micro, column, rank = max(on_host, default=(0, "", 0))
     if micro >= least:
         return column, rank
@@ -131,10 +138,13 @@ def _source(stretch: Stretch, place: int, least: float) -> tuple[str, int | None
 
 def _late(stretch: Stretch, place: int, least: float) -> int | None:
     """The only rank that came so many microseconds late to its first collective; None if that is not known."""
-    measured = stretch.spans[0].collectives
-    if measured is None:
+    collectives = stretch.spans[0].collectives
+    if collectives is None:
         return None
-    block = sum(stretch.sizes[:place]) // measured.block  # of the times of collectives, which may be a longer one
-    first = [own[block] for own in measured.first]
+    # Of the times of collectives, whose blocks may be longer.
+    block = sum(stretch.sizes[:place]) // collectives.block
+    first = [times[block] for times in collectives.first]
     late = [rank for rank, micro in enumerate(first) if micro - min(first) >= least]
-    return late[0] if len(late) == 1 else None
+    if len(late) != 1:
+        return None
+    return late[0]
