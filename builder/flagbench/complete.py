@@ -57,7 +57,7 @@ def _stacks() -> list[str]:
 
 
 def _names_in(folder: str, pattern: str) -> list[str]:
-    """What `pattern` finds in the manifests of a folder: to read and check them as YAML, the shell would wait."""
+    """What `pattern` matches in the manifests of a folder: parsing them as YAML would make the shell wait."""
     names = []
     for file in sorted((manifests_root() / folder).glob("*.yaml")):
         names += re.findall(pattern, file.read_text(encoding="utf-8"), re.MULTILINE)
@@ -79,7 +79,7 @@ def records(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def series(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids of the series in the store that --store names that start with what was typed."""
+    """The ids of series that start with what was typed, of the store that --store names."""
 
     def names() -> Iterable[str]:
         from flagbench.records.series import series_ids

@@ -30,7 +30,7 @@ class Declared:
     name: str
     """As it is typed: `--max-samples`."""
     type: Any
-    """Of the value; `tuple[X, ...]` for an option that may be repeated."""
+    """Type of the value; `tuple[X, ...]` for an option that may be repeated."""
     info: OptionInfo
     default: Any
 
@@ -104,10 +104,10 @@ def takes_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def words(options: Any, always: Collection[str] = ()) -> list[str]:
-    """The options of a dataclass as words of a command line, `--name=value`; what has its default is left out.
+    """The options of a dataclass as words of a command line, `--name=value`; options at their default are left out.
 
-    One word each: a value that begins with a dash stays a value. `always`: options that stand there with their
-    default too.
+    One word each: a value that begins with a dash stays a value. `always`: options that are written even at their
+    default.
     """
     command_line: list[str] = []
     for option in declared(type(options)):
@@ -129,9 +129,11 @@ def check_ranges(options: Any) -> None:
         setting = getattr(options, option.field)
         if setting is None or option.info.min is None:
             continue
-        numbers = setting if isinstance(setting, tuple) else (setting,)
-        for number in numbers:
-            _check_range(option, number)
+        if isinstance(setting, tuple):
+            for number in setting:
+                _check_range(option, number)
+        else:
+            _check_range(option, setting)
 
 
 def _check_range(option: Declared, number: float) -> None:

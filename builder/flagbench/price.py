@@ -1,4 +1,4 @@
-"""The price of this machine per hour, as an option or the environment states it."""
+"""The price of this machine per hour, from an option or the environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PRICE = "FLAGBENCH_PRICE"
 
 
 def price_of(text: str | float | None, name: str) -> float | None:
-    """A price per hour; None for none. Raises FlagbenchError (usage) for anything but a number above 0."""
+    """A price per hour; None for empty text. Raises FlagbenchError (usage) for anything but a number above 0."""
     if text is None or text == "":
         return None
     try:
@@ -24,7 +24,7 @@ def price_of(text: str | float | None, name: str) -> float | None:
 
 
 def price_here() -> float | None:
-    """The price per hour that the environment states. Raises FlagbenchError (usage) for anything but a price."""
+    """The price per hour in the environment. Raises FlagbenchError (usage) for anything but a price."""
     return price_of(os.environ.get(PRICE), PRICE)
 
 

@@ -199,7 +199,10 @@ def _one_explained(schema: Any, error: ValidationError) -> Iterator[tuple[FieldP
 def _explained_forms(schema: Any, error: ValidationError, path: FieldPath) -> Iterator[tuple[FieldPath, str]]:
     """What is wrong with a value of several forms: the form that is meant is the one whose type the value has."""
     forms: Any = error.kind
-    meant = [errors for errors in forms.context if not any(_has_other_type(inner, path) for inner in errors)]
+    meant = []
+    for errors in forms.context:
+        if not any(_has_other_type(inner, path) for inner in errors):
+            meant.append(errors)
     if len(meant) == 1:
         for inner in meant[0]:
             yield from _one_explained(schema, inner)
@@ -269,7 +272,9 @@ def _not_allowed(value: Any, choices: Iterable[Any]) -> str:
 
 
 def _unexpected_type(value: Any, types: str | list[str]) -> str:
-    expected = types if isinstance(types, str) else " or ".join(types)
+    expected = types
+    if not isinstance(types, str):
+        expected = " or ".join(types)
     received = f"got {_TYPES.get(type(value), 'object')} {_shown(value)}".rstrip()
     return f"expected {expected}, {received}{type_remedy(types, value)}"
 

@@ -39,7 +39,7 @@ def print_note(text: str) -> None:
 
 
 def counted(items: Iterable[Item], total: int, doing: str) -> Iterator[Item]:
-    """The items; while they take long, a line on stderr now and then, which says how many of `total` there were."""
+    """The items; every few seconds a line on stderr says how many of `total` are done."""
     due = time.monotonic() + _EVERY
     for number, item in enumerate(items, 1):
         yield item
@@ -75,7 +75,7 @@ def _escape_invisible(text: str) -> str:
 
 
 def _escape(text: str, is_kept: Callable[[str], bool]) -> str:
-    """A JSON document in which all other characters are escaped as in JSON's strings."""
+    """A JSON document in which characters for which `is_kept` is false are escaped as in JSON's strings."""
     characters = []
     for character in text:
         if is_kept(character):

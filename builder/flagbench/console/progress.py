@@ -30,8 +30,10 @@ class Progress:
 
     @contextmanager
     def bar(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show that `total` bytes are transferred, a plain line where it is no terminal; gives what to call with each
-        count."""
+        """A bar for a transfer of `total` bytes, or a plain line if stderr is no terminal.
+
+        Yields the function to call with the count of each block.
+        """
         if self._quiet:
             yield lambda count: None
             return

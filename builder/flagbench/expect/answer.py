@@ -21,8 +21,8 @@ from flagbench.manifests.rows import Claim, PublishedRow, published_rows
 from flagbench.verdict.conditions import describe
 from flagbench_core.config import preset_of
 
-_NARROW_ROWS = 8
-"""Rows that a table shows without --wide."""
+_BRIEF_ROWS = 8
+"""Most rows of the table without --wide."""
 _COLUMNS = ("ROW", "DEVICE", "GPUS", "TASK", "PRECISION", "BATCH, SEQUENCE", "PUBLISHED", "DIFFERS")
 _DROP: tuple[str, ...] = ("BATCH, SEQUENCE",)
 _BELOW: tuple[str, ...] = ("DIFFERS", "DEVICE", "PRECISION", "GPUS")
@@ -37,21 +37,21 @@ class Answer:
     """The case or model that was asked for."""
     model: str
     task: str | None
-    """Of a case; None for a model, of which every task is meant."""
+    """The task of the case; None for a model, which means every task."""
     device: DeviceModel
     wanted: Mapping[str, Scalar]
     rows: tuple[PublishedRow, ...]
-    """Of this device, the fewest differing conditions first."""
+    """Rows of this device, those with the fewest differing conditions first."""
     may_be: tuple[PublishedRow, ...]
-    """Of this device or another one that has the publisher's name, and the same task."""
+    """Rows of the same task for a name that several devices have, this one among them."""
     others: tuple[PublishedRow, ...]
-    """Of other devices and the same task, those that come closest."""
+    """Rows of other devices and the same task, the nearest first."""
     cases: tuple[str, ...]
     """Cases that run the model, without those that took more memory than the device has."""
     too_large: tuple[str, ...]
-    """Of each of those, what it took, and what needs less."""
+    """For each case left out: the memory it took, and what needs less."""
     to_plan: tuple[str, ...]
-    """Of each case that can be split and whose memory was not measured, the command that computes it."""
+    """For each case that can be split and whose memory was not measured: the command that computes it."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -79,7 +79,7 @@ class Answer:
 
     @property
     def nearest_by_task(self) -> dict[str, PublishedRow]:
-        """The row of each task that comes closest, of this device where it has one."""
+        """The nearest row of each task; of this device where it has one."""
         nearest: dict[str, PublishedRow] = {}
         for row in (*self.of_task, *self.may_be, *self.others):
             nearest.setdefault(row.task, row)
@@ -102,14 +102,14 @@ class Answer:
         rows += self.of_other_tasks
         if self.task is None:
             rows = self._with_nearest_first(rows)
-        return rows[:_NARROW_ROWS]
+        return rows[:_BRIEF_ROWS]
 
     def _with_nearest_first(self, rows: Sequence[PublishedRow]) -> list[PublishedRow]:
         nearest = list(self.nearest_by_task.values())
         return [*nearest, *(row for row in rows if row not in nearest)]
 
     def page(self, *, wide: bool) -> list[Block]:
-        """The answer in a sentence, the rows, and what can be run."""
+        """The answer as a sentence, the table of rows, and what to run."""
         rows, details = self.listed_in_brief, []
         if wide:
             rows = self.listed
@@ -131,7 +131,7 @@ class Answer:
         return Table(_COLUMNS, cells, right=frozenset(("GPUS",)), drop=drop, below=below)
 
     def _notes(self, left_out: int) -> list[str]:
-        """How many rows are left out, what can be run, and which memory is not known or not enough."""
+        """How many rows are left out, what to run, and where memory is not known or not sufficient."""
         notes = []
         if left_out:
             notes.append(f"rows that --wide adds: {left_out}")
@@ -149,7 +149,7 @@ class Answer:
 
     @property
     def sentence(self) -> str:
-        """The answer."""
+        """The answer as a sentence."""
         subject = self.model
         if self.task is not None:
             subject = f"{self.name}, {self.task},"
@@ -263,10 +263,9 @@ def _device_and_count(on: str | None, gpus: int | None, catalog: Catalog) -> tup
 def _cases_of(
     model: str, task: str | None, device: DeviceModel, gpus: int | None, catalog: Catalog
 ) -> tuple[list[str], list[str], list[str]]:
-    """The cases that run a model on a device; of those that took more memory than it has, what they took; of those
-    that can be split and were not measured, how to compute it.
+    """The cases that run a model on a device, then the texts of `too_large` and `to_plan` of an Answer.
 
-    `task`: that of the case that was asked for; None: any.
+    `task`: of the case that was asked for; None for any.
     """
     runs, too_large, to_plan = [], [], []
     for name, case in catalog.cases.items():
@@ -317,7 +316,7 @@ def _is_named(device: DeviceModel, name: str) -> bool:
 def _distance(
     row: PublishedRow, wanted: Mapping[str, Scalar], device: DeviceModel, catalog: Catalog
 ) -> tuple[object, ...]:
-    """The task and a speed first, then how many conditions differ, how far the peak is, how many devices."""
+    """A sort key: task and speed first, then the number of differing conditions, then peak and number of devices."""
     names = [condition.name for condition in differing(row, wanted)]
     apart = 0
     gpus, devices = wanted.get("devices"), row.count("devices")
@@ -327,7 +326,7 @@ def _distance(
 
 
 def _ratio_of_peaks(row: PublishedRow, device: DeviceModel, catalog: Catalog) -> float:
-    """How far the peak of a row's device is from that of `device`, from 1 on; infinite where one is not published."""
+    """The ratio of the peaks of a row's device and of `device`, at least 1; infinite where one is not published."""
     device_of_row = catalog.devices.get(row.device_id or "")
     if device_of_row is None:
         return math.inf
@@ -348,7 +347,7 @@ def _described(row: PublishedRow) -> str:
 
 
 def _speed(row: PublishedRow) -> str:
-    """The speed as it was printed, with its unit; of a row without a speed its first metric, with its name."""
+    """The speed as printed, with its unit; for a row without a speed, its first metric with its name."""
     metric = row.speed or row.metrics[0]
     number = metric.digits
     if len(number) > 9:

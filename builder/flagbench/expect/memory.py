@@ -16,10 +16,10 @@ _WITHOUT_EFFECT = ("division", "gradient_accumulation_steps")
 def measured_memory(
     case: Case, config: Mapping[str, Any], precision: str, ranks: int | None
 ) -> MeasuredMemory | None:
-    """What was measured of such a run; None where its work, precision or layout was not. An estimate is never made.
+    """What was measured for such a run; None if its work, precision or layout was not measured. Never an estimate.
 
-    Of several measurements that with least memory: a device with less was too small wherever it was tried. With fewer
-    replicas than were measured a run takes no less, since the distributed optimizer is divided among them.
+    Of several measurements, the one with the least memory: a device with less was always too small. A run with fewer
+    replicas than measured takes no less, since the replicas share the distributed optimizer.
 
     Args:
         config: a preset of the case, with the settings of the run; without `gpus` all ranks are of one node.
@@ -52,7 +52,7 @@ def _is_reference_work(case: Case, config: Mapping[str, Any], precision: str) ->
 
 
 def _has_layout(memory: MeasuredMemory, config: Mapping[str, Any], ranks: int | None) -> bool:
-    """Whether a run is split as was measured, into no more replicas."""
+    """Whether a run is split as measured, with no more replicas."""
     if memory.layout is None:
         return True
     pp, tp = config["layout"]["pp"], config["layout"]["tp"]
@@ -66,7 +66,7 @@ def _has_layout(memory: MeasuredMemory, config: Mapping[str, Any], ranks: int | 
 
 
 def lacking(case: Case, memory: MeasuredMemory, gib: float, ranks: int | None) -> str:
-    """That a device of `gib` GiB has less memory than was measured, and what needs less.
+    """A sentence: a device of `gib` GiB has less memory than was measured, and what needs less.
 
     `ranks`: of the whole job; None where it may have as many as were measured.
     """

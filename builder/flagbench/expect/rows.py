@@ -28,7 +28,7 @@ _WANTED_NAMES = {
 
 
 def wanted_conditions(case: Case | None, device: DeviceModel, gpus: int | None) -> dict[str, Scalar]:
-    """What is asked for: the device and how many, and of a case also its task and what its reference preset runs."""
+    """The wanted device and number of devices; for a case, also its task and the conditions of its reference."""
     wanted: dict[str, Scalar | None] = {"device": device.id, "devices": gpus}
     if case is not None:
         wanted["task"] = case.workload.task
@@ -42,7 +42,7 @@ def wanted_conditions(case: Case | None, device: DeviceModel, gpus: int | None) 
 
 
 def compare(row: PublishedRow, wanted: Mapping[str, Scalar]) -> tuple[ConditionResult, ...]:
-    """Every condition asked for beside what the row states."""
+    """Each wanted condition beside what the row states."""
     batch, layout = row.batch, row.text("layout")
     published: dict[str, Scalar | None] = {
         "task": row.task,
@@ -67,12 +67,12 @@ def compare(row: PublishedRow, wanted: Mapping[str, Scalar]) -> tuple[ConditionR
 
 
 def differing(row: PublishedRow, wanted: Mapping[str, Scalar]) -> tuple[ConditionResult, ...]:
-    """Every condition asked for that the row states otherwise."""
+    """The wanted conditions for which the row states something else."""
     return tuple(condition for condition in compare(row, wanted) if condition.agreement is Agreement.DIFFERS)
 
 
 def has_claims(case: str, catalog: Catalog) -> bool:
-    """Whether any claim is of the case: then runs are compared with claims alone."""
+    """Whether the case has a claim; its runs are then compared with claims alone."""
     return any(claim.case == case for claim in catalog.claims.values())
 
 
@@ -92,7 +92,7 @@ def verify_nearest(records: Sequence[Record], catalog: Catalog, terms: Terms = S
 
 
 def rows_beside(record: Record, catalog: Catalog) -> list[PublishedRow]:
-    """The cited rows of the record's device that state nothing else than it did; those that state most come first.
+    """The cited rows of the record's device that state no other conditions than its own, the most specific first.
 
     A case with claims has none.
     """
@@ -115,7 +115,7 @@ def rows_beside(record: Record, catalog: Catalog) -> list[PublishedRow]:
 
 
 def cited_rows(case: Case, wanted: Mapping[str, Scalar], catalog: Catalog) -> list[PublishedRow]:
-    """The cited rows of a case's model that have the metric that decides, and state nothing else than is wanted."""
+    """The cited rows of a case's model that have the metric that decides and contradict no wanted condition."""
     rows = []
     for row in published_rows(catalog):
         is_cited = row.model == case.workload.model and not isinstance(row, Claim)

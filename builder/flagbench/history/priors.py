@@ -24,14 +24,14 @@ _OF_STEPS = ("p_core", "p_infer_core", "tokens_per_second")
 def named_priors(
     names: Sequence[str], records: Sequence[Record], compared: Sequence[Record], store_url: str | None
 ) -> dict[str, Prior]:
-    """As `store_priors`, of the store that records were taken from; nothing where all `names` are those of files."""
+    """As `store_priors`, for the store that the records come from; nothing if all `names` are those of files."""
     if not records or all(map(is_path, names)):
         return {}
     return store_priors(open_store(store_url), records, compared)
 
 
 def store_priors(store: Store, records: Sequence[Record], compared: Sequence[Record]) -> dict[str, Prior]:
-    """What is known of the spread between runs of each metric; none where the store has no earlier runs.
+    """The spread of each metric between earlier runs; empty if the store has none.
 
     Earlier runs are those of the same case, stack and configuration (`history_digest`) whose records pass the checks
     of `verify`; records without evidence do not count. Runs of other machines count for the spread within sessions,
@@ -102,7 +102,7 @@ def _names_of_stack(name: str) -> tuple[str, ...]:
 
 
 def _identities(summary: Summary) -> set[object]:
-    """What a run alone has: its id, and each of the rates of its steps to the last digit."""
+    """What identifies a run: its id, and each rate of its steps to the last digit."""
     identities: set[object] = {summary.run_id}
     for name, rate in summary.metrics.items():
         if name.startswith(_OF_STEPS):

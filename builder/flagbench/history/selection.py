@@ -39,7 +39,7 @@ def select(
     since: str | None = None,
     older_than: str | None = None,
 ) -> Generator[StoredRecord]:
-    """The records of a store for which every given option of a command holds, newest first.
+    """The records of a store that match all options of a command, newest first.
 
     Raises FlagbenchError (usage), also for names of no case or stack.
     """

@@ -55,7 +55,7 @@ def with_verdicts(store: Store, entries: Iterable[StoredRecord]) -> list[StoredR
 
 
 def _is_outdated(entry: StoredRecord) -> bool:
-    """Whether the index has the record, and no verdict on it by the rules and manifests of today."""
+    """Whether the verdict in the index was computed with other rules or manifests."""
     return entry.summary is not None and entry.summary.basis != _basis(entry.case)
 
 

@@ -15,11 +15,11 @@ from flagbench.manifests.rows import Claim
 from flagbench.manifests.stack import Stack
 
 _NAMED_ROWS = 4
-"""Published rows that a note names; of more it says how many."""
+"""Most published rows that a note names."""
 
 
 def cards_here(machine: Machine, catalog: Catalog, *, partitions: bool = False) -> tuple[DeviceModel, ...]:
-    """The devices of the manifests that this machine has, each once; with `partitions` also as parts of them."""
+    """The devices of the manifests that this machine has, each once; `partitions`: whether parts of devices count."""
     models: list[DeviceModel] = []
     for device in machine.devices:
         if device.partition and not partitions:
@@ -31,7 +31,7 @@ def cards_here(machine: Machine, catalog: Catalog, *, partitions: bool = False) 
 
 
 def claims_here(machine: Machine, catalog: Catalog) -> tuple[Claim, ...]:
-    """The rows that were published for this machine's devices, those for as many devices as are visible first."""
+    """The rows published for this machine's devices, those for the visible number of devices first."""
     ids = {card.id for card in cards_here(machine, catalog)}
     rows = [claim for claim in catalog.claims.values() if claim.device_id in ids]
     return tuple(sorted(rows, key=lambda claim: claim.conditions.get("devices") != machine.visible))
@@ -90,7 +90,7 @@ def is_built_for(built: Collection[str], architecture: str | None) -> bool:
 
 
 def stack_of_vendor(vendor: str, catalog: Catalog, case: Case) -> Stack | None:
-    """The stack for most devices of a vendor that runs a case: for a device whose model is not known."""
+    """The stack of a case that supports most devices of a vendor, for a device whose model is not known."""
     fitting = []
     for stack in catalog.stacks.values():
         if case.name in stack.runs and any(device.vendor == vendor for device in stack.accelerators):
@@ -99,7 +99,7 @@ def stack_of_vendor(vendor: str, catalog: Catalog, case: Case) -> Stack | None:
 
 
 def summary(machine: Machine, catalog: Catalog) -> str:
-    """One line: what was found here, and how many published rows are for this device."""
+    """One line: the devices of this machine, and the number of published rows for them."""
     if machine.problem:
         return f"this machine: unknown, because {machine.problem}"
     if not machine.devices:

@@ -32,11 +32,11 @@ class Machine:
     tool: Ending = Ending.MISSING
     """How the question to the vendor's tool ended."""
     vendor: str | None = None
-    """Whose accelerators are here, by the tool or by sysfs, as the manifests of devices write it."""
+    """Vendor of the accelerators, by its tool or by sysfs, as the manifests of devices write it."""
 
     @property
     def memory_gib(self) -> float | None:
-        """Of the device that has least; None where no tool says it."""
+        """The least memory of a device; None where no tool reports it."""
         return min((device.memory_gib for device in self.devices if device.memory_gib), default=None)
 
     @property
@@ -66,7 +66,7 @@ def this_machine() -> Machine:
 
 
 def usage_now() -> Usage:
-    """The state of the accelerators that CUDA_VISIBLE_DEVICES leaves; empty where no tool says it. Never raises."""
+    """The state of the accelerators that CUDA_VISIBLE_DEVICES leaves, as far as a tool reports it. Never raises."""
     for vendor in vendors():
         usage = vendor.usage(os.environ.get("PATH", os.defpath))
         states = {state.uuid: state for state in usage.devices}
@@ -78,7 +78,7 @@ def usage_now() -> Usage:
 
 
 def architecture_here() -> str | None:
-    """What the compiler calls the first device, such as sm_90; None where no tool says it. Never raises."""
+    """The compiler's name of the first device, such as sm_90; None where no tool reports it. Never raises."""
     for vendor in vendors():
         architecture = vendor.architecture(os.environ.get("PATH", os.defpath))
         if architecture is not None:
@@ -87,8 +87,10 @@ def architecture_here() -> str | None:
 
 
 def visible_uuids(uuids: Sequence[str]) -> list[str]:
-    """Which devices CUDA_VISIBLE_DEVICES leaves: its entries up to the first invalid one, and none where one of them
-    comes twice (CUDA C++ Programming Guide, environment variables), those for parts of a device as they are written.
+    """The devices that CUDA_VISIBLE_DEVICES leaves, parts of a device as they are written.
+
+    Its entries count up to the first invalid one; if an entry is repeated, there are none (CUDA C++ Programming
+    Guide, environment variables).
     """
     visible = os.environ.get(_VISIBLE)
     if visible is None:
@@ -121,7 +123,7 @@ def _device_of_entry(text: str, uuids: Sequence[str]) -> str | None:
 
 @cache
 def _listing_and_vendor(path: str, pci: Path) -> tuple[Listing, str | None]:
-    """What the first tool that knows a device says, else the first that failed, and whose devices are here."""
+    """The listing of the first tool that finds a device, else of the first that failed; and the devices' vendor."""
     failed, whose = Listing(Ending.MISSING), None
     for vendor in vendors():
         listing = vendor.find(path)

@@ -40,7 +40,7 @@ class Diagnosis:
 
 
 def disturbances(facts: MachineFacts) -> Iterator[Diagnosis]:
-    """What limits the devices or else runs on them."""
+    """Lowered power limits, and other programs on the devices."""
     for cap in facts.power_caps:
         yield Diagnosis("power cap", Level.WARN, cap, "ask the machine's administrator to set the default")
     if facts.programs:
@@ -68,13 +68,15 @@ def device_health(health: MachineHealth) -> Iterator[Diagnosis]:
         if finding.outcome in (HealthOutcome.FAIL, HealthOutcome.FIX, HealthOutcome.INCONCLUSIVE):
             detail = f"device {finding.index} ({finding.uuid}): {finding.reason}"
             yield Diagnosis(finding.kind, Level.WARN, detail, finding.remedy)
-    for xid in health.xids.xids if health.xids is not None else ():
+    if health.xids is None:
+        return
+    for xid in health.xids.xids:
         detail = f"Xid {xid.code} of {xid.pci_address}, {xid.count} times since the log began: {xid.text}"
         yield Diagnosis("kernel log", Level.OK, detail)
 
 
 def high_load(facts: MachineFacts) -> Iterator[Diagnosis]:
-    """What else runs on the processors, before a run on them."""
+    """Other load on the processors, before a run on them."""
     if facts.load >= LOAD:
         yield Diagnosis(
             "foreign processes",

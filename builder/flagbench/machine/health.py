@@ -58,7 +58,9 @@ def look_at_health(
     vendor = vendor_of(machine.vendor)
     if vendor is None:
         return MachineHealth()
-    xids = read_xids(after, kmsg) if vendor.WRITES_XIDS else None
+    xids = None
+    if vendor.WRITES_XIDS:
+        xids = read_xids(after, kmsg)
     if machine.tool is Ending.NO_ANSWER:  # what hung once would hang again
         return MachineHealth(problem=machine.problem, xids=xids)
     uuids = visible_uuids([device.uuid for device in machine.devices])[:gpus]

@@ -38,9 +38,14 @@ class MachineFacts:
     @property
     def partitions(self) -> list[str]:
         """Devices of which only a part can be used, and those that are divided into parts, each as a sentence."""
-        found = [f"{device.uuid} is a part of a device" for device in self.accelerators.devices if device.partition]
-        found += [f"{state.uuid} is divided into parts" for state in self.states if state.partitioned]
-        return found
+        sentences = []
+        for device in self.accelerators.devices:
+            if device.partition:
+                sentences.append(f"{device.uuid} is a part of a device")
+        for state in self.states:
+            if state.partitioned:
+                sentences.append(f"{state.uuid} is divided into parts")
+        return sentences
 
     @property
     def power_caps(self) -> list[str]:
@@ -56,8 +61,12 @@ def look_at_machine(gpus: int | None = None, *, health: bool = False) -> Machine
         health: whether to read the health of the devices, too.
     """
     accelerators = this_machine()
-    # A tool that hung once would hang for each further question.
-    usage = Usage() if accelerators.tool is Ending.NO_ANSWER else usage_now()
+    usage = Usage()
+    if accelerators.tool is not Ending.NO_ANSWER:  # a tool that hung once would hang for each further question
+        usage = usage_now()
+    device_health = None
+    if health:
+        device_health = look_at_health(accelerators, gpus)
     processors = len(os.sched_getaffinity(0))
     return MachineFacts(
         accelerators=accelerators,
@@ -65,5 +74,5 @@ def look_at_machine(gpus: int | None = None, *, health: bool = False) -> Machine
         programs=tuple(name for _, name in usage.processes[:MOST_PROGRAMS]),
         processors=processors,
         load=os.getloadavg()[0] / processors,
-        health=look_at_health(accelerators, gpus) if health else None,
+        health=device_health,
     )

@@ -23,21 +23,21 @@ LEAST_RECOMPUTED_FIRST = ("none", "selective", "full")
 
 @dataclass(frozen=True)
 class Planned:
-    """What does not depend on the layout: the configuration of a case that is split."""
+    """The configuration of a case that is split, without its layout."""
 
     case: Case
     config: Mapping[str, Any]
     settings: Mapping[str, Any]
-    """The hyper-parameters that were set."""
+    """The hyper-parameters that the user set."""
 
     @property
     def precision(self) -> str:
-        """What is executed."""
+        """The precision of the run."""
         return str(self.config["precision"])
 
     @property
     def engine(self) -> Engine:
-        """What the case's first engine supports."""
+        """The case's first engine."""
         return next(iter(self.case.engines.values()))
 
     @property
@@ -91,7 +91,7 @@ def splits(case: Case) -> bool:
 
 
 def planned(case: Case, stack: Stack, options: RunOptions) -> Planned:
-    """The configuration of a case that is split. Raises FlagbenchError (usage) for what the case does not allow."""
+    """The configuration of a case that is split. Raises FlagbenchError (usage) for options that it does not allow."""
     with config_errors():
         chosen = config.choose(case.raw, stack.raw, config_options(options))
     settings = dict(config.read_setting(case.raw, setting) for setting in options.set_)
@@ -105,7 +105,7 @@ class LayoutRow:
     layout: ParallelLayout
     recompute: str
     memory: StageMemory
-    """Of the stage that needs most."""
+    """Of the fullest stage."""
     fits: bool
     tight: bool
     """Whether it fits by less than `TIGHT`."""
@@ -153,7 +153,7 @@ def _divisors_text(plan: Planned) -> str:
 
 
 def _is_supported(plan: Planned, layout: ParallelLayout) -> bool:
-    """Whether a run of that layout is not refused."""
+    """Whether a run accepts that layout."""
     split = {"nodes": 1, "gpus": layout.ranks, "layout": {"tp": layout.tp, "pp": layout.pp}}
     try:
         config.check_layout(plan.case.raw, {**plan.config, **split})

@@ -19,9 +19,9 @@ from flagbench.runs.request import RunOptions, check_options
 from flagbench_core.exit_codes import ExitCode
 
 NODE = 8
-"""Devices of a node, unless told otherwise: as in all published rows of several nodes."""
+"""Devices of a node by default, as in all published rows of several nodes."""
 PREDICTION_ERROR = "The prediction is off by more than 10 % for 8 of 17 published rows, by 21 % at most."
-"""What the table in docs/plan.md shows."""
+"""As in the table of docs/plan.md."""
 
 
 def _gib(count: int) -> str:
@@ -45,7 +45,7 @@ LAYOUT_COLUMNS: dict[str, Callable[[LayoutRow], str]] = {
     "IN USE": lambda row: _gib(row.memory.in_use),
     "FITS": _fits_text,
 }
-"""Of the table: what each shows of a layout. Memory in GiB."""
+"""The columns of the table, each with its text for a layout; memory in GiB."""
 
 
 @dataclass(frozen=True)

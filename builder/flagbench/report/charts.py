@@ -24,28 +24,46 @@ from flagbench.verdict.losses import LossCurve
 from flagbench.verdict.result import Ratio, number_text
 from flagbench_core.evidence.slow_devices import slowest_device
 
-WIDTH, HEIGHT, ROW = 480, 250, 44
-"""Of the picture, of one with two axes, and of a row."""
-_LEFT, _RIGHT, _TOP, _FOOT, _EDGE = 52, 470, 12, 40, 10
+WIDTH = 480
+HEIGHT = 250
+"""Of a chart with two axes."""
+ROW = 44
+"""Height of a row."""
+_LEFT = 52
+"""Least room for the numbers beside a y axis."""
+_RIGHT = 470
+_TOP = 12
+_FOOT = 40
+"""Room for the x axis."""
+_EDGE = 10
 _STRETCHES = 60
-"""Most parts in which the steps of a run are summarised."""
+"""Most stretches into which the steps of a run are summarised."""
 _MOST_DOTS = 2000
 RUNS_SHOWN = 200
-"""Most runs in one chart, the newest."""
-_LEAST, _FARTHEST = 1e-100, 1e15
-"""No axis is shorter or goes beyond, whatever a record says."""
+"""Most runs in one chart; the newest are kept."""
+_LEAST = 1e-100
+"""An axis is at least this long, whatever numbers a record has."""
+_FARTHEST = 1e15
+"""No axis goes beyond, whatever numbers a record has."""
 _MOST_DIGITS = 5
-"""Of a number beside an axis, after its point."""
-_LONG, _UNITS = 1e5, ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-"""From when on numbers beside an axis have a unit, and which."""
-_MARK, _LABEL, _VALUE = 8.3, 7.9, 9.3
-"""How wide a character of a number beside an axis, of a row's label and of its value is at most, on average."""
+"""Most digits after the point of a number beside an axis."""
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_UNITS_FROM = 1e5
+"""Numbers beside an axis have a unit if the largest is at least this."""
+_MARK_WIDTH = 8.3
+"""Average width of a character of a number beside an axis, at most."""
+_LABEL_WIDTH = 7.9
+"""Average width of a character of a row's label, at most."""
+_VALUE_WIDTH = 9.3
+"""Average width of a character of a row's value, at most."""
 _LEAST_POINTS = 3
-"""Fewer values are no chart: a `Note` says them."""
+"""Least number of points of a chart; fewer are written as a `Note`."""
 _DATED = 4
-"""Most runs that have date and host below their dots; of more, the first and the last."""
-_HALF_DATE, _HOST = 44, 12
-"""Half the width of a date below a dot, and the characters of a host's name that fit."""
+"""Up to this many runs, each has its date and host below its dot; of more, only the first and the last."""
+_HALF_DATE = 44
+"""Half the width of a date below a dot."""
+_HOST = 12
+"""Most characters of a host's name below a dot."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +85,9 @@ class Axis:
 
 
 def axis(values: Sequence[float], begin: float, end: float, label: str = "") -> Axis:
-    """An axis with round numbers beside it, the first and last of which it reaches.
+    """An axis from one round number to another that covers the values.
 
-    The label of an axis without zero says from where to where it reaches.
+    The label of an axis without zero states its range.
     """
     low, high = _within_reach(min(values)), _within_reach(max(values))
     most = max(abs(low), abs(high))
@@ -106,7 +124,7 @@ def _within_reach(number: float) -> float:
 
 
 def _step_factor(spread: float, power: float) -> float:
-    """The least round factor of a power of ten with which an axis of that length has at most five steps."""
+    """The smallest of 1, 2, 2.5, 5 and 10 that, times `power`, divides `spread` into at most five steps."""
     for factor in (1, 2, 2.5, 5):
         if spread / (power * factor) <= 5:
             return factor
@@ -114,9 +132,9 @@ def _step_factor(spread: float, power: float) -> float:
 
 
 def _unit_of(most: float) -> tuple[float, str]:
-    """The unit of the numbers beside an axis that reaches to `most`, and its letter; (1, "") for none."""
+    """The unit of the numbers beside an axis whose largest number is `most`, and its letter; (1, "") for none."""
     for unit, suffix in _UNITS:
-        if most >= max(unit, _LONG):
+        if most >= max(unit, _UNITS_FROM):
             return unit, suffix
     return 1.0, ""
 
@@ -139,9 +157,9 @@ def value_axis(values: Sequence[float], label: str) -> Axis:
 
 
 def _beside(y: Axis) -> float:
-    """Where a chart begins for the numbers beside its y axis to be seen whole."""
+    """The x coordinate at which a chart begins, so that the numbers beside its y axis fit."""
     longest = max(len(text) for _, text in y.marks)
-    return max(_LEFT, round(10 + _MARK * longest))
+    return max(_LEFT, round(10 + _MARK_WIDTH * longest))
 
 
 @dataclass(frozen=True)
@@ -153,7 +171,7 @@ class ChartRow:
     text: str
     """The value as it is written beside the row."""
     ends: tuple[float, float] | None = None
-    """Of its interval."""
+    """Ends of its interval."""
     tone: str = "plain"
 
 
@@ -168,12 +186,12 @@ class Line:
     intervals: tuple[tuple[float, float, float], ...] = ()
     """(x, low, high) of the dots that have one."""
     titles: tuple[str, ...] = ()
-    """What each dot says of itself; none where dots have nothing to say."""
+    """A tooltip for each dot, or none."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a chart would show of too few values, in words."""
+    """A sentence in place of a chart with too few values."""
 
     title: str
     text: str
@@ -181,7 +199,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart. `band` is shaded and `target` a line: across the x axis where there are `rows`, else the y axis."""
+    """One chart. `band` is shaded and `target` is a line, on the x axis of a chart of rows, else on the y axis."""
 
     id: str
     title: str
@@ -204,7 +222,7 @@ class Chart:
 
     @property
     def height(self) -> int:
-        """Of the picture."""
+        """Height of the picture."""
         if self.y:
             return HEIGHT
         return ROW * len(self.rows) + _TOP + _FOOT
@@ -247,7 +265,7 @@ def row_chart(
     x = axis(numbers, _EDGE + 10, WIDTH - _EDGE - 10, label)
     fitting = []
     for row in rows:
-        room = int((_RIGHT - _EDGE - _VALUE * (len(row.text) + 1)) / _LABEL)
+        room = int((_RIGHT - _EDGE - _VALUE_WIDTH * (len(row.text) + 1)) / _LABEL_WIDTH)
         fitting.append(replace(row, label=brief(row.label, room)))
     return Chart(id, title, description, table, x, tuple(fitting), band=band, target=target)
 
@@ -287,7 +305,7 @@ def ratio_chart(ratios: Mapping[str, tuple[Ratio, str]]) -> Chart | None:
 def verdict_chart(result: VerifyResult) -> Chart | None:
     """The ratios of a verdict on a claim that are of comparable speeds, the deciding one first; None without any.
 
-    A REFERENCE has no chart: no limits are those of a row that is only cited.
+    A REFERENCE has no chart: rows that are only cited have no limits.
     """
     if result.verdict is Verdict.REFERENCE:
         return None
@@ -299,7 +317,7 @@ def verdict_chart(result: VerifyResult) -> Chart | None:
 
 
 def _around(band: tuple[float, float] | None) -> list[float]:
-    """Numbers that an axis has to reach for the band to be seen: half as far again from 1; none without a band."""
+    """Numbers that an axis must cover to show a band with space around it: 1.5 times as far from 1; none without."""
     if band is None:
         return []
     low, high = band
@@ -315,7 +333,7 @@ def interval(ends: tuple[float, float] | None, text: Callable[[float], str] = nu
 
 
 class _Stretch(NamedTuple):
-    """Some steps after each other, and the values of these."""
+    """Consecutive steps, summarised."""
 
     first: int
     last: int
@@ -325,7 +343,7 @@ class _Stretch(NamedTuple):
 
 
 def _stretches(values: Mapping[int, float]) -> list[_Stretch]:
-    """Values by step in at most _STRETCHES parts of nearly equal length."""
+    """Values by step, in at most _STRETCHES stretches of nearly equal length."""
     steps = sorted(values)
     size = max(1, math.ceil(len(steps) / _STRETCHES))
     stretches = []
@@ -339,9 +357,9 @@ def _stretches(values: Mapping[int, float]) -> list[_Stretch]:
 def _curve(
     id: str, title: str, description: str, curves: Mapping[str, Mapping[int, float]], label: str, unit: str = ""
 ) -> Chart | Note | None:
-    """Values by step: of one run every value as a dot below the line of medians, of several their lines.
+    """Values by step: one run has a dot for each value and a line of medians, several runs have a line each.
 
-    Of runs with one or two values each these are said in words.
+    A Note where no run has more than two values; None without values.
     """
     curves = {name: values for name, values in curves.items() if values}
     if not curves:
@@ -362,7 +380,7 @@ def _curve(
 
 
 def _curve_lines(curves: Mapping[str, Mapping[int, float]]) -> list[Line]:
-    """A line of medians for each run; below that of a single run its values as dots, where there are not too many."""
+    """A line of medians for each run; a single run also has its values as dots, unless there are too many."""
     lines = []
     for number, (name, values) in enumerate(curves.items()):
         points = []
@@ -380,7 +398,7 @@ def _curve_lines(curves: Mapping[str, Mapping[int, float]]) -> list[Line]:
 
 
 def _curve_table(curves: Mapping[str, Mapping[int, float]]) -> Table:
-    """A row for each stretch of steps; without the names of the runs where there is only one."""
+    """A row for each stretch of steps; the runs are named only where there are several."""
     columns = ("run", "steps", "lowest", "median", "highest")
     rows = []
     for name, values in curves.items():
@@ -397,7 +415,7 @@ def _curve_table(curves: Mapping[str, Mapping[int, float]]) -> Table:
 
 
 def _steps_in_words(curves: Mapping[str, Mapping[int, float]], unit: str) -> str:
-    """`Step 5: 10,920 ms, step 6: 10,940 ms.`, a sentence for each run; of several runs each has its name."""
+    """`Step 5: 10,920 ms, step 6: 10,940 ms.`: a sentence for each run, with its name if there are several."""
     sentences = []
     for name, values in curves.items():
         steps = []
@@ -469,7 +487,7 @@ def loss_chart(curves: Mapping[str, LossCurve]) -> Chart | Note | None:
 
 
 def roof_chart(record: Record, device: DeviceModel | None) -> Chart | None:
-    """What a device reached of its published peaks; None where it has none of what was measured."""
+    """The share of its published peaks that a device reached; None where no measurement has a published peak."""
     rows, cells, devices = [], [], []
     for measurement in record.measurements:
         peak = _peak(measurement, device)
@@ -498,7 +516,7 @@ def roof_chart(record: Record, device: DeviceModel | None) -> Chart | None:
 
 
 def rate_charts(record: Record, device: DeviceModel | None) -> list[Chart | None]:
-    """What a device reached where it has no published peak: a chart for each unit."""
+    """The rates of a device that have no published peak: a chart for each unit."""
     products = _rate_chart(record, device, "TFLOP/s", "products", "Matrix products")
     copies = _rate_chart(record, device, "GB/s", "copies", "Memory, copies and collectives")
     return [products, copies]
@@ -525,7 +543,7 @@ def _rate_chart(record: Record, device: DeviceModel | None, unit: str, id: str, 
 
 
 def scale_of(measurement: Measurement) -> tuple[float, str]:
-    """The unit in which a rate is shown, and what it is divided by."""
+    """The divisor of a rate and the unit in which it is then shown: 1e12 and TFLOP/s, or 1e9 and GB/s."""
     if measurement.unit == "FLOP/s":
         return 1e12, "TFLOP/s"
     return 1e9, "GB/s"
@@ -534,7 +552,7 @@ def scale_of(measurement: Measurement) -> tuple[float, str]:
 def slowest_of(record: Record, measurement: Measurement) -> SlowestDevice | None:
     """The slowest device of a measurement, in the unit of `scale_of`; None for one device, and for a collective.
 
-    A measurement of many devices does not list them: then it is that of the metric of the same name.
+    A measurement of many devices does not list them; the metric of the same name has the slowest one.
     """
     scale, _ = scale_of(measurement)
     slowest = slowest_device([rate / scale for rate in measurement.devices])
@@ -558,7 +576,7 @@ def _peak(measurement: Measurement, device: DeviceModel | None) -> float | None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a chart of runs."""
+    """A run in a chart of runs."""
 
     created_at: str
     name: str
@@ -578,7 +596,7 @@ class Run:
 def run_chart(
     runs: Sequence[Run], title: str, label: str, *, band: tuple[float, float] | None = None, id: str = "runs"
 ) -> Chart | Note | None:
-    """All runs from the oldest to the newest, which is marked; two runs in words, None for fewer."""
+    """All runs from the oldest to the newest, which is marked; a Note for two runs, None for fewer."""
     newest = sorted(runs, key=lambda run: (run.created_at, run.name))[-RUNS_SHOWN:]
     if len(newest) < 2:
         return None

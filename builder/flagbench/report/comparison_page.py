@@ -75,7 +75,7 @@ def _speed_blocks(comparison: Comparison, speed: VerifyResult | None) -> list[Bl
 
 
 def _comparison_notes(comparison: Comparison) -> tuple[str, ...]:
-    """Whether nothing differs, and which intervals are shown: of A and B within a run, of B/A between runs."""
+    """A note if nothing differs, and the methods of the intervals: of A and B within a run, of B/A between runs."""
     notes = []
     if not comparison.conditions and not comparison.config:
         notes.append("no condition and no setting differs")
@@ -93,7 +93,7 @@ def _comparison_notes(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _loss_notes(losses: LossComparison | None) -> tuple[str, ...]:
-    """Whether two runs have the same losses, and where these part."""
+    """Whether two runs have the same losses, and from which step they differ."""
     if losses is None:
         return ()
     rule = f"mean of |B - A| / |A| from step {FIRST_STEP} on less than {percent(LIMIT)}"

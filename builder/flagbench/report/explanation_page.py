@@ -32,7 +32,7 @@ def explanation_blocks(explanation: Explanation) -> list[Block]:
 
 
 def _machine_blocks(explanation: Explanation) -> Sequence[Block]:
-    """What the runs' roofs say of their machine, or how to learn it of a slow run."""
+    """The roofs of the runs beside those expected of the machine, or how to measure them for a slow run."""
     if explanation.machine is not None:
         return [_roof_table(explanation.machine), Lines((explanation.machine.reason,))]
     if explanation.gap and explanation.reason is None:
@@ -41,7 +41,7 @@ def _machine_blocks(explanation: Explanation) -> Sequence[Block]:
 
 
 def _roof_table(machine: MachineJudgement) -> Table:
-    """What the devices reached without the model, and what was to be expected."""
+    """What the devices reached without the model, and what is expected of them."""
     rows = []
     devices = []
     for roof in machine.roofs:
@@ -56,7 +56,7 @@ def _roof_table(machine: MachineJudgement) -> Table:
 
 
 def _heading(explanation: Explanation) -> str:
-    """One line: the gap, and how much of it has no known cause."""
+    """One line: the gap, and how much of it is unexplained."""
     if explanation.reason is not None or explanation.gap is None or explanation.ratio is None:
         return f"where the time went: {explanation.reason}"
     left = explanation.unexplained or 0.0

@@ -24,7 +24,7 @@ _COLUMNS = ("record_id", "created_at", "case", "stack", *_SUMMARY)
 
 
 def as_json(entry: StoredRecord) -> dict[str, Any]:
-    """What a listing knows of a record, for a script."""
+    """The summary of a record, as JSON."""
     document: dict[str, Any] = {
         "record_id": entry.record_id,
         "case": entry.case,
@@ -82,7 +82,7 @@ def _one_line(document: dict[str, Any]) -> str:
 
 
 def summary_rows(entries: Sequence[StoredRecord], format: Format) -> str:
-    """What a listing knows of each record, a row each, and a column per metric. Damaged ones are noted on stderr."""
+    """The summary of each record as a row, with a column per metric. Damaged records are noted on stderr."""
     documents = []
     metrics: set[str] = set()
     for entry in entries:
@@ -118,12 +118,12 @@ def cell(value: object) -> str:
 
 
 def to_markdown(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table in which every cell is shown as it is: Markdown's characters are escaped."""
+    """A table of plain text: characters with a meaning in Markdown are escaped."""
     return table(list(map(_escaped, columns)), [list(map(_escaped, row)) for row in rows])
 
 
 def to_csv(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """RFC 4180, with line feeds. A text that a spreadsheet would take for a formula gets an apostrophe before it."""
+    """RFC 4180, with line feeds. Text that a spreadsheet would take for a formula gets a leading apostrophe."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for row in (columns, *rows):
@@ -141,7 +141,7 @@ def _harmless(cell: Cell) -> Cell:
 
 
 def _escaped(cell: Cell) -> str:
-    """`table` escapes `|`."""
+    """A cell with Markdown's characters escaped, but for `|`, which `table` escapes."""
     if cell is None:
         return ""
     if not isinstance(cell, str):

@@ -22,7 +22,7 @@ class Link(str):
     """A text that is a link to another page."""
 
     def __new__(cls, text: str, href: str | None) -> Link:
-        """`href`: the page's address; a text without one is no link."""
+        """`href`: the address of the page; None for plain text."""
         link = super().__new__(cls, text)
         link.href = href
         return link
@@ -41,9 +41,13 @@ def page(
     tone: str = "",
     headline: str = "",
 ) -> str:
-    """A page: what it says first, its charts, and the blocks under each heading; what is empty is left out.
+    """A page: its lead, its charts, and the blocks under each heading. What is empty is left out.
 
-    `home`: the address of the page above it. `tone`: the class of the verdict. `headline`: what follows it.
+    Args:
+        home: the address of the page above it.
+        verdict: the first word of the page.
+        tone: the class of the verdict in the style sheet.
+        headline: the text after the verdict.
     """
     return (
         _templates()

@@ -25,7 +25,7 @@ class JUnitCase(NamedTuple):
 
 
 def junit_xml(suite: str, cases: Sequence[JUnitCase], seconds: float = 0.0) -> bytes:
-    """A suite of checks. What could not be decided is an error, as it is no failure of what is tested."""
+    """A suite of checks. A check that could not be decided is an error, not a failure."""
     counts = Counter(case.kind for case in cases)
     attributes = {
         "name": suite,
@@ -48,7 +48,7 @@ def junit_xml(suite: str, cases: Sequence[JUnitCase], seconds: float = 0.0) -> b
 
 
 def junit_of_verdict(result: VerifyResult) -> bytes:
-    """The verdict of the whole, then of each metric that has one."""
+    """The verdict, then that of each metric that has one."""
     outcome = result.outcome
     if result.qualifiers:
         outcome += f": {', '.join(result.qualifiers)}"

@@ -35,7 +35,7 @@ def listing(entries: Sequence[StoredRecord]) -> Table:
 
 
 def _short_ids(entries: Sequence[StoredRecord]) -> dict[str, str]:
-    """The digits that each id ends with; without an id that has none, or whose digits another one has too."""
+    """By id, the digits at its end, which abbreviate it; without ids whose digits are missing or not unique."""
     record_ids: dict[str, set[str]] = {}
     for entry in entries:
         short = entry.record_id.rpartition("-")[2]
@@ -94,7 +94,7 @@ def record_page(record: Record, bundles: Sequence[StoredBundle]) -> list[Block]:
 
 
 def _facts_table(record: Record) -> Table:
-    """What was run, when and where, how it ended, and the energy and the price of it."""
+    """What was run, when and where, how it ended, and its energy and price."""
     status = record.status
     spent = efficiency(record, price_here())
     facts = {
@@ -115,7 +115,7 @@ def _facts_table(record: Record) -> Table:
 
 
 def _metric_table(record: Record) -> Table:
-    """The metrics but for those of a measurement, which are in the table of measurements."""
+    """The metrics, except those that the table of measurements has."""
     of_measurements = set()
     for measurement in record.measurements:
         of_measurements |= {measurement.name, f"{measurement.name}_mean", f"{measurement.name}_busbw"}
@@ -222,7 +222,7 @@ def _size_of(measurement: Measurement) -> str:
 
 
 def _training_rows(record: Record) -> list[tuple[str, str]]:
-    """What the case knows once training has ended, by name: a predicted bubble follows the measured one."""
+    """Facts that the case reports after training, by name, so that the predicted bubble follows the measured one."""
     if record.quality is None or record.quality.training is None:
         return []
     return [(name, setting_text(_rounded(fact))) for name, fact in sorted(record.quality.training.items())]

@@ -53,13 +53,13 @@ from flagbench.verdict.series import series_verdict, with_series
 
 INDEX_PAGE = "index.html"
 NEWEST = 50
-"""Records that have a page of their own."""
+"""Most records that have a page of their own."""
 _CONFIGURATIONS = 6
-"""Most charts of a device, of its newest configurations."""
+"""Most charts of a device; the newest configurations are kept."""
 
 
 def file_name(kind: str, name: str) -> str:
-    """The file of a page: its kind and name, with a digest where the name has characters that a file cannot."""
+    """The file of a page: its kind and name, with a digest where the name has unsafe characters."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100]
     if plain == name:
         return f"{kind}-{name}.html"
@@ -77,10 +77,13 @@ def run_page(
     charts: Sequence[Chart | Note | None] = (),
     listing: Table | None = None,
 ) -> str:
-    """A page of runs of one configuration: the verdict on them, charts, and all that their records say.
+    """A page of runs of one configuration: the verdict on them, charts, and the content of their records.
 
-    `series`: the one that the records are of. `before`: an earlier run of the same configuration and seed, whose
-    losses are shown beside those of the first one. `charts`, `listing`: what follows.
+    Args:
+        series: the series of the records, if they are of one.
+        before: an earlier run of the same configuration and seed, whose losses are shown beside those of this one.
+        charts: further charts, after those of the runs.
+        listing: a table of the records, as the last section.
     """
     first = records[0]
     case = catalog.cases.get(first.case)
@@ -113,7 +116,7 @@ def run_page(
 def _verdict_on(
     records: Sequence[Record], case: Case | None, catalog: Catalog, series: Series | None
 ) -> VerifyResult | None:
-    """The verdict on runs, or on the series that they are of; None where there is nothing to compare them with."""
+    """The verdict on runs, or on their series; None where there is nothing to compare them with."""
     if case is None:
         return None
     if series is None:
@@ -213,7 +216,7 @@ def _record_pages(store: Store, catalog: Catalog, newest: Sequence[StoredRecord]
 
 
 def _grouped(entries: Iterable[StoredRecord], key: Callable[[Summary], str | None]) -> dict[str, list[StoredRecord]]:
-    """Records by what the index says of them, in alphabetical order; those of which it says nothing are left out."""
+    """Records by a name in their summaries, in alphabetical order; those without the name are left out."""
     groups: dict[str, list[StoredRecord]] = {}
     for entry in entries:
         if entry.summary is None:
@@ -241,7 +244,7 @@ def _claim_page(claim: str, row: Claim | None, entries: Sequence[StoredRecord], 
 
 
 def _published_blocks(row: Claim) -> list[Block]:
-    """What the publisher printed, where, and what is odd about it."""
+    """What the publisher printed, where, and its anomalies."""
     metrics = []
     for metric in row.metrics:
         metrics.append((metric.name, metric.printed or f"{metric.value:.15g}", metric.unit))
@@ -279,7 +282,7 @@ def _device_page(
 
 
 def _roofs(store: Store, entries: Sequence[StoredRecord], device: DeviceModel | None) -> list[Chart | Note | None]:
-    """What the newest sound record reached."""
+    """The roofs of the newest sound record."""
     for entry in entries:
         if entry.summary is not None and entry.summary.sound:
             with suppress(FlagbenchError):
@@ -288,7 +291,7 @@ def _roofs(store: Store, entries: Sequence[StoredRecord], device: DeviceModel | 
 
 
 def _roof_charts(record: Record, device: DeviceModel | None) -> list[Chart | Note | None]:
-    """The measurements beside the peaks of a device, and those that have none."""
+    """The measurements beside the peaks of a device, then those without a published peak."""
     return [roof_chart(record, device), *rate_charts(record, device)]
 
 
@@ -305,7 +308,7 @@ def _peaks(device: DeviceModel) -> list[Block]:
 def _series_page(
     store: Store, catalog: Catalog, series: SeriesDocument, entries: Sequence[StoredRecord], with_page: set[str]
 ) -> str:
-    """The page of a series, with a verdict where all of its records have a page."""
+    """The page of a series; it has a verdict if all of its records have a page."""
     title = f"Series {series.series_id}"
     chart = run_chart(_speeds(entries), "All runs of the series", _gate(entries))
     image = f"{series.request.case}:{series.request.stack}"

@@ -114,9 +114,9 @@ def _blocks_without_verdict(records: Sequence[Record], *, wide: bool, others: bo
 
 
 def _without_means(metrics: Table) -> tuple[Table, int]:
-    """The table without means over repeats whose median is a row too, and how many those are.
+    """The table without the means whose median is a row too, and the number of rows left out.
 
-    Some publishers print such a mean, so a record has it beside our median of the same repeats.
+    Some publishers print a mean over repeats, so a record has it beside the median of the same repeats.
     """
     names_of_means = {f"{row[0]}_mean" for row in metrics.rows}
     rows = [row for row in metrics.rows if row[0] not in names_of_means]
@@ -166,12 +166,12 @@ def _compared_tables(result: VerifyResult) -> tuple[Table, Table]:
 
 
 def anomaly_lines(anomalies: Sequence[Anomaly]) -> tuple[str, ...]:
-    """What is odd about a published row, a line each."""
+    """The anomalies of a published row, a line each."""
     return tuple(f"anomaly of {anomaly.field}: {anomaly.note.strip()}" for anomaly in anomalies)
 
 
 def _what_wide_adds(metrics: int, notes: int, anomalies: int) -> list[str]:
-    """`--wide shows 4 more metrics, 1 note`: the line that ends a page, where there is more to show."""
+    """`--wide shows 4 more metrics, 1 note`; no line where there is nothing more to show."""
     parts = []
     if metrics:
         parts.append(_counted(metrics, "more metric", "more metrics"))
@@ -197,7 +197,7 @@ def _forbidding_conditions(result: VerifyResult) -> list[str]:
 
 
 def is_in_headline(result: VerifyResult) -> bool:
-    """Whether the reason of a verdict is only that conditions differ, which the headline says."""
+    """Whether the reason of a verdict is only that conditions differ, which the headline says already."""
     return len(_forbidding_conditions(result)) == len(result.reason.split("; "))
 
 
@@ -221,7 +221,7 @@ def _differing_table(result: VerifyResult, deciding: Sequence[str]) -> Table:
 
 
 def _short_digests(result: VerifyResult) -> dict[str, str]:
-    """The digests among the values of the conditions that differ, each with its beginning."""
+    """The digests among the conditions that differ, each with its abbreviation."""
     short = {}
     for condition in result.differing:
         for text in (shown(condition.here), shown(condition.expected)):
@@ -290,7 +290,7 @@ def _share_of_cited(row: CitedRow) -> str:
 
 
 def _failure_lines(record: Record) -> list[str]:
-    """How a run that did not end well ended, and what to do."""
+    """How a failed run ended, and what to do."""
     lines = [f"error: {ending(record)}"]
     if record.status.remedy is not None:
         lines.append(f"fix: {record.status.remedy}")
@@ -298,7 +298,7 @@ def _failure_lines(record: Record) -> list[str]:
 
 
 def _measured_notes(records: Sequence[Record]) -> tuple[str, ...]:
-    """Of a case that measures: which devices are slow, what was not steady, and what is absent, with the reasons."""
+    """For a case that measures: devices that are slow, what was not steady, and what is absent, with the reasons."""
     notes: list[str] = []
     for record in records:
         notes += slow_devices(record)
@@ -335,7 +335,7 @@ def _efficiency(records: Sequence[Record]) -> list[str]:
 
 
 def _basis_lines(result: VerifyResult) -> list[str]:
-    """Which records the verdict is on, and why on this claim or beside these cited rows."""
+    """The records of the verdict, and what they are compared with: the claim that was chosen, or the cited rows."""
     against = result.against
     record_ids = ", ".join(result.records) or "none"
     records = f"records {record_ids}"
@@ -354,7 +354,7 @@ def _basis_lines(result: VerifyResult) -> list[str]:
 
 
 def _where_to_look(records: Sequence[Record], result: VerifyResult) -> list[str]:
-    """Where to look when no published row is of this device, or rows are of other metrics."""
+    """What to run next where no published row is for this device, or each metric has a row of its own."""
     against = result.against
     if against.chosen and any(kind_of(record.config or {}) == MEASURE for record in records):
         return [f"each metric has a row of its own: `flagbench expect {records[0].case}`, then --claim ROW"]
@@ -367,7 +367,7 @@ def _where_to_look(records: Sequence[Record], result: VerifyResult) -> list[str]
 
 
 def _not_checked(result: VerifyResult) -> list[str]:
-    """The conditions that the publisher does not state, and what no rule was applied to."""
+    """The conditions that the publisher does not state, and the fields that no rule was applied to."""
     notes = []
     not_published = [
         condition.name for condition in result.conditions if condition.agreement is Agreement.NOT_PUBLISHED
@@ -428,7 +428,7 @@ def _other_metrics(records: Sequence[Record], compared: Sequence[MetricResult]) 
 
 
 def with_slowest(table: Table, devices: Sequence[SlowestDevice | None], name: str, place: int) -> Table:
-    """A table with a column `name` before the one of that place: the slowest device of each row.
+    """The table with a further column `name`, at index `place`: the slowest device of each row.
 
     The table itself where no row is of several devices.
     """
@@ -442,7 +442,7 @@ def with_slowest(table: Table, devices: Sequence[SlowestDevice | None], name: st
 
 
 def _common_metrics(records: Sequence[Record]) -> dict[str, list[Metric]]:
-    """The metrics that every record has in one unit and scope, in the first one's order."""
+    """The metrics that all records have in the same unit and scope, in the order of the first record."""
     if not records:
         return {}
     metrics_by_name = {}
@@ -499,9 +499,9 @@ def ratio_text(ratio: Ratio | None) -> str:
 
 
 def setting_text(value: object) -> str:
-    """A configuration value as a person writes it: `true`, `none`, `0.1`, `a, b`; `-` for one that is not there.
+    """A configuration value as a person writes it: `true`, `none`, `0.1`, `a, b`; `-` for an absent one.
 
-    A text that would read as something else is quoted: "true" is not true.
+    Text that would read as something else is quoted: "true" is not true.
     """
     if value is ABSENT:
         return NOTHING

@@ -1,4 +1,4 @@
-"""Short questions to other programs, such as git and nvidia-smi. What does not answer in time is unknown."""
+"""Short queries of other programs, such as git and nvidia-smi, with a time limit."""
 
 from __future__ import annotations
 

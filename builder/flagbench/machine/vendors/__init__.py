@@ -13,7 +13,7 @@ from flagbench.machine.disturbance_limits import is_capped
 from flagbench.system.queries import Answer, Ending, ask, first_line
 
 TOOL_SECONDS = 60.0
-"""That a vendor's tool may take: up to 30 without persistence mode, where the driver starts for each query."""
+"""Time limit of a vendor's tool. It takes up to 30 s without persistence mode, as each query starts the driver."""
 _REMEDIES = (
     (r"version mismatch", "reboot, or reload the driver's modules: its library was updated while it was loaded"),
     (r"couldn't communicate|not loaded", "load the driver, or install it again for this kernel, and reboot"),
@@ -105,10 +105,10 @@ class Vendor(Protocol):
         """Its devices, or why there are none. `path`: as the variable PATH."""
 
     def usage(self, path: str) -> Usage:
-        """What is known of its devices."""
+        """The state of its devices, and the programs on them."""
 
     def architecture(self, path: str) -> str | None:
-        """What the compiler calls its first device, such as sm_90; None if its tool does not say."""
+        """The compiler's name of its first device, such as sm_90; None if its tool does not report it."""
 
 
 def ask_tool(tool: str, *arguments: str) -> Answer:
@@ -117,7 +117,7 @@ def ask_tool(tool: str, *arguments: str) -> Answer:
 
 
 def listing_of(tool: str, answer: Answer, devices: Sequence[LocalDevice], lost: Sequence[str] = ()) -> Listing:
-    """What an answer in which `devices` were found says, or why there are none, with what to do."""
+    """The listing of an answer with these devices; without devices, the reason and what to do."""
     if devices:
         return Listing(Ending.ANSWERED, tuple(devices), tuple(lost), addresses=addresses_in(answer.text))
     if lost:
@@ -160,6 +160,6 @@ def vendor_of(name: str | None) -> Vendor | None:
 
 
 def vendors() -> Iterator[Vendor]:
-    """Every module here."""
+    """The modules of this package."""
     for module in pkgutil.iter_modules(__path__):
         yield cast(Vendor, importlib.import_module(f"{__name__}.{module.name}"))

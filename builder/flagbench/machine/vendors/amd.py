@@ -32,7 +32,7 @@ def find(path: str) -> Listing:
 
 
 def usage(path: str) -> Usage:
-    """Nothing: what else runs on the devices is not asked for."""
+    """Empty: amd-smi is not asked for it."""
     return Usage()
 
 

@@ -33,10 +33,10 @@ def find(path: str) -> Listing:
 
 
 def usage(path: str) -> Usage:
-    """Nothing: how its tool prints it is not known."""
+    """Empty: the output of mx-smi for it is not known."""
     return Usage()
 
 
 def architecture(path: str) -> str | None:
-    """Nothing, either."""
+    """None: the output of mx-smi for it is not known."""
     return None

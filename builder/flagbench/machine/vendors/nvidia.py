@@ -25,11 +25,11 @@ NAME, TOOL, PCI_VENDOR = "nvidia", "nvidia-smi", "0x10de"
 MONITOR, WRITES_XIDS = "nvml", True
 PCI_CLASSES = ("0x03", "0x12")
 _LOST = r"GPU is lost|Unable to determine the device handle|fallen off the bus"
-"""Of a line that names a device which the driver cannot reach."""
+"""In a line about a device that the driver cannot reach."""
 _LOST_CODE = 15
 """The exit code of nvidia-smi where a device has fallen off the bus or is not accessible (its manual page)."""
 _UNREADABLE = r"\[(?:Unknown Error|GPU is lost|GPU requires reset)\]|ERR!"
-"""What stands in the row of a device that does not answer."""
+"""In the row of a device that does not answer."""
 _NO_DEVICE = "No devices were found"
 _STATE = ("uuid", "driver_version", "mig.mode.current", "power.limit", "power.default_limit")
 _PROCESS = ("gpu_uuid", "pid", "process_name")
@@ -78,7 +78,7 @@ def usage(path: str) -> Usage:
 
 
 def architecture(path: str) -> str | None:
-    """By its compute capability, which drivers since 510 print: 9.0 is sm_90."""
+    """From the compute capability, which drivers print from 510 on: 9.0 is sm_90."""
     tool = shutil.which("nvidia-smi", path=path)
     if tool is None:
         return None
