@@ -10,6 +10,7 @@ FLAGBENCH_TEST_S3 ?=
 # Additional options for tests.reenact, tests/bench/verdicts.py and demo.py (`make bench`), and for pytest (`make test`).
 REENACT ?=
 VERDICTS ?=
+ACCEPTANCES ?=
 DEMO ?=
 PYTEST ?=
 BIN := $(VENV)/bin
@@ -66,6 +67,7 @@ OPTIONS :=
 SINGLE := adapter trainer startup harness accept_simulation verdicts
 .PHONY: $(SINGLE:%=bench-%)
 bench-verdicts: OPTIONS = $(VERDICTS)
+bench-accept_simulation: OPTIONS = $(ACCEPTANCES)
 $(SINGLE:%=bench-%): bench-%:
 	$(BIN)/python tests/bench/$*.py $(OPTIONS)
 
