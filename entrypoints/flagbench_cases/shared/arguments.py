@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from typing import Any, NoReturn
 
@@ -14,7 +13,9 @@ from flagbench_cases.shared.system import in_image
 
 def command_name() -> str:
     """What is typed before the arguments: `docker run IMAGE` of an image, whose name is not known inside."""
-    return "docker run IMAGE" if in_image() else "python -m flagbench_cases"
+    if in_image():
+        return "docker run IMAGE"
+    return "python -m flagbench_cases"
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,14 +23,18 @@ class Parser(argparse.ArgumentParser):
 
     def add_case(self) -> None:
         """Add the case, the first argument. The entry point of an image has it, so its help does not ask for it."""
-        text = f"one of: {', '.join(manifests.case_names())}"
+        names = ", ".join(manifests.case_names())
+        text = f"one of: {names}"
         if in_image():
             text = argparse.SUPPRESS
         self.add_argument("case", help=text)
 
     def error(self, message: str) -> NoReturn:
         # An unrecognised argument may be a misplaced secret, so its value is not shown.
-        message = re.sub(r"(unrecognized arguments: )(.*)", lambda m: m.group(1) + _names(m.group(2)), message)
+        prefix = "unrecognized arguments: "
+        before, separator, words = message.partition(prefix)
+        if separator:
+            message = before + prefix + _names(words)
         raise UsageError(message, f"see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -41,4 +46,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def _names(words: str) -> str:
-    return " ".join(word.split("=", 1)[0] for word in words.split() if word.startswith("-")) or "(words)"
+    """The options among words, without their values."""
+    names = [word.split("=", 1)[0] for word in words.split() if word.startswith("-")]
+    return " ".join(names) or "(words)"

@@ -47,11 +47,14 @@ def identity(config: dict[str, Any], contents: dict[str, Any]) -> dict[str, Any]
 
 def flat(section: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """The values of nested sections with their dotted names."""
-    found: list[tuple[str, Any]] = []
+    settings: list[tuple[str, Any]] = []
     for key, value in section.items():
         name = f"{prefix}{key}"
-        found += flat(value, name + ".") if isinstance(value, dict) else [(name, value)]
-    return found
+        if isinstance(value, dict):
+            settings += flat(value, name + ".")
+        else:
+            settings.append((name, value))
+    return settings
 
 
 def find(folder: str, config: dict[str, Any]) -> str:
@@ -61,10 +64,10 @@ def find(folder: str, config: dict[str, Any]) -> str:
     is no checkpoint or it is damaged, UsageError if it belongs to different training.
     """
     if not os.path.exists(os.path.join(folder, FACTS)):
-        found = list_checkpoints(folder)
-        if not found:
+        checkpoints = list_checkpoints(folder)
+        if not checkpoints:
             raise DataError(f"{folder} has no checkpoint", "set --resume to the checkpoints/RUN folder of a run")
-        folder = found[-1]
+        folder = checkpoints[-1]
     content = read(folder)
     comparable = {key: value for key, value in content["identity"].items() if not key.startswith(CONTENTS + ".")}
     check_identity(comparable, identity(config, {}))
@@ -91,8 +94,8 @@ def list_checkpoints(folder: str) -> list[str]:
         names = os.listdir(folder)
     except OSError:
         return []
-    found = [os.path.join(folder, name) for name in names if NAME.fullmatch(name)]
-    return sorted(found, key=lambda path: (_written_at(path), path))
+    paths = [os.path.join(folder, name) for name in names if NAME.fullmatch(name)]
+    return sorted(paths, key=lambda path: (_written_at(path), path))
 
 
 def _written_at(path: str) -> int:
@@ -119,33 +122,48 @@ def read(folder: str) -> dict[str, Any]:
     try:
         with open_file(path, encoding="utf-8") as file:
             content = json.load(file)
-        known = (
-            content["schema"] in SCHEMAS
-            and type(content["step"]) is int
-            and 0 <= content["step"] < MAX_STEPS
-            and isinstance(content["identity"], dict)
-            and isinstance(content["facts"], dict)
-            and {GENERATORS, tensors_of(0) if content["schema"] == SCHEMAS[1] else TENSORS} <= set(content["files"])
-            and all(map(is_plain, content["files"]))
-            and all(isinstance(listed["sha256"], str) for listed in content["files"].values())
-            and all(isinstance(listed["bytes"], int) for listed in content["files"].values())
-        )
-        whole = content.get("sha256") == _sum(content)
+        is_checkpoint = _is_checkpoint(content)
+        is_whole = content.get("sha256") == _sum(content)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error})", REMEDY) from error
-    if not known:
+    if not is_checkpoint:
         raise DataError(f"{path} is not a {' or '.join(SCHEMAS)}", REMEDY)
-    if not whole:
+    if not is_whole:
         raise DataError(f"{path} is damaged: its checksum differs", REMEDY)
     return content
 
 
-def check_identity(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
-    """Raise UsageError naming the differences if the identities differ."""
-    other = [name for name in sorted({*theirs, *ours}) if theirs.get(name) != ours.get(name)]
-    if other:
-        differences = [f"{name} is {theirs.get(name)}, not {ours.get(name)}" for name in other[:5]]
+def _is_checkpoint(content: dict[str, Any]) -> bool:
+    """Whether the content has the fields of its schema. Raises KeyError or TypeError where one is missing."""
+    if content["schema"] not in SCHEMAS:
+        return False
+    if type(content["step"]) is not int or not 0 <= content["step"] < MAX_STEPS:
+        return False
+    if not isinstance(content["identity"], dict) or not isinstance(content["facts"], dict):
+        return False
+    tensors = TENSORS
+    if content["schema"] == SCHEMAS[1]:
+        tensors = tensors_of(0)
+    files = content["files"]
+    if not isinstance(files, dict) or GENERATORS not in files or tensors not in files:
+        return False
+    for name, listed in files.items():
+        if not is_plain(name):
+            return False
+        if not isinstance(listed["sha256"], str) or not isinstance(listed["bytes"], int):
+            return False
+    return True
+
+
+def check_identity(saved: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Raise UsageError naming the differences between a checkpoint's identity and that of the run."""
+    differences = []
+    for name in sorted({*saved, *wanted}):
+        if saved.get(name) != wanted.get(name):
+            differences.append(f"{name} is {saved.get(name)}, not {wanted.get(name)}")
+    if differences:
+        first = "; ".join(differences[:5])
         raise UsageError(
-            f"the checkpoint belongs to different training: {'; '.join(differences)}",
+            f"the checkpoint belongs to different training: {first}",
             "use the same options as the run that wrote it",
         )

@@ -43,7 +43,8 @@ class PeerError(CaseError):
     """This rank ends because other ranks failed; they report why."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
-        super().__init__(f"rank {', '.join(map(str, ranks))} failed", "see the reason of that rank")
+        numbers = ", ".join(map(str, ranks))
+        super().__init__(f"rank {numbers} failed", "see the reason of that rank")
 
 
 def system_error(error: BaseException, folder: str) -> CaseError | None:
@@ -71,16 +72,23 @@ def shared_memory_error(error: BaseException, folder: str) -> CaseError | None:
 
     `folder` is that of temporary files, on whose disk the same error may be.
     """
-    full = os.strerror(errno.ENOSPC)
-    if isinstance(error, OSError):
-        found = error.errno == errno.ENOSPC and error.filename is None and _free(SHARED_MEMORY) < _free(folder)
-    else:  # of torch; one of its processes may be killed when it uses memory that is not there (bus error)
-        text = f"{error}\n{error.__cause__}"
-        found = "out of shared memory" in text or ("/torch_" in text and full in text)
-    if not found:
+    if not _is_shared_memory_full(error, folder):
         return None
+    full = os.strerror(errno.ENOSPC)
     remedy = "give the container more (--shm-size 1g), or use fewer workers"
     return CaseError(f"the shared memory of {SHARED_MEMORY} is full ({full})", remedy, ExitCode.OUT_OF_MEMORY)
+
+
+def _is_shared_memory_full(error: BaseException, folder: str) -> bool:
+    if isinstance(error, OSError):
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            return False
+        return _free(SHARED_MEMORY) < _free(folder)
+    # Of torch. A process of its data loader is killed (bus error) when it uses memory that could not be allocated.
+    text = f"{error}\n{error.__cause__}"
+    if "out of shared memory" in text:
+        return True
+    return "/torch_" in text and os.strerror(errno.ENOSPC) in text
 
 
 def _free(folder: str) -> float:

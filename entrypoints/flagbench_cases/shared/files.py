@@ -38,19 +38,32 @@ def check_folder(what: str, path: str, remedy: str) -> None:
     try:
         status = os.stat(path).st_mode
     except OSError as error:
-        gone = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-        words = "is a broken link" if os.path.islink(path) else gone
-        raise DataError(f"the {what} folder {path} {words}", remedy) from None
+        raise DataError(f"the {what} folder {path} {_stat_problem(path, error)}", remedy) from None
     if not stat.S_ISDIR(status):
         raise DataError(f"--{what} {path} is {_kind(status)}, not a folder", remedy)
     if not os.access(path, os.R_OK | os.X_OK):
         raise DataError(f"the {what} folder {path} cannot be read (Permission denied)", remedy)
 
 
+def _stat_problem(path: str, error: OSError) -> str:
+    if os.path.islink(path):
+        return "is a broken link"
+    if isinstance(error, FileNotFoundError):
+        return "does not exist"
+    return f"cannot be read ({error.strerror})"
+
+
 def _kind(status: int) -> str:
     """The type of a path as text."""
-    kinds = {"pipe": stat.S_ISFIFO, "socket": stat.S_ISSOCK, "device": stat.S_ISCHR, "folder": stat.S_ISDIR}
-    return f"a {next((name for name, is_it in kinds.items() if is_it(status)), 'file')}"
+    if stat.S_ISFIFO(status):
+        return "a pipe"
+    if stat.S_ISSOCK(status):
+        return "a socket"
+    if stat.S_ISCHR(status):
+        return "a device"
+    if stat.S_ISDIR(status):
+        return "a folder"
+    return "a file"
 
 
 class Reading:

@@ -81,5 +81,6 @@ class Interruption:
         """The received signal, for the record."""
         if self.number is None:
             return "not interrupted"
-        known = self.number in list(signal.Signals)
-        return "interrupted by %s" % (signal.Signals(self.number).name if known else f"signal {self.number}")
+        if self.number in list(signal.Signals):
+            return f"interrupted by {signal.Signals(self.number).name}"
+        return f"interrupted by signal {self.number}"

@@ -14,15 +14,15 @@ CASES = os.path.join(os.path.dirname(HERE), "cases")
 
 def case_names() -> list[str]:
     """The cases in this image: every folder with a compiled case.json; some have no code of their own."""
-    return sorted(
-        name.replace("_", "-") for name in os.listdir(CASES) if os.path.isfile(os.path.join(CASES, name, "case.json"))
-    )
+    folders = [name for name in os.listdir(CASES) if os.path.isfile(os.path.join(CASES, name, "case.json"))]
+    return sorted(name.replace("_", "-") for name in folders)
 
 
 def load_case(name: str) -> dict[str, Any]:
     """The compiled manifest of a case. Raises UsageError for an unknown one."""
     if name not in case_names():
-        raise UsageError(f"unknown case {name!r}", f"choose one of: {', '.join(case_names()) or 'none'}")
+        names = ", ".join(case_names()) or "none"
+        raise UsageError(f"unknown case {name!r}", f"choose one of: {names}")
     return _read_json(os.path.join(CASES, name.replace("-", "_"), "case.json"))
 
 
@@ -34,12 +34,11 @@ def package_of(name: str) -> str:
 def load_stack(name: str) -> dict[str, Any]:
     """The compiled manifest of a stack. Raises UsageError for an unknown one."""
     folder = os.path.join(HERE, "stacks")
-    known = sorted(f[: -len(".json")] for f in os.listdir(folder) if f.endswith(".json"))
-    if name not in known:
-        raise UsageError(
-            f"unknown stack {name!r}",
-            f"set FLAGBENCH_STACK to one of: {', '.join(known)}",
-        )
+    files = [file for file in os.listdir(folder) if file.endswith(".json")]
+    stacks = sorted(file[: -len(".json")] for file in files)
+    if name not in stacks:
+        names = ", ".join(stacks)
+        raise UsageError(f"unknown stack {name!r}", f"set FLAGBENCH_STACK to one of: {names}")
     return _read_json(os.path.join(folder, name + ".json"))
 
 

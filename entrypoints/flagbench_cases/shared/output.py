@@ -43,22 +43,28 @@ class LineWriter:
 
         Raises CaseError (14) if the descriptor is closed, its reader has exited or the disk is full.
         """
+        milliseconds = None
+        if timeout is not None:
+            milliseconds = timeout * 1000
         waiting = select.poll()
         waiting.register(self._descriptor, select.POLLOUT)
         try:
             while self._left:
-                if not waiting.poll(None if timeout is None else timeout * 1000):
+                if not waiting.poll(milliseconds):
                     return False
                 # A ready pipe accepts at least this many bytes without blocking.
                 with contextlib.suppress(BlockingIOError):
                     self._left = self._left[os.write(self._descriptor, self._left[:4096]) :]
         except OSError as error:
-            raise CaseError(
-                f"{self._what} could not be printed on stdout ({os.strerror(error.errno or 0)})",
-                "read all of stdout, or set --out" if self._what == "the record" else "read all of stdout",
-                ExitCode.NOT_STORED,
-            ) from None
+            raise self._error(error) from None
         return True
+
+    def _error(self, error: OSError) -> CaseError:
+        remedy = "read all of stdout"
+        if self._what == "the record":
+            remedy = "read all of stdout, or set --out"
+        reason = os.strerror(error.errno or 0)
+        return CaseError(f"{self._what} could not be printed on stdout ({reason})", remedy, ExitCode.NOT_STORED)
 
 
 def write_line(descriptor: int, line: str, what: str = "the record") -> None:
@@ -74,7 +80,9 @@ def write_file(folder: str, name: str, line: str, replace: bool = False, newline
         os.makedirs(folder, exist_ok=True)
         handle, part = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)
         with os.fdopen(handle, "wb") as file:
-            file.write((line + "\n" * newline).encode("utf-8", "surrogateescape"))
+            file.write(line.encode("utf-8", "surrogateescape"))
+            if newline:
+                file.write(b"\n")
             file.flush()
             os.fsync(file.fileno())
         os.chmod(part, 0o644)
@@ -83,8 +91,9 @@ def write_file(folder: str, name: str, line: str, replace: bool = False, newline
         else:
             _link_or_claim(part, path)
     except OSError as error:
-        taken = error.errno == errno.EEXIST and part is not None
-        reason = "it already exists" if taken else os.strerror(error.errno or 0)
+        reason = os.strerror(error.errno or 0)
+        if error.errno == errno.EEXIST and part is not None:
+            reason = "it already exists"
         raise CaseError(
             f"the record could not be written to {path} ({reason})",
             "use a writable folder with free space; the record may still be on stdout",
@@ -102,15 +111,16 @@ def check_folder(what: str, folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        words = f"{what} cannot be written: {folder} ({os.strerror(error.errno or 0)})"
+        reason = os.strerror(error.errno or 0)
+        words = f"{what} cannot be written: {folder} ({reason})"
         raise UsageError(words, _folder_remedy(error)) from None
 
 
 def _folder_remedy(error: OSError) -> str:
     if in_image() and isinstance(error, PermissionError):
         return (
-            "use a folder in which uid %d may create files, or run the container as the folder's owner: "
-            '`docker run --user "$(id -u):$(id -g)" ...`' % os.getuid()
+            f"use a folder in which uid {os.getuid()} may create files, or run the container as the folder's owner: "
+            '`docker run --user "$(id -u):$(id -g)" ...`'
         )
     return "use a folder in which this user may create files"
 

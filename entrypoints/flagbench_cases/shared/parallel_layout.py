@@ -62,13 +62,13 @@ class Layout(NamedTuple):
 
     def groups(self, axis: str) -> list[list[int]]:
         """The groups of ranks that differ only along one axis. The ranks of a `dp` group have the same parameters."""
-        found: dict[Any, list[int]] = {}
+        groups: dict[Any, list[int]] = {}
         for rank in range(self.world):
-            found.setdefault(self.coordinates(rank)._replace(**{axis: 0}), []).append(rank)
-        return list(found.values())
+            groups.setdefault(self.coordinates(rank)._replace(**{axis: 0}), []).append(rank)
+        return list(groups.values())
 
     def __str__(self) -> str:
-        return "dp%d tp%d pp%d" % self
+        return f"dp{self.dp} tp{self.tp} pp{self.pp}"
 
 
 def layout_of(config: dict[str, Any]) -> Layout:

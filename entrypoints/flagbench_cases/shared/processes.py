@@ -35,7 +35,9 @@ def _stat(pid: int) -> list[str] | None:
 def state(pid: int) -> str | None:
     """The kernel's one-letter state (T stopped, Z zombie), or None if there is no such process."""
     fields = _stat(pid)
-    return fields[0] if fields else None
+    if not fields:
+        return None
+    return fields[0]
 
 
 def descendants(root: int) -> set[int]:
@@ -46,14 +48,14 @@ def descendants(root: int) -> set[int]:
             fields = _stat(int(name))
             if fields and fields[0] != "Z":
                 children.setdefault(int(fields[1]), []).append(int(name))
-    found: set[int] = set()
-    open_: list[int] = [root]
-    while open_:
-        for child in children.get(open_.pop(), []):
-            if child not in found:
-                found.add(child)
-                open_.append(child)
-    return found
+    pids: set[int] = set()
+    waiting = [root]
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            if child not in pids:
+                pids.add(child)
+                waiting.append(child)
+    return pids
 
 
 def collect_zombies() -> None:
@@ -106,10 +108,11 @@ def oom_kills(folder: str | None = None) -> int | None:
 
     Read from `memory.events` (version 2) or `memory.oom_control` (version 1); None if neither has it.
     """
-    for place in cgroup_folders("memory") if folder is None else [folder]:
+    folders = cgroup_folders("memory") if folder is None else [folder]
+    for cgroup in folders:
         for name in ("memory.events", "memory.oom_control"):
             try:
-                with open(os.path.join(place, name), encoding="utf-8") as file:
+                with open(os.path.join(cgroup, name), encoding="utf-8") as file:
                     counts = dict(line.split()[:2] for line in file)
                 return int(counts["oom_kill"])
             except (OSError, ValueError, KeyError):

@@ -11,10 +11,10 @@ from flagbench_core import redaction
 ADDRESS = re.compile(r"[A-Za-z0-9+.-]{1,64}:/[^\s'\"]*")
 
 
-def redact(text: str, known: Iterable[str] = ()) -> str:
-    """The text with user and query removed from every URL, and every other credential, and every `known` secret,
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """The text with user and query removed from every URL, and every other credential, and each of `secrets`,
     replaced by `***`."""
-    return redaction.redact(ADDRESS.sub(lambda found: _address(found.group()), text), known)
+    return redaction.redact(ADDRESS.sub(lambda match: _address(match.group()), text), secrets)
 
 
 def _address(address: str) -> str:

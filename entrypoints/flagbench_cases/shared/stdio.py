@@ -6,6 +6,7 @@ the original stderr and drops what that does not accept because it is full, clos
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import select
@@ -122,13 +123,12 @@ class Stderr:
         deadline = time.monotonic() + self._patience
         while content:
             left = deadline - time.monotonic()
-            ready = waiting.poll(max(0.0, left) * 1000)
-            try:
-                taken = os.write(self._real, content) if ready else 0
-            except BlockingIOError:
-                taken = 0
-            if taken:
-                content, self._patience = content[taken:], PATIENCE_SECONDS
+            written = 0
+            if waiting.poll(max(0.0, left) * 1000):
+                with contextlib.suppress(BlockingIOError):
+                    written = os.write(self._real, content)
+            if written:
+                content, self._patience = content[written:], PATIENCE_SECONDS
                 deadline = time.monotonic() + PATIENCE_SECONDS
             elif left <= 0:
                 self._patience = 0.0

@@ -35,13 +35,13 @@ def packages() -> dict[str, str]:
     """Versions of the installed packages among PACKAGES."""
     from importlib import metadata
 
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _first_line(path: str, prefix: str = "") -> str | None:
@@ -58,13 +58,17 @@ def _first_line(path: str, prefix: str = "") -> str | None:
 def operating_system() -> str | None:
     """The name of the distribution."""
     line = _first_line("/etc/os-release", "PRETTY_NAME=")
-    return line.split("=", 1)[1].strip('"') if line else None
+    if line is None:
+        return None
+    return line.split("=", 1)[1].strip('"')
 
 
 def processor_name() -> str:
     """The CPU model as reported by the kernel."""
     model = _first_line("/proc/cpuinfo", "model name")
-    return model.split(":", 1)[1].strip() if model else platform.processor() or platform.machine()
+    if model is not None:
+        return model.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def memory_bytes() -> int:
@@ -86,7 +90,7 @@ def usable_memory_bytes() -> int:
 def network_interfaces(root: str = "/sys/class") -> list[dict[str, Any]]:
     """Name and rate (if the driver reports it) of every interface except loopback, and of RDMA devices whose port is
     active."""
-    found: list[dict[str, Any]] = []
+    interfaces: list[dict[str, Any]] = []
     for kind, folder, rate in (
         ("ethernet", os.path.join(root, "net"), "speed"),
         ("infiniband", os.path.join(root, "infiniband"), "ports/1/rate"),
@@ -104,13 +108,15 @@ def network_interfaces(root: str = "/sys/class") -> list[dict[str, Any]]:
             nic = {"name": name, "kind": kind}
             speed = _first_line(os.path.join(folder, name, rate))
             if speed and not speed.startswith("-"):
-                nic["rate"] = speed if kind == "infiniband" else f"{speed} Mb/s"
-            found.append(nic)
-    return found
+                nic["rate"] = speed
+                if kind == "ethernet":
+                    nic["rate"] += " Mb/s"
+            interfaces.append(nic)
+    return interfaces
 
 
 def host_name() -> str:
-    """The name of this machine. That of a container is another one each time, so what starts it names its host."""
+    """The name of this machine. That of a container changes, so its launcher sets FLAGBENCH_HOST."""
     return os.environ.get("FLAGBENCH_HOST") or socket.gethostname()
 
 
@@ -142,16 +148,20 @@ def in_image() -> bool:
 
 
 def _why_not(variable: str, setter: str) -> str:
-    return f"{setter} did not set {variable}" if in_image() else "not running in an image"
+    if not in_image():
+        return "not running in an image"
+    return f"{setter} did not set {variable}"
 
 
 def image() -> dict[str, str | None]:
     """The image: its context digest is stored in it, its own digests are known only to the launcher."""
-    own = baked("FLAGBENCH_IMAGE_DIGEST")
-    reason = None if own else _why_not("FLAGBENCH_IMAGE_DIGEST", "the launcher")
+    digest = baked("FLAGBENCH_IMAGE_DIGEST")
+    reason = None
+    if digest is None:
+        reason = _why_not("FLAGBENCH_IMAGE_DIGEST", "the launcher")
     return {
         "context_digest": baked("FLAGBENCH_CONTEXT_DIGEST"),
-        "digest": own,
+        "digest": digest,
         "id": baked("FLAGBENCH_IMAGE_ID"),
         "reason": reason,
     }
@@ -160,21 +170,22 @@ def image() -> dict[str, str | None]:
 def lock() -> dict[str, str | None]:
     """The digest of the lock of this image's packages, or the reason for its absence."""
     digest = baked("FLAGBENCH_LOCK_DIGEST")
-    found = {"lock_digest": digest}
+    facts = {"lock_digest": digest}
     if digest is None:
-        found["lock_digest_reason"] = _why_not("FLAGBENCH_LOCK_DIGEST", "the build")
-    return found
+        facts["lock_digest_reason"] = _why_not("FLAGBENCH_LOCK_DIGEST", "the build")
+    return facts
 
 
 def commit() -> dict[str, str | None]:
     """The commit that flagbench was built from, or why it is unknown."""
-    known = baked("FLAGBENCH_COMMIT")
-    found = {"commit": known}
-    if known is None:
-        found["commit_reason"] = _why_not("FLAGBENCH_COMMIT", "the build")
-    return found
+    revision = baked("FLAGBENCH_COMMIT")
+    facts = {"commit": revision}
+    if revision is None:
+        facts["commit_reason"] = _why_not("FLAGBENCH_COMMIT", "the build")
+    return facts
 
 
 def python_version() -> str:
     """The version of the parent's Python, for a record of a run whose ranks never started."""
-    return "%d.%d.%d" % sys.version_info[:3]
+    major, minor, micro = sys.version_info[:3]
+    return f"{major}.{minor}.{micro}"

@@ -35,7 +35,10 @@ def prepare(env: MutableMapping[str, str], folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
         env["HOME"] = folder
     for variable, name in CACHES.items():
-        if not _writable(env[variable]) if env.get(variable) else homeless:
+        missing = homeless
+        if env.get(variable):
+            missing = not _writable(env[variable])
+        if missing:
             os.makedirs(folder, exist_ok=True)
             env[variable] = os.path.join(folder, name)
 
@@ -67,9 +70,9 @@ def leave_removed_folder() -> bool:
     return False
 
 
-def refuse_relative(given: Mapping[str, str | None]) -> None:
+def refuse_relative(paths: Mapping[str, str | None]) -> None:
     """Raise UsageError for a path, by its option, that is relative to a missing working directory."""
-    for option, path in given.items():
+    for option, path in paths.items():
         if path and not os.path.isabs(path) and "://" not in path:
             words = f"--{option} {path} is relative to the working directory, which was removed"
             raise UsageError(words, "change to an existing folder, or use absolute paths")
