@@ -58,7 +58,8 @@ class Tool:
     def _path(self) -> str:
         path = shutil.which(self._name) or shutil.which(self._name, path=os.pathsep.join(self._places))
         if path is None:
-            raise NoAnswer(f"{self._name} was not found on PATH or in {', '.join(self._places) or 'any place'}")
+            folders = " or ".join(["on PATH", *(f"in {place}" for place in self._places)])
+            raise NoAnswer(f"{self._name} was not found {folders}")
         return path
 
     def _words(self, arguments: Sequence[str]) -> str:
@@ -68,8 +69,9 @@ class Tool:
 def no_device(name: str, text: str) -> NoAnswer:
     """The error for a tool that printed `text`, in which there is no device: with its first line."""
     lines = text.strip().splitlines()
-    said = f": {lines[0].strip()[:200]}" if lines else ""
-    return NoAnswer(f"{name} lists no device{said}")
+    if not lines:
+        return NoAnswer(f"{name} lists no device")
+    return NoAnswer(f"{name} lists no device: {lines[0].strip()[:200]}")
 
 
 def _as_a_child() -> None:

@@ -64,10 +64,13 @@ class CpuProbe:
         processes = self._processes()
         tree = _tree(self._pid, processes)
         sizes = [processes[pid].rss_pages for pid in tree - {os.getpid()}]
+        rss_bytes = None
+        if sizes:
+            rss_bytes = sum(sizes) * self._page
         values = {
             **self._usage(sum(processes[pid].ticks for pid in tree)),
             "load1": self._load1(),
-            "rss_bytes": sum(sizes) * self._page if sizes else None,
+            "rss_bytes": rss_bytes,
             "freq_mhz": self._freq_mhz(),
             **self._memory(),
             **self._quota.sample(),
@@ -85,16 +88,18 @@ class CpuProbe:
         before, self._ticks = self._ticks, now
         if before is None or now.total <= before.total:
             return {}
-        total, idle, steal, own = (after - earlier for after, earlier in zip(now, before))
+        total, idle, steal, by_tree = (after - earlier for after, earlier in zip(now, before))
         # iowait may run backwards on some kernels, and a process that ends takes its ticks along.
         shares = {"util": 1.0 - idle / total, "steal": steal / total}
-        found = {name: round(min(max(share, 0.0), 1.0), 4) for name, share in shares.items()}
-        others = (total - idle - steal - own) / total * (os.cpu_count() or 1)
-        return {**found, "others": round(max(others, 0.0), 4)}
+        usage = {name: round(min(max(share, 0.0), 1.0), 4) for name, share in shares.items()}
+        others = (total - idle - steal - by_tree) / total * (os.cpu_count() or 1)
+        return {**usage, "others": round(max(others, 0.0), 4)}
 
     def _load1(self) -> float | None:
         fields = self._read("loadavg").split()
-        return float(fields[0]) if fields else None
+        if not fields:
+            return None
+        return float(fields[0])
 
     def _memory(self) -> dict[str, int]:
         sizes = {}
@@ -108,21 +113,27 @@ class CpuProbe:
         return {"mem_used_bytes": sizes["MemTotal"] - available, "mem_available_bytes": available}
 
     def _freq_mhz(self) -> float | None:
-        clocks = [int(text) / 1000 for text in map(_read_text, self._clock_files) if text.strip().isdigit()]
-        return round(sum(clocks) / len(clocks), 1) if clocks else None
+        clocks = []
+        for path in self._clock_files:
+            text = _read_text(path)
+            if text.strip().isdigit():
+                clocks.append(int(text) / 1000)
+        if not clocks:
+            return None
+        return round(sum(clocks) / len(clocks), 1)
 
     def _processes(self) -> dict[int, _Process]:
-        found = {}
+        processes = {}
         for entry in os.listdir(self._proc):
             if not entry.isdigit():
                 continue
             # The command's name is in brackets and may contain anything, including brackets and spaces.
             fields = self._read(entry + "/stat").rpartition(")")[2].split()
             if len(fields) > 21:
-                found[int(entry)] = _Process(
+                processes[int(entry)] = _Process(
                     parent=int(fields[1]), rss_pages=int(fields[21]), ticks=sum(map(int, fields[11:15]))
                 )
-        return found
+        return processes
 
     def _read(self, name: str) -> str:
         return _read_text(self._proc + "/" + name)
@@ -132,13 +143,13 @@ def _tree(root: int, processes: dict[int, _Process]) -> set[int]:
     children: dict[int, list[int]] = {}
     for pid, process in processes.items():
         children.setdefault(process.parent, []).append(pid)
-    found: set[int] = set()
+    tree: set[int] = set()
     waiting = [root] if root in processes else []
     while waiting:
         pid = waiting.pop()
-        found.add(pid)
+        tree.add(pid)
         waiting.extend(children.get(pid, []))
-    return found
+    return tree
 
 
 def _clock_files(sys: str) -> list[str]:

@@ -38,17 +38,18 @@ def of_window(samples: Sequence[Sample], stretches: Sequence[Stretch], longest: 
     """
     if not stretches:
         return None
-    found = {
+    lengths = [stretch.times[1] - stretch.times[0] for stretch in stretches]
+    energy = {
         "steps": sum(stretch.steps for stretch in stretches),
-        "seconds": round(math.fsum(end - begin for begin, end in (stretch.times for stretch in stretches)), 3),
+        "seconds": round(math.fsum(lengths), 3),
     }
     counted = _counted_over(samples, stretches)
     if counted is not None:
         joules, error = counted
-        return {**found, "joules": round(joules, 3), "source": COUNTER, "error_j": round(error, 3)}
+        return {**energy, "joules": round(joules, 3), "source": COUNTER, "error_j": round(error, 3)}
     integrated = _integrated_over(samples, stretches, longest)
     if integrated is not None:
-        return {**found, "joules": round(integrated, 3), "source": POWER}
+        return {**energy, "joules": round(integrated, 3), "source": POWER}
     return None
 
 
@@ -57,23 +58,29 @@ def _counted_over(samples: Sequence[Sample], stretches: Sequence[Stretch]) -> tu
     readings = _counter_readings(samples)
     joules = error = 0.0
     for stretch in stretches:
-        begin, end = (_counter_at(readings, t) for t in stretch.times)
+        begin = _counter_at(readings, stretch.times[0])
+        end = _counter_at(readings, stretch.times[1])
         if begin is None or end is None:
             return None
         joules += end.joules - begin.joules
         error += end.error + begin.error
-    return (joules, error) if joules > 0 else None
+    if joules <= 0:
+        return None
+    return joules, error
 
 
 def _integrated_over(samples: Sequence[Sample], stretches: Sequence[Stretch], longest: float) -> float | None:
     """Joules of all stretches by the power; None if samples do not cover one of them."""
     joules = 0.0
     for stretch in stretches:
-        found = by_power(samples, stretch.times, longest)
-        begin, end = stretch.times
-        if found is None or not math.isclose(found[1], end - begin, abs_tol=1e-3):
+        integral = by_power(samples, stretch.times, longest)
+        if integral is None:
             return None
-        joules += found[0]
+        stretch_joules, covered_seconds = integral
+        begin, end = stretch.times
+        if not math.isclose(covered_seconds, end - begin, abs_tol=1e-3):
+            return None
+        joules += stretch_joules
     return joules
 
 
@@ -97,7 +104,9 @@ def _counter_at(readings: Sequence[Sample], t: float) -> _Count | None:
         if reading.begin >= t and before is not None:
             low, high = (before.energy_mj or 0.0) / 1000, (reading.energy_mj or 0.0) / 1000
             t0, t1 = (before.begin + before.end) / 2, (reading.begin + reading.end) / 2
-            share = (t - t0) / (t1 - t0) if t1 > t0 else 0.0
+            share = 0.0
+            if t1 > t0:
+                share = (t - t0) / (t1 - t0)
             return _Count(low + share * (high - low), max(share, 1 - share) * (high - low))
     return None
 
@@ -105,8 +114,8 @@ def _counter_at(readings: Sequence[Sample], t: float) -> _Count | None:
 def _counter_readings(samples: Sequence[Sample]) -> list[Sample]:
     """The samples that have the counter; none if it was reset, or if the clock of the node was set back."""
     readings = [sample for sample in samples if sample.energy_mj is not None]
-    for one, other in pairs(readings):
-        if other.energy_mj < one.energy_mj or other.begin <= one.begin:
+    for first, second in pairs(readings):
+        if second.energy_mj < first.energy_mj or second.begin <= first.begin:
             return []
     return readings
 
@@ -117,12 +126,14 @@ def by_counter(samples: Sequence[Sample], times: Times) -> tuple[float, float] |
     None if the counter has fewer than two readings there, was reset or never moved.
     """
     joules = seconds = 0.0
-    for one, other in pairs(_counter_readings(samples)):
-        inside = min(other.begin, times[1]) - max(one.begin, times[0])
+    for first, second in pairs(_counter_readings(samples)):
+        inside = min(second.begin, times[1]) - max(first.begin, times[0])
         if inside > 0:
-            joules += (other.energy_mj - one.energy_mj) / 1000 * inside / (other.begin - one.begin)
+            joules += (second.energy_mj - first.energy_mj) / 1000 * inside / (second.begin - first.begin)
             seconds += inside
-    return (joules, seconds) if joules > 0 else None
+    if joules <= 0:
+        return None
+    return joules, seconds
 
 
 def by_power(samples: Sequence[Sample], times: Times, longest: float) -> tuple[float, float] | None:
@@ -132,8 +143,8 @@ def by_power(samples: Sequence[Sample], times: Times, longest: float) -> tuple[f
     `longest` seconds apart, lacks a value or is not in order (the clock was set) is skipped.
     """
     joules = seconds = 0.0
-    for one, other in pairs(samples):
-        (t0, p0), (t1, p1) = (one.begin, one.power_w), (other.begin, other.power_w)
+    for first, second in pairs(samples):
+        (t0, p0), (t1, p1) = (first.begin, first.power_w), (second.begin, second.power_w)
         if p0 is None or p1 is None or not 0 < t1 - t0 <= longest:
             continue
         low, high = max(t0, times[0]), min(t1, times[1])
@@ -141,7 +152,9 @@ def by_power(samples: Sequence[Sample], times: Times, longest: float) -> tuple[f
             slope = (p1 - p0) / (t1 - t0)
             joules += (high - low) * (p0 + slope * ((low + high) / 2 - t0))
             seconds += high - low
-    return (joules, seconds) if seconds > 0 else None
+    if seconds <= 0:
+        return None
+    return joules, seconds
 
 
 def pairs(items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

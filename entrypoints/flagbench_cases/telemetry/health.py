@@ -39,7 +39,9 @@ class HealthReadings:
         if self._first is None:
             return
         self._add(BEFORE, self._first.collect(HURRY_SECONDS))
-        seconds = HURRY_SECONDS if hurry else READ_SECONDS
+        seconds = READ_SECONDS
+        if hurry:
+            seconds = HURRY_SECONDS
         self._add(AFTER, start_reading(self._monitor, self._uuids(), seconds, env).collect(seconds))
 
     def write(self) -> None:
@@ -50,7 +52,9 @@ class HealthReadings:
         """The run's devices in its order; empty if one of them is not known."""
         devices = (read_start(self._path) or {}).get("devices", [])
         uuids = [device.get("uuid") for device in devices]
-        return [] if None in uuids else uuids
+        if None in uuids:
+            return []
+        return uuids
 
     def _add(self, when: str, reading: HealthReading) -> None:
         devices = [device.to_dict() for device in reading.devices]

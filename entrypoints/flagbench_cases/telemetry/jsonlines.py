@@ -16,9 +16,7 @@ class JsonLinesWriter:
 
     def append(self, lines: Iterable[dict[str, Any]]) -> bool:
         """Write the lines in one call. False if the disk is full; the file then ends with the last complete line."""
-        payload = b"".join(
-            json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n" for line in lines
-        )
+        payload = b"".join(_encode(line) for line in lines)
         base = os.fstat(self._fd).st_size
         written = 0
         try:
@@ -36,12 +34,16 @@ class JsonLinesWriter:
         os.close(self._fd)
 
 
+def _encode(line: dict[str, Any]) -> bytes:
+    return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
 def append_lines(path: str, lines: Iterable[dict[str, Any]]) -> None:
     """Append lines to a file that no one writes any more. On an error, such as a full disk, they are lost."""
     try:
         with open(path, "ab") as file:
             for line in lines:
-                file.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n")
+                file.write(_encode(line))
     except OSError:
         pass
 

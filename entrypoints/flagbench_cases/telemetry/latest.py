@@ -15,8 +15,12 @@ def sensors_text(path: str) -> str:
     devices = (_newest_sample(path) or {}).get("devices", [])
     power = _values(devices, "power_w")
     heat = _values(devices, "temperature_c")
-    words = [f"{sum(power):.0f} W"] if power else []
-    return "  ".join(words + ([f"{max(heat):.0f} C"] if heat else []))
+    words = []
+    if power:
+        words.append(f"{sum(power):.0f} W")
+    if heat:
+        words.append(f"{max(heat):.0f} C")
+    return "  ".join(words)
 
 
 def _values(devices: list[dict[str, Any]], key: str) -> list[float]:
@@ -32,9 +36,9 @@ def _newest_sample(path: str) -> dict[str, Any] | None:
         return None
     for line in reversed(lines):
         try:
-            found = json.loads(line.decode("utf-8"))
+            sample = json.loads(line.decode("utf-8"))
         except ValueError:  # the first and the last line may be incomplete
             continue
-        if isinstance(found, dict) and found.get("kind") == "sample":
-            return found
+        if isinstance(sample, dict) and sample.get("kind") == "sample":
+            return sample
     return None

@@ -33,12 +33,12 @@ class Quota:
         empty without a quota."""
         if self._limit is None:
             return {}
-        found: dict[str, Any] = {"quota": round(self._limit.cores, 3)}
+        values: dict[str, Any] = {"quota": round(self._limit.cores, 3)}
         lines = _read(os.path.join(self._limit.folder, "cpu.stat")).splitlines()
         counts = dict(line.split()[:2] for line in lines if len(line.split()) > 1)
         if "nr_periods" in counts and "nr_throttled" in counts:
-            found["throttled"] = [int(counts["nr_periods"]), int(counts["nr_throttled"])]
-        return found
+            values["throttled"] = [int(counts["nr_periods"]), int(counts["nr_throttled"])]
+        return values
 
 
 def _folders(pid: int, proc: str, sys: str) -> Iterator[str]:
@@ -70,7 +70,9 @@ def _cores(folder: str) -> float | None:
         quota, period = map(int, words[:2])
     except ValueError:  # "max", or no such file
         return None
-    return quota / period if quota > 0 and period > 0 else None
+    if quota <= 0 or period <= 0:
+        return None
+    return quota / period
 
 
 def _read(path: str) -> str:

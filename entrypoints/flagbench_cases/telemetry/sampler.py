@@ -50,7 +50,7 @@ def run(
         try:
             monitor.open()
         except MonitorUnavailable as error:
-            head.update(error.known, unavailable=str(error))
+            head.update(error.facts, unavailable=str(error))
             monitor.close()
             monitor = NoDevices()
         head.update(monitor.static())

@@ -58,17 +58,21 @@ def _problems(start: dict[str, Any], lines: Sequence[dict[str, Any]], span: ener
     """Whether the samples end before the span does, and the reasons of errors, each once."""
     samples = [line for line in lines if line["kind"] == "sample"]
     silent = span[1] - max([span[0], *(sample["t"] for sample in samples)])
-    found = []
+    problems = []
     if _SILENT * _interval(start, samples) < silent < math.inf:
-        found.append(f"no sample in the last {silent:.0f} s: the monitor stopped answering")
+        problems.append(f"no sample in the last {silent:.0f} s: the monitor stopped answering")
     errors = [line for line in lines if line["kind"] == "error"]
-    of_devices = (f"device {error['device']}: " if "device" in error else "" for error in errors)
-    reasons = sorted({of_device + str(error.get("reason")) for of_device, error in zip(of_devices, errors)})
-    return found + reasons[:_MOST_PROBLEMS]
+    reasons = set()
+    for error in errors:
+        reason = str(error.get("reason"))
+        if "device" in error:
+            reason = f"device {error['device']}: {reason}"
+        reasons.add(reason)
+    return problems + sorted(reasons)[:_MOST_PROBLEMS]
 
 
 def _interval(start: dict[str, Any], samples: Sequence[dict[str, Any]]) -> float:
-    """Seconds between samples, as asked for or as it came."""
+    """Seconds between samples: as requested, or as measured if that is longer."""
     return max(start.get("interval_s", 1.0), _spacing(samples) or 0.0)
 
 
@@ -111,7 +115,8 @@ def _throttled(counts: Sequence[Sequence[int]]) -> float | None:
     """The share of a quota's periods in which it was used up; None if fewer than two samples have counts."""
     if len(counts) < 2 or counts[-1][0] <= counts[0][0]:
         return None
-    periods, throttled = (last - first for first, last in zip(counts[0], counts[-1]))
+    periods = counts[-1][0] - counts[0][0]
+    throttled = counts[-1][1] - counts[0][1]
     return round(throttled / periods, 4)
 
 
@@ -132,15 +137,15 @@ def _devices(
     static = {device["index"]: device for device in start.get("devices", [])}
     interval = _interval(start, samples)
     run_pids = set(start.get("run_pids", []))
-    found = []
+    devices = []
     for index in sorted(set(static) | set(series)):
         device = _device(index, static.get(index, {}), series.get(index, []), span, interval, run_pids)
         health = _health(index, lines, [values for t, values in series.get(index, []) if _within(t, span)])
         if health:
             device["health"] = health
         device.update(_energy(powers.get(index, []), span, window.get(index, ()), _HOLE * interval))
-        found.append(device)
-    return found
+        devices.append(device)
+    return devices
 
 
 def _health(
@@ -149,7 +154,9 @@ def _health(
     """What was read of a device's health `before` and `after`, with the best of its PCIe link while it was used."""
     health = {}
     for line in lines:
-        for device in line["devices"] if line["kind"] == "health" else ():
+        if line["kind"] != "health":
+            continue
+        for device in line["devices"]:
             if device["index"] == index:
                 health[line["when"]] = dict(device)
     for name in ("pcie_generation", "pcie_width"):
@@ -163,27 +170,27 @@ def _energy(
     samples: Sequence[energy.Sample], span: energy.Times, window: Sequence[energy.Stretch], longest: float
 ) -> dict[str, Any]:
     """What a device used in the span, and in the window."""
+    values: dict[str, Any] = {}
     used = energy.by_counter(samples, span) or energy.by_power(samples, span, longest)
-    joules, seconds = used or (None, None)
-    return _present(
-        energy_j=None if joules is None else round(joules, 3),
-        energy_seconds=None if seconds is None else round(seconds, 3),
-        window_energy=energy.of_window(samples, window, longest),
-    )
+    if used is not None:
+        joules, seconds = used
+        values = {"energy_j": round(joules, 3), "energy_seconds": round(seconds, 3)}
+    return _present(**values, window_energy=energy.of_window(samples, window, longest))
 
 
 def _device(
     index: int, static: dict[str, Any], series: _Series, span: energy.Times, interval: float, run_pids: Any
 ) -> dict[str, Any]:
+    inside_span = [device for t, device in series if _within(t, span)]
+
     def inside(key: str) -> list[float]:
-        return [device[key] for t, device in series if key in device and _within(t, span)]
+        return [device[key] for device in inside_span if key in device]
 
     power, clock = inside("power_w"), inside("sm_clock_mhz")
-    busy = [
-        device["sm_clock_mhz"]
-        for t, device in series
-        if "sm_clock_mhz" in device and _within(t, span) and "gpu_idle" not in device.get("throttle", ())
-    ]
+    busy = []
+    for device in inside_span:
+        if "sm_clock_mhz" in device and "gpu_idle" not in device.get("throttle", ()):
+            busy.append(device["sm_clock_mhz"])
     foreign = None
     if "processes" in static:
         foreign = sum(process["pid"] not in run_pids for process in static["processes"])
@@ -212,25 +219,31 @@ def _throttle_seconds(series: _Series, span: energy.Times, interval: float) -> d
 
     A sample represents the time until the next one, or one interval if there is none or a gap follows.
     """
-    held: dict[str, float] = {}
+    seconds_of: dict[str, float] = {}
     measured = False
-    following = [t for t, _ in series[1:]] + [math.inf]
+    following = [*(t for t, _ in series[1:]), math.inf]
     for (t, reasons), after in zip(series, following):
         if reasons is None:
             continue
-        until = after if 0 < after - t <= _HOLE * interval else t + interval
+        until = t + interval
+        if 0 < after - t <= _HOLE * interval:
+            until = after
         seconds = min(until, span[1]) - max(t, span[0])
         if seconds > 0:
             measured = True
             for reason in reasons:
-                held[reason] = held.get(reason, 0.0) + seconds
-    return {reason: round(seconds, 3) for reason, seconds in sorted(held.items())} if measured else None
+                seconds_of[reason] = seconds_of.get(reason, 0.0) + seconds
+    if not measured:
+        return None
+    return {reason: round(seconds_of[reason], 3) for reason in sorted(seconds_of)}
 
 
 def _spacing(samples: Sequence[dict[str, Any]]) -> float | None:
     """Median seconds between samples; None for fewer than two."""
     times = [sample["t"] for sample in samples]
-    return median(after - before for before, after in pairs(times)) if len(times) > 1 else None
+    if len(times) < 2:
+        return None
+    return median(after - before for before, after in pairs(times))
 
 
 def _within(t: float, span: energy.Times) -> bool:
@@ -238,7 +251,9 @@ def _within(t: float, span: energy.Times) -> bool:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    return round(sum(values) / len(values), 4) if values else None
+    if not values:
+        return None
+    return round(sum(values) / len(values), 4)
 
 
 def _present(**values: Any) -> dict[str, Any]:

@@ -12,12 +12,12 @@ NAMES = ("cpu", *sorted(module.name.replace("_", "-") for module in pkgutil.iter
 class MonitorUnavailable(Exception):
     """The monitor does not work on this machine; the text says why, for the record.
 
-    `known`: facts that are known nevertheless, as in `static`, such as `driver_version`.
+    `facts`: what is known nevertheless, as in `static`, such as `driver_version`.
     """
 
-    def __init__(self, reason: str, **known: Any) -> None:
+    def __init__(self, reason: str, **facts: Any) -> None:
         super().__init__(reason)
-        self.known = known
+        self.facts = facts
 
 
 class MonitorSample(NamedTuple):
@@ -75,7 +75,8 @@ def create(name: str, devices: Sequence[int] | None = None) -> Monitor:
     """The monitor called `name` (one of NAMES), not yet open, for the run's `devices` (None: all visible ones)."""
     if name == "cpu":
         return NoDevices()
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    module_name = name.replace("-", "_")
+    module = importlib.import_module(f"{__name__}.{module_name}")
     monitor: Monitor = module.create(devices)
     return monitor
 
@@ -87,14 +88,14 @@ def run_devices(
 
     Raises MonitorUnavailable if the variable hides them.
     """
-    shown = visible_devices(value, uuids)
-    if not shown:
+    visible = visible_devices(value, uuids)
+    if not visible:
         raise MonitorUnavailable(f"{variable}={value} selects none of {len(uuids)} devices")
-    chosen = range(len(shown)) if wanted is None else wanted
-    missing = [index for index in chosen if index >= len(shown)]
+    chosen = range(len(visible)) if wanted is None else wanted
+    missing = [index for index in chosen if index >= len(visible)]
     if missing:
-        raise MonitorUnavailable(f"device {missing[0]} is not among the {len(shown)} that are visible")
-    return [shown[index] for index in chosen]
+        raise MonitorUnavailable(f"device {missing[0]} is not among the {len(visible)} that are visible")
+    return [visible[index] for index in chosen]
 
 
 def visible_devices(value: str | None, uuids: Sequence[str]) -> list[int | str]:
@@ -107,13 +108,15 @@ def visible_devices(value: str | None, uuids: Sequence[str]) -> list[int | str]:
     """
     if value is None:
         return list(range(len(uuids)))
-    found: list[int | str] = []
+    devices: list[int | str] = []
     for token in value.split(","):
         device = _device(token.strip(), uuids)
         if device is None:
             break
-        found.append(device)
-    return found if len(set(found)) == len(found) else []
+        devices.append(device)
+    if len(set(devices)) < len(devices):
+        return []
+    return devices
 
 
 def _device(token: str, uuids: Sequence[str]) -> int | str | None:
@@ -121,7 +124,9 @@ def _device(token: str, uuids: Sequence[str]) -> int | str | None:
         return token
     if token.startswith("GPU-"):
         matches = [index for index, uuid in enumerate(uuids) if uuid.startswith(token)]
-        return matches[0] if len(matches) == 1 else None
+        if len(matches) != 1:
+            return None
+        return matches[0]
     if token.isdigit() and int(token) < len(uuids):
         return int(token)
     return None

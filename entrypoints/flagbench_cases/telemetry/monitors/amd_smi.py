@@ -26,6 +26,14 @@ def create(devices: Sequence[int] | None = None) -> Monitor:
     return AmdSmiMonitor(devices, command.Tool("amd-smi", PLACES))
 
 
+def _visibility_variable() -> str:
+    """The variable that decides which devices are visible."""
+    for name in VARIABLES:
+        if name in os.environ:
+            return name
+    return VARIABLES[0]
+
+
 class AmdSmiMonitor:
     """Reads the run's devices. `index` is the number within the run, `amdsmi_index` the tool's."""
 
@@ -41,7 +49,7 @@ class AmdSmiMonitor:
             listed = amd_smi.parse(text)
             if not listed:
                 raise command.no_device("amd-smi", text)
-            variable = next((name for name in VARIABLES if name in os.environ), VARIABLES[0])
+            variable = _visibility_variable()
             uuids = [device.get("uuid", "") for device in listed]
             chosen = run_devices(variable, os.environ.get(variable), uuids, self._wanted)
             self._found = [listed[place] for place in chosen if isinstance(place, int)]
@@ -55,8 +63,12 @@ class AmdSmiMonitor:
         devices = [
             {"amdsmi_index": device["index"], **device, "index": index} for index, device in enumerate(self._found)
         ]
-        versions = [device.pop("driver_version") for device in devices if "driver_version" in device]
-        return {"devices": devices, **({"driver_version": versions[0]} if versions else {})}
+        static: dict[str, Any] = {"devices": devices}
+        for device in devices:
+            version = device.pop("driver_version", None)
+            if version is not None:
+                static.setdefault("driver_version", version)
+        return static
 
     def sample(self) -> MonitorSample:
         if self._failures >= PATIENCE:

@@ -36,7 +36,7 @@ _VERSIONS = (
     ("maca", re.compile(r"MACA Version\s*:\s*([^\s|]+)", re.IGNORECASE)),
     ("vbios", re.compile(r"\bV?BIOS(?: Version)?\s*:\s*([^\s|]+)", re.IGNORECASE)),
 )
-_CAP = re.compile(r"%sW\s*/\s*%sW" % (_NUMBER, _NUMBER))
+_CAP = re.compile(rf"{_NUMBER}W\s*/\s*{_NUMBER}W")
 
 Values = Dict[str, Any]
 
@@ -54,39 +54,45 @@ def parse_devices(text: str) -> dict[int, Values]:
 
     Keys and units are those of a monitor's sample, plus `memory_total_bytes`.
     """
-    found: dict[int, Values] = {}
+    devices: dict[int, Values] = {}
     heads = list(_BLOCK.finditer(text))
-    for head, after in zip(heads, heads[1:] + [None]):
-        block = text[head.end() : after.start() if after else len(text)]
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    for head, end in zip(heads, ends):
+        block = text[head.end() : end]
         # Several queries at once may print one block per device or one per query.
-        found.setdefault(int(head.group(1)), {}).update(_parse_block(block))
-    return found
+        devices.setdefault(int(head.group(1)), {}).update(_parse_block(block))
+    return devices
 
 
 def _parse_block(block: str) -> Values:
-    usage = _numbers(block, r"GPU\s*:?\s*%s\s*%%" % _NUMBER)
-    heat = _numbers(block, r"hotspot\S*\s*:?\s*%s\s*(?:C\b|℃|°C\b)" % _NUMBER)
-    power = re.search(r"^\s*Total\b.*?%s\s*(m?)W\W*$" % _NUMBER, block, re.MULTILINE | re.IGNORECASE)
-    values = {
-        "util": usage[0] / 100 if usage else None,
-        "temperature_c": max(heat) if heat else None,
-        "power_w": float(power.group(1)) / (1000 if power.group(2) else 1) if power else None,
-        "mem_used_bytes": _memory(block, "used"),
-        "memory_total_bytes": _memory(block, "total"),
-    }
-    return {key: value for key, value in values.items() if value is not None}
+    values: Values = {}
+    usage = _numbers(block, rf"GPU\s*:?\s*{_NUMBER}\s*%")
+    if usage:
+        values["util"] = usage[0] / 100
+    heat = _numbers(block, rf"hotspot\S*\s*:?\s*{_NUMBER}\s*(?:C\b|℃|°C\b)")
+    if heat:
+        values["temperature_c"] = max(heat)
+    power = re.search(rf"^\s*Total\b.*?{_NUMBER}\s*(m?)W\W*$", block, re.MULTILINE | re.IGNORECASE)
+    if power:
+        values["power_w"] = float(power.group(1))
+        if power.group(2):
+            values["power_w"] /= 1000
+    for name, what in (("mem_used_bytes", "used"), ("memory_total_bytes", "total")):
+        size = _memory(block, what)
+        if size is not None:
+            values[name] = size
+    return values
 
 
 def _numbers(block: str, pattern: str) -> list[float]:
-    return [float(found) for found in re.findall(r"^\s*" + pattern, block, re.MULTILINE | re.IGNORECASE)]
+    return [float(number) for number in re.findall(r"^\s*" + pattern, block, re.MULTILINE | re.IGNORECASE)]
 
 
 def _memory(block: str, what: str) -> int | None:
     """The device's memory, bytes; only the part addressable by the host if nothing else is printed."""
     for kind in ("vram", "vis_vram"):
-        line = re.search(
-            r"^\s*%s\s+%s\s*:?\s*%s\s*([KMG]?)i?B" % (kind, what, _NUMBER), block, re.MULTILINE | re.IGNORECASE
-        )
+        pattern = rf"^\s*{kind}\s+{what}\s*:?\s*{_NUMBER}\s*([KMG]?)i?B"
+        line = re.search(pattern, block, re.MULTILINE | re.IGNORECASE)
         if line:
             return int(float(line.group(1)) * _UNITS[line.group(2).upper() or "B"])
     return None
@@ -94,23 +100,23 @@ def _memory(block: str, what: str) -> int | None:
 
 def parse_list(text: str) -> dict[int, Values]:
     """Parse `-L`: every device's `name`, and `uuid` if printed."""
-    found: dict[int, Values] = {}
+    devices: dict[int, Values] = {}
     for line in text.splitlines():
         row = _LISTED.match(line)
         # A device's row has a bus address or a UUID, unlike a message about a device.
         if row and (row.group("bus") or row.group("uuid")):
             values = {"name": row.group("name"), "uuid": row.group("uuid")}
-            found[int(row.group("index"))] = {key: value for key, value in values.items() if value}
-    return found
+            devices[int(row.group("index"))] = {key: value for key, value in values.items() if value}
+    return devices
 
 
 def parse_summary(text: str) -> tuple[dict[str, str], list[float]]:
     """Parse the output without options: versions of tool, driver, MACA and firmware; power limits, W, by row."""
     versions = {}
     for name, pattern in _VERSIONS:
-        found = pattern.search(text)
-        if found:
-            versions[name] = found.group(1)
+        match = pattern.search(text)
+        if match:
+            versions[name] = match.group(1)
     return versions, [float(limit) for _, limit in _CAP.findall(text)]
 
 
@@ -140,8 +146,11 @@ class MxSmiMonitor:
             self._physical = self._choose()
             self._commands = self._settle()
         except (command.NoAnswer, MonitorUnavailable) as error:
+            unavailable = MonitorUnavailable(str(error))
             driver = parse_summary(self._summary)[0].get("driver")
-            raise MonitorUnavailable(str(error), **({"driver_version": driver} if driver else {})) from None
+            if driver:
+                unavailable.facts["driver_version"] = driver
+            raise unavailable from None
 
     def _choose(self) -> list[int]:
         """The tool's numbers of the run's devices, in the run's order."""
@@ -174,10 +183,10 @@ class MxSmiMonitor:
 
     def _values(self, commands: Sequence[tuple[str, ...]]) -> dict[int, Values]:
         """The values of the run's devices from the commands' output, by the tool's number."""
-        found: dict[int, Values] = {}
+        devices: dict[int, Values] = {}
         for query in commands:
-            _merge(found, parse_devices(self._tool.ask(query, TIMEOUT_S)))
-        return {index: found[index] for index in self._physical if found.get(index)}
+            _merge(devices, parse_devices(self._tool.ask(query, TIMEOUT_S)))
+        return {index: devices[index] for index in self._physical if devices.get(index)}
 
     def static(self) -> dict[str, Any]:
         versions, limits = parse_summary(self._summary)
@@ -198,7 +207,7 @@ class MxSmiMonitor:
         if self._failures >= PATIENCE:
             return MonitorSample([], [])
         try:
-            found = self._values(self._commands)
+            devices_now = self._values(self._commands)
         except command.NoAnswer as error:
             self._failures += 1
             return MonitorSample(
@@ -207,7 +216,9 @@ class MxSmiMonitor:
         self._failures = 0
         devices, errors = [], []
         for index, physical in enumerate(self._physical):
-            values = {key: value for key, value in found.get(physical, {}).items() if key != "memory_total_bytes"}
+            values = {
+                key: value for key, value in devices_now.get(physical, {}).items() if key != "memory_total_bytes"
+            }
             if values:
                 devices.append({"index": index, **values})
             else:

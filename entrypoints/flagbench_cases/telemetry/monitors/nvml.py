@@ -58,8 +58,12 @@ def kernel_driver(path: str = "/proc/driver/nvidia/version") -> str | None:
             lines = [line for line in file if line.startswith("NVRM version:")]
     except OSError:
         return None
-    words = lines[0].split() if lines else []
-    return next((word for word in words if word.replace(".", "").isdigit() and "." in word), None)
+    if not lines:
+        return None
+    for word in lines[0].split():
+        if word.replace(".", "").isdigit() and "." in word:
+            return word
+    return None
 
 
 def throttle_reasons(mask: int) -> list[str]:
@@ -116,7 +120,9 @@ class _Device:
                 values[field.name] = value
             if field.name == "mig" and value:
                 self._is_part = True  # a process can use an instance only, even where NVML shows the board
-        return values, {"device": self.index, "reason": "; ".join(failures)} if failures else None
+        if not failures:
+            return values, None
+        return values, {"device": self.index, "reason": "; ".join(failures)}
 
 
 class NvmlMonitor:
@@ -134,7 +140,7 @@ class NvmlMonitor:
         except MonitorUnavailable as error:
             driver = kernel_driver()
             if driver is not None:
-                error.known["driver_version"] = driver
+                error.facts["driver_version"] = driver
             raise
 
     def _open_library(self) -> None:
@@ -156,7 +162,8 @@ class NvmlMonitor:
         for device in self._devices:
             values, error = device.read(_static_fields())
             static["devices"].append(values)
-            self._errors += [error] if error else []
+            if error is not None:
+                self._errors.append(error)
         return static
 
     def sample(self) -> MonitorSample:
@@ -279,20 +286,21 @@ def _static_fields() -> list[_Field]:
 
 def _memory(convert: Callable[[Any], Any]) -> tuple[_Read, _Read]:
     version_2 = getattr(pynvml, "nvmlMemory_v2", 0x02000028)
-    return _get("nvmlDeviceGetMemoryInfo", version_2, convert=convert), _get(
-        "nvmlDeviceGetMemoryInfo", convert=convert
+    return (
+        _get("nvmlDeviceGetMemoryInfo", version_2, convert=convert),
+        _get("nvmlDeviceGetMemoryInfo", convert=convert),
     )
 
 
 def _processes(processes: Sequence[Any]) -> list[dict[str, int]]:
     """Compute processes on a device; memory is omitted if the driver does not report it."""
-    found = []
+    entries = []
     for process in processes:
         entry = {"pid": int(process.pid)}
         if process.usedGpuMemory is not None:
             entry["mem_used_bytes"] = int(process.usedGpuMemory)
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def _watts(milliwatts: int) -> float:
@@ -301,4 +309,6 @@ def _watts(milliwatts: int) -> float:
 
 def _text(value: Any) -> str:
     """Decode text: old versions of nvidia-ml-py return bytes."""
-    return value.decode() if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return value.decode()
+    return value

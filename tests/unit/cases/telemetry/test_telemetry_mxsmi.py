@@ -185,7 +185,7 @@ def test_a_device_that_is_not_shown_cannot_be_read(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with refuses(MonitorUnavailable, named) as caught:
         opened(devices)
-    assert caught.value.known == {"driver_version": "3.4.4"}
+    assert caught.value.facts == {"driver_version": "3.4.4"}
 
 
 def test_a_layout_nobody_knows_is_a_reason_and_no_crash(tool: Callable, show: Callable) -> None:

@@ -182,4 +182,4 @@ def test_a_driver_is_known_even_where_its_devices_cannot_be_read(monkeypatch: py
     monkeypatch.setattr(nvml, "kernel_driver", lambda: "570.86.15")
     with refuses(MonitorUnavailable, "nvidia-ml-py") as caught:
         nvml.create().open()
-    assert caught.value.known == {"driver_version": "570.86.15"}
+    assert caught.value.facts == {"driver_version": "570.86.15"}
