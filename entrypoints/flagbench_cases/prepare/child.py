@@ -41,7 +41,8 @@ def run(plan: dict[str, Any], interruption: Interruption, doing: str) -> dict[st
             if interruption:
                 raise CaseError(interruption.reason, "run again; what was finished is kept", ExitCode.INTERRUPTED)
             if code:
-                raise death(code, kills is not None and (processes.oom_kills() or 0) > kills, doing)
+                memory_killed = kills is not None and (processes.oom_kills() or 0) > kills
+                raise death(code, memory_killed, doing)
             with open(os.path.join(folder, ANSWER), encoding="utf-8") as file:
                 answer: dict[str, Any] = json.load(file)
     except OSError as error:
@@ -59,9 +60,11 @@ def run(plan: dict[str, Any], interruption: Interruption, doing: str) -> dict[st
 def death(code: int, memory_killed: bool, doing: str) -> CaseError:
     """The error for a child that reported nothing, from its exit code, or minus the number of the signal."""
     if code == -signal.SIGKILL:
-        words = "%s was killed%s" % (doing, " by the kernel's OOM killer" if memory_killed else "")
-        remedy = MEMORY_REMEDY if memory_killed else MEMORY_REMEDY + "; the kernel log lists kills by the kernel"
-        return CaseError(words, remedy, ExitCode.OUT_OF_MEMORY)
+        if memory_killed:
+            words = f"{doing} was killed by the kernel's OOM killer"
+            return CaseError(words, MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
+        remedy = MEMORY_REMEDY + "; the kernel log lists kills by the kernel"
+        return CaseError(f"{doing} was killed", remedy, ExitCode.OUT_OF_MEMORY)
     if code in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
         words = f"{doing} was ended by {signal.Signals(-code).name}"
         return CaseError(words, "run again; no partial output was left", ExitCode.INTERRUPTED)

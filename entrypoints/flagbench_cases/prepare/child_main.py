@@ -32,8 +32,10 @@ def main(folder: str) -> int:
     progress.end_phase()
     answer: dict[str, Any] = {"results": results}
     if failure is not None:
-        kept = [f"; {kind} was finished and is kept" for kind in results if plan["do"] == "prepare"]
-        remedy = failure.remedy + "".join(kept)
+        remedy = failure.remedy
+        if plan["do"] == "prepare":
+            for kind in results:
+                remedy += f"; {kind} was finished and is kept"
         answer = {"failure": {"message": failure.message, "remedy": remedy, "code": int(failure.code)}}
     with open(os.path.join(folder, ANSWER), "w", encoding="utf-8") as file:
         json.dump(answer, file)
@@ -44,7 +46,10 @@ def _attempt(plan: dict[str, Any], progress: Progress, results: dict[str, Any]) 
     """Carry out the plan; returns the error it fails with, if any. Unexpected exceptions propagate."""
     starved = CaseError("there is not enough memory", MEMORY_REMEDY, ExitCode.OUT_OF_MEMORY)
     try:
-        {"prepare": prepare, "check": check}[plan["do"]](plan, progress, results)
+        if plan["do"] == "prepare":
+            prepare(plan, progress, results)
+        else:
+            check(plan, progress, results)
     except CaseError as error:
         return error
     except MemoryError:
@@ -120,10 +125,10 @@ def convert(plan: dict[str, Any], module: Any, kind: str, progress: Progress) ->
 
 def licence_of(licences: dict[str, str], kind: str, with_vocabulary: bool) -> str | None:
     """The known licence of a kind. Token ids derive from the vocabulary too, so its licence is included."""
-    known = licences.get(kind)
+    licence = licences.get(kind)
     if kind != "data" or not with_vocabulary or "vocabulary" not in licences:
-        return known
-    return f"{known or 'unknown'}; vocabulary: {licences['vocabulary']}"
+        return licence
+    return f"{licence or 'unknown'}; vocabulary: {licences['vocabulary']}"
 
 
 if __name__ == "__main__":

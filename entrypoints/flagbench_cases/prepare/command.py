@@ -63,25 +63,34 @@ def prepare(argv: list[str], interruption: Interruption) -> str:
     if lost:
         user_home.refuse_relative({name: getattr(arguments, name) for name in (*KINDS, "vocabulary", "out")})
     plan = plan_of(arguments)
-    there = os.path.isdir(plan["out"])
+    folders = _carry_out(plan, interruption)
+    # The paths known to the caller, and the command that uses them.
+    out = arguments.shown_as or arguments.out
+    for kind, facts in folders.items():
+        facts["folder"] = os.path.join(out, kind)
+    stack = os.environ.get("FLAGBENCH_STACK", "cpu")
+    option = "--data" if "data" in folders else "--weights"
+    words = ["flagbench", "run", f"{plan['case']}:{stack}", option, out]
+    result = {"case": plan["case"], "folders": folders, "run": " ".join(map(shlex.quote, words))}
+    if arguments.json:
+        return json.dumps(result, sort_keys=True)
+    return summary(result, arguments.check)
+
+
+def _carry_out(plan: dict[str, Any], interruption: Interruption) -> dict[str, Any]:
+    """The facts of each prepared folder, by kind. Raises CaseError, and leaves no partial output."""
+    existed = os.path.isdir(plan["out"])
+    doing = "the check" if plan["do"] == "check" else "the preparation"
     try:
-        folders = child.run(plan, interruption, "the check" if arguments.check else "the preparation")
+        return child.run(plan, interruption, doing)
     except CaseError:
         for kind in KINDS:
             if plan[kind] is not None:
                 remove_partial(plan["out"], kind)
-        if not there:
+        if not existed:
             with contextlib.suppress(OSError):  # it was not made, or a finished folder is in it
                 os.rmdir(plan["out"])
         raise
-    # The paths known to the caller, and the command that uses them.
-    shown = arguments.shown_as or arguments.out
-    for kind, facts in folders.items():
-        facts["folder"] = os.path.join(shown, kind)
-    words = ["flagbench", "run", f"{plan['case']}:{os.environ.get('FLAGBENCH_STACK', 'cpu')}"]
-    words += ["--data" if "data" in folders else "--weights", shown]
-    result = {"case": plan["case"], "folders": folders, "run": " ".join(shlex.quote(word) for word in words)}
-    return json.dumps(result, sort_keys=True) if arguments.json else summary(result, arguments.check)
 
 
 def prepare_parser() -> Parser:
@@ -107,50 +116,65 @@ def prepare_parser() -> Parser:
 def plan_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """What to do. Raises UsageError, and DataError for missing sources."""
     manifests.load_case(arguments.case)
-    sources = {name: getattr(arguments, name) for name in (*KINDS, "vocabulary")}
-    given = any(value is not None for value in sources.values())
-    if arguments.check and (arguments.force or given):
+    paths = {name: getattr(arguments, name) for name in (*KINDS, "vocabulary")}
+    has_source = any(path is not None for path in paths.values())
+    if arguments.check and (arguments.force or has_source):
         raise UsageError("--check writes nothing and takes no sources", "omit all other options except -o")
     if not arguments.out:
         raise UsageError("--out is missing", "give the folder for data/ and weights/: -o OUT")
-    paths = {**sources, "out": arguments.out}
-    for name, value in paths.items():
-        if value is None:
-            continue
-        if "://" in value:
-            raise UsageError(
-                f"--{name} takes a path, not a URL",
-                "give a path: download sources before, and upload what was prepared afterwards",
-            )
-        if not value or "\0" in value:
-            raise UsageError(f"--{name} is not a valid path", "give a path")
-        if name != "out" and not os.path.exists(value):
-            raise DataError(f"--{name} {value} does not exist", "give the downloaded file or folder")
-    return {
+    paths["out"] = arguments.out
+    plan: dict[str, Any] = {
         "do": "check" if arguments.check else "prepare",
         "case": arguments.case,
-        **{name: None if value is None else os.path.abspath(value) for name, value in paths.items()},
         "force": arguments.force,
     }
+    for name, path in paths.items():
+        plan[name] = None
+        if path is not None:
+            _check_path(name, path)
+            plan[name] = os.path.abspath(path)
+    return plan
+
+
+def _check_path(option: str, path: str) -> None:
+    """Raise UsageError for an option that is not a path, and DataError for a source that does not exist."""
+    if "://" in path:
+        raise UsageError(
+            f"--{option} takes a path, not a URL",
+            "give a path: download sources before, and upload what was prepared afterwards",
+        )
+    if not path or "\0" in path:
+        raise UsageError(f"--{option} is not a valid path", "give a path")
+    if option != "out" and not os.path.exists(path):
+        raise DataError(f"--{option} {path} does not exist", "give the downloaded file or folder")
 
 
 def summary(result: dict[str, Any], checked: bool) -> str:
     """The result as text: the folders, their sources and licences, and the command to run next."""
     lines = []
-    for kind, made in sorted(result["folders"].items()):
-        size = sum(facts["bytes"] for facts in made["files"].values())
+    for kind, folder in sorted(result["folders"].items()):
+        files = folder["files"]
+        size = readable(sum(facts["bytes"] for facts in files.values()))
         state = ", all checksums verified" if checked else ""
-        words = (result["case"], kind, made["folder"], readable(size), len(made["files"]), state)
-        lines += ["%s %s: %s, %s in %d files%s" % words, f"  format  {made['format']}"]
-        lines += [f"  {name}  {_shorten(value)}" for name, value in sorted(made["facts"].items())]
-        shown, more = made["sources"][:MAX_SHOWN_SOURCES], made["sources"][MAX_SHOWN_SOURCES:]
-        lines += ["  from  %(name)s, %(bytes)d bytes, sha256 %(sha256)s" % source for source in shown]
-        lines += [f"  from  {len(more)} more files, listed in prepared.json"] if more else []
-        lines += [f"  digest  {made['digest']}", f"  licence  {made['licence'] or 'unknown'}"]
+        lines.append(f"{result['case']} {kind}: {folder['folder']}, {size} in {len(files)} files{state}")
+        lines.append(f"  format  {folder['format']}")
+        for name, fact in sorted(folder["facts"].items()):
+            lines.append(f"  {name}  {_shorten(fact)}")
+        for source in folder["sources"][:MAX_SHOWN_SOURCES]:
+            lines.append(f"  from  {source['name']}, {source['bytes']} bytes, sha256 {source['sha256']}")
+        hidden = len(folder["sources"]) - MAX_SHOWN_SOURCES
+        if hidden > 0:
+            lines.append(f"  from  {hidden} more files, listed in prepared.json")
+        lines.append(f"  digest  {folder['digest']}")
+        lines.append(f"  licence  {folder['licence'] or 'unknown'}")
     lines.append(f"run it: {result['run']}")
     return "\n".join(printable(line) for line in lines)
 
 
-def _shorten(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 100 else text[:97] + "..."
+def _shorten(fact: Any) -> str:
+    text = fact
+    if not isinstance(fact, str):
+        text = json.dumps(fact, ensure_ascii=False)
+    if len(text) > 100:
+        return text[:97] + "..."
+    return text

@@ -19,15 +19,15 @@ def file_lock(path: str) -> Iterator[None]:
 
     Raises BlockingIOError if another process holds it, another OSError if the file cannot be created or locked.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         while True:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            held.callback(os.close, handle)
+            stack.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
                 if os.path.samestat(os.stat(path), os.fstat(handle)):
                     break
-            held.close()
+            stack.close()
         try:
             yield
         finally:
@@ -38,15 +38,17 @@ def file_lock(path: str) -> Iterator[None]:
 def free_bytes(folder: str) -> int | None:
     """Free space available to this user at a folder, bytes; None if unknown."""
     try:
-        found = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return None
-    return found.f_bavail * found.f_frsize
+    return status.f_bavail * status.f_frsize
 
 
 def is_full(error: Exception, folder: str) -> bool:
     """Whether an error was caused by a full disk. Not all libraries preserve errno."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in FULL
+    if "No space left" in str(error):
+        return True
     free = free_bytes(folder)
-    return "No space left" in str(error) or (free is not None and free < SLACK)
+    return free is not None and free < SLACK

@@ -40,11 +40,14 @@ def texts(path: str, required: bool) -> Iterator[tuple[int, int, str]]:
     Lines without `text` are skipped unless it is `required`. Raises DataError naming the line.
     """
     for line in objects(path):
-        text = line.content.get("text") if isinstance(line.content, dict) else None
-        if (required or text is not None) and not is_text(text):
+        text: Any = None
+        if isinstance(line.content, dict):
+            text = line.content.get("text")
+        if text is None and not required:
+            continue
+        if not is_text(text):
             raise DataError(f"{line.where} has no valid `text`", REMEDY)
-        if text is not None:
-            yield line.done, line.total, text
+        yield line.done, line.total, text
 
 
 def is_text(value: object) -> bool:

@@ -68,10 +68,12 @@ def read(path: str) -> Any:
     Tensors are memory-mapped if the file is an archive, as torch 1.6 and later write it: it must not change while
     they are used. Raises DataError if this torch is too old, and for a file that is damaged or uses other names.
     """
-    if tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2]) < FIRST_SAFE_TORCH:
+    version = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
+    if version < FIRST_SAFE_TORCH:
+        major, minor = FIRST_SAFE_TORCH
         raise DataError(
-            "%s is a pickle; reading it safely needs torch %d.%d or later, and this is %s"
-            % (path, *FIRST_SAFE_TORCH, torch.__version__),
+            f"{path} is a pickle; reading it safely needs torch {major}.{minor} or later, "
+            f"and this is {torch.__version__}",
             "use safetensors, or run `flagbench prepare` on the host or in the cpu image",
         )
     with _refused(path):
@@ -96,14 +98,16 @@ def _only_globals(replaced: list[Any]) -> Iterator[None]:
 def _survey(path: str) -> tuple[set[str], bool]:
     """The names of classes and functions that a file uses, and whether it is an archive, whose tensors can be
     memory-mapped. Verifies the checksums of an archive, which torch.load does not do for mapped tensors."""
+    names: set[str] = set()
     if not zipfile.is_zipfile(path):
         with open(path, "rb") as file:
-            return {name for _ in range(LEGACY_PICKLES) for name in _names(file)}, False
+            for _ in range(LEGACY_PICKLES):
+                names.update(_names(file))
+        return names, False
     with zipfile.ZipFile(path) as archive:
         damaged = archive.testzip()
         if damaged is not None:
             raise zipfile.BadZipFile(f"{damaged} does not match its checksum")
-        names: set[str] = set()
         for member in archive.namelist():
             if member.endswith("/data.pkl"):
                 with archive.open(member) as file:
@@ -124,15 +128,20 @@ def dict_in(path: str, content: Any, inside: Sequence[str]) -> dict[Any, Any]:
     for key in inside:
         place += f"[{key!r}]"
         if not isinstance(content, dict) or key not in content:
-            names = sorted(repr(name)[:40] for name in content)[:8] if isinstance(content, dict) else ["no table"]
-            raise DataError(
-                f"{place} does not exist; there is {', '.join(names) or 'nothing'}",
-                "give the published checkpoint",
-            )
+            words = f"{place} does not exist; there is {_keys_text(content)}"
+            raise DataError(words, "give the published checkpoint")
         content = content[key]
     if not isinstance(content, dict):
         raise _no_table(place)
     return content
+
+
+def _keys_text(content: Any) -> str:
+    """The first keys of a table, shortened for a message."""
+    if not isinstance(content, dict):
+        return "no table"
+    names = sorted(repr(name)[:40] for name in content)
+    return ", ".join(names[:8]) or "nothing"
 
 
 def table_in(path: str, content: Any, inside: Sequence[str]) -> dict[str, torch.Tensor]:

@@ -52,7 +52,8 @@ class PreparedFolder(NamedTuple):
         try:
             return numpy.load(self.path(name), mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
-            words = "%s cannot be read (%s)" % (self.path(name), str(error).split("\n")[0])
+            reason = str(error).split("\n")[0]
+            words = f"{self.path(name)} cannot be read ({reason})"
             raise DataError(words, prepare_again(self.case, self.kind)) from None
 
     @property
@@ -93,13 +94,14 @@ def open_folder(
             content = file.read(_MAX_INDEX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         remedy = f"prepare one first: flagbench prepare {case} --{kind} SOURCE -o OUT, then use OUT"
-        raise DataError("%s is not a prepared folder: it has no %s" % (folder or "''", INDEX), remedy) from None
+        shown_folder = folder or "''"
+        raise DataError(f"{shown_folder} is not a prepared folder: it has no {INDEX}", remedy) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error})", prepare_again(case, kind)) from None
     index = _parse_index(content, path, case, kind)
     _check_use(index, folder, case, kind, formats)
-    known: dict[str, Any] = {name: index.get(name) for name in PreparedFolder._fields[1:]}
-    opened = PreparedFolder(folder, **known)
+    fields: dict[str, Any] = {name: index.get(name) for name in PreparedFolder._fields[1:]}
+    opened = PreparedFolder(folder, **fields)
     _check_files(opened, thorough, report)
     return opened
 
@@ -109,26 +111,27 @@ def _parse_index(content: bytes, path: str, case: str, kind: str) -> dict[str, A
     try:
         if len(content) > _MAX_INDEX_BYTES:
             raise ValueError("it is too large")
-        found = json.loads(content.decode("utf-8"))
-        if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        index = json.loads(content.decode("utf-8"))
+        if not isinstance(index, dict) or index.get("schema") != SCHEMA:
             raise ValueError(f"it does not have the schema {SCHEMA}")
-        _check_structure(found)
+        _check_structure(index)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error})", prepare_again(case, kind)) from None
-    return found
+    return index
 
 
 def _check_use(index: Mapping[str, Any], folder: str, case: str, kind: str, formats: Sequence[str] | None) -> None:
     """Raise DataError if a folder is of another case or kind, or in none of the formats (None accepts any)."""
-    for key, asked in (("case", case), ("kind", kind)):
-        if index[key] != asked:
+    for key, wanted in (("case", case), ("kind", kind)):
+        if index[key] != wanted:
             raise DataError(
-                f"{folder} was prepared as the {key} {_quoted(index[key])}, not {asked}",
+                f"{folder} was prepared as the {key} {_quoted(index[key])}, not {wanted}",
                 "use a folder that was prepared for it, or prepare one",
             )
     if formats is not None and index["format"] not in formats:
+        readable_formats = " and ".join(formats)
         raise DataError(
-            f"{folder} has the format {_quoted(index['format'])}; this flagbench reads {' and '.join(formats)}",
+            f"{folder} has the format {_quoted(index['format'])}; this flagbench reads {readable_formats}",
             prepare_again(case, kind),
         )
 
@@ -150,9 +153,17 @@ def _check_structure(index: dict[str, Any]) -> None:
     for name, facts in index["files"].items():
         if not is_plain(name) or not name.isprintable():
             raise ValueError(f"{_quoted(name)} is not a plain file name")
-        size, sha256 = (facts.get("bytes"), facts.get("sha256")) if isinstance(facts, dict) else (None, None)
-        if type(size) is not int or size < 0 or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+        if not _has_size_and_checksum(facts):
             raise ValueError(f"{_quoted(name)} has no size or no checksum")
+
+
+def _has_size_and_checksum(facts: Any) -> bool:
+    if not isinstance(facts, dict):
+        return False
+    size, sha256 = facts.get("bytes"), facts.get("sha256")
+    if type(size) is not int or size < 0:
+        return False
+    return isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None
 
 
 def _quoted(value: Any) -> str:
@@ -167,13 +178,13 @@ def _check_files(opened: PreparedFolder, thorough: bool | None, report: Any) -> 
     try:
         for name, facts in sorted(opened.files.items()):
             path = opened.path(name)
-            found = os.stat(path)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode):
                 raise DataError(f"{path} is not a file", remedy)
-            if found.st_size != facts["bytes"]:
-                words = f"{path} has {found.st_size} bytes; it was prepared with {facts['bytes']}"
+            if status.st_size != facts["bytes"]:
+                words = f"{path} has {status.st_size} bytes; it was prepared with {facts['bytes']}"
                 raise DataError(words, remedy)
-            if thorough or (thorough is None and found.st_size <= MAX_CHECKSUM_BYTES_IN_A_RUN):
+            if thorough or (thorough is None and status.st_size <= MAX_CHECKSUM_BYTES_IN_A_RUN):
                 summed[name] = facts
         reading = Reading("check", sum(facts["bytes"] for facts in summed.values()), report)
         for name, facts in summed.items():

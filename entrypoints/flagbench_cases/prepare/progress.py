@@ -26,10 +26,15 @@ class Progress:
             self.end_phase()
             self._phase, self._begun, self._shown = phase, clock, clock
         self._text = line(self._subject, phase, done, total, unit, clock - self._begun)
-        if clock - self._shown >= (LIVE_SECONDS if self._live else QUIET_SECONDS):
-            self._shown = clock
-            self._write(f"\r\x1b[2K{self._text}" if self._live else f"flagbench: {self._text}\n")
-            self._text = self._text if self._live else ""
+        interval = LIVE_SECONDS if self._live else QUIET_SECONDS
+        if clock - self._shown < interval:
+            return
+        self._shown = clock
+        if self._live:
+            self._write(f"\r\x1b[2K{self._text}")
+        else:
+            self._write(f"flagbench: {self._text}\n")
+            self._text = ""
 
     def begin(self, subject: str) -> None:
         """Begin with something else, which is named in every line from now on."""
@@ -38,8 +43,10 @@ class Progress:
 
     def end_phase(self) -> None:
         """Show the final state of the phase and end its line."""
-        if self._text:
-            self._write(f"\r\x1b[2K{self._text}\n" if self._live else f"flagbench: {self._text}\n")
+        if self._text and self._live:
+            self._write(f"\r\x1b[2K{self._text}\n")
+        elif self._text:
+            self._write(f"flagbench: {self._text}\n")
         self._phase = self._text = ""
 
     def _write(self, text: str) -> None:
@@ -52,18 +59,27 @@ class Progress:
 
 def line(subject: str, phase: str, done: int, total: int, unit: str, seconds: float) -> str:
     """`data: check 1.2 GB of 3.1 GB, 34.1 MB/s`, or in a unit of the case `data: examples 3/7`."""
+    text = f"{phase} {_amount(done, total, unit, seconds)}"
+    if subject:
+        text = f"{subject}: {text}"
+    return printable(text)
+
+
+def _amount(done: int, total: int, unit: str, seconds: float) -> str:
     if unit == "bytes":
         amount = f"{readable(done)} of {readable(total)}"
-        amount += f", {readable(done / seconds)}/s" if seconds >= 1 else ""
-    else:
-        amount = f"{done}/{total}" if total else f"{done}"
-    return printable("%s%s %s" % (f"{subject}: " if subject else "", phase, amount))
+        if seconds >= 1:
+            amount += f", {readable(done / seconds)}/s"
+        return amount
+    if total:
+        return f"{done}/{total}"
+    return str(done)
 
 
 def readable(size: float) -> str:
     """A human-readable number of bytes: `12.3 MB`."""
     if size < 1000:
-        return f"{size} bytes"
+        return f"{int(size)} bytes"
     units = iter(("kB", "MB", "GB"))
     unit, size = next(units), size / 1000
     while size >= 999.95 and unit != "GB":

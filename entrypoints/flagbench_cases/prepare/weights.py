@@ -30,7 +30,7 @@ def shards(folder: str) -> Iterator[tuple[str, torch.Tensor]]:
     outside of the folder, and unreadable contents.
     """
     files = _files(folder)
-    return _each(folder, files)
+    return _read_files(folder, files)
 
 
 def _files(folder: str) -> dict[str, list[str] | None]:
@@ -38,7 +38,9 @@ def _files(folder: str) -> dict[str, list[str] | None]:
     for name in (SAFETENSORS, SAFETENSORS + INDEX_SUFFIX, PICKLED, PICKLED + INDEX_SUFFIX):
         path = os.path.join(folder, name)
         if os.path.isfile(path):
-            return _indexed(folder, path) if name.endswith(INDEX_SUFFIX) else {name: None}
+            if name.endswith(INDEX_SUFFIX):
+                return _indexed(folder, path)
+            return {name: None}
     raise DataError(f"{folder} has neither {SAFETENSORS} nor {PICKLED}, whole or sharded", FOLDER_REMEDY)
 
 
@@ -55,23 +57,24 @@ def _indexed(folder: str, path: str) -> dict[str, list[str] | None]:
             names.append(tensor)
     missing = [name for name in sorted(files) if not os.path.isfile(os.path.join(folder, name))]
     if missing:
+        names_text = ", ".join(missing[:4])
         raise DataError(
-            f"{folder} lacks {len(missing)} of its {len(files)} shards: {', '.join(missing[:4])}",
+            f"{folder} lacks {len(missing)} of its {len(files)} shards: {names_text}",
             "download the missing files",
         )
     return files
 
 
-def _each(folder: str, files: dict[str, list[str] | None]) -> Iterator[tuple[str, torch.Tensor]]:
+def _read_files(folder: str, files: dict[str, list[str] | None]) -> Iterator[tuple[str, torch.Tensor]]:
     for file in sorted(files):
         path = os.path.join(folder, file)
         names = files[file]
-        found = set()
+        names_in_file = set()
         for name, tensor in _tensors(path):
-            found.add(name)
+            names_in_file.add(name)
             if names is None or name in names:
                 yield name, tensor
-        missing = sorted(set(names or ()) - found)
+        missing = sorted(set(names or ()) - names_in_file)
         if missing:
             raise DataError(
                 f"{path} lacks {len(missing)} tensors listed in the index, such as {missing[0][:80]}",
@@ -114,8 +117,8 @@ def load_into(
     wanted = model.state_dict()
     for name, tensor in wanted.items():
         if name in state and state[name].shape != tensor.shape:
-            shapes = (folder, name, tuple(state[name].shape), tuple(tensor.shape))
-            raise DataError("%s: %s has the shape %s, not %s" % shapes, remedy)
+            shape, wanted_shape = tuple(state[name].shape), tuple(tensor.shape)
+            raise DataError(f"{folder}: {name} has the shape {shape}, not {wanted_shape}", remedy)
         if name not in state and not name.startswith(optional):
             raise DataError(f"{folder} has no tensor {name}", remedy)
     model.load_state_dict({name: state.get(name, tensor) for name, tensor in wanted.items()})

@@ -21,9 +21,10 @@ def read_vocabulary(path: str, special: Sequence[str]) -> dict[str, int]:
     for index, token in enumerate(tokens):
         first = vocabulary.setdefault(token, index)
         if first != index:
-            shown = ascii(token)[1:-1][:60]
-            raise DataError(f"{path} has {shown} twice, in lines {first + 1} and {index + 1}", REMEDY)
+            text = ascii(token)[1:-1][:60]
+            raise DataError(f"{path} has {text} twice, in lines {first + 1} and {index + 1}", REMEDY)
     missing = [token for token in special if token not in vocabulary]
     if missing:
-        raise DataError(f"{path} has no token {', '.join(missing)}", REMEDY)
+        names = ", ".join(missing)
+        raise DataError(f"{path} has no token {names}", REMEDY)
     return vocabulary

@@ -59,7 +59,10 @@ class Writer:
 
     def licence(self, words: str) -> None:
         """Add licence information that depends on the source."""
-        self._licence = words if self._licence is None else f"{self._licence}; {words}"
+        if self._licence is None:
+            self._licence = words
+        else:
+            self._licence += f"; {words}"
 
     def source(self, path: str, name: str | None = None) -> None:
         """Record the name (default: base name), size and checksum of an input file. Raises DataError."""
@@ -69,8 +72,8 @@ class Writer:
             sha256 = sum_of(path, self._reading)
         except OSError as error:
             raise DataError(f"{path} cannot be read ({error.strerror or error})", "give a readable file") from None
-        shown = (name or os.path.basename(path)).encode("utf-8", "replace").decode("utf-8")
-        self._sources.append({"name": shown, "bytes": size, "sha256": sha256})
+        encodable_name = (name or os.path.basename(path)).encode("utf-8", "replace").decode("utf-8")
+        self._sources.append({"name": encodable_name, "bytes": size, "sha256": sha256})
 
     def format(self, name: str) -> None:
         """Set the format of the files, as NAME/vNUMBER."""
@@ -81,13 +84,17 @@ class Writer:
         if self._format is None:
             raise ValueError("the format of the prepared files was not set")
         names = sorted(os.listdir(self.folder))
-        strange = [n for n in names if not is_plain(n) or not os.path.isfile(os.path.join(self.folder, n))]
-        if strange or not names:
-            raise ValueError(f"invalid or missing prepared files: {', '.join(strange) or 'none written'}")
-        sizes = {name: os.stat(os.path.join(self.folder, name)).st_size for name in names}
-        reading, files = Reading("sums", sum(sizes.values()), self._report), {}
-        for name in names:
-            files[name] = {"bytes": sizes[name], "sha256": sum_of(os.path.join(self.folder, name), reading)}
+        if not names:
+            raise ValueError("no file was written")
+        paths = {name: os.path.join(self.folder, name) for name in names}
+        invalid = [name for name, path in paths.items() if not is_plain(name) or not os.path.isfile(path)]
+        if invalid:
+            raise ValueError(f"not plain files: {', '.join(invalid)}")
+        sizes = {name: os.stat(path).st_size for name, path in paths.items()}
+        reading = Reading("sums", sum(sizes.values()), self._report)
+        files = {}
+        for name, path in paths.items():
+            files[name] = {"bytes": sizes[name], "sha256": sum_of(path, reading)}
         index = {
             "schema": SCHEMA,
             "case": self.case,
@@ -104,7 +111,7 @@ class Writer:
         with open(index_path, "w", encoding="utf-8") as file:
             json.dump(index, file, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
             file.write("\n")
-        for path in [os.path.join(self.folder, name) for name in names] + [index_path]:
+        for path in [*paths.values(), index_path]:
             # The mode of the index, given by the umask: safetensors creates files readable only by their owner.
             shutil.copymode(index_path, path)
             sync(path)
@@ -158,12 +165,12 @@ def check_target(out: str, kind: str, force: bool) -> None:
     if os.path.islink(target) or not os.path.isdir(target):
         raise UsageError(f"{target} exists and is not a folder", "use another -o")
     try:
-        found = set(os.listdir(target))
+        names = set(os.listdir(target))
     except OSError as error:
         raise _unusable(target, error) from None
-    if not found:
+    if not names:
         return
-    foreign = sorted(found - _names_in_index(target))
+    foreign = sorted(names - _names_in_index(target))
     if foreign:
         raise UsageError(
             f"{target} contains {repr(foreign[0])[:80]}, which prepare did not write",
@@ -178,9 +185,11 @@ def _names_in_index(folder: str) -> set[str]:
     try:
         with open(os.path.join(folder, INDEX), encoding="utf-8") as file:
             index = json.load(file)
-        return {INDEX, *index["files"]} if index["schema"] == SCHEMA else set()
+        if index["schema"] == SCHEMA:
+            return {INDEX, *index["files"]}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return set()
+        pass
+    return set()
 
 
 @contextlib.contextmanager
@@ -189,10 +198,10 @@ def _locked(out: str, kind: str) -> Iterator[None]:
 
     Raises UsageError if OUT is not writable or another process is preparing the same kind there.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         try:
             os.makedirs(out, exist_ok=True)
-            held.enter_context(file_lock(os.path.join(out, f".{kind}.lock")))
+            stack.enter_context(file_lock(os.path.join(out, f".{kind}.lock")))
         except BlockingIOError:
             raise UsageError(
                 f"another process is preparing {kind} in {out}", "wait for it, or use another -o"

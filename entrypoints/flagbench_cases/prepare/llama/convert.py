@@ -33,28 +33,30 @@ def config_of(section: dict[str, Any]) -> dict[str, Any]:
 def check_config(folder: str, config: dict[str, Any], section: dict[str, Any], model_types: Sequence[str]) -> None:
     """Raise DataError for the checkpoint of another model. The number of positions may differ, as rotary embeddings
     have no stored table."""
-    found = dict(FIXED_CONFIG, num_key_value_heads=config.get("num_attention_heads"))
-    found.update({key: value for key, value in config.items() if value is not None})
-    found["rope_theta"] = theta(folder, config)
-    kind = found.get("model_type")
-    wanted = dict(
-        weights_format.sizes(section), model_type=kind if kind in model_types else model_types[0], **FIXED_CONFIG
-    )
-    weights_format.check_config(folder, found, wanted, section["name"])
+    values = dict(FIXED_CONFIG, num_key_value_heads=config.get("num_attention_heads"))
+    values.update({key: value for key, value in config.items() if value is not None})
+    values["rope_theta"] = theta(folder, config)
+    model_type = values.get("model_type")
+    if model_type not in model_types:
+        model_type = model_types[0]
+    wanted = dict(weights_format.sizes(section), model_type=model_type, **FIXED_CONFIG)
+    weights_format.check_config(folder, values, wanted, section["name"])
 
 
 def theta(folder: str, config: dict[str, Any]) -> Any:
     """The base of the rotary embedding, from the keys of transformers 4 or 5. Raises DataError for a scaled one."""
-    found = {}
+    scalings = {}
     for key in ("rope_parameters", "rope_scaling"):
-        scaling = {} if config.get(key) is None else config[key]
+        scaling = config.get(key)
+        if scaling is None:
+            scaling = {}
         if not isinstance(scaling, dict):
             raise DataError(f"{folder}/config.json: {key} is {scaling!r}, not an object", MODEL_REMEDY)
         kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind != "default":
             raise DataError(f"{folder}/config.json has a rotary embedding of type {kind!r}", MODEL_REMEDY)
-        found[key] = scaling
-    return found["rope_parameters"].get("rope_theta", config.get("rope_theta", DEFAULT_THETA))
+        scalings[key] = scaling
+    return scalings["rope_parameters"].get("rope_theta", config.get("rope_theta", DEFAULT_THETA))
 
 
 def convert(
@@ -89,7 +91,9 @@ def write(
     of the largest shard, since older safetensors copy a file's tensors to write them.
     """
     model = weights_format.shapes(section)
-    wanted = dict(model, **({weights_format.PADDING: (padding, section["dim"])} if padding else {}))
+    wanted = dict(model)
+    if padding:
+        wanted[weights_format.PADDING] = (padding, section["dim"])
     writer.need(sum(sizes))
     output = Output(writer, "weights", min(MAX_FILE_BYTES, max(sizes) // 2))
     types = set()
@@ -157,13 +161,17 @@ class Output:
         # A copy: a view would keep the whole source shard in memory.
         self._waiting[name] = tensor.clone(memory_format=torch.contiguous_format)
         self._bytes += size
-        self.index[name] = f"{self._stem}-{len(self._files) + 1:05d}.safetensors"
+        self.index[name] = self._file_name()
 
     def flush(self) -> None:
         """Write the current file."""
         from safetensors.torch import save_file
 
-        name = f"{self._stem}-{len(self._files) + 1:05d}.safetensors"
+        name = self._file_name()
         save_file(self._waiting, self._writer.path(name), metadata={"format": "pt"})
         self._files.append(name)
         self._waiting, self._bytes = {}, 0
+
+    def _file_name(self) -> str:
+        """The name of the current file."""
+        return f"{self._stem}-{len(self._files) + 1:05d}.safetensors"

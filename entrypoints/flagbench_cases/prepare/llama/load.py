@@ -33,22 +33,25 @@ class Weights:
         reads only that part, like safetensors' `get_slice`. Raises DataError."""
         from safetensors import SafetensorError, safe_open
 
-        names = set(wanted)
-        for file, held in sorted(self._files.items()):
-            mine = [name for name in held if name in names]
-            if not mine:
+        wanted_names = set(wanted)
+        for file, names_in_file in sorted(self._files.items()):
+            names = [name for name in names_in_file if name in wanted_names]
+            if not names:
                 continue
             path = os.path.join(self.folder, file)
             try:
                 with safe_open(path, framework="pt", device="cpu") as tensors:
-                    for name in mine:
+                    for name in names:
                         yield name, tensors.get_slice(name)
             except (SafetensorError, OSError) as error:
-                raise DataError("%s cannot be read (%s)" % (path, str(error).split("\n")[0]), AGAIN) from error
+                reason = str(error).split("\n")[0]
+                raise DataError(f"{path} cannot be read ({reason})", AGAIN) from error
 
     def padding(self) -> torch.Tensor | None:
         """The rows of the output layer after the vocabulary, [rows, D]; None if there are none. Raises DataError."""
-        return next((whole(part) for _, part in self.read([weights_format.PADDING])), None)
+        for _, part in self.read([weights_format.PADDING]):
+            return whole(part)
+        return None
 
 
 def open_prepared(folder: str, case: str, section: dict[str, Any]) -> tuple[Weights, str]:

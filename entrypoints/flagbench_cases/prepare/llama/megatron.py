@@ -62,8 +62,10 @@ class Shard(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of the tensors."""
-        tensors = [tensor for table in self.tables.values() for tensor in table.values()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        size = 0
+        for table in self.tables.values():
+            size += sum(tensor.numel() * tensor.element_size() for tensor in table.values())
+        return size
 
 
 def convert(source: str, section: dict[str, Any], writer: Any, report: conversion.Report) -> None:
@@ -92,7 +94,10 @@ def convert(source: str, section: dict[str, Any], writer: Any, report: conversio
 def find(source: str) -> Folder:
     """The files of the checkpoint that the tracker file of a folder names. Raises DataError."""
     iteration = _read_tracker(os.path.join(source, TRACKER))
-    path = os.path.join(source, "release" if iteration == "release" else f"iter_{int(iteration):07d}")
+    name = iteration
+    if iteration != "release":
+        name = f"iter_{int(iteration):07d}"
+    path = os.path.join(source, name)
     try:
         names = os.listdir(path)
     except OSError as error:
@@ -148,8 +153,8 @@ def _open_shard(path: str) -> Shard:
             f"{path} has the checkpoint version {version}; {MIN_VERSION} or newer is needed",
             "load and save it with a Megatron-LM of 2023",
         )
-    known = {ROOT: set(TABLES), ROOT + (EMBEDDING,): {"word_embeddings"}}
-    for inside, names in known.items():
+    names_inside = {ROOT: set(TABLES), ROOT + (EMBEDDING,): {"word_embeddings"}}
+    for inside, names in names_inside.items():
         for name in pickles.dict_in(path, content, inside):
             if name not in names:
                 raise DataError(
@@ -190,7 +195,9 @@ def check(shards: list[Shard], section: dict[str, Any]) -> int:
 def _rows(shard: Shard) -> int:
     """Rows of the embedding in a shard; 0 if it has none, or no matrix."""
     weight = shard.tables[EMBEDDING].get("weight")
-    return weight.shape[0] if weight is not None and weight.dim() == 2 else 0
+    if weight is None or weight.dim() != 2:
+        return 0
+    return weight.shape[0]
 
 
 def _shapes(section: dict[str, Any], tp: int, rows: int) -> dict[str, dict[str, Shape]]:
@@ -210,12 +217,14 @@ def _shapes(section: dict[str, Any], tp: int, rows: int) -> dict[str, dict[str, 
 
 
 def _check_table(shard: Shard, table: str, wanted: dict[str, Shape], tp: int) -> None:
-    found = shard.tables[table]
-    for name in sorted({*wanted, *found}):
-        if name not in found or name not in wanted:
-            words = "%s has no tensor %s in %s" if name in wanted else "%s has a tensor %s in %s, not in this model"
-            raise DataError(words % (shard.path, name[:80], table), SHARDS_REMEDY)
-        shape = tuple(found[name].shape)
+    tensors = shard.tables[table]
+    for name in sorted({*wanted, *tensors}):
+        if name not in tensors:
+            raise DataError(f"{shard.path} has no tensor {name[:80]} in {table}", SHARDS_REMEDY)
+        if name not in wanted:
+            words = f"{shard.path} has a tensor {name[:80]} in {table}, not in this model"
+            raise DataError(words, SHARDS_REMEDY)
+        shape = tuple(tensors[name].shape)
         if shape != wanted[name]:
             raise DataError(
                 f"{shard.path}: {name} of {table} has the shape {shape}, "
@@ -240,13 +249,13 @@ class MegatronCheckpoint:
         and for norms that differ between the ranks."""
         yield "model.embed_tokens.weight", self._rows(EMBEDDING, 0, self._vocabulary)
         for layer in range(self._layers):
-            theirs, ours = f"layers.{layer}.", f"model.layers.{layer}."
+            prefix, hf_prefix = f"layers.{layer}.", f"model.layers.{layer}."
             for name in ("input_layernorm.weight", "post_attention_layernorm.weight"):
-                yield ours + name, self._norm(theirs + name)
-            for name, matrix in self._attention(theirs + "self_attention."):
-                yield ours + "self_attn." + name, matrix
-            for name, matrix in self._mlp(theirs + "mlp."):
-                yield ours + "mlp." + name, matrix
+                yield hf_prefix + name, self._norm(prefix + name)
+            for name, matrix in self._attention(prefix + "self_attention."):
+                yield hf_prefix + "self_attn." + name, matrix
+            for name, matrix in self._mlp(prefix + "mlp."):
+                yield hf_prefix + "mlp." + name, matrix
         yield "model.norm.weight", self._norm("final_layernorm.weight")
         yield "lm_head.weight", self._rows(OUTPUT, 0, self._vocabulary)
         if padding:
@@ -260,7 +269,9 @@ class MegatronCheckpoint:
         rows = self._rows(OUTPUT, self._vocabulary, self._vocabulary + padding)
         if not rows.any():
             return "zeros"
-        return "last row repeated" if torch.equal(rows, last.expand_as(rows)) else "other rows"
+        if torch.equal(rows, last.expand_as(rows)):
+            return "last row repeated"
+        return "other rows"
 
     def _attention(self, at: str) -> Iterator[tuple[str, torch.Tensor]]:
         groups = [
@@ -279,9 +290,9 @@ class MegatronCheckpoint:
         yield "down_proj.weight", torch.cat(self._parts(at + "dense_4h_to_h.weight"), dim=1)
 
     def _norm(self, name: str) -> torch.Tensor:
-        first, *others = self._parts(name)
-        for shard, other in zip(self._shards[1:], others):
-            if not torch.equal(first, other):
+        first, *rest = self._parts(name)
+        for shard, norm in zip(self._shards[1:], rest):
+            if not torch.equal(first, norm):
                 raise DataError(
                     f"{shard.path}: {name} differs from that in {self._shards[0].path}",
                     SHARDS_REMEDY,

@@ -28,7 +28,9 @@ class Vocabulary:
         Raises DataError if its number of pieces is not that of the model's embeddings; UsageError without
         sentencepiece.
         """
-        self.path = os.path.join(path, "tokenizer.model") if os.path.isdir(path) else path
+        self.path = path
+        if os.path.isdir(path):
+            self.path = os.path.join(path, "tokenizer.model")
         self.pieces = pieces
         content = _read(self.path)
         self.sha256 = hashlib.sha256(content).hexdigest()
@@ -45,9 +47,9 @@ class Vocabulary:
         return self.sha256 == LLAMA2_SHA256
 
     def _check(self) -> None:
-        found = self._processor.get_piece_size()
-        if found != self.pieces:
-            raise DataError(f"{self.path} has {found} pieces, but the model has {self.pieces}", VOCABULARY_REMEDY)
+        pieces = self._processor.get_piece_size()
+        if pieces != self.pieces:
+            raise DataError(f"{self.path} has {pieces} pieces, but the model has {self.pieces}", VOCABULARY_REMEDY)
         special = (self._processor.unk_id(), self._processor.bos_id(), self._processor.eos_id())
         if special != (UNK, BOS, EOS):
             ids = ", ".join(map(str, special))
@@ -78,6 +80,5 @@ def _load(path: str, content: bytes) -> Any:
             raise ValueError("it is empty")
         return sentencepiece.SentencePieceProcessor(model_proto=content)
     except (RuntimeError, ValueError, OSError) as error:
-        raise DataError(
-            "%s is not a sentencepiece model (%s)" % (path, str(error).split("\n")[0]), VOCABULARY_REMEDY
-        ) from None
+        reason = str(error).split("\n")[0]
+        raise DataError(f"{path} is not a sentencepiece model ({reason})", VOCABULARY_REMEDY) from None

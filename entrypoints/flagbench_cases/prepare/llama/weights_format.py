@@ -33,7 +33,7 @@ CONFIG_KEYS = {
 
 def sizes(section: dict[str, Any]) -> dict[str, Any]:
     """The required values in config.json for a `model` section."""
-    return {theirs: section[ours] for theirs, ours in CONFIG_KEYS.items()}
+    return {key: section[name] for key, name in CONFIG_KEYS.items()}
 
 
 def check_config(folder: str, config: dict[str, Any], wanted: dict[str, Any], name: str) -> None:
@@ -50,14 +50,14 @@ def shapes(section: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all tensors for a `model` section."""
     dim, ffn, vocabulary = section["dim"], section["ffn"], section["vocab_size"]
     kv_dim = dim // section["heads"] * section["kv_heads"]
-    found: dict[str, tuple[int, ...]] = {
+    shape_of: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (vocabulary, dim),
         "model.norm.weight": (dim,),
     }
     if not section.get("tied"):
-        found["lm_head.weight"] = (vocabulary, dim)
+        shape_of["lm_head.weight"] = (vocabulary, dim)
     if section.get("position_embedding") == "learned":
-        found[POSITIONS] = (section["positions"], dim)
+        shape_of[POSITIONS] = (section["positions"], dim)
     for layer in range(section["layers"]):
         for name, shape in (
             ("self_attn.q_proj", (dim, dim)),
@@ -70,7 +70,7 @@ def shapes(section: dict[str, Any]) -> dict[str, tuple[int, ...]]:
             ("input_layernorm", (dim,)),
             ("post_attention_layernorm", (dim,)),
         ):
-            found[f"model.layers.{layer}.{name}.weight"] = shape
+            shape_of[f"model.layers.{layer}.{name}.weight"] = shape
             if section.get("bias") and len(shape) == 2:
-                found[f"model.layers.{layer}.{name}.bias"] = shape[:1]
-    return found
+                shape_of[f"model.layers.{layer}.{name}.bias"] = shape[:1]
+    return shape_of
