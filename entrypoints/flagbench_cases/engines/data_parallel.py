@@ -1,6 +1,6 @@
 """Training on several replicas: gradients averaged by torch's DistributedDataParallel."""
 
-from typing import List, Optional
+from __future__ import annotations
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -9,7 +9,7 @@ from flagbench_cases.contract import Context
 
 
 def data_parallel(
-    module: torch.nn.Module, context: Context, watched: Optional[List[torch.nn.Parameter]] = None
+    module: torch.nn.Module, context: Context, watched: list[torch.nn.Parameter] | None = None
 ) -> torch.nn.Module:
     """`module` with its gradients averaged over the replicas; `module` itself if there is only one replica.
 
@@ -17,9 +17,13 @@ def data_parallel(
     """
     if context.layout.dp == 1:  # no gradients to reduce, and possibly no process group
         return module
-    ids = [context.local_rank] if context.device.torch.type == "cuda" else None
+    ids = None
+    if context.device.torch.type == "cuda":
+        ids = [context.local_rank]
+    if watched is None:
+        watched = list(module.parameters())
     network = DistributedDataParallel(module, device_ids=ids, process_group=context.groups.get("dp"))
-    context.probe.attach(list(module.parameters()) if watched is None else watched)
-    if any(True for _ in module.buffers()):
+    context.probe.attach(watched)
+    if list(module.buffers()):
         context.probe.attach_buffers(network, module)
     return network

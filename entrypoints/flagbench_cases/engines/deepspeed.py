@@ -4,13 +4,15 @@ DeepSpeed compiles extensions on demand, writes to stdout and creates its own pr
 here. It is imported on first use.
 """
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import importlib
 import logging
 import os
 import sys
-from typing import Any, Dict, List
+from typing import Any
 
 import torch
 
@@ -32,7 +34,7 @@ def load(device: torch.device) -> Any:
             deepspeed = importlib.import_module("deepspeed")
     except ImportError as error:
         raise UsageError(
-            "DeepSpeed cannot be imported (%s)" % error, "choose another engine, or a stack that includes DeepSpeed"
+            f"DeepSpeed cannot be imported ({error})", "choose another engine, or a stack that includes DeepSpeed"
         ) from error
     for handler in logging.getLogger("DeepSpeed").handlers:  # if it was imported before
         handler.setStream(sys.stderr)  # type: ignore[attr-defined]
@@ -49,8 +51,8 @@ def initialize(
     context: Context,
     module: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    parameters: List[torch.nn.Parameter],
-    ds_config: Dict[str, Any],
+    parameters: list[torch.nn.Parameter],
+    ds_config: dict[str, Any],
 ) -> Any:
     """DeepSpeed's engine for `module`, training `parameters` with `optimizer` as configured by `ds_config`.
 

@@ -1,19 +1,21 @@
 """The process groups of a job: along each axis of its layout, or of a single rank for libraries that need one."""
 
+from __future__ import annotations
+
 import datetime
-from typing import Any, Dict
+from typing import Any
 
 import torch.distributed as dist
 
 from flagbench_cases.shared.parallel_layout import AXES, Layout
 
 
-def make_groups(layout: Layout, rank: int, limit: datetime.timedelta) -> Dict[str, Any]:
+def make_groups(layout: Layout, rank: int, limit: datetime.timedelta) -> dict[str, Any]:
     """This rank's process group along each axis; empty if replicas are not split. Must be called by every rank.
 
     `limit` is the timeout of a collective.
     """
-    groups: Dict[str, Any] = {}
+    groups: dict[str, Any] = {}
     if layout.ranks_per_replica == 1:
         return groups
     for axis in AXES:

@@ -1,7 +1,9 @@
 """The precision of matrix products: the switches that set it, and a measurement that verifies it."""
 
+from __future__ import annotations
+
 import contextlib
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 import torch
 
@@ -14,7 +16,10 @@ FP8 = "fp8"
 def set_switches(precision: str) -> None:
     """Enable TF32 for the precision `tf32` and disable it otherwise, for matrix products and convolutions."""
     if hasattr(torch, "set_float32_matmul_precision"):
-        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        setting = "highest"
+        if precision == "tf32":
+            setting = "high"
+        torch.set_float32_matmul_precision(setting)
     else:  # a build from before the release of 1.12, as NVIDIA's image of April 2022 may have
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
@@ -25,10 +30,13 @@ def classify(relative_error: float) -> str:
 
     A larger error than theirs, or NaN, is not rounding but a faulty device or library: `wrong`.
     """
-    return next((name for name in ("fp32", "tf32", "bf16") if runs_in(name, relative_error)), "wrong")
+    for name in ("fp32", "tf32", "bf16"):
+        if runs_in(name, relative_error):
+            return name
+    return "wrong"
 
 
-def prove(device: Any, precision: str) -> Dict[str, Any]:
+def prove(device: Any, precision: str) -> dict[str, Any]:
     """Multiply two random 256 x 256 matrices as a step would, and compare the product with float64."""
     generator = torch.Generator().manual_seed(20)
     a, b = (torch.randn(256, 256, generator=generator) for _ in range(2))
@@ -37,7 +45,8 @@ def prove(device: Any, precision: str) -> Dict[str, Any]:
     exact = a.double() @ b.double()
     error = float((product.double().cpu() - exact).norm() / exact.norm())
     executed = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(product.dtype, "")
-    executed = "fp8" if precision == FP8 else executed  # its result is bf16
+    if precision == FP8:
+        executed = "fp8"  # its result is bf16
     if not runs_in(executed, error):
         executed = classify(error)
     return {
@@ -62,13 +71,13 @@ def scaled_product(a: torch.Tensor, b: torch.Tensor, narrow: bool = False) -> Ca
     device = a.device
     dtype, multiply = getattr(torch, "float8_e4m3fn", None), getattr(torch, "_scaled_mm", None)
     if dtype is None or multiply is None or device.type == "cpu":
-        raise RuntimeError("this torch has no matrix product in fp8 for %s" % device.type)
+        raise RuntimeError(f"this torch has no matrix product in fp8 for {device.type}")
     a, b = a.to(dtype), b.to(dtype)
-    one = torch.ones((), device=device)
+    scale = torch.ones((), device=device)
     if not narrow:
-        return lambda: multiply(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        return lambda: multiply(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
     out = torch.empty(len(a), len(b), device=device, dtype=dtype)
-    return lambda: multiply(a, b.t(), scale_a=one, scale_b=one, out=out)
+    return lambda: multiply(a, b.t(), scale_a=scale, scale_b=scale, out=out)
 
 
 def autocast(device: Any, precision: str) -> Any:

@@ -1,9 +1,11 @@
 """Matrix products of random numbers in a precision, as the roofs case and the ceiling of every run measure them."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import os
-from typing import Any, Callable, Dict, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 
@@ -29,8 +31,12 @@ def product(
         return _fp8(device, m, n, k, narrow)
     set_switches(precision)
     dtype = getattr(torch, DTYPES[precision])
-    a, b = (torch.randn(shape, device=device).to(dtype) for shape in ((m, k), (n, k) if transposed else (k, n)))
-    b, out = (b.t() if transposed else b), torch.empty(m, n, device=device, dtype=dtype)
+    a = torch.randn(m, k, device=device).to(dtype)
+    shape = (n, k) if transposed else (k, n)
+    b = torch.randn(shape, device=device).to(dtype)
+    if transposed:
+        b = b.t()
+    out = torch.empty(m, n, device=device, dtype=dtype)
     return lambda: torch.mm(a, b, out=out)
 
 
@@ -41,17 +47,18 @@ def mamf_product(device: torch.device, precision: str, m: int, n: int, k: int, c
     """
     multiply = product(device, precision, m, n, k, transposed=True, narrow=True)
     out = multiply()
-    other = torch.randn(m, n, device=device).to(out.dtype)
+    noise = torch.randn(m, n, device=device).to(out.dtype)
     buffer = torch.empty(cleared_bytes // 4, device=device, dtype=torch.int32)
-    return Isolated(lambda: (buffer.zero_(), out.copy_(other)), multiply)
+    return Isolated(lambda: (buffer.zero_(), out.copy_(noise)), multiply)
 
 
 def _fp8(device: torch.device, m: int, n: int, k: int, narrow: bool) -> Callable[[], Any]:
-    a, b = (torch.randn(shape, device=device) for shape in ((m, k), (n, k)))
+    a = torch.randn(m, k, device=device)
+    b = torch.randn(n, k, device=device)
     return scaled_product(a, b, narrow)
 
 
-def fixed_results(device: torch.device, precisions: Sequence[str], size: int) -> Dict[str, str]:
+def fixed_results(device: torch.device, precisions: Sequence[str], size: int) -> dict[str, str]:
     """A digest of a product of fixed random matrices in each precision that the device has, and of a sum of one.
 
     The matrices are drawn on the host, and the operations are torch's deterministic ones: devices of one model with
@@ -59,13 +66,13 @@ def fixed_results(device: torch.device, precisions: Sequence[str], size: int) ->
     """
     generator = torch.Generator().manual_seed(SEED)
     host = [torch.randn(size, size, generator=generator) for _ in range(2)]
-    found = {}
+    digests = {}
     with torch.no_grad(), _deterministic():
         for name in precisions:
             with contextlib.suppress(RuntimeError):  # the device or its torch has no such product
-                found["matmul_" + name] = _digest(_fixed_product(device, name, host[0], host[1]))
-        found["sum"] = _digest(host[0].to(device).sum(0))
-    return found
+                digests["matmul_" + name] = _digest(_fixed_product(device, name, host[0], host[1]))
+        digests["sum"] = _digest(host[0].to(device).sum(0))
+    return digests
 
 
 def _fixed_product(device: torch.device, precision: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,8 @@
 what is computed, `parts` which part of each tensor a rank holds, `common` what both modules share.
 """
 
+from __future__ import annotations
+
 import importlib
 import importlib.metadata
 from typing import Any
@@ -23,8 +25,8 @@ def open_engine() -> Any:
         raise UsageError("this case requires Megatron-Core, which is not installed", REMEDY) from None
     name = MODULES.get(".".join(version.split(".")[:2]))
     if name is None:
-        raise UsageError("this case does not run with Megatron-Core %s" % version, REMEDY)
+        raise UsageError(f"this case does not run with Megatron-Core {version}", REMEDY)
     try:
         return importlib.import_module("flagbench_cases.engines.megatron." + name)
     except ImportError as error:
-        raise UsageError("Megatron-Core %s cannot be imported (%s)" % (version, error), REMEDY) from error
+        raise UsageError(f"Megatron-Core {version} cannot be imported ({error})", REMEDY) from error

@@ -3,8 +3,10 @@
 Megatron-Core's own modules compute scores, softmax and context separately; its fused ones need Transformer Engine.
 """
 
+from __future__ import annotations
+
 import contextlib
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable
 
 import torch
 from torch.nn import functional as F
@@ -20,10 +22,12 @@ def choose(device: torch.device) -> str:
     UNFUSED, before torch 2.0."""
     if device.type == "cuda" and _flash() is not None:
         return FLASH
-    return SDPA if hasattr(F, "scaled_dot_product_attention") else UNFUSED
+    if hasattr(F, "scaled_dot_product_attention"):
+        return SDPA
+    return UNFUSED
 
 
-def _flash() -> Optional[Kernel]:
+def _flash() -> Kernel | None:
     try:
         from flash_attn import flash_attn_func
     except ImportError:
@@ -33,10 +37,10 @@ def _flash() -> Optional[Kernel]:
 
 def _sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
     # Before torch 2.5, keys have to be repeated for the queries of their group, as the cases have them already.
-    options: Dict[str, Any] = {"enable_gqa": True} if key.shape[2] < query.shape[2] else {}
+    options: dict[str, Any] = {"enable_gqa": True} if key.shape[2] < query.shape[2] else {}
     query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    found = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, **options)
-    return found.transpose(1, 2)
+    context = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, **options)
+    return context.transpose(1, 2)
 
 
 class FusedAttention(torch.nn.Module):
@@ -50,7 +54,9 @@ class FusedAttention(torch.nn.Module):
         super().__init__()
         self._dropout = float(config.attention_dropout)
         self._in_parallel_region = bool(config.sequence_parallel)
-        kernel = _flash() if self.name == FLASH else _sdpa
+        kernel: Kernel | None = _sdpa
+        if self.name == FLASH:
+            kernel = _flash()
         assert kernel is not None
         self._kernel: Kernel = kernel
 
@@ -61,8 +67,12 @@ class FusedAttention(torch.nn.Module):
         assert attention_mask is None
         # Copied as by the publisher, unless the batch is one sequence.
         query, key, value = (tensor.transpose(0, 1).contiguous() for tensor in (query, key, value))
-        dropout = self._dropout if self.training else 0.0
-        with self._generator() if dropout else contextlib.nullcontext():
+        dropout = 0.0
+        generator: Any = contextlib.nullcontext()
+        if self.training and self._dropout:
+            dropout = self._dropout
+            generator = self._generator()
+        with generator:
             context = self._kernel(query, key, value, dropout)
         return context.flatten(2).transpose(0, 1).contiguous()
 
@@ -71,7 +81,9 @@ class FusedAttention(torch.nn.Module):
         from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
         # With sequence parallelism, the whole layer has them.
-        return contextlib.nullcontext() if self._in_parallel_region else get_cuda_rng_tracker().fork()
+        if self._in_parallel_region:
+            return contextlib.nullcontext()
+        return get_cuda_rng_tracker().fork()
 
 
 class FlashAttention(FusedAttention):

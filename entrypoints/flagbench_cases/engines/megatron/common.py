@@ -1,7 +1,9 @@
 """What the modules of both releases of Megatron-Core share: attention and arguments of the model."""
 
+from __future__ import annotations
+
 import warnings
-from typing import Any, Dict
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,7 +44,7 @@ def _uninitialised(weight: torch.Tensor) -> torch.Tensor:
     return weight
 
 
-def config_arguments(context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool) -> Dict[str, Any]:
+def config_arguments(context: Context, shape: Shape, dtype: torch.dtype, of_2023: bool) -> dict[str, Any]:
     """What `TransformerConfig` takes in every release."""
     layout = context.layout
     return {
@@ -76,7 +78,7 @@ def config_arguments(context: Context, shape: Shape, dtype: torch.dtype, of_2023
     }
 
 
-def model_arguments(context: Context, shape: Shape) -> Dict[str, Any]:
+def model_arguments(context: Context, shape: Shape) -> dict[str, Any]:
     """What `GPTModel` takes in every release, beside the configuration and the layers."""
     layout, at = context.layout, context.layout.coordinates(context.rank)
     return {

@@ -8,11 +8,13 @@ a hundred times a second: together two percent of a core, which would be counted
 the same ranks are one.
 """
 
+from __future__ import annotations
+
 import functools
 import logging
 import sys
 import types
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -90,9 +92,9 @@ def _reduce_scatter(
 
 def _tensor(*arguments: Any, **options: Any) -> torch.Tensor:
     """torch.tensor, whose result is on the CPU although Megatron-Core 0.8 calls its `cuda`."""
-    made = _on_cpu(torch.tensor)(*arguments, **options)
-    made.cuda = lambda *_, **__: made  # type: ignore[method-assign]
-    return made
+    tensor = _on_cpu(torch.tensor)(*arguments, **options)
+    tensor.cuda = lambda *_, **__: tensor  # type: ignore[method-assign]
+    return tensor
 
 
 class _Groups:
@@ -100,13 +102,15 @@ class _Groups:
 
     def __init__(self) -> None:
         self._world: Any = None
-        self._made: Dict[Optional[Tuple[int, ...]], Any] = {}
+        self._made: dict[tuple[int, ...] | None, Any] = {}
 
-    def new_group(self, ranks: Optional[Sequence[int]] = None, *arguments: Any, **options: Any) -> Any:
+    def new_group(self, ranks: Sequence[int] | None = None, *arguments: Any, **options: Any) -> Any:
         """The group of these ranks, created when first asked for; None: of all ranks."""
         if self._world is not torch.distributed.group.WORLD:  # that of a job which has ended
             self._world, self._made = torch.distributed.group.WORLD, {}
-        key = None if ranks is None else tuple(ranks)
+        key = None
+        if ranks is not None:
+            key = tuple(ranks)
         if key not in self._made:
             self._made[key] = torch.distributed.new_group(ranks, *arguments, **options)
         return self._made[key]
@@ -125,9 +129,9 @@ def _overlay() -> Overlay:
         get_rng_state=lambda *_: torch.get_rng_state(),  # the tracker's generators, and recomputation
         set_rng_state=lambda state, *_: torch.set_rng_state(state),
     )
-    names: Dict[str, Any] = {name: _on_cpu(getattr(torch, name)) for name in FACTORIES}
+    names: dict[str, Any] = {name: _on_cpu(getattr(torch, name)) for name in FACTORIES}
     names["tensor"] = _on_cpu(torch.tensor)
-    replaced: Dict[str, Any] = {"new_group": _GROUPS.new_group}
+    replaced: dict[str, Any] = {"new_group": _GROUPS.new_group}
     if torch_release() < (2, 6):
         names["tensor"] = _tensor
         replaced.update(all_reduce=_all_reduce, _all_gather_base=_all_gather, _reduce_scatter_base=_reduce_scatter)
@@ -153,15 +157,16 @@ def install() -> None:
         optimizer.clip_grad_by_total_norm_fp32 = _clip
 
 
-def _clip(parameters: List[Any], max_norm: float, total_norm: float, use_decoupled_grad: bool = False) -> None:
+def _clip(parameters: list[Any], max_norm: float, total_norm: float, use_decoupled_grad: bool = False) -> None:
     """Megatron-Core's own refuses gradients that are not on a CUDA device."""
     factor = max_norm / (total_norm + 1.0e-6)
+    if not factor < 1.0:  # NaN too
+        return
     name = "decoupled_grad" if use_decoupled_grad else "grad"
-    gradients = [getattr(parameter, name, None) for parameter in parameters]
-    if factor < 1.0:
-        for gradient in gradients:
-            if gradient is not None:
-                gradient.mul_(factor)
+    for parameter in parameters:
+        gradient = getattr(parameter, name, None)
+        if gradient is not None:
+            gradient.mul_(factor)
 
 
 _TYPES = {

@@ -4,8 +4,10 @@ Modules are Megatron-Core's own (its `local` layer specification), since Transfo
 image; only the norm is ours, marked for sequence parallelism.
 """
 
+from __future__ import annotations
+
 import warnings
-from typing import Any, Callable, Tuple
+from typing import Any, Callable
 
 import torch
 from torch.nn import functional as F
@@ -64,7 +66,7 @@ def choose_layers(device: torch.device) -> str:
 class PlainSwiGLU(MLP):
     """Current releases add an offset, here 0, to the linear half: one more pass over [T, B, ffn / tp]."""
 
-    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> Tuple[torch.Tensor, Any]:
+    def forward(self, hidden: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, Any]:
         both, _ = self.linear_fc1(hidden)
         gate, linear = torch.chunk(both, 2, dim=-1)
         return self.linear_fc2(F.silu(gate) * linear)  # type: ignore[no-any-return]

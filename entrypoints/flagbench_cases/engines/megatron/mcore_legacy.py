@@ -4,6 +4,8 @@ It is the last release for them, and the first with an optimizer that can do wit
 is used where it can be imported. Transformer Engine is not: with other releases of it, this one cannot be imported.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 import sys

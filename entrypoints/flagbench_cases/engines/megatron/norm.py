@@ -4,7 +4,9 @@ Bytes that a forward pass moves for an element in half precision (calculated): 4
 CUDA devices, which exists from torch 2.9 on; 40 by torch's operators before that; 10 in three passes.
 """
 
-from typing import Any, Callable, Dict, Optional, Tuple, Type
+from __future__ import annotations
+
+from typing import Any, Callable
 
 import torch
 from torch.nn import functional as F
@@ -22,12 +24,12 @@ def choose(device: torch.device, trains: bool) -> str:
     return TORCH if trains or torch_release() >= FUSED_FROM else THREE_PASSES
 
 
-def torch_release() -> Tuple[int, ...]:
+def torch_release() -> tuple[int, ...]:
     """Major and minor version of torch."""
     return tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
-def _apex() -> Optional[Callable[..., torch.Tensor]]:
+def _apex() -> Callable[..., torch.Tensor] | None:
     try:
         import fused_layer_norm_cuda  # noqa: F401, which Apex imports when the norm is first called
         from apex.normalization.fused_layer_norm import FusedRMSNormAffineFunction
@@ -90,4 +92,4 @@ class PassesNorm(TorchNorm):
         return scaled.mul_(self.weight)
 
 
-MODULES: Dict[str, Type[TorchNorm]] = {module.name: module for module in (TorchNorm, ApexNorm, PassesNorm)}
+MODULES: dict[str, type[TorchNorm]] = {module.name: module for module in (TorchNorm, ApexNorm, PassesNorm)}

@@ -5,7 +5,9 @@ and its value (`linear_qkv`), and the gate above the input of the SwiGLU (`linea
 the rows of these, and the columns of `linear_proj` and `linear_fc2`.
 """
 
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from __future__ import annotations
+
+from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import torch
 
@@ -20,13 +22,15 @@ class Piece(NamedTuple):
     """Rows and columns of a tensor by its Hugging Face name; None: all of them."""
 
     name: str
-    rows: Optional[Range] = None
-    columns: Optional[Range] = None
+    rows: Range | None = None
+    columns: Range | None = None
 
     def slice_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """This piece of a whole tensor, or of what reads one with `[...]`."""
         rows = slice(*self.rows) if self.rows else slice(None)
-        return tensor[rows, slice(*self.columns)] if self.columns else tensor[rows]
+        if self.columns:
+            return tensor[rows, slice(*self.columns)]
+        return tensor[rows]
 
 
 Parts = Dict[str, List[Piece]]
@@ -42,59 +46,60 @@ def parts_of(
     `padding`: the rows of the output layer that pad the vocabulary, as each takes part in every softmax: `zeros`,
     `last_row` repeated, or those of the `checkpoint`.
     """
-    found: Parts = {}
+    parts: Parts = {}
     low, high = _share(shape.padded_vocabulary(layout.tp), layout.tp, at.tp)
     size = shape.vocab_size
     rows, extra = (min(low, size), min(high, size)), (max(low - size, 0), max(high - size, 0))
     if at.pp == 0:
-        found["embedding.word_embeddings.weight"] = [Piece("model.embed_tokens.weight", rows)]
+        parts["embedding.word_embeddings.weight"] = [Piece("model.embed_tokens.weight", rows)]
         if shape.position_embedding == LEARNED:
-            found["embedding.position_embeddings.weight"] = [Piece(weights_format.POSITIONS)]
+            parts["embedding.position_embeddings.weight"] = [Piece(weights_format.POSITIONS)]
     count = shape.layers // layout.pp
     for index in range(count):
         for name, pieces in _layer(shape, layout.tp, at.tp, index, at.pp * count + index):
             if joined_norms:
                 name = name.replace("input_layernorm.", "self_attention.linear_qkv.layer_norm_")
                 name = name.replace("pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_")
-            found[name] = pieces
+            parts[name] = pieces
     if at.pp == layout.pp - 1:
-        found["decoder.final_layernorm.weight"] = [Piece("model.norm.weight")]
+        parts["decoder.final_layernorm.weight"] = [Piece("model.norm.weight")]
         if shape.tied and layout.pp > 1:  # a copy of the first stage's
-            found["output_layer.weight"] = [Piece("model.embed_tokens.weight", rows)]
+            parts["output_layer.weight"] = [Piece("model.embed_tokens.weight", rows)]
     if at.pp == layout.pp - 1 and not shape.tied:
-        found["output_layer.weight"] = output = [Piece("lm_head.weight", rows)]
+        output_rows = [Piece("lm_head.weight", rows)]
         if padding == "last_row":
-            output += [Piece("lm_head.weight", (size - 1, size))] * (extra[1] - extra[0])
+            output_rows += [Piece("lm_head.weight", (size - 1, size))] * (extra[1] - extra[0])
         elif padding == "checkpoint" and extra[1] > extra[0]:
-            output.append(Piece(weights_format.PADDING, extra))
-    return found
+            output_rows.append(Piece(weights_format.PADDING, extra))
+        parts["output_layer.weight"] = output_rows
+    return parts
 
 
-def _layer(shape: Shape, tp: int, rank: int, index: int, number: int) -> Iterator[Tuple[str, List[Piece]]]:
-    ours, theirs = "decoder.layers.%d." % index, "model.layers.%d." % number
+def _layer(shape: Shape, tp: int, rank: int, index: int, number: int) -> Iterator[tuple[str, list[Piece]]]:
+    megatron, hugging_face = f"decoder.layers.{index}.", f"model.layers.{number}."
     per_group, width = shape.heads // shape.kv_heads * shape.head_dim, shape.head_dim
     heads = []
     for group in range(*_share(shape.kv_heads, tp, rank)):
-        heads.append(Piece(theirs + "self_attn.q_proj.weight", (group * per_group, (group + 1) * per_group)))
-        heads.append(Piece(theirs + "self_attn.k_proj.weight", (group * width, (group + 1) * width)))
-        heads.append(Piece(theirs + "self_attn.v_proj.weight", (group * width, (group + 1) * width)))
+        heads.append(Piece(hugging_face + "self_attn.q_proj.weight", (group * per_group, (group + 1) * per_group)))
+        heads.append(Piece(hugging_face + "self_attn.k_proj.weight", (group * width, (group + 1) * width)))
+        heads.append(Piece(hugging_face + "self_attn.v_proj.weight", (group * width, (group + 1) * width)))
     dim, ffn = _share(shape.dim, tp, rank), _share(shape.ffn, tp, rank)
-    yield ours + "input_layernorm.weight", [Piece(theirs + "input_layernorm.weight")]
-    yield ours + "self_attention.linear_qkv.weight", heads
-    yield ours + "self_attention.linear_proj.weight", [Piece(theirs + "self_attn.o_proj.weight", None, dim)]
-    yield ours + "pre_mlp_layernorm.weight", [Piece(theirs + "post_attention_layernorm.weight")]
-    halves = [Piece(theirs + "mlp.gate_proj.weight", ffn), Piece(theirs + "mlp.up_proj.weight", ffn)]
-    yield ours + "mlp.linear_fc1.weight", halves
-    yield ours + "mlp.linear_fc2.weight", [Piece(theirs + "mlp.down_proj.weight", None, ffn)]
+    yield megatron + "input_layernorm.weight", [Piece(hugging_face + "input_layernorm.weight")]
+    yield megatron + "self_attention.linear_qkv.weight", heads
+    yield megatron + "self_attention.linear_proj.weight", [Piece(hugging_face + "self_attn.o_proj.weight", None, dim)]
+    yield megatron + "pre_mlp_layernorm.weight", [Piece(hugging_face + "post_attention_layernorm.weight")]
+    halves = [Piece(hugging_face + "mlp.gate_proj.weight", ffn), Piece(hugging_face + "mlp.up_proj.weight", ffn)]
+    yield megatron + "mlp.linear_fc1.weight", halves
+    yield megatron + "mlp.linear_fc2.weight", [Piece(hugging_face + "mlp.down_proj.weight", None, ffn)]
     if shape.bias:
 
         def bias(piece: Piece) -> Piece:
             return Piece(piece.name.replace(".weight", ".bias"), piece.rows)
 
-        yield ours + "self_attention.linear_qkv.bias", [bias(head) for head in heads]
-        yield ours + "self_attention.linear_proj.bias", [Piece(theirs + "self_attn.o_proj.bias")]
-        yield ours + "mlp.linear_fc1.bias", [bias(half) for half in halves]
-        yield ours + "mlp.linear_fc2.bias", [Piece(theirs + "mlp.down_proj.bias")]
+        yield megatron + "self_attention.linear_qkv.bias", [bias(head) for head in heads]
+        yield megatron + "self_attention.linear_proj.bias", [Piece(hugging_face + "self_attn.o_proj.bias")]
+        yield megatron + "mlp.linear_fc1.bias", [bias(half) for half in halves]
+        yield megatron + "mlp.linear_fc2.bias", [Piece(hugging_face + "mlp.down_proj.bias")]
 
 
 def _share(size: int, ranks: int, rank: int) -> Range:
@@ -102,7 +107,7 @@ def _share(size: int, ranks: int, rank: int) -> Range:
 
 
 def fill(
-    module: torch.nn.Module, parts: Parts, read: Callable[[List[str]], Iterator[Tuple[str, torch.Tensor]]]
+    module: torch.nn.Module, parts: Parts, read: Callable[[list[str]], Iterator[tuple[str, torch.Tensor]]]
 ) -> None:
     """Fill a rank's parameters. `read` gives tensors, whole or readable in parts, by name in any order.
 
@@ -110,12 +115,14 @@ def fill(
     """
     parameters = dict(module.named_parameters())
     assert set(parameters) == set(parts), sorted(set(parameters) ^ set(parts))
-    targets: Dict[str, List[Tuple[torch.Tensor, Piece]]] = {}
+    targets: dict[str, list[tuple[torch.Tensor, Piece]]] = {}
     with torch.no_grad():
         for name, pieces in parts.items():
             at = 0
             for piece in pieces:
-                count = parameters[name].shape[0] if piece.rows is None else piece.rows[1] - piece.rows[0]
+                count = parameters[name].shape[0]
+                if piece.rows is not None:
+                    count = piece.rows[1] - piece.rows[0]
                 if count:
                     targets.setdefault(piece.name, []).append((parameters[name][at : at + count], piece))
                 at += count
@@ -130,12 +137,12 @@ OUTPUT_PROJECTIONS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 
 def random_tensors(
     shape: Shape,
-    shapes: Dict[str, Tuple[int, ...]],
+    shapes: dict[str, tuple[int, ...]],
     seed: int,
     device: torch.device,
     beat: Callable[[], None],
     scaled: bool = False,
-) -> Callable[[List[str]], Iterator[Tuple[str, torch.Tensor]]]:
+) -> Callable[[list[str]], Iterator[tuple[str, torch.Tensor]]]:
     """A `read` for `fill`: normal matrices, constant norms and biases of 0, the same for every layout.
 
     `scaled`: the two matrices of a layer whose outputs are added to the residual stream are smaller by the square
@@ -145,15 +152,19 @@ def random_tensors(
     smaller = shape.initializer_range / (2 * shape.layers) ** 0.5
     numbers = {name: index for index, name in enumerate(sorted(shapes))}
 
-    def read(names: List[str]) -> Iterator[Tuple[str, torch.Tensor]]:
+    def read(names: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
         for name in names:
             tensor = torch.empty(shapes[name], dtype=torch.float32, device=device)
-            if tensor.dim() == 1:
-                tensor.fill_(0.0 if name.endswith(".bias") else shape.norm_init)
+            if name.endswith(".bias") and tensor.dim() == 1:
+                tensor.fill_(0.0)
+            elif tensor.dim() == 1:
+                tensor.fill_(shape.norm_init)
             else:
                 generator = torch.Generator(device=device).manual_seed(seed * 2**20 + numbers[name])
-                output = scaled and name.endswith(OUTPUT_PROJECTIONS)
-                tensor.normal_(std=smaller if output else shape.initializer_range, generator=generator)
+                deviation = shape.initializer_range
+                if scaled and name.endswith(OUTPUT_PROJECTIONS):
+                    deviation = smaller
+                tensor.normal_(std=deviation, generator=generator)
             beat()
             yield name, tensor
 

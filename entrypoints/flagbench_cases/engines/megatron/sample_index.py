@@ -1,6 +1,8 @@
 """Where blocks of tokens begin in a sequence of documents: the one function of the extension of Megatron-Core's data
 sets that cases need. Megatron-Core 0.8 has the extension for another Python than 3.8."""
 
+from __future__ import annotations
+
 import importlib
 import sys
 import types
@@ -16,9 +18,9 @@ def provide() -> None:
     try:
         importlib.import_module(_EXTENSION)
     except ImportError:
-        found: Any = types.ModuleType(_EXTENSION)
-        found.build_sample_idx = build
-        sys.modules[_EXTENSION] = found
+        extension: Any = types.ModuleType(_EXTENSION)
+        extension.build_sample_idx = build
+        sys.modules[_EXTENSION] = extension
 
 
 def build(

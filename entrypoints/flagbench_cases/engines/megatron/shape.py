@@ -4,7 +4,9 @@ untied embeddings and no dropout.
 Shapes: B sequences, T tokens, D model width, F width of the SwiGLU, V vocabulary; G key-value heads.
 """
 
-from typing import Any, Dict, NamedTuple
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 from flagbench_core.flops import padded_vocabulary
 
@@ -68,6 +70,6 @@ class Shape(NamedTuple):
         return padded_vocabulary(self.vocab_size, self.vocab_multiple, tp)
 
 
-def shape_of(section: Dict[str, Any]) -> Shape:
+def shape_of(section: dict[str, Any]) -> Shape:
     """The sizes of a resolved `model` section."""
     return Shape(**section)

@@ -4,10 +4,12 @@ global batch, of several micro-batches on every replica.
 Shapes: micro-batches int64 [B, T + 1].
 """
 
+from __future__ import annotations
+
 import inspect
 import math
 import warnings
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Iterator, NamedTuple
 
 import torch
 
@@ -65,13 +67,15 @@ class Trainer:
         if on_cpu:
             cpu_shims.install()
             cpu_shims.mark_types(module)
-        half = dtype is not torch.float32
+        network = module
+        if dtype is not torch.float32:
+            network = Float16Module(self.config, module)
         self.model = DistributedDataParallel(
             self.config,
             DistributedDataParallelConfig(
                 grad_reduce_in_fp32=True, use_distributed_optimizer=settings.distributed_optimizer
             ),
-            Float16Module(self.config, module) if half else module,
+            network,
         )
         self.optimizer = get_megatron_optimizer(
             OptimizerConfig(
@@ -106,17 +110,19 @@ class Trainer:
         )
         self.run_schedule = get_forward_backward_func()
         # Only a pipeline of several stages has a bubble.
-        self.config.timers = Timers(context.probe) if context.layout.pp > 1 else None
+        self.config.timers = None
+        if context.layout.pp > 1:
+            self.config.timers = Timers(context.probe)
         self.updates = self.skipped = 0
         self.skipped_last = False
 
-    def step(self, batches: List[torch.Tensor]) -> Optional[float]:
+    def step(self, batches: list[torch.Tensor]) -> float | None:
         """Forward and backward of all micro-batches of this replica, and the update. Returns their mean loss, nats
         per token, on the last stage; None on the others."""
         self.model.train()
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
-        found = self.run_schedule(
+        losses = self.run_schedule(
             forward_step_func=self._forward,
             data_iterator=iter(batches),
             model=self.model,
@@ -134,9 +140,11 @@ class Trainer:
             self.schedule.step(len(batches) * batches[0].shape[0] * self.context.layout.dp)
         else:
             self.skipped += 1
-        return float(torch.stack([entry["loss"] for entry in found]).mean()) if found else None
+        if not losses:
+            return None
+        return float(torch.stack([loss["loss"] for loss in losses]).mean())
 
-    def _forward(self, batches: Iterator[torch.Tensor], model: Any, *_: Any) -> Tuple[torch.Tensor, Any]:
+    def _forward(self, batches: Iterator[torch.Tensor], model: Any, *_: Any) -> tuple[torch.Tensor, Any]:
         """Megatron-Core's forward step: the output of a stage, and what makes a loss of the last one's."""
         self.context.spool.beat()  # a step of a thousand micro-batches is longer than a rank may be silent
         self.context.probe.micro_batch()
@@ -148,7 +156,7 @@ class Trainer:
         positions = torch.arange(inputs.shape[1], device=inputs.device).unsqueeze(0).expand_as(inputs)
         return model(inputs, positions, None, labels=labels), _mean
 
-    def state(self) -> Tuple[Dict[str, torch.Tensor], Dict[str, Any]]:
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """What this rank needs to resume: tensors by name, and facts, which are the same on all ranks."""
         optimizer = self.only_optimizer
         scaler = training_state.scaler_of(optimizer)
@@ -159,16 +167,16 @@ class Trainer:
             "scaler": scaler and training_state.scaler_facts(scaler),
         }
 
-    def check_state(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
+    def check_state(self, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> None:
         """Raise DataError unless these are what `state` would return on this rank."""
         optimizer = self.only_optimizer
         has_scaler = training_state.scaler_of(optimizer) is not None
-        known = all(isinstance(facts.get(name), int) for name in ("updates", "skipped", "samples"))
-        if not known or bool(facts.get("scaler")) != has_scaler:
+        has_counts = all(isinstance(facts.get(name), int) for name in ("updates", "skipped", "samples"))
+        if not has_counts or bool(facts.get("scaler")) != has_scaler:
             raise DataError("the checkpoint's facts do not belong to this case", training_state.REMEDY)
         training_state.check(tensors, self.module, optimizer, facts["updates"])
 
-    def restore(self, tensors: Dict[str, torch.Tensor], facts: Dict[str, Any]) -> None:
+    def restore(self, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> None:
         """Restore what `state` returned, after `check_state`. Called by every rank."""
         optimizer = self.only_optimizer
         self.updates, self.skipped = facts["updates"], facts["skipped"]
@@ -191,21 +199,21 @@ class Trainer:
         """The rate of the next update."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def facts(self) -> Dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Facts about the updates."""
         implementation = type(self.only_optimizer.optimizer)
-        found = {
+        facts = {
             "updates": self.updates,
             "skipped_steps": self.skipped,
             "learning_rate": self.learning_rate,
-            "optimizer": "%s.%s" % (implementation.__module__, implementation.__qualname__),
+            "optimizer": f"{implementation.__module__}.{implementation.__qualname__}",
         }
         if self.config.fp16:
-            found["loss_scale"] = float(self.optimizer.get_loss_scale())
-        return found
+            facts["loss_scale"] = float(self.optimizer.get_loss_scale())
+        return facts
 
 
-def _mean(losses: torch.Tensor) -> Tuple[torch.Tensor, Dict[str, torch.Tensor]]:
+def _mean(losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The mean of the tokens' losses, by the publisher's mask, which is one everywhere. The reported one is a copy,
     as the schedule divides the other in place."""
     losses = losses.float().view(-1)
@@ -269,13 +277,15 @@ class Timers:
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
 
-    def __call__(self, name: str, log_level: int = 0) -> "_Timer":
+    def __call__(self, name: str, log_level: int = 0) -> _Timer:
         """The timer of this name."""
-        return _Timer(self._probe if name in TIMED_PASSES else None)
+        if name not in TIMED_PASSES:
+            return _Timer(None)
+        return _Timer(self._probe)
 
 
 class _Timer(NamedTuple):
-    probe: Optional[Probe]
+    probe: Probe | None
 
     def start(self, barrier: bool = False) -> None:
         """Mark the start of a pass."""

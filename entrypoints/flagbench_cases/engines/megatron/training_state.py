@@ -7,9 +7,11 @@ Megatron-Core's own functions do not fit: `dist_checkpointing` and `save_paramet
 `get_parameter_state_dp_zero` collects the parts of all replicas on one rank.
 """
 
+from __future__ import annotations
+
 import itertools
 import warnings
-from typing import Any, Callable, Dict, Iterator, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
 
@@ -35,7 +37,7 @@ class Part(NamedTuple):
 
     name: str
     values: torch.Tensor
-    state: Dict[str, Any]
+    state: dict[str, Any]
 
 
 def parts(module: torch.nn.Module, optimizer: Any) -> Iterator[Part]:
@@ -46,7 +48,7 @@ def parts(module: torch.nn.Module, optimizer: Any) -> Iterator[Part]:
         for parameter, (group, order) in optimizer.model_param_group_index_map.items():
             part = optimizer._get_model_param_range_map(parameter)["param"]
             values = inner.param_groups[group]["params"][order]
-            yield Part("%s[%d:%d]" % (names[parameter], part.start, part.end), values, inner.state[values])
+            yield Part(f"{names[parameter]}[{part.start}:{part.end}]", values, inner.state[values])
     else:
         # The copies in fp32 have the order of the parameters in half precision; there are none in fp32.
         copies = dict(
@@ -69,42 +71,46 @@ def gather_parts(model: Any, optimizer: Any) -> None:
         optimizer._reset_metadata_and_sync_gather_all_model_params(force_sync=True)
 
 
-def tensors_of(module: torch.nn.Module, optimizer: Any) -> Dict[str, torch.Tensor]:
+def tensors_of(module: torch.nn.Module, optimizer: Any) -> dict[str, torch.Tensor]:
     """The state of this rank, by name."""
-    found = {}
+    tensors = {}
     for part in parts(module, optimizer):
-        found[part.name] = part.values.detach()
-        found.update(("%s.%s" % (part.name, name), part.state[name]) for name in MOMENTS if name in part.state)
+        tensors[part.name] = part.values.detach()
+        for name in MOMENTS:
+            if name in part.state:
+                tensors[f"{part.name}.{name}"] = part.state[name]
     for name, state in get_cuda_rng_tracker().get_states().items():
-        found[GENERATOR + name] = state
-    return found
+        tensors[GENERATOR + name] = state
+    return tensors
 
 
-def check(tensors: Dict[str, torch.Tensor], module: torch.nn.Module, optimizer: Any, updates: int) -> None:
+def check(tensors: dict[str, torch.Tensor], module: torch.nn.Module, optimizer: Any, updates: int) -> None:
     """Raise DataError unless names, types and shapes are those that this rank has after as many updates."""
     wanted = {}
     for part in parts(module, optimizer):
-        for name in (part.name, *("%s.%s" % (part.name, name) for name in MOMENTS if updates)):
-            wanted[name] = _form(part.values)
+        wanted[part.name] = _form(part.values)
+        if updates:
+            for name in MOMENTS:
+                wanted[f"{part.name}.{name}"] = _form(part.values)
     for name, state in get_cuda_rng_tracker().get_states().items():
         wanted[GENERATOR + name] = _form(state)
-    found = {name: _form(tensor) for name, tensor in tensors.items()}
-    for name in sorted({*wanted, *found}):
-        if name not in found:
-            raise DataError("the checkpoint has no tensor %s" % name, REMEDY)
+    forms = {name: _form(tensor) for name, tensor in tensors.items()}
+    for name in sorted({*wanted, *forms}):
+        if name not in forms:
+            raise DataError(f"the checkpoint has no tensor {name}", REMEDY)
         if name not in wanted:
-            raise DataError("the checkpoint has the tensor %s, which this rank does not have" % name, REMEDY)
-        if found[name] != wanted[name]:
-            raise DataError("the checkpoint has %s as %s, not %s" % (name, found[name], wanted[name]), REMEDY)
+            raise DataError(f"the checkpoint has the tensor {name}, which this rank does not have", REMEDY)
+        if forms[name] != wanted[name]:
+            raise DataError(f"the checkpoint has {name} as {forms[name]}, not {wanted[name]}", REMEDY)
 
 
 def _form(tensor: torch.Tensor) -> str:
     """Type and shape, as float32 [64]."""
-    return "%s %s" % (str(tensor.dtype).replace("torch.", ""), list(tensor.shape))
+    return f"{str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)}"
 
 
 def restore(
-    tensors: Dict[str, torch.Tensor],
+    tensors: dict[str, torch.Tensor],
     module: torch.nn.Module,
     optimizer: Any,
     updates: int,
@@ -118,10 +124,12 @@ def restore(
         for part in parts(module, optimizer):
             beat()
             part.values.copy_(tensors[part.name])
-            for name in MOMENTS if updates else ():
-                saved = tensors["%s.%s" % (part.name, name)]
+            if not updates:
+                continue
+            for name in MOMENTS:
+                saved = tensors[f"{part.name}.{name}"]
                 part.state[name] = saved.to(part.values.device, copy=True)
-            if updates and counts_itself:
+            if counts_itself:
                 part.state["step"] = torch.tensor(float(updates))
     if updates and not counts_itself:  # Apex's and Transformer Engine's count for a group of parameters
         for group in inner.param_groups:
@@ -137,12 +145,18 @@ def scaler_of(optimizer: Any) -> Any:
     return getattr(optimizer, "grad_scaler", None)
 
 
-def scaler_facts(scaler: Any) -> Dict[str, Any]:
+def scaler_facts(scaler: Any) -> dict[str, Any]:
     """The state of a loss scaler as JSON."""
-    return {name: float(value) if name == "scale" else int(value) for name, value in scaler.state_dict().items()}
+    facts: dict[str, Any] = {}
+    for name, value in scaler.state_dict().items():
+        if name == "scale":
+            facts[name] = float(value)
+        else:
+            facts[name] = int(value)
+    return facts
 
 
-def restore_scaler(scaler: Any, facts: Dict[str, Any]) -> None:
+def restore_scaler(scaler: Any, facts: dict[str, Any]) -> None:
     """Restore what `scaler_facts` returned. The scaler's own `load_state_dict` needs a CUDA device."""
     scaler._scale.fill_(facts["scale"])
     scaler._growth_tracker = facts["growth_tracker"]
